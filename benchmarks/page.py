@@ -10,7 +10,6 @@ from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_me
 
 from jangin.bench.engines import TITLES
 from jangin.ir.dtype import I32, DType
-from jangin.ir.words import products_of
 from jangin.targets import resolve
 from jangin.targets.target import Target
 
@@ -167,8 +166,9 @@ def bound(figures: Figures, c: Comparison) -> str:
 
 def products_at_once(target: Target, sums: DType) -> float:
     """How many products of small numbers are made in a multiply-add's time, where sums are of a type."""
-    rows = {dot: target.row(dot, sums, target.lanes(sums.bytes)) for dot in target.dots}
-    found = (products_of(dot) / row.multiplies for dot, row in rows.items() if row is not None)
+    lanes = target.lanes(sums.bytes)
+    rows = {p: target.product_row(p, lanes) for p in target.products if p.row_type is sums}
+    found = (p.terms / row.multiplies for p, row in rows.items() if row is not None)
     return max([1.0, *found])
 
 

@@ -13,7 +13,7 @@ from jangin.bench.report import machine
 from jangin.commands.common import terminal
 from jangin.environment import TARGET, target_name
 from jangin.ir.dtype import F32
-from jangin.ir.words import CLAMPED, DOTS, products_of, row_type, tile_of
+from jangin.ir.products import Product
 from jangin.llvm import LlvmError
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices
@@ -66,13 +66,13 @@ def _opencl() -> Table | str:
     return table
 
 
-def _products(dot: str, target: Target) -> str:
+def _products(product: Product, target: Target) -> str:
     """How many products one instruction adds up, of which numbers, and whether there is one that does so for
     all rows and columns of matrices."""
-    left, right = DOTS[dot]
-    matrices = target.row(tile_of(dot), row_type(dot)) is not None
+    left, right = product.left, product.right
+    matrices = target.matrix_row(product) is not None
     numbers = f"{left}·{right}" if left is not right else str(left)
-    return f"{products_of(dot)} × {numbers}" + (", matrices" if matrices else "")
+    return f"{product.terms} × {numbers}" + (", matrices" if matrices else "")
 
 
 def _size(size: int) -> str:
@@ -90,7 +90,7 @@ def _row(target: Target, here: bool) -> list[str]:
         vector,
         str(target.registers),
         fma,
-        next((_products(d, target) for d in target.dots if d not in CLAMPED), ""),
+        next((_products(p, target) for p in target.products if not p.clamps), ""),
         caches,
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",

@@ -222,9 +222,9 @@ def lowered(
 
 def _word_tile(target: Target) -> WordTile:
     """Of a machine without vectors, bytes one by one: to take words apart costs more than single loads."""
-    dot = next((d for d in target.dots if d in OF_BYTES), OF_BYTES[0])
+    dot = next((p for p in target.products if p in OF_BYTES), OF_BYTES[0])
     accumulators = min(target.recurrence.words, target.registers - 4)
-    return WordTile(dot if target.vector_bytes > I64.bytes else "", accumulators, target.vector_bytes)
+    return WordTile(dot if target.vector_bytes > I64.bytes else None, accumulators, target.vector_bytes)
 
 
 class Case(NamedTuple):

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from jangin.ir.dtype import DTYPES, I16, I32, I64, U32, U64, DType
-from jangin.ir.words import BITCASTS, CLAMPED, DOTS, word_of
+from jangin.ir.products import PRODUCTS, Product
+from jangin.ir.words import BITCASTS
 
 _erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -47,12 +48,13 @@ def _numbers(words: Any, dtype: DType) -> Any:
     return apart.astype(np.int64 if dtype.is_int else np.float32)
 
 
-def _dot(name: str, a: Any, b: Any) -> Any:
+def _multiplied(product: Product, a: Any, b: Any) -> Any:
+    """What the product's function makes of two words."""
     x: Any
     y: Any
-    words = np.broadcast_arrays(*(np.asarray(v, word_of(name).numpy) for v in (a, b)))
-    x, y = map(_numbers, words, DOTS[name])
-    if name not in CLAMPED:
+    words = np.broadcast_arrays(*(np.asarray(v, product.word.numpy) for v in (a, b)))
+    x, y = map(_numbers, words, (product.left, product.right))
+    if not product.clamps:
         return (x * y).sum(-1)
     return np.clip((x * y).reshape(*x.shape[:-1], -1, 2).sum(-1), *I16.limits).sum(-1)
 
@@ -80,7 +82,8 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a, **{name: partial(_dot, name) for name in DOTS},
+    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a,
+    **{name: partial(_multiplied, product) for name, product in PRODUCTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip

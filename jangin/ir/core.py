@@ -18,6 +18,7 @@ from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var, eq, land, lor, minimum, select
 from jangin.ir.graph import Attributes, CompileError, Graph, Shape
 from jangin.ir.loop import Stmt
+from jangin.ir.products import Product
 from jangin.ir.program import Slicing
 from jangin.ir.records import dataclass
 from jangin.ir.te import COMBINERS, Stage
@@ -46,6 +47,7 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "Graph": _is_a(Graph),
     "DType": _is_a(DType),
     "DType | None": _is_a(DType, type(None)),
+    "Product | None": _is_a(Product, type(None)),
     "Shape": _all_of(_is_a(Expr)),
     "tuple[int, ...]": _all_of(_is_int),
     "tuple[Expr, ...]": _all_of(_is_a(Expr)),
@@ -229,14 +231,14 @@ class Normalize(CoreAttributes, operator="normalize"):
 @dataclass(frozen=True)
 class MatMul(CoreAttributes, operator="matmul"):
     """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
-    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `dot`: which of
-    `ir.words.DOTS` multiplies elements that are words of several numbers, or is to multiply those of floats
+    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `dot`: how
+    elements are multiplied that are words of several numbers, or how those of floats are to be multiplied
     when they are words."""
 
     transpose_a: bool = False
     transpose_b: bool = False
     dtype: DType | None = None
-    dot: str = ""
+    dot: Product | None = None
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ class Conv(CoreAttributes, operator="conv"):
     groups: int = 1
     layout: str = "first"
     dtype: DType | None = None
-    dot: str = ""
+    dot: Product | None = None
     halves: bool = False
 
     def check(self) -> None:

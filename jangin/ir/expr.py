@@ -18,6 +18,7 @@ from jangin.ir.dtype import BOOL, F32, F64, I64, DType
 from jangin.ir.flat import KEPT_TEXT, SMALL, listed, packed, unpacked, written
 from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.interned import Known, absent, keep
+from jangin.ir.products import PRODUCTS, Product
 from jangin.ir.words import COMPARE, INFIX, RESULT, quote
 
 Scalar = int | float | bool
@@ -266,8 +267,18 @@ class Call(Expr):
         _set(made, "args", args)
         return keep(_CALLS, key, made)
 
+    @property
+    def product(self) -> Product | None:
+        """How its words are multiplied; None if the function multiplies no words."""
+        return PRODUCTS.get(self.fn)
+
     def _pieces(self) -> list[str | Expr]:
         return listed(f"{self.fn}(", self.args, ")")
+
+
+def product_of(e: Expr) -> Product | None:
+    """How an expression multiplies its words; None of any other."""
+    return e.product if isinstance(e, Call) else None
 
 
 class Select(Expr):

@@ -15,6 +15,7 @@ from jangin.ir.core import LOWERED, CoreAttributes
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import FUNCTION, Array, Attributes, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.parse import ValueReader
+from jangin.ir.products import PRODUCTS, Product
 from jangin.ir.te import Axis, Stage
 from jangin.ir.text import (
     bare,
@@ -34,6 +35,8 @@ from jangin.ir.words import quote
 
 WIDTH = 100
 """Nodes longer than this have each attribute on its own line."""
+_PRODUCT = "Product | None"
+"""The annotation of attributes that name a product."""
 
 
 def print_graph(graph: Graph) -> str:
@@ -103,13 +106,18 @@ def _node(g: Graph, node: Node) -> list[str]:
 
 
 def _given(attrs: Attributes) -> dict[str, Any]:
-    """The attributes to print: not those left at a default of None or ()."""
-    left = (
-        {f.name for f in fields(attrs) if f.default in (None, ())}
-        if isinstance(attrs, CoreAttributes)
-        else ()
-    )
-    return {k: v for k, v in attrs.named().items() if k not in left or v not in (None, ())}
+    """The attributes to print: not those left at a default of None or (). A product is printed as its name,
+    and no product as an empty name."""
+    if not isinstance(attrs, CoreAttributes):
+        return attrs.named()
+    given: dict[str, Any] = {}
+    for f in fields(attrs):
+        value = getattr(attrs, f.name)
+        if f.type == _PRODUCT:
+            given[f.name] = value.name if value else ""
+        elif f.default not in (None, ()) or value not in (None, ()):
+            given[f.name] = value
+    return given
 
 
 def attribute_text(v: Any) -> str:
@@ -216,10 +224,18 @@ class GraphReader(ValueReader):
         for name, required in known.items():
             if required and name not in given:
                 raise self.error(f"{op} needs the attribute {name}", start)
+        for f in fields(kind):
+            if f.type == _PRODUCT and f.name in given:
+                given[f.name] = self.product(given[f.name], start)
         try:
             return kind(**given)
         except CompileError as error:
             raise self.error(str(error), start) from None
+
+    def product(self, name: Any, start: int) -> Product | None:
+        if name != "" and name not in PRODUCTS:
+            raise self.error(f"there is no product {name!r}; there are {', '.join(PRODUCTS)}", start)
+        return PRODUCTS[name] if name else None
 
     def value(self) -> Any:
         if self.tokens[self.at] == "graph":

@@ -16,7 +16,6 @@ from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import (
     Binary,
     Buffer,
-    Call,
     Const,
     Expr,
     ExprLike,
@@ -30,13 +29,13 @@ from jangin.ir.expr import (
     lor,
     maximum,
     minimum,
+    product_of,
     wrap,
 )
 from jangin.ir.loop import Alloc, For, Func, Stmt, Store, block, replace_buffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, rewrite, substitute
-from jangin.ir.words import DOTS
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def reduction(
 def sums_products(stage: Stage) -> bool:
     """Whether a stage adds up products of floats, each by a multiply-add."""
     term = stage.body
-    product = term.op == "mul" if isinstance(term, Binary) else isinstance(term, Call) and term.fn in DOTS
+    product = term.op == "mul" if isinstance(term, Binary) else product_of(term) is not None
     return stage.combiner == "sum" and product and term.dtype.is_float and not stage.rounded
 
 

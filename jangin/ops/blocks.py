@@ -14,6 +14,7 @@ from jangin.ir.core import Compute, Reshape
 from jangin.ir.dtype import F16, F32, I8, I32
 from jangin.ir.expr import Buffer, Expr, binary, call, cast, const, select
 from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.products import DOT4U
 from jangin.ir.records import dataclass
 from jangin.ir.te import reduction
 from jangin.ops.axes import product
@@ -122,7 +123,7 @@ def _of_whole(
         if each == NIBBLES:
             half = binary("shr", bufs[1][n, word // 2], cast(I32, word % 2 * 4))
             weights = binary("and", half, const(LOW_NIBBLES, I32))
-        return call("dot4u", weights, bufs[0][m, word])
+        return call(DOT4U.name, weights, bufs[0][m, word])
 
     def term(index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
         (m, n), (at,) = index, k
@@ -165,7 +166,7 @@ def _sums(
     blocks, count, apart = sizes
 
     def one(bufs: Sequence[Buffer], index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
-        return call("dot4u", const(ONES, I32), bufs[0][index[0], index[1] * count + k[0]])
+        return call(DOT4U.name, const(ONES, I32), bufs[0][index[0], index[1] * count + k[0]])
 
     sums = b.reduction(I32, (words.shape[0], blocks), [count], "sum", [words], one)
     if moved:

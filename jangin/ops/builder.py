@@ -34,6 +34,7 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import MAX_SIZE, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
+from jangin.ir.products import DOT4, DOT4U, Product
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.te import Stage, compute, reduction
@@ -55,23 +56,23 @@ FAR = 1 << 62
 """Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
 
 
-OF_BYTES = "dot4u", "dot4"
-"""Those of `ir.words.DOTS` that multiply words of four bytes and never clamp."""
+OF_BYTES = DOT4U, DOT4
+"""Products of words of four bytes that never clamp."""
 
 
 @dataclass(frozen=True)
 class WordTile:
     """What accumulates products of bytes: at most so many vectors of so many `bytes`, by `dot`, one of
-    `OF_BYTES`, or of one by one where that is empty."""
+    `OF_BYTES`, or of one by one where that is None."""
 
-    dot: str = OF_BYTES[0]
+    dot: Product | None = OF_BYTES[0]
     accumulators: int = 12
     bytes: int = 32
 
     @property
     def each(self) -> int:
         """Numbers of a word."""
-        return 4 if self.dot else 1
+        return self.dot.terms_of_word if self.dot else 1
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ import numpy as np
 
 from jangin.ir.core import Conv
 from jangin.ir.dtype import I32, DType
-from jangin.ir.expr import Buffer, Expr, Load, binary, call, cast, const, land, maximum, minimum, select
+from jangin.ir.expr import Buffer, Expr, Load, binary, cast, const, land, maximum, minimum, select
 from jangin.ir.te import Stage, reduction
-from jangin.ir.words import DOTS, products_of
-from jangin.ops.operands import TRUE
+from jangin.ops.operands import TRUE, multiplied
 
 ROWS = 4
 """Rows of which a word has a byte each."""
@@ -21,7 +20,7 @@ _BITS = tuple(int(np.uint32(255 << 8 * n).astype(np.int32)) for n in range(ROWS)
 
 def is_of_rows(data: DType, attrs: Conv) -> bool:
     """Whether a convolution of such data, whose weights are words, makes words of rows of it."""
-    return products_of(attrs.dot) == ROWS and data is DOTS[attrs.dot][0]
+    return attrs.dot is not None and attrs.dot.terms_of_word == ROWS and data is attrs.dot.left
 
 
 def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage, ...]:
@@ -50,7 +49,7 @@ def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage,
         weights: Expr = Load(w, (c, none, words, tap))
         if begin[0] > 0 or end[0] > 0:
             weights = binary("and", weights, _either(bits))
-        product = call(attrs.dot, word_of_bytes(values), weights)
+        product = multiplied(word_of_bytes(values), weights, out.dtype, attrs.dot)
         return select(inside(1, column), product, const(0, I32))
 
     return (reduction(out, [*w.shape[2:], w.shape[1]], "sum", term),)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, is_const
 from jangin.ir.graph import CompileError, Shape, Value
-from jangin.ir.words import word_of
+from jangin.ir.products import Product
 
 Typed = tuple[DType, Shape]
 TRUE = const(True, BOOL)
@@ -52,10 +52,10 @@ def wide(e: Expr) -> Expr:
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
-def multiplied(a: Expr, b: Expr, dtype: DType, dot: str = "") -> Expr:
+def multiplied(a: Expr, b: Expr, dtype: DType, dot: Product | None = None) -> Expr:
     """a * b, of integers in `dtype`; of words what `dot` makes of them."""
-    if dot and a.dtype is word_of(dot):
-        return call(dot, a, b)
+    if dot is not None and a.dtype is dot.word:
+        return call(dot.name, a, b)
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)
     return wide(a) * wide(b)

@@ -35,7 +35,6 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block, substitute_s
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import substitute
-from jangin.ir.words import DOTS
 from jangin.ops.builder import RegisterTile, WordTile
 from jangin.ops.levels import Levels
 
@@ -311,7 +310,8 @@ class Scan:
         has a unit of each part of the block."""
         step, divisor, zero = scale
         each = self.words.each
-        part, signed = self.tile.lanes // each, each > 1 and DOTS[self.words.dot][0] is I8
+        part = self.tile.lanes // each
+        signed = self.words.dot is not None and self.words.dot.left is I8
         less = levels.least + 128 * signed
         word: Expr = const(0, I32)
         for n in range(each):
@@ -342,7 +342,7 @@ class Scan:
         none, origin = const(0, I32), cast(I32, zero)
 
         def product(other: Expr) -> Expr:
-            return call(self.words.dot, word, other) if self.words.dot else word * cast(I32, other)
+            return call(self.words.dot.name, word, other) if self.words.dot else word * cast(I32, other)
 
         terms = {
             g: (none, product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))) for n, g in enumerate(starts)

@@ -2,9 +2,9 @@
 where a multiply-add of f32 adds one. And products of float16, where a multiply-add takes f16 and adds to f32
 (Arm's FMLAL): as many as of f32, but nothing is widened, and registers and loads have twice the numbers.
 
-Such products are marked here, while the types are the model's, with the function of `ir.words.DOTS` that is
-to make them: what they read stays of 16 bits in memory, as `widen` sees to, and `integers` has those of
-bfloat16 read words of two numbers. Their sums are f32.
+Such products are marked here, while the types are the model's, with the Product that is to make them: what
+they read stays of 16 bits in memory, as `widen` sees to, and `integers` has those of bfloat16 read words of
+two numbers. Their sums are f32.
 
 Numbers are rounded where the model says, as far as they go through memory, and subnormal ones of bfloat16
 taken for 0. FMLAL's product is exact, and its sum rounded once, as of f32. Of bfloat16 x86's instruction
@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import F32
 from jangin.ir.graph import Graph, Node, static_shape
-from jangin.ir.words import DOTS, MATRICES, products_of, tile_of
+from jangin.ir.products import Product
 from jangin.passes.integer_words import axes, fewest, of_matrices
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
@@ -31,38 +30,38 @@ from jangin.targets.target import Target
 
 def bf16(graph: Graph, target: Target) -> Graph:
     """The graph with such products marked."""
-    dots = [d for d in target.dots if DOTS[d][0].is_float]
-    if not dots:
+    products = [p for p in target.products if p.left.is_float]
+    if not products:
         return graph
-    found = [_marked(n, dots, graph, target) for n in graph.nodes]
+    found = [_marked(n, products, graph, target) for n in graph.nodes]
     return graph if found == list(graph.nodes) else graph.with_nodes(found)
 
 
-def _marked(node: Node, dots: Sequence[str], graph: Graph, target: Target) -> Node:
-    attrs, dot = node.attrs, next((d for d in dots if _pays(node, d, graph, target)), "")
-    if not dot or not isinstance(attrs, (Conv, MatMul)):
+def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Target) -> Node:
+    attrs, dot = node.attrs, next((p for p in products if _pays(node, p, graph, target)), None)
+    if dot is None or not isinstance(attrs, (Conv, MatMul)):
         return node
     return replace(node, attrs=replace(attrs, dot=dot))
 
 
-def _pays(node: Node, dot: str, graph: Graph, target: Target) -> bool:
+def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     """Whether a product with constant weights has terms enough to be paired, and isn't quicker by Winograd's
     method in f32."""
     if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
         return False
-    if any(graph.dtype(n) is not DOTS[dot][0] for n in (*node.inputs, *node.outputs)):
+    if any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
         return False
     _, axis = axes(node, graph)
     (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
-    if isinstance(node.attrs, Conv) and node.attrs.groups > 1 and terms % products_of(dot):
+    if isinstance(node.attrs, Conv) and node.attrs.groups > 1 and terms % dot.terms_of_word:
         return False
-    if dot in MATRICES and not of_matrices(node, graph, dot):
+    if dot.of_matrices and not of_matrices(node, graph, dot):
         return False
     return terms >= fewest(dot) and not _by_winograd(node, dot, graph, target)
 
 
-def _by_winograd(node: Node, dot: str, graph: Graph, target: Target) -> bool:
-    if target.row(tile_of(dot), F32) is not None:
+def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
+    if target.matrix_row(dot) is not None:
         return False  # a multiplication of matrices in registers makes hundreds of products a cycle
     sizes = static_shape(graph.shape(node.outputs[0])[2:])
     outputs, terms, *_ = graph.constants[node.inputs[1]].shape
@@ -74,4 +73,4 @@ def _by_winograd(node: Node, dot: str, graph: Graph, target: Target) -> bool:
     transform = estimate.best()
     if transform is None:
         return False
-    return products_of(dot) * min(estimate.whole(transform), estimate.blocks(transform)) < estimate.plain()
+    return dot.terms_of_word * min(estimate.whole(transform), estimate.blocks(transform)) < estimate.plain()

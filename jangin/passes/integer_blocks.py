@@ -11,20 +11,17 @@ from jangin.ir.core import Compute
 from jangin.ir.dtype import I16
 from jangin.ir.expr import Binary, Call, Const, Expr, Load, call
 from jangin.ir.graph import Graph, Node
+from jangin.ir.products import DOT4U, Product
 from jangin.ir.te import Stage
-from jangin.ir.words import CLAMPED
 from jangin.targets.target import Target
 
-WRITTEN = "dot4u"
-"""What products of words are written as."""
-MOST = {"dot4": 127, **dict.fromkeys(CLAMPED, I16.limits[1] // (2 * 128))}
-"""The largest number of a left operand's bytes for which others of DOTS give the same, whatever the right
-one's are."""
+WRITTEN = DOT4U
+"""The product that words are written with."""
 
 
 def blocks_by_target(graph: Graph, target: Target) -> Graph:
-    """The graph with such products made by the first of the machine's `dots` that is exact."""
-    if WRITTEN in target.dots[:1]:
+    """The graph with such products made by the first of the machine's products that is exact."""
+    if WRITTEN in target.products[:1]:
         return graph
     nodes = [_of_target(n, graph, target) if isinstance(n.attrs, Compute) else n for n in graph.nodes]
     return graph.with_nodes(nodes)
@@ -33,15 +30,25 @@ def blocks_by_target(graph: Graph, target: Target) -> Graph:
 def _of_target(node: Node, graph: Graph, target: Target) -> Node:
     def made(stage: Stage) -> Stage:
         body = stage.body
-        if not isinstance(body, Call) or body.fn != WRITTEN:
+        if not isinstance(body, Call) or body.product != WRITTEN:
             return stage
         largest = _largest(body.args[0], node, graph)
-        fits = (d for d in target.dots if d == WRITTEN or largest <= MOST.get(d, -1))
-        return replace(stage, body=call(next(fits, WRITTEN), *body.args))
+        fits = (p for p in target.products if largest <= _most(p))
+        return replace(stage, body=call(next(fits, WRITTEN).name, *body.args))
 
     attrs = node.of(Compute)
     stages = tuple(map(made, attrs.stages))
     return node if stages == attrs.stages else replace(node, attrs=replace(attrs, stages=stages))
+
+
+def _most(product: Product) -> int:
+    """The largest byte of a left operand for which a product gives what WRITTEN does, whatever bytes the
+    right operand has; -1 if its words aren't WRITTEN's."""
+    own, wanted = ((p.word, p.terms, p.right_limits) for p in (product, WRITTEN))
+    if own != wanted:
+        return -1
+    exact = I16.limits[1] // (2 * -product.right.limits[0])
+    return min(product.left.limits[1], exact) if product.clamps else product.left.limits[1]
 
 
 def _largest(e: Expr, node: Node, graph: Graph) -> int:

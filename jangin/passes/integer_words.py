@@ -12,8 +12,8 @@ from jangin.ir.core import Conv, Map, MatMul, Pad, Reshape, Transpose
 from jangin.ir.dtype import I8, I16, I32, U8, U16, DType
 from jangin.ir.expr import Binary, Const, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.products import DOT2, DOT4U, Product
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, MATRICES, SYMMETRIC, products_of, word_of
 from jangin.ops.numbers import Numbers
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_transform import MOST, exact_of
@@ -27,33 +27,31 @@ what multiply-adds save, and of f16 rows are read by whole vectors."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
 """Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
 rows much is padding, and larger windows have another template."""
-BYTES = frozenset(dot for dot, (left, _) in DOTS.items() if left.bits == 8)
-"""Products of words of bytes."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of DOTS a product is made of; `less`: what is taken from its left operand, so that both are in
-    the range of the numbers of words."""
+    """How a product is made; `less`: what is taken from its left operand, so that both are in the range of
+    the numbers of words."""
 
-    dot: str
+    dot: Product
     less: int
 
 
 def is_small(node: Node, graph: Graph) -> bool:
     """Whether a node is a product of integers of at most 16 bits, with sums of i32, or one of floats that is
     to be made of pairs."""
-    if dot_of_floats(node, graph):
+    if dot_of_floats(node, graph) is not None:
         return True
     if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
         return False
     return all(graph.dtype(n).is_int and graph.dtype(n).bits <= 16 for n in node.inputs)
 
 
-def dot_of_floats(node: Node, graph: Graph) -> str:
-    """Which of DOTS is to make a product of floats; "" of integers, and where none is."""
+def dot_of_floats(node: Node, graph: Graph) -> Product | None:
+    """How a product of floats is to be made of words; None if it is made of single floats."""
     if not isinstance(node.attrs, (Conv, MatMul)) or not graph.dtype(node.inputs[0]).is_float:
-        return ""
+        return None
     return node.attrs.dot
 
 
@@ -90,18 +88,18 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
     return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
 
 
-def fewest(dot: str) -> int:
+def fewest(dot: Product) -> int:
     """Channels of a group that a convolution made of words has at least."""
-    return FEWEST_OF_SHORT if word_of(dot).bytes == I16.bytes else FEWEST
+    return FEWEST_OF_SHORT if dot.word.bytes == I16.bytes else FEWEST
 
 
-def of_matrices(node: Node, graph: Graph, dot: str) -> bool:
+def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
     """Whether a product has constant weights and several rows, for instructions that multiply two rows by two
     columns of words of 64 bits, and terms enough: of fewer, words of 32 bits are as many."""
     w, (_, of) = node.inputs[1], axes(node, graph)
     if w not in graph.constants:
         return False
-    enough = 2 * graph.constants[w].shape[of] > products_of(dot)
+    enough = 2 * graph.constants[w].shape[of] > dot.terms
     return not of_one_row(node, graph) and (enough or row_words(node, dot, graph) is not None)
 
 
@@ -112,12 +110,12 @@ def of_one_row(node: Node, graph: Graph) -> bool:
     return all(d == const(1) for d in sizes)
 
 
-def of_rows(node: Node, graph: Graph, dot: str) -> bool:
+def of_rows(node: Node, graph: Graph, dot: Product) -> bool:
     """Whether a product is a depthwise convolution that may be of words of its windows' rows."""
     attrs, w = node.attrs, node.inputs[1]
     if not isinstance(attrs, Conv) or attrs.layout != "last":
         return False
-    if DOTS[dot] != (U8, I8) or dot in CLAMPED | MATRICES:
+    if (dot.left, dot.right) != (U8, I8) or dot.clamps or dot.of_matrices:
         return False
     shape = static_shape(graph.shape(w))
     if w not in graph.constants or shape is None or len(shape) != 4 or attrs.groups == 1:
@@ -126,11 +124,11 @@ def of_rows(node: Node, graph: Graph, dot: str) -> bool:
     return shape[:2] == (attrs.groups, 1) and rows >= FEWEST_ROWS and taps <= MOST_TAPS
 
 
-def row_words(node: Node, dot: str, graph: Graph) -> tuple[Array, int] | None:
+def row_words(node: Node, dot: Product, graph: Graph) -> tuple[Array, int] | None:
     """The weights of a convolution of few channels as words of a window's whole row, across pixels, which
     are fewer than those of each pixel's channels, and the channels of a pixel, filled up to a power of two
     where it must be; None where windows or rows begin within words."""
-    (x, w), (_, right), terms = node.inputs, DOTS[dot], products_of(dot)
+    (x, w), terms = node.inputs, dot.terms
     attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
     if not isinstance(attrs, Conv) or attrs.layout != "last" or w not in graph.constants:
         return None
@@ -146,7 +144,7 @@ def row_words(node: Node, dot: str, graph: Graph) -> tuple[Array, int] | None:
             filled = np.zeros((*known.shape[:-1], each), known.dtype)
             filled[..., :channels] = known
             rows = filled.reshape(*known.shape[:-2], -1)
-            return words_of(rows, -1, right, word_of(dot))[:, None], each
+            return words_of(rows, -1, dot.right, dot.word)[:, None], each
     return None
 
 
@@ -164,33 +162,33 @@ class Words:
         nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
         found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
         read = {n.outputs[0]: self.read(n.inputs[0])[0] for n in nodes}
-        pairs = {read[out] for out, choice in found.items() if choice.dot not in BYTES}
+        pairs = {read[out] for out, choice in found.items() if not choice.dot.of_bytes}
         for node in nodes:
             (out,) = node.outputs
-            if out in found and found[out].dot in CLAMPED and read[out] in pairs:
+            if out in found and found[out].dot.clamps and read[out] in pairs:
                 del found[out]
-                if again := self.choice(node, [d for d in self.target.dots if d not in CLAMPED]):
+                if again := self.choice(node, [p for p in self.target.products if not p.clamps]):
                     found[out] = again
         return found
 
-    def dots(self, node: Node) -> Sequence[str]:
+    def dots(self, node: Node) -> Sequence[Product]:
         """What the product may be made of, the preferred first. One row waits for its weights, of which words
         of pairs are twice as many as of bytes: in that time several instructions make a product of these."""
-        dots = self.target.dots
-        row = self.target.row("dot4u", I32, self.target.lanes(I32.bytes))
+        dots = self.target.products
+        row = self.target.product_row(DOT4U, self.target.lanes(I32.bytes))
         several = row is not None and row.multiplies > 1
-        if "dot4u" in dots or "dot2" not in dots or not several or not of_one_row(node, self.graph):
+        if DOT4U in dots or DOT2 not in dots or not several or not of_one_row(node, self.graph):
             return dots
-        at = dots.index("dot2")
-        return (*dots[:at], "dot4u", *dots[at:])
+        at = dots.index(DOT2)
+        return (*dots[:at], DOT4U, *dots[at:])
 
-    def choice(self, node: Node, dots: Sequence[str]) -> Choice | None:
+    def choice(self, node: Node, dots: Sequence[Product]) -> Choice | None:
         """The first of `dots` that the product can be made of; None of none."""
         if made_of := dot_of_floats(node, self.graph):
             return Choice(made_of, 0) if self.fits(node, made_of) else None
-        for dot in (d for d in dots if DOTS[d][0].is_int):
+        for dot in (d for d in dots if d.left.is_int):
             less = self.less(node, dot) if self.fits(node, dot) else None
-            if less is not None and (dot not in CLAMPED or self.pays(node, Choice(dot, less))):
+            if less is not None and (not dot.clamps or self.pays(node, Choice(dot, less))):
                 return Choice(dot, less)
         return None
 
@@ -209,11 +207,11 @@ class Words:
         pairs = {
             self.read(n.inputs[0])[0]
             for n in self.graph.nodes
-            if n.outputs[0] in chosen and chosen[n.outputs[0]].dot not in BYTES
+            if n.outputs[0] in chosen and not chosen[n.outputs[0]].dot.of_bytes
         }
         return {name for name, zero in small if zero == 0} - pairs
 
-    def fits(self, node: Node, dot: str) -> bool:
+    def fits(self, node: Node, dot: Product) -> bool:
         """Whether the product's operands can be read as words of several terms."""
         graph, attrs, (x, w), (at, of) = self.graph, node.attrs, node.inputs, axes(node, self.graph)
         if of_rows(node, graph, dot):
@@ -221,18 +219,18 @@ class Words:
         sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
         if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
             return False
-        if dot in MATRICES and not of_matrices(node, graph, dot):
+        if dot.of_matrices and not of_matrices(node, graph, dot):
             return False
         if not isinstance(attrs, Conv):
             return True
         terms = int(str(graph.shape(w)[1]))
-        few = terms < fewest(dot) or (attrs.groups > 1 and terms % products_of(dot) > 0)
+        few = terms < fewest(dot) or (attrs.groups > 1 and terms % dot.terms > 0)
         return attrs.layout == "last" and not few and w in graph.constants
 
-    def less(self, node: Node, dot: str) -> int | None:
+    def less(self, node: Node, dot: Product) -> int | None:
         """What is taken from the left operand, so that both are in the range of the numbers of words; None
         where that can't be."""
-        (x, w), (left, right) = node.inputs, DOTS[dot]
+        (x, w), left = node.inputs, dot.left
         if left is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
         any_less = w in self.graph.constants
@@ -240,8 +238,7 @@ class Words:
         less = 0 if least <= low and high <= most else low - least
         if any_less and zero is not None and self.graph.dtype(whole) is left:
             less = -zero  # the bytes as they lie
-        (lowest, highest), weights = right.limits, self.numbers.range(w)
-        lowest += dot in SYMMETRIC
+        (lowest, highest), weights = dot.right_limits, self.numbers.range(w)
         inside = high - less <= most and lowest <= weights[0] and weights[1] <= highest
         return less if inside and (not less or any_less) else None
 
@@ -255,13 +252,13 @@ class Words:
         most = words.view(np.int8).reshape(-1, 2).astype(np.int64) * (self.numbers.range(x)[1] - choice.less)
         least, largest = (f(most, 0).sum(-1) for f in (np.minimum, np.maximum))
         exact = low <= least.min(initial=0) and largest.max(initial=0) <= high
-        pairs = self.weights(node, Choice("dot2", 0))
+        pairs = self.weights(node, Choice(DOT2, 0))
         return bool(exact) and 3 * words.size < 2 * pairs.size and not self.by_winograd(node)
 
     def weights(self, node: Node, choice: Choice) -> Array:
         """The words of a product's constant weights."""
         rows, known = row_words(node, choice.dot, self.graph), self.graph.constants[node.inputs[1]]
-        return words_of(known, axes(node, self.graph)[1], DOTS[choice.dot][1]) if rows is None else rows[0]
+        return words_of(known, axes(node, self.graph)[1], choice.dot.right) if rows is None else rows[0]
 
     def by_winograd(self, node: Node) -> bool:
         """Whether Winograd's method should make a convolution quicker than its sums of pairs as they

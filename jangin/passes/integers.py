@@ -1,8 +1,8 @@
 """Products of small integers, as the machine does them best; their sums stay exact.
 
-Where one instruction adds up two products of int16, or four of bytes (`Target.dots`), operands are kept as
-these, and a product reads pairs or fours of their channels, or of their columns, as words: the same bytes as
-i32, several terms of a sum each. So a product of integers has the loops of one of f32, and a half or a
+Where one instruction adds up two products of int16, or four of bytes (`Target.products`), operands are kept
+as these, and a product reads pairs or fours of their channels, or of their columns, as words: the same bytes
+as i32, several terms of a sum each. So a product of integers has the loops of one of f32, and a half or a
 quarter of the terms. Weights become words here. Numbers of 8 bits less a zero point may be out of the range
 of the bytes that the instruction takes: what is taken from them to have them in it, times the weights' sum,
 is added to the product.
@@ -34,14 +34,12 @@ from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars, rewrite, substitute
-from jangin.ir.words import DOTS, products_of, word_of
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
 from jangin.passes.clamped import in_integers
 from jangin.passes.dce import dce
 from jangin.passes.integer_blocks import blocks_by_target
 from jangin.passes.integer_words import (
-    BYTES,
     Choice,
     Words,
     axes,
@@ -116,7 +114,7 @@ def _narrowed_first(graph: Graph) -> Graph:
 
 
 def _of_bytes(node: Node, chosen: Mapping[str, Choice]) -> bool:
-    return node.outputs[0] in chosen and chosen[node.outputs[0]].dot in BYTES
+    return node.outputs[0] in chosen and chosen[node.outputs[0]].dot.of_bytes
 
 
 def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
@@ -175,7 +173,7 @@ class _Integers(Editor):
         elif node.outputs[0] in self.chosen:
             self.in_words(node, self.chosen[node.outputs[0]])
         elif dot_of_floats(node, self.graph):
-            own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dot="")
+            own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dot=None)
             self.emit(replace(node, inputs=tuple(self.cast(n, F32) for n in node.inputs), attrs=own))
         elif self.target.wide_products and _of_channels(node, self.graph):
             self.emit(replace(node, inputs=tuple(self.cast(n, I16) for n in node.inputs)))
@@ -214,9 +212,8 @@ class _Integers(Editor):
 
     def in_words(self, node: Node, choice: Choice) -> None:
         attrs, (x, w), (at, of) = node.attrs, node.inputs, axes(node, self.graph)
-        (left, right), less = DOTS[choice.dot], choice.less
+        left, right, word, less = choice.dot.left, choice.dot.right, choice.dot.word, choice.less
         rows, across = of_rows(node, self.graph, choice.dot), row_words(node, choice.dot, self.graph)
-        word = word_of(choice.dot)
         own: Conv | MatMul
         if across is not None:
             inputs, own = self.in_rows(node, choice, *across)
@@ -267,11 +264,11 @@ class _Integers(Editor):
 
     def in_rows(self, node: Node, choice: Choice, words: Array, each: int) -> tuple[list[str], Conv]:
         """What a convolution of words across a row's pixels, of `each` numbers, reads, and what it is."""
-        (x, w), terms, attrs = node.inputs, products_of(choice.dot), node.of(Conv)
+        (x, w), terms, attrs = node.inputs, choice.dot.terms, node.of(Conv)
         size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
-        narrow = self.filled(x, self.reduced(x, choice.less, DOTS[choice.dot][0]), each - channels)
+        narrow = self.filled(x, self.reduced(x, choice.less, choice.dot.left), each - channels)
         count = (*self.shape(x)[:-2], const(size * each // terms), const(1))
-        read = self.add(Reshape(count, word_of(choice.dot)), [narrow], f"{x}.rows", f"rows of {x}")
+        read = self.add(Reshape(count, choice.dot.word), [narrow], f"{x}.rows", f"rows of {x}")
         wide = attrs.strides[-1] * each // terms
         kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
         own = replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)

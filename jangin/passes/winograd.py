@@ -35,6 +35,7 @@ from jangin.ir.dtype import BOOL, F16, F32, I32, DType
 from jangin.ir.expr import Buffer, Expr, Load, Select, Var, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.loop import Stmt
+from jangin.ir.products import DOT2
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.te import Stage, redirect, reduction, value_at
@@ -53,8 +54,6 @@ from jangin.passes.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 
-DOT_OF_PAIRS = "dot2"
-"""What multiplies pairs of int16."""
 RANGE = 2.0**-6, 2.0**15
 """Between which the largest of transformed weights must lie for them to be kept in f16: it has no larger
 ones, and of much smaller ones too few digits."""
@@ -118,7 +117,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     *frames, height, width, outputs = sizes
     images, conv = stage.out.shape[0] * math.prod(frames), node.of(Conv)
-    pairs, halves = conv.dot == DOT_OF_PAIRS, conv.halves
+    pairs, halves = conv.dot == DOT2, conv.halves
     fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
     return Match(
         kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, halves, fitting,
@@ -141,9 +140,7 @@ def _fits(node: Node, graph: Graph) -> bool:
     return (
         weights in graph.constants
         and x in graph.values
-        and (
-            conv.dot == DOT_OF_PAIRS or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None)
-        )
+        and (conv.dot == DOT2 or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
         and is_window(conv)
     )
 
@@ -237,7 +234,7 @@ class _Winograd(Editor):
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             tile, point, column = at
             return multiplied(
-                left[tile, point, k[0]], right[point, k[0], column], m.dtype, DOT_OF_PAIRS if m.pairs else ""
+                left[tile, point, k[0]], right[point, k[0], column], m.dtype, DOT2 if m.pairs else None
             )
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
@@ -263,4 +260,4 @@ class _Winograd(Editor):
 
 
 def _matmul(m: Match) -> MatMul:
-    return MatMul(dtype=I32, dot=DOT_OF_PAIRS) if m.pairs else MatMul()
+    return MatMul(dtype=I32, dot=DOT2) if m.pairs else MatMul()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from jangin.ir.expr import Buffer, Call, Const, Expr, Var, const, minimum
+from jangin.ir.expr import Buffer, Const, Expr, Var, const, minimum, product_of
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, filled, simplify
 from jangin.ir.te import Stage
 from jangin.ir.traversal import loads
-from jangin.ir.words import products_of
 from jangin.passes.stages import is_opaque, opaque_stages, stages
 
 Symbols = Mapping[Var, Range]
@@ -55,8 +54,8 @@ def flops(graph: Graph) -> int | None:
 def _operations(stage: Stage) -> Expr:
     if stage.combiner != "sum" or stage.sometimes:
         return const(0)
-    each = 2 * (products_of(stage.body.fn) if isinstance(stage.body, Call) else 1)
-    return each * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
+    words = product_of(stage.body)
+    return 2 * (words.terms if words else 1) * _product(a.extent for a in (*stage.axes, *stage.reduce_axes))
 
 
 def _least(buffer: Buffer, reads: Expr, symbols: Symbols) -> Expr:

@@ -21,7 +21,6 @@ from jangin.frontends.writer import outputs_named
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED
 from jangin.quantization.balance import corrected, equalized, smoothed
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import Report
@@ -87,7 +86,7 @@ class Job:
         self.options = Options(resolve(), shapes or {})
         imported = table.load(paired(model, weights), self.options.shapes)
         self.threads, self.metadata = threads, imported.metadata
-        self.narrow = not CLAMPED.isdisjoint(self.options.target.dots)
+        self.narrow = any(p.clamps for p in self.options.target.products)
         graph = outputs_named(prepared(lower(imported)))  # as what writes it calls them
         self._take(equalized(graph) if equalize else graph)
 

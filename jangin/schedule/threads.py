@@ -44,7 +44,6 @@ from jangin.ir.loop import (
 )
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars, loads, rewrite, row_major, substitute
-from jangin.ir.words import DOTS
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, rename_loops
@@ -305,7 +304,7 @@ def _is_product(e: Expr) -> bool:
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
     if isinstance(e, Call):
-        return (e.fn in DOTS or e.fn == "rounded") and any(map(_is_product, e.args))
+        return (e.product is not None or e.fn == "rounded") and any(map(_is_product, e.args))
     if isinstance(e, Select):
         return is_const(e.b, 0) and _is_product(e.a)
     parts = getattr(e, "a", None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir.products import DOT1H, DOT2B, DOT2BF, DOT4, DOT4BF, DOT4U, DOT8, DOT8U, Product
 from jangin.targets.arm_rows import NEON, NEON32
 from jangin.targets.figures import FusionFigures, WinogradFigures
 from jangin.targets.target import Target
@@ -25,18 +26,18 @@ AARCH64 = Target(
 """Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
 
 
-def _processor(name: str, more: str = "", dots: tuple[str, ...] = ()) -> Target:
+def _processor(name: str, more: str = "", products: tuple[Product, ...] = ()) -> Target:
     features, flags = _NEON + more, (f"-mcpu={name}",)
-    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, dots=dots)
+    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, products=products)
 
 
 CORTEX_A53 = _processor("cortex-a53")
-CORTEX_A72 = _processor("cortex-a72", dots=("dot2b",))  # for processors in order LLVM loads too much early
-CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", dots=("dot4",))
-NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", dots=("dot4",))
+CORTEX_A72 = _processor("cortex-a72", products=(DOT2B,))  # for processors in order LLVM loads too much early
+CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", products=(DOT4,))
+NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", products=(DOT4,))
 NEOVERSE_V1 = _processor(
     "neoverse-v1", ",+fullfp16,+fp16fml,+dotprod,+i8mm,+bf16",
-    dots=("dot8u", "dot8", "dot4u", "dot4", "dot1h", "dot4bf", "dot2bf"),
+    products=(DOT8U, DOT8, DOT4U, DOT4, DOT1H, DOT4BF, DOT2BF),
 )  # fmt: skip
 
 ARMV7 = Target(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jangin.ir.dtype import F16, F32, I16, DType
+from jangin.ir.products import DOT1H
 from jangin.targets.rows import (
     CONVERSIONS,
     DOT2B,
@@ -80,8 +81,9 @@ def _short(vectors: int) -> Row:
 
 
 def _bytes_widened(name: str, operands: str) -> Row:
-    """`dot2b` of two vector registers of sums: products of int16, of which neighbours are added to i32. Those
-    of two terms, x and y, u and v, are added first, as no sum of two is beyond int16."""
+    """`dot2b` of two vector registers of sums, of one word of each operand or two: products of int16, of
+    which neighbours are added to i32. Those of two words, x and y, u and v, are added first, as no sum of two
+    is beyond int16."""
     lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
     products = [*zip(operands[::2], operands[1::2], strict=True)]
     for n in (0, 1):
@@ -108,7 +110,8 @@ def _bytes_widened(name: str, operands: str) -> Row:
     return replace(
         DOT2B, name=name, llvm="\n".join(lines), lanes=8, multiplies=3,
         operands=", ".join([*(f"{v}: T[N]" for v in operands), "z: i32[N]"]),
-        reference=f"r[i] = z[i] + {' + '.join(terms)}", becomes=r"(?s)sm[ul]l[al]2\s.*sadalp",
+        reference=f"r[i] = z[i] + {' + '.join(terms)}",
+        becomes=r"(?s)sm[ul]l[al]2\s.*sadalp", words=len(products),
     )  # fmt: skip
 
 
@@ -139,7 +142,7 @@ def _long() -> Row:
     lines.append(f"shufflevector <4 x float> %sum0, <4 x float> %sum1, <8 x i32> <{picks}>")
     return Row(
         "dot1h", (F32,), "x: f16[N], y: f16[N], z: T[N]", "T", "r[i] = fma(f32(x[i]), f32(y[i]), z[i])",
-        "\n".join(lines), ("fp16fml",), r"fmlal2\s", lanes=8,
+        "\n".join(lines), ("fp16fml",), r"fmlal2\s", lanes=8, product=DOT1H,
     )  # fmt: skip
 
 

@@ -48,12 +48,12 @@ def target_of(device: Found, schedules: str = "") -> Target:
 
 
 def _processor(device: Found) -> Target:
-    """Without `dots`: OpenCL C has no sums of products of vectors, and lane by lane they take 13 times as
+    """Without `products`: OpenCL C has no sums of products of vectors, and lane by lane they take 13 times as
     long as products of float32."""
     _, identity, features = device.target.split("/")
     width = 4 * max(4, min(device.lanes, MOST_LANES))
     registers = FILLED.get(device.platform, MANY) if width == WIDE else 16
     return replace(
         host(), name=f"{PREFIX}:{device.number}", triple=PREFIX, cpu=identity, features=features,
-        vector_bytes=width, registers=registers, rows=ROWS, dots=(), backend=PREFIX, device=PREFIX,
+        vector_bytes=width, registers=registers, rows=ROWS, products=(), backend=PREFIX, device=PREFIX,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir import products
 from jangin.targets.figures import WinogradFigures
 from jangin.targets.rows import DOT1, FUSING, NEAREST, Row
 from jangin.targets.target import Target
@@ -25,7 +26,7 @@ RISCV64 = Target(
 
 RISCV64_V = Target(
     "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, RVV, c_flags=("-march=rv64gcv",),
-    dots=("dot1",), wide_products=True, short_sum=4, offsets=False, elements=32, hints=False,
+    products=(products.DOT1,), wide_products=True, short_sum=4, offsets=False, elements=32, hints=False,
     winograd=WinogradFigures(lanes=4),
 )  # fmt: skip
 """With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from jangin.ir import products
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, I64, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
+from jangin.ir.products import PRODUCTS, Product
 from jangin.ir.records import dataclass
-from jangin.ir.words import CLAMPED, DOTS, matrix_of, row_type, tile_of, word_of
 from jangin.targets import small
 
 FLOATS = (F32, F64)
@@ -47,7 +48,10 @@ class Row:
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
-    several. `multiplies`: instructions of a multiply-add's units that it takes."""
+    several. `multiplies`: instructions of a multiply-add's units that it takes; `between`: registers for what
+    these hand on to each other, as LLVM has several sums under way.
+    `product`: what it adds to `z`, or to a matrix; None if it multiplies no small numbers. `words`: how many
+    words of each operand it multiplies."""
 
     name: str
     dtypes: tuple[DType, ...]
@@ -61,6 +65,9 @@ class Row:
     c: str = ""
     lanes: int = 0
     multiplies: int = 1
+    between: int = 0
+    product: Product | None = None
+    words: int = 1
 
     @property
     def fuses(self) -> bool:
@@ -107,9 +114,10 @@ FMA = Row(
 )  # fmt: skip
 
 
-def _dot(name: str, left: DType, right: DType) -> Row:
-    """A sum with the products of the numbers in each word."""
-    bits, word = left.bits, word_of(name)
+def _dot(product: Product, between: int = 0) -> Row:
+    """A sum with the products of the integers in each word."""
+    left, right, clamps = product.left, product.right, product.clamps
+    bits, word = left.bits, product.word
     tops = [*range(word.bits - bits, -1, -bits)]
 
     def number(v: str, dtype: DType, top: int) -> str:
@@ -118,7 +126,7 @@ def _dot(name: str, left: DType, right: DType) -> Row:
         return signed if dtype.kind == "i" else f"({signed} & i32({(1 << bits) - 1}))"
 
     parts = [f"{number('x', left, n)} * {number('y', right, n)}" for n in tops]
-    if name in CLAMPED:
+    if clamps:
         parts = [
             f"max(min({a} + {b}, i32(32767)), i32(-32768))" for a, b in zip(*[iter(parts)] * 2, strict=True)
         ]
@@ -135,7 +143,7 @@ def _dot(name: str, left: DType, right: DType) -> Row:
             lines += [f"%{v}{n}_top = shl {{i32}} %{v}{half}, {{i32:{(n + 32 - word.bits) % 32}}}"]
             lines += [f"%{v}{n} = {down} {{i32}} %{v}{n}_top, {{i32:{32 - bits}}}"]
         lines.append(f"%product{n} = mul {{i32}} %x{n}, %y{n}")
-        if name not in CLAMPED:
+        if not clamps:
             lines.append(f"%sum{n} = add {{i32}} {total}, %product{n}")
             total = f"%sum{n}"
         elif n % (2 * bits) == 0:
@@ -148,12 +156,16 @@ def _dot(name: str, left: DType, right: DType) -> Row:
             total = f"%sum{n}"
     lines[-1] = lines[-1].partition(" = ")[2]
     reference = f"r[i] = z[i] + {' + '.join(parts)}"
-    return Row(name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines))
+    return Row(
+        product.name, (word,), "x: T[N], y: T[N], z: i32[N]", "i32", reference, "\n".join(lines),
+        between=between, product=product.by_lanes,
+    )  # fmt: skip
 
 
-DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U = (
-    _dot(name, *types) for name, types in DOTS.items() if not types[0].is_float
+DOT1, DOT4, DOT4U, DOT8, DOT8U = map(
+    _dot, (products.DOT1, products.DOT4, products.DOT4U, products.DOT8, products.DOT8U)
 )
+DOT2, DOT4S, DOT2B = _dot(products.DOT2, 2), _dot(products.DOT4S, 5), _dot(products.DOT2B, 3)
 DOT2BF = Row(
     "dot2bf", (F32,), "x: i32[N], y: i32[N], z: T[N]", "T",
     "r[i] = fma(bitcast_f32(x[i] << i32(16)), bitcast_f32(y[i] << i32(16)), "
@@ -171,6 +183,7 @@ DOT2BF = Row(
     %half = fadd {T} %upper, %z
     %lower = fmul {T} %a0, %b0
     fadd {T} %lower, %half""",
+    product=products.DOT2BF,
 )  # fmt: skip
 """A product of two bfloat16 is exact in f32, so that it doesn't matter whether it is rounded."""
 
@@ -191,7 +204,9 @@ def _four_bfloats() -> Row:
         lines += [f"%sum{n} = fadd {{T}} %product{n}, %{f'sum{n - 1}' if n else 'z'}"]
     lines[-1] = lines[-1].partition(" = ")[2]
     operands = "x: i64[N], y: i64[N], z: T[N]"
-    return Row("dot4bf", (F32,), operands, "T", f"r[i] = {total}", "\n".join(lines))
+    return Row(
+        "dot4bf", (F32,), operands, "T", f"r[i] = {total}", "\n".join(lines), product=products.DOT4BF.by_lanes
+    )
 
 
 DOT4BF = _four_bfloats()
@@ -386,8 +401,8 @@ def matrix(row: Row, function: str, kind: str, becomes: str, feature: str) -> Ro
     llvm = f"%a = bitcast <2 x i64> %y to {kind}\n%b = bitcast <2 x i64> %z to {kind}\n"
     llvm += f"call {total} @llvm.{function}({total} %x, {kind} %a, {kind} %b)"
     return replace(
-        row, name=matrix_of(row.name), operands=operands, reference=reference, llvm=llvm, needs=(feature,),
-        becomes=becomes, lanes=4,
+        row, name=f"{row.name}_matrix", operands=operands, reference=reference, llvm=llvm, needs=(feature,),
+        becomes=becomes, lanes=4, product=PRODUCTS[row.name],
     )  # fmt: skip
 
 
@@ -417,12 +432,19 @@ def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
     )
 
 
-def tile(dot: str, function: str, feature: str) -> Row:
-    """One of DOTS for all rows and columns of two matrices of words, added to a third."""
-    operands, product = "x: i32[R, K], y: i32[K, C], r: out T[R, C]", f"{dot}(x[i, k], y[k, j])"
-    reference = _each(f"serial k in K {{ r[i, j] = r[i, j] + {product} }}")
+def tile(product: Product, function: str, feature: str) -> Row:
+    """A product for all rows and columns of two matrices of words, added to a third."""
+    operands = "x: i32[R, K], y: i32[K, C], r: out T[R, C]"
+    reference = _each(f"serial k in K {{ r[i, j] = r[i, j] + {product.name}(x[i, k], y[k, j]) }}")
     llvm = f"call void @llvm.x86.{function}(i8 %r, i8 %x, i8 %y)"
-    return Row(tile_of(dot), (row_type(dot),), operands, "", reference, llvm, (feature,), function)
+    whole = replace(
+        product, rows=TILE_ROWS, columns=TILE_BYTES // product.total.bytes,
+        terms=TILE_BYTES // product.left.bytes, held="matrix register",
+    )  # fmt: skip
+    return Row(
+        f"{product.name}_tile", (product.total,), operands, "", reference, llvm, (feature,), function,
+        product=whole,
+    )  # fmt: skip
 
 
 def bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:

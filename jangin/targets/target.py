@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from jangin.ir.dtype import I32, DType
+from jangin.ir.products import Product
 from jangin.ir.records import dataclass
-from jangin.ir.words import word_of
 from jangin.runtime.abi import Abi, abi_of
 from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
 from jangin.targets.rows import Row
@@ -47,9 +47,9 @@ class Target:
 
     `wide_products`: multiply-adds of vectors take int16 and add to int32.
 
-    `dots`: which of `ir.words.DOTS` products of small numbers are made of, the preferred first; empty where
-    no instruction adds up several, or takes smaller floats than it adds to. Those that multiply matrices
-    come before what is for single rows.
+    `products`: what products of small numbers are made of, the preferred first; empty where no instruction
+    adds up several, or takes smaller floats than it adds to. Those that multiply matrices come before what is
+    for single rows.
 
     `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
     compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
@@ -76,7 +76,7 @@ class Target:
     hints: bool = True
     masks: bool = True
     wide_products: bool = False
-    dots: tuple[str, ...] = ()
+    products: tuple[Product, ...] = ()
     multiply_adds: int = 2
     latency: int = 4
     loads: int = 2
@@ -112,7 +112,7 @@ class Target:
     def of_c(self) -> Target:
         """As C is made for it: without what C compilers would keep in memory, as no register holds it."""
         return replace(
-            self.emitted, dots=tuple(d for d in self.dots if word_of(d) is I32), wide_products=False
+            self.emitted, products=tuple(p for p in self.products if p.word is I32), wide_products=False
         )
 
     @property
@@ -137,4 +137,16 @@ class Target:
         """The first row for an operation on so many values of a type (0: any number) whose needs are met;
         None where there is none."""
         found = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
-        return next((r for r in found if all(map(self.has, r.needs))), None)
+        return self._first(found)
+
+    def product_row(self, product: Product, lanes: int = 0, words: int = 1) -> Row | None:
+        """As `row`, for what multiplies `words` of each operand in each of so many lanes."""
+        found = (r for r in self.rows if r.words == words and r.lanes in (0, lanes) and r.product == product)
+        return self._first(found)
+
+    def matrix_row(self, product: Product) -> Row | None:
+        """The row that multiplies the words of a product in matrix registers; None if there is none."""
+        return self._first(r for r in self.rows if r.of_tiles and r.product and r.product.by_lanes == product)
+
+    def _first(self, rows: Iterable[Row]) -> Row | None:
+        return next((r for r in rows if all(map(self.has, r.needs))), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir.products import DOT2, DOT2BF, DOT4S, DOT4U, Product
 from jangin.targets.byte_rows import AVX2_BYTES, AVX512_BYTES
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
@@ -20,29 +21,29 @@ def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
     return Target(
-        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, dots=("dot4s", "dot2"),
+        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, products=(DOT4S, DOT2),
         c_flags=(f"-march={name}",),
     )  # fmt: skip
 
 
-def _more(level: Target, name: str, features: str, c_flags: str, *dots: str) -> Target:
+def _more(level: Target, name: str, features: str, c_flags: str, *products: Product) -> Target:
     """A level with extensions, whose instructions add several products to what there is."""
     features, flags = f"{level.features},+{features}", (*level.c_flags, *c_flags.split())
-    return replace(level, name=name, features=features, c_flags=flags, dots=dots)
+    return replace(level, name=name, features=features, c_flags=flags, products=products)
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
 V3 = _level("x86-64-v3", _V3, 32, 16, (*AVX2_BYTES, *AVX2))
 V4 = _level("x86-64-v4", _V4, 64, 32, (*AVX512_BYTES, *AVX512), l2=1 << 20)
-_WORDS = "dot4u", "dot2"
+_WORDS = DOT4U, DOT2
 V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)
 V4_VNNI = _more(V4, "x86-64-v4-vnni", "avx512vnni", "-mavx512vnni", *_WORDS)
 V4_VBMI = _more(V4_VNNI, "x86-64-v4-vbmi", "avx512vbmi", "-mavx512vbmi", *_WORDS)
 """Of processors since Ice Lake and Zen 4, which look up bytes in two registers."""
-V4_BF16 = _more(V4_VBMI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, "dot2bf")
+V4_BF16 = _more(V4_VBMI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, DOT2BF)
 """Of Zen 4 and later. Intel's processors have the instructions too (see `targets.host`)."""
 V4_AMX = replace(
-    _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.dots),
+    _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.products),
     rows=(*AMX, *V4_BF16.rows),
 )
 """Of Intel's server processors since Sapphire Rapids, which multiply matrices in registers of their own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jangin.ir import products
 from jangin.ir.dtype import F32, I32
 from jangin.targets.rows import (
     DOT2,
@@ -240,9 +241,9 @@ even; takes subnormal numbers for 0."""
 
 AMX: tuple[Row, ...] = (
     *tiles("tilezero", "tileloadd64", "tilestored64", "amx-tile"),
-    tile("dot4u", "tdpbusd", "amx-int8"),
-    tile("dot4", "tdpbssd", "amx-int8"),
-    tile("dot2bf", "tdpbf16ps", "amx-bf16"),
+    tile(products.DOT4U, "tdpbusd", "amx-int8"),
+    tile(products.DOT4, "tdpbssd", "amx-int8"),
+    tile(products.DOT2BF, "tdpbf16ps", "amx-bf16"),
 )
 """Of bfloat16 the products of firsts and those of seconds are added up apart before both are added to a sum,
 whose rounding differs from one instruction's after the other; subnormal numbers are 0."""

@@ -14,9 +14,9 @@ Where multiply-adds take one lane of a vector (NEON), a vector holds the next te
 themselves are packed, term by term, for a task's tiles and all panels, so that a vector holds several rows'
 values of one term: fewer loads, and more registers left for the tile.
 
-Where instructions multiply two rows by two columns of words (`ir.words.MATRICES`), a register has the sums of
-these: rows go in pairs, whose words are packed side by side or put together as they are read, and vectors of
-a row are taken from two registers each where results are written.
+Where instructions multiply two rows by two columns of words (`Product.of_matrices`), a register has the
+sums of these: rows go in pairs, whose words are packed side by side or put together as they are read, and
+vectors of a row are taken from two registers each where results are written.
 
 Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
 after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
@@ -35,10 +35,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Var, const
+from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, product_of
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import children, free_vars, walk
-from jangin.ir.words import DOTS, MATRICES, row_type, word_of
 from jangin.schedule.primitives import ranges_at
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import (
@@ -85,9 +84,6 @@ MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
-BETWEEN = {"dot2": 2, "dot4s": 5, "dot2b": 3}
-"""Registers for what the instructions that make one such sum of products hand on to each other; LLVM has
-several sums under way."""
 MAX_PANEL = 6
 """Vectors of a panel's width, in pairs where instructions multiply small matrices."""
 MAX_PACKED_ROWS = 12
@@ -114,7 +110,8 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
-    word = word_of(stage.body.fn) if isinstance(stage.body, Call) else stage.body.dtype
+    product = product_of(stage.body)
+    word = product.word if product else stage.body.dtype
     lanes = _lanes(workload, stage, word.bytes)
     role = roles(stage, lanes) or _over_axes(workload, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
@@ -128,9 +125,9 @@ def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
     """Elements of a vector of so many bytes each: half of a register's where the columns are no more, as what
     is half as wide takes no longer, and half the time on processors that take wide ones in two steps."""
     target, columns = workload.target, stage.axes[-1].extent if stage.axes else None
-    lanes, dot = target.lanes(size), stage.body.fn if isinstance(stage.body, Call) else ""
+    lanes, product = target.lanes(size), product_of(stage.body)
     few = isinstance(columns, Const) and columns.value <= lanes // 2 and target.vector_bytes > HALVED
-    row = target.row(dot, row_type(dot), lanes // 2) if dot in DOTS else None
+    row = target.product_row(product.by_lanes, lanes // 2) if product else None
     return lanes // 2 if few and (row is None or row.becomes) else lanes
 
 
@@ -151,7 +148,7 @@ def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
     than a vector has `lanes` may be taken together. `columns`: how many axes at the end are columns."""
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
-    if stage.combiner != "sum" or not (plain or (isinstance(body, Call) and body.fn in DOTS)):
+    if stage.combiner != "sum" or not (plain or product_of(body)):
         return None
     factors = children(body)
     operands = _operand(factors[0]), _operand(factors[1])
@@ -220,16 +217,16 @@ class Contraction(Template):
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
         self.by_lane = by_lane(role, self.stage, workload)
-        dot = self.stage.body.fn if isinstance(self.stage.body, Call) else ""
-        self.pair = 2 if dot in MATRICES else 1
+        product = product_of(self.stage.body)
+        self.pair = product.rows if product else 1
         bytes_of_sums = lanes * self.stage.body.dtype.bytes
         self.each = max(1, bytes_of_sums // workload.target.vector_bytes) / self.pair
         self.unroll = lanes if self.each > 1 and self.inner > lanes else UNROLL
-        row = workload.target.row(dot, row_type(dot), lanes)
+        row = workload.target.product_row(product.by_lanes, lanes) if product else None
         self.multiplies = (1 if row is None else row.multiplies) / self.pair
-        self.between = BETWEEN.get(dot, 0)
+        self.between = 0 if row is None else row.between
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
-        small = self.packed and not (role.parts or dot) and role.right.dtype.is_float
+        small = self.packed and not (role.parts or product) and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype
         self.widened = self.small and self.rows > IN_PLACE
         self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes

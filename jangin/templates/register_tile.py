@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Call, Const, Expr, Load
+from jangin.ir.expr import Binary, Const, Expr, Load, product_of
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import walk
-from jangin.ir.words import products_of
 from jangin.schedule.primitives import find, loop_names
 from jangin.targets.target import Target
 from jangin.templates.cost import MOST_LOADED
@@ -28,7 +27,7 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
     where instructions are few: one less a result. So are those of words of several integers, which are exact
     in any order. Gives the constant's name, if there is one."""
     column = stage.axes[-1].var
-    of_words = any(isinstance(n, Call) and products_of(n.fn) > 1 for n in walk(stage.body))
+    of_words = any(p.terms > 1 for n in walk(stage.body) if (p := product_of(n)))
 
     def adds(e: Expr) -> list[Load]:
         parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []

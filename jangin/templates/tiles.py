@@ -13,10 +13,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jangin.ir.expr import Call, Const, Expr, Var, const
+from jangin.ir.expr import Const, Expr, Var, const, product_of
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import children, row_major
-from jangin.ir.words import row_type, tile_of
 from jangin.schedule.primitives import loop_names
 from jangin.targets.rows import TILE_BYTES, TILE_ROWS
 from jangin.templates.cost import LOOP
@@ -69,8 +68,8 @@ def tiles(product: Contraction) -> list[Params]:
 
 def _tiles(product: Contraction) -> Iterator[Params]:
     body, target, role = product.stage.body, product.workload.target, product.role
-    dot = body.fn if isinstance(body, Call) else ""
-    if not dot or target.row(tile_of(dot), row_type(dot)) is None or not product.packed:
+    multiplied = product_of(body)
+    if multiplied is None or target.matrix_row(multiplied) is None or not product.packed:
         return
     if role.parts or role.shared or children(body) != (role.left, role.right):
         return

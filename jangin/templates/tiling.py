@@ -13,7 +13,7 @@ around `kii`. The tile's loops have copies: _z begin the sums, _w
 write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
 copy a panel are called panel_*, those that pack rows rows_*. Outer loops that become tasks are fused to `t`.
 
-Where instructions multiply small matrices (`ir.words.MATRICES`), `mi` is pairs `mio` of rows `mii`, and the
+Where instructions multiply small matrices (`Product.of_matrices`), `mi` is pairs `mio` of rows `mii`, and the
 lanes of a vector of sums, `v`, are a pair's rows by a vector's columns; they are written back row by row.
 """
 
@@ -24,12 +24,11 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I32
-from jangin.ir.expr import Call, Const, Expr, Load, Var, const
+from jangin.ir.expr import Const, Expr, Load, Var, const, product_of
 from jangin.ir.graph import static_shape
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import row_major
-from jangin.ir.words import MATRICES, word_of
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all, stride
 from jangin.templates.cost import SHARE
@@ -127,8 +126,8 @@ def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     columns of a vector then read the same."""
     if role.shared:
         return False
-    dot = stage.body.fn if isinstance(stage.body, Call) else ""
-    alike = role.left.dtype is (word_of(dot) if dot else stage.body.dtype)
+    product = product_of(stage.body)
+    alike = role.left.dtype is (product.word if product else stage.body.dtype)
     inner = Var(role.k[-1])
     return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
 
@@ -153,7 +152,8 @@ class Tiler:
         columns = math.prod((self.extents[c] for c in role.columns), start=const(1))
         self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * lanes
-        self.matrix = isinstance(self.stage.body, Call) and self.stage.body.fn in MATRICES
+        product = product_of(self.stage.body)
+        self.matrix = product is not None and product.of_matrices
         self.of_tiles = "matrix_rows" in params
         self.rows = ["mio", "mii"] if self.matrix or self.of_tiles else ["mi"]
 

@@ -17,12 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir import te
-from jangin.ir.dtype import I32
-from jangin.ir.expr import Binary, Call, Const, Load, const
+from jangin.ir.expr import Binary, Const, Load, const, product_of
 from jangin.ir.traversal import children, free_vars, loads, substitute, walk
-from jangin.ir.words import DOTS, products_of
 from jangin.templates.common import fuse_all
-from jangin.templates.contraction import BETWEEN, MAX_ROWS, TASK_OPS, Contraction
+from jangin.templates.contraction import MAX_ROWS, TASK_OPS, Contraction
 from jangin.templates.cost import LOOP, SHARE, arithmetic, launch, rate
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Workload
@@ -152,7 +150,7 @@ def _rounded(workload: Workload) -> RoundedBlocks | None:
         return None
     dots, sums = (te.rename_axes(s, prefix) for s, prefix in zip(workload.stages, "ab", strict=True))
     body, count = dots.body, [len(s.axes) for s in (dots, sums)] + [len(s.reduce_axes) for s in (dots, sums)]
-    if not (isinstance(body, Call) and body.fn in DOTS) or count != [3, 2, 1, 1]:
+    if product_of(body) is None or count != [3, 2, 1, 1]:
         return None
     weights, left = children(body)
     (row, column), block = (a.var for a in sums.axes), sums.reduce_axes[0].var
@@ -178,11 +176,12 @@ class RoundedBlocks(Contraction):
         super().__init__(replace(whole, stages=(sums,)), role, whole.target.lanes(4))
         self.whole, self.dots = whole, dots
         self.packed, (words,) = True, (a.extent for a in dots.reduce_axes)
-        assert isinstance(dots.body, Call) and isinstance(words, Const)
-        self.words, fn = int(words.value), dots.body.fn
-        self.depth *= self.words * products_of(fn)
-        row = whole.target.row(fn, I32, self.lanes)
-        self.multiplies, self.between = 1 if row is None else row.multiplies, BETWEEN.get(fn, 0)
+        product = product_of(dots.body)
+        assert product is not None and isinstance(words, Const)
+        self.words = int(words.value)
+        self.depth *= self.words * product.terms
+        row = whole.target.product_row(product.by_lanes, self.lanes)
+        self.multiplies, self.between = (1, 0) if row is None else (row.multiplies, row.between)
         self.widening = arithmetic(children(dots.body)[0])
         held = {p.buffer.name: p.buffer for p in role.parts}.values()
         self.weight_bytes = sum(b.dtype.bytes * math.prod(map(whole.size, b.shape)) for b in held) / (

@@ -10,11 +10,10 @@ from collections.abc import Collection, Sequence
 
 from jangin.ir import te
 from jangin.ir.dtype import I16
-from jangin.ir.expr import Buffer, Call, Const, Load, Select, const
+from jangin.ir.expr import Buffer, Const, Load, Select, const, product_of
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars, loads, walk
-from jangin.ir.words import products_of
 from jangin.schedule.normalize import ceil_div
 from jangin.templates import cost
 from jangin.templates.common import (
@@ -83,7 +82,7 @@ def weights_of(stage: te.Stage, workload: Workload) -> Buffer | None:
 
 def _bytes_of_words(stage: te.Stage) -> int:
     """The rows' bytes that a window's terms are made of as words; 1 where they aren't."""
-    return max((products_of(n.fn) for n in walk(stage.body) if isinstance(n, Call)), default=1)
+    return max((p.terms for n in walk(stage.body) if (p := product_of(n))), default=1)
 
 
 def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:

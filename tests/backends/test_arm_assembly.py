@@ -17,7 +17,7 @@ from jangin.ir.dtype import F16, F32, I16, I32, DType
 from jangin.ir.expr import Buffer, Load, Var, call, const, maximum
 from jangin.ir.graph import Value
 from jangin.ir.loop import Func
-from jangin.ir.words import MATRICES, products_of, sum_of, word_of
+from jangin.ir.products import DOT1H, DOT2B, PRODUCTS
 from jangin.ops.core import CORE
 from jangin.targets import Target
 from jangin.targets.arm import (
@@ -44,7 +44,7 @@ def kernel(
 ) -> Func:
     """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
     of several numbers, if it says so."""
-    types = [word_of(attrs.dot)] * 2 if attrs.dot else [F32, weights]
+    types = [attrs.dot.word] * 2 if attrs.dot else [F32, weights]
     x, w = (Buffer(n, t, tuple(map(const, s))) for n, t, s in zip("xw", types, shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
     (stage,) = CORE[attrs.op].te([x, w], Buffer("out", dtype, shape), attrs)
@@ -105,7 +105,7 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
-    dot = next(d for d in target.dots if products_of(d) == 4)
+    dot = next(p for p in target.products if p.terms == 4)
     text = assembly(kernel(replace(attrs, dtype=I32, dot=dot), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "dot" in line]))
     by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)
@@ -118,7 +118,7 @@ def test_products_of_f16_are_added_to_f32(case: str) -> None:
     """By pairs of instructions, for the halves of a register, and nothing is widened by itself. Few channels
     stay f32."""
     attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=F32, dot="dot1h"), shapes, NEOVERSE_V1), NEOVERSE_V1)
+    text = assembly(kernel(replace(attrs, dtype=F32, dot=DOT1H), shapes, NEOVERSE_V1), NEOVERSE_V1)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "fmlal" in line]))
     words = Counter(line.split()[0] for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
@@ -138,13 +138,13 @@ def test_panels_are_widened_by_few_instructions(case: str) -> None:
     assert words["fcvtl"] + words["fcvtl2"] >= 0.45 * len(inner), inner
 
 
-@pytest.mark.parametrize("dot", sorted(MATRICES))
+@pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])
 @products(NEOVERSE_V1)
-def test_products_of_two_rows_are_matrices(target: Target, case: str, dot: str) -> None:
+def test_products_of_two_rows_are_matrices(target: Target, case: str, name: str) -> None:
     """Each instruction makes two rows by two columns, of rows that are packed in pairs; of a sum of 12,288
     terms they are put together as they are read."""
-    attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=sum_of(dot), dot=dot), shapes, target), target)
+    (attrs, shapes), dot = CASES[case], PRODUCTS[name]
+    text = assembly(kernel(replace(attrs, dtype=dot.total, dot=dot), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "mmla" in line]))
     matrices = sum(line.split()[0].endswith("mmla") for line in inner)
     assert not any(re.search(r"\[sp\b", line) for line in inner), "a register was spilled"
@@ -155,7 +155,7 @@ def test_products_of_two_rows_are_matrices(target: Target, case: str, dot: str) 
 def test_products_of_int8_are_of_pairs(case: str) -> None:
     """Three instructions for 16 products: two terms' are added as int16 first. Few channels stay f32."""
     attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot2b"), shapes, CORTEX_A72), CORTEX_A72)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT2B), shapes, CORTEX_A72), CORTEX_A72)
     loops = [[line.split()[0] for line in loop] for loop in innermost(text)]
     inner = max(loops, key=lambda loop: Counter(loop)["sadalp"])
     words = Counter(inner)

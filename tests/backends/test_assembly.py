@@ -15,6 +15,7 @@ from jangin.ir.core import Reduce
 from jangin.ir.dtype import F32, I32
 from jangin.ir.expr import Buffer, Expr, Var, const, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
+from jangin.ir.products import DOT4S
 from jangin.ops.core import CORE
 from jangin.templates.choose import choose
 from jangin.templates.template import Workload
@@ -118,7 +119,7 @@ def test_filling_up_channels_gathers_nothing(level: str) -> None:
 def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
     """Of a product's elements the rows' are repeated for all lanes, and the columns' come by vectors."""
     on, (attrs, shapes) = target(level), CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot=on.dots[0]), shapes, on), on)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=on.products[0]), shapes, on), on)
     inner = max(instructions(text.replace("{vex}", "")), key=lambda body: counts(body)["vpdpbusd"])
     assert not any("rsp" in line for line in inner), "a register was spilled"
     assert counts(inner)["vpdpbusd"] >= 0.5 * len(inner) and not counts(inner)["vpaddd"], inner
@@ -129,7 +130,7 @@ def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
 def test_products_of_bytes_without_vnni(level: str, case: str) -> None:
     """A product of words is three instructions, and the words are bytes."""
     on, (attrs, shapes) = target(level), CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot4s"), shapes, on), on)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT4S), shapes, on), on)
     inner = max(instructions(text), key=lambda body: counts(body)["vpmaddubsw"])
     found = counts(inner)
     assert not any("rsp" in line for line in inner), "a register was spilled"

@@ -23,9 +23,9 @@ from jangin.ir.expr import Buffer, Expr, Load, Var, const, maximum
 from jangin.ir.graph import Array, Value
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Func
+from jangin.ir.products import DOT2BF, DOT4, DOT4U, Product
 from jangin.ir.simplify import Range
 from jangin.ir.verify import verify_func
-from jangin.ir.words import DOTS, sum_of, word_of
 from jangin.ops.core import CORE
 from jangin.runtime import processor
 from jangin.targets import Target, resolve
@@ -70,15 +70,15 @@ OTHERS: dict[str, tuple[Conv | MatMul, tuple[tuple[int | str, ...], ...]]] = {
 SIZES = {"n": 5}
 
 
-def workload(case: str, dot: str, target: Target = V4_AMX) -> Workload:
+def workload(case: str, dot: Product, target: Target = V4_AMX) -> Workload:
     """With a bias and a rectifier."""
     attrs, shapes = (CASES | OTHERS)[case]
-    attrs = replace(attrs, dot=dot, dtype=sum_of(dot))
+    attrs = replace(attrs, dot=dot, dtype=dot.total)
     symbols: dict[Var, Range] = {Var("n"): (const(1), const(999))}
 
     def buffer(name: str, shape: tuple[int | str, ...]) -> Buffer:
         dims = tuple(Var(d) if isinstance(d, str) else const(d) for d in shape)
-        return Buffer(name, word_of(dot), dims)
+        return Buffer(name, dot.word, dims)
 
     x, w = map(buffer, "xw", shapes)
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
@@ -90,12 +90,12 @@ def workload(case: str, dot: str, target: Target = V4_AMX) -> Workload:
     return Workload("k", (stage,), (x, w, bias), used, ("w", "bias"), target)
 
 
-def arrays(work: Workload, dot: str) -> dict[str, Array]:
+def arrays(work: Workload, dot: Product) -> dict[str, Array]:
     def numbers(b: Buffer) -> Array:
         shape = tuple(SIZES.get(str(d)) or int(str(d)) for d in b.shape)
         if b.dtype is F32:
             return RNG.standard_normal(shape).astype(np.float32)
-        if DOTS[dot][0] is BF16:
+        if dot.left is BF16:
             pairs = RNG.standard_normal((*shape[:-1], 2 * shape[-1])).astype(BF16.numpy)
             return pairs.view(np.int32)
         return RNG.integers(-(1 << 31), 1 << 31, shape).astype(np.int32)
@@ -123,9 +123,9 @@ def assert_close(got: Array, want: Array) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("dot", ["dot4u", "dot2bf"])
+@pytest.mark.parametrize("dot", [DOT4U, DOT2BF])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 5)])
-def test_random_convolutions(kernel: tuple[int, int], dot: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_convolutions(kernel: tuple[int, int], dot: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     stride, dilation = ((int(RNG.integers(1, 4)), int(RNG.integers(1, 3))) for _ in range(2))
     groups, outputs, images = int(RNG.integers(1, 3)), int(RNG.integers(17, 40)), int(RNG.integers(1, 4))
     channels, sizes = int(RNG.integers(2, 12)), RNG.integers(2, 14, 2)
@@ -138,13 +138,13 @@ def test_random_convolutions(kernel: tuple[int, int], dot: str, monkeypatch: pyt
     check("random", dot)
 
 
-@pytest.mark.parametrize("dot", ["dot4u", "dot4", "dot2bf"])
+@pytest.mark.parametrize("dot", [DOT4U, DOT4, DOT2BF])
 @pytest.mark.parametrize("case", CASES)
-def test_equal_to_the_naive_nest(case: str, dot: str) -> None:
+def test_equal_to_the_naive_nest(case: str, dot: Product) -> None:
     check(case, dot)
 
 
-def check(case: str, dot: str) -> None:
+def check(case: str, dot: Product) -> None:
     """On whatever machine this is, where matrices are local arrays; for those that have registers for them it
     is compiled."""
     work, host = workload(case, dot), resolve()
@@ -181,13 +181,13 @@ def test_tiles_fit_the_registers(down: int) -> None:
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_vectors_of_what_is_no_product_of_matrices(case: str) -> None:
-    scheduled = choose(workload(case, "dot4u"))
+    scheduled = choose(workload(case, DOT4U))
     assert "matrix_rows" not in scheduled.params and "tdp" not in emit_kernel(scheduled.func, V4_AMX)
 
 
 def test_chosen_where_there_are_registers() -> None:
-    assert "matrix_rows" in choose(workload("3x3", "dot4u")).params
-    assert "matrix_rows" not in choose(workload("3x3", "dot4u", V4_BF16)).params
+    assert "matrix_rows" in choose(workload("3x3", DOT4U)).params
+    assert "matrix_rows" not in choose(workload("3x3", DOT4U, V4_BF16)).params
 
 
 AS_IF = replace(V4_AMX, name="as if", cpu=V3.cpu, features=f"{V3.features},+amx-int8,+amx-bf16")

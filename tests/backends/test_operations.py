@@ -16,8 +16,9 @@ from jangin.ir.expr import Buffer, Expr, Var, binary, call, cast, const, maximum
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store, block
+from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import substitute
-from jangin.ir.words import COMPARE, DOTS, products_of, word_of
+from jangin.ir.words import COMPARE
 from jangin.runtime.processor import architecture
 
 FLOATS = (F16, BF16, F32, F64)
@@ -228,16 +229,16 @@ def test_bits_and_several_arguments() -> None:
     check({"a": edges(I32)}, I32, {"floats": call("bitcast_f32", Var("a", I32))})
 
 
-@pytest.mark.parametrize("dot", DOTS)
-def test_products_of_words(dot: str) -> None:
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_words(name: str) -> None:
     """Numbers whose products no machine clamps, rounds to 0 or adds up inexactly but for a last place."""
-    random, count = np.random.default_rng(), 16 * LANES
+    random, count, product = np.random.default_rng(), 16 * LANES, PRODUCTS[name]
     left, right = (
-        random.uniform(0.5, 2, (count, products_of(dot))).astype(t.numpy)
+        random.uniform(0.5, 2, (count, product.terms)).astype(t.numpy)
         if t.is_float
-        else random.integers(0, 60, (count, products_of(dot))).astype(t.numpy)
-        for t in DOTS[dot]
+        else random.integers(0, 60, (count, product.terms)).astype(t.numpy)
+        for t in (product.left, product.right)
     )
-    word = word_of(dot)
+    word = product.word
     operands = {"a": left.view(word.numpy)[:, 0], "b": right.view(word.numpy)[:, 0]}
-    check(operands, word, {dot: call(dot, Var("a", word), Var("b", word))})
+    check(operands, word, {name: call(name, Var("a", word), Var("b", word))})

@@ -14,6 +14,7 @@ from test_assembly import micro_kernel
 
 from jangin.backends.llvm.objects import assembly
 from jangin.ir.dtype import I32
+from jangin.ir.products import DOT1
 
 ON = target("riscv64-v")
 SPILL = re.compile(r"\(sp\)|^v[ls]\dr")
@@ -43,7 +44,7 @@ def test_products_as_they_are_scheduled(case: str) -> None:
 def test_products_of_int8_are_widening_multiply_adds(case: str) -> None:
     """Of eight lanes each, twice those of floats. Of seven rows some addresses are kept in memory."""
     attrs, shapes = CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot="dot1"), shapes, ON), ON)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT1), shapes, ON), ON)
     inner = max(innermost(text), key=lambda loop: sum(line.startswith("vwmacc") for line in loop))
     spilled = [line for line in inner if SPILL.search(line)]
     assert not [line for line in spilled if line.startswith("v")], "a vector was spilled"

@@ -16,9 +16,9 @@ from jangin.backends.llvm.objects import assembly
 from jangin.ir.graph import CompileError
 from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
+from jangin.ir.products import DOT2BF, DOT4U
 from jangin.ir.text import print_func
 from jangin.ir.verify import VerifyError, verify_func
-from jangin.ir.words import sum_of
 from jangin.targets.x86 import V4_AMX, V4_BF16
 
 PRODUCT = """
@@ -121,11 +121,11 @@ def test_what_no_tile_buffer_is(shape: str, loops: str, error: str) -> None:
 
 
 LAYERS = {
-    "1x1 256 to 64": (conv(1, 1), ((1, 56, 56, 64), (64, 64, 1, 1)), "dot4u"),
-    "3x3 64 to 64": (conv(3, 1), ((1, 58, 58, 16), (64, 16, 3, 3)), "dot4u"),
-    "1x1 1024 to 512, stride 2": (conv(1, 2), ((1, 14, 14, 256), (512, 256, 1, 1)), "dot4u"),
-    "3x3 512 to 512": (conv(3, 1), ((1, 9, 9, 128), (512, 128, 3, 3)), "dot4u"),
-    "3x3 64 to 64 in bfloat16": (conv(3, 1), ((1, 58, 58, 32), (64, 32, 3, 3)), "dot2bf"),
+    "1x1 256 to 64": (conv(1, 1), ((1, 56, 56, 64), (64, 64, 1, 1)), DOT4U),
+    "3x3 64 to 64": (conv(3, 1), ((1, 58, 58, 16), (64, 16, 3, 3)), DOT4U),
+    "1x1 1024 to 512, stride 2": (conv(1, 2), ((1, 14, 14, 256), (512, 256, 1, 1)), DOT4U),
+    "3x3 512 to 512": (conv(3, 1), ((1, 9, 9, 128), (512, 128, 3, 3)), DOT4U),
+    "3x3 64 to 64 in bfloat16": (conv(3, 1), ((1, 58, 58, 32), (64, 32, 3, 3)), DOT2BF),
 }
 """Of ResNet-50, as words of four int8 or two bfloat16."""
 
@@ -134,8 +134,8 @@ LAYERS = {
 def test_layers_are_products_of_matrices(case: str) -> None:
     """The sum's loop multiplies as often as it loads, and does little else."""
     attrs, shapes, dot = LAYERS[case]
-    word = {"dot4u": "tdpbusd", "dot2bf": "tdpbf16ps"}[dot]
-    text = assembly(kernel(replace(attrs, dtype=sum_of(dot), dot=dot), shapes, V4_AMX), V4_AMX)
+    word = {DOT4U: "tdpbusd", DOT2BF: "tdpbf16ps"}[dot]
+    text = assembly(kernel(replace(attrs, dtype=dot.total, dot=dot), shapes, V4_AMX), V4_AMX)
     inner = max(instructions(text), key=lambda loop: len([line for line in loop if line.startswith(word)]))
     words = [line.split()[0] for line in inner]
     assert words.count(word) >= words.count("tileloadd") >= 4 and len(words) <= 18, inner

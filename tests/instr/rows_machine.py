@@ -23,7 +23,6 @@ from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import Func
-from jangin.ir.words import DOTS, products_of, sum_of
 from jangin.runtime.elf import Image
 from jangin.targets import Target
 from jangin.targets.rows import Row
@@ -136,8 +135,8 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
         return out
     top = 1 << min(p.dtype.bits, 8)
     random = rng.integers(0, top, count * p.dtype.bytes, np.uint8).view(p.dtype.numpy)
-    if row.name in DOTS and sum_of(row.name) is F32 and not p.dtype.is_float:
-        several = products_of(row.name) * COUNT
+    if row.product is not None and row.product.total is F32 and not p.dtype.is_float and count == COUNT:
+        several = row.product.terms_of_word * COUNT
         numbers = rng.standard_normal(several) * 10.0 ** rng.integers(-8, 6, several)
         numbers[-2 * len(EDGES) :] = [*EDGES, *EDGES]
         with np.errstate(over="ignore"):

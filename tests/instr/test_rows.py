@@ -25,9 +25,9 @@ from jangin.backends.llvm.instruction import lines
 from jangin.ir.dtype import BF16, F32, I8, I32, DType
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
+from jangin.ir.products import DOT1H, DOT2, DOT2BF, DOT4BF, DOT4U, DOT8, DOT8U, PRODUCTS, Product
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import verify_func
-from jangin.ir.words import MATRICES, matrix_of, products_of, row_type
 from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
@@ -80,9 +80,9 @@ def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
             x, y = (inputs(row, dtype)[n].astype(np.float64) for n in "xy")
             allowed = (2.0**-23 if dtype is F32 else 2.0**-52) * (np.abs(x * y) + np.abs(want)) + 1e-44
             wrong &= ~(np.abs(got - want) <= allowed)
-        if row.name in ("dot2bf", "dot4bf"):
+        if row.product is not None and row.product.left is BF16:
             x, y = (inputs(row, dtype)[n].view(BF16.numpy).astype(np.float64) for n in "xy")
-            terms = np.abs(x * y).reshape(-1, products_of(row.name)).sum(-1)[: want.size] + np.abs(want)
+            terms = np.abs(x * y).reshape(-1, row.product.terms).sum(-1)[: want.size] + np.abs(want)
             wrong &= ~(np.abs(got - want) <= 2.0**-22 * terms + 2.0**-125)
     if wrong.any():
         n = int(np.argmax(wrong))
@@ -109,11 +109,11 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
         assert not re.search(r"\bcall(_indirect)?\s", text)
 
 
-@pytest.mark.parametrize(("dot", "becomes"), [("dot2", "vpdpwssd"), ("dot4u", "vpdpbusd")])
+@pytest.mark.parametrize(("dot", "becomes"), [(DOT2, "vpdpwssd"), (DOT4U, "vpdpbusd")])
 @pytest.mark.parametrize("on", [V3_VNNI, V4_VNNI], ids=lambda t: t.name)
-def test_vnni_adds_to_products(on: Target, dot: str, becomes: str) -> None:
+def test_vnni_adds_to_products(on: Target, dot: Product, becomes: str) -> None:
     """One instruction, which adds without saturation."""
-    row = on.row(dot, I32, on.lanes(4))
+    row = on.product_row(dot, on.lanes(4))
     assert row is not None and "vnni" in row.needs[0]
     text = assembly(row, I32, on)
     assert re.search(rf"{becomes}\s", text) and not re.search("pmadd|paddd", text), text
@@ -123,45 +123,45 @@ def test_vnni_adds_to_products(on: Target, dot: str, becomes: str) -> None:
     ("on", "becomes"), [(V4_BF16, r"vdpbf16ps\s"), (NEOVERSE_V1, r"bfdot\s")], ids=lambda v: str(v)[:6]
 )
 def test_pairs_of_bfloat16_are_one_instruction(on: Target, becomes: str) -> None:
-    row = on.row("dot2bf", F32, on.lanes(4))
-    assert row is not None and on.dots[-1] == row.name
+    row = on.product_row(DOT2BF, on.lanes(4))
+    assert row is not None and on.products[-1] == row.product
     text = assembly(row, F32, on)
     assert re.search(becomes, text) and not re.search(r"mul|fma|fmla|call", text), text
 
 
 def test_f16_is_multiplied_by_two_instructions() -> None:
     """One for each half of a register, which widens nothing first."""
-    row = NEOVERSE_V1.row("dot1h", F32, 8)
-    assert row is not None and AARCH64.row("dot1h", F32, 8) is None
+    row = NEOVERSE_V1.product_row(DOT1H, 8)
+    assert row is not None and AARCH64.product_row(DOT1H, 8) is None
     text = assembly(row, F32, NEOVERSE_V1)
     assert [len(re.findall(rf"\b{name}\s", text)) for name in ("fmlal", "fmlal2")] == [1, 1], text
     assert not re.search(r"\s(fcvtl2?|fmul|fmla|bl)\s", text), text
 
 
 @pytest.mark.parametrize(
-    ("dot", "becomes"), [("dot8", r"\bsmmla\s"), ("dot8u", r"\busmmla\s"), ("dot4bf", r"\bbfmmla\s")]
+    ("dot", "becomes"), [(DOT8, r"\bsmmla\s"), (DOT8U, r"\busmmla\s"), (DOT4BF, r"\bbfmmla\s")]
 )
-def test_matrices_are_one_instruction(dot: str, becomes: str) -> None:
+def test_matrices_are_one_instruction(dot: Product, becomes: str) -> None:
     """Of two rows by two columns."""
-    row = NEOVERSE_V1.row(matrix_of(dot), row_type(dot), 4)
-    assert row is not None and AARCH64.row(matrix_of(dot), row_type(dot), 4) is None
-    text = assembly(row, row_type(dot), NEOVERSE_V1)
+    row = NEOVERSE_V1.product_row(dot, 4)
+    assert row is not None and AARCH64.product_row(dot, 4) is None
+    text = assembly(row, dot.row_type, NEOVERSE_V1)
     assert len(re.findall(becomes, text)) == 1 and not re.search(r"\s(mul|fmla|zip|bl)\d*\s", text), text
 
 
-@pytest.mark.parametrize("dot", sorted(MATRICES))
-def test_matrices_are_of_rows_by_columns(dot: str) -> None:
+@pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])
+def test_matrices_are_of_rows_by_columns(name: str) -> None:
     """What a matrix's row says of each lane is what the row of one sum says."""
-    on, dtype = NEOVERSE_V1, row_type(dot)
-    one, four = on.row(dot, dtype), on.row(matrix_of(dot), dtype, 4)
+    on, product = NEOVERSE_V1, PRODUCTS[name]
+    one, four = on.product_row(product.by_lanes), on.product_row(product, 4)
     assert one is not None and four is not None
-    given = inputs(four, dtype)
-    count, want = given["x"].size, expected(four, dtype)
+    given = inputs(four, product.row_type)
+    count, want = given["x"].size, expected(four, product.row_type)
     lanes = np.arange(count)
     arrays = {"x": given["y"][lanes // 2 % 2], "y": given["z"][lanes % 2], "z": given["x"]}
     arrays["r"] = np.zeros_like(want)
     with np.errstate(all="ignore"):
-        run_func(one.func(dtype), arrays, {"N": count})
+        run_func(one.func(product.row_type), arrays, {"N": count})
     np.testing.assert_array_equal(arrays["r"], want)
 
 

@@ -17,6 +17,7 @@ from jangin.ir.core import Conv, Kernel, MatMul, Pool
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.expr import call, const, maximum
 from jangin.ir.graph import Array, Graph
+from jangin.ir.products import DOT1H, DOT2BF, DOT4BF, Product
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
@@ -26,7 +27,6 @@ from jangin.targets.arm import NEOVERSE_N1, NEOVERSE_V1
 from jangin.targets.x86 import V4_AMX, V4_BF16, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
-DOT = "dot2bf"
 ROUNDING = 2.0**-8
 """Half the distance of two bfloat16, as a share."""
 
@@ -150,21 +150,21 @@ def products(graph: Graph) -> list[Conv | MatMul]:
     return [n.attrs for g in graphs for n in g.nodes if isinstance(n.attrs, (Conv, MatMul))]
 
 
-def here(target: Target, dot: str) -> Target:
+def here(target: Target, dot: Product) -> Target:
     """This machine, with such products whether it has the instruction or not."""
-    others = tuple(d for d in target.dots if d not in (dot, DOT))
-    return replace(target, dots=(*others, *dict.fromkeys((dot, DOT))))
+    others = tuple(d for d in target.products if d not in (dot, DOT2BF))
+    return replace(target, products=(*others, *dict.fromkeys((dot, DOT2BF))))
 
 
-@pytest.mark.parametrize("dot", [DOT, "dot4bf"])
+@pytest.mark.parametrize("dot", [DOT2BF, DOT4BF])
 @pytest.mark.parametrize("net", NETS)
-def test_rounds_the_result_alone(net: str, dot: str) -> None:
+def test_rounds_the_result_alone(net: str, dot: Product) -> None:
     """By the interpreter and by code, the sum is that of exact products in f32."""
     graph, arrays = built(NETS[net])
     want, size = in_f64(graph, arrays)
     options = Options(here(resolve(), dot), winograd=False, verify=True)
     made = optimize(graph, options)
-    assert [p.dot for p in products(made)] == [dot if net != "a row" else DOT]
+    assert [p.dot for p in products(made)] == [dot if net != "a row" else DOT2BF]
     for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
         assert got.dtype == BF16.numpy
         wrong = np.abs(got.astype(np.float64) - want)
@@ -176,9 +176,9 @@ def test_rounds_the_result_alone(net: str, dot: str) -> None:
 def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
     """Where matrices are multiplied, of four terms, but for products of one row."""
     graph, _ = built((NETS | OTHERS)[net])
-    dot = "dot4bf" if on is NEOVERSE_V1 and net != "a row" else DOT
+    dot = DOT4BF if on is NEOVERSE_V1 and net != "a row" else DOT2BF
     made = products(optimize(graph, Options(on, winograd=False)))
-    assert [p.dot for p in made] == [dot if net in NETS else ""]
+    assert [p.dot for p in made] == [dot if net in NETS else None]
 
 
 @pytest.mark.parametrize("net", [*OF_F16, *OTHERS_OF_F16])
@@ -186,9 +186,9 @@ def test_f16_is_multiplied_as_it_is(net: str) -> None:
     """Where a multiply-add takes f16, but for few channels; the option leaves it out."""
     graph, _ = built((OF_F16 | OTHERS_OF_F16)[net])
     for on, dot in (
-        (Options(NEOVERSE_V1, winograd=False), "dot1h" if net in OF_F16 else ""),
-        (Options(NEOVERSE_V1, winograd=False, bf16=False), ""),
-        (Options(NEOVERSE_N1, winograd=False), ""),
+        (Options(NEOVERSE_V1, winograd=False), DOT1H if net in OF_F16 else None),
+        (Options(NEOVERSE_V1, winograd=False, bf16=False), None),
+        (Options(NEOVERSE_N1, winograd=False), None),
     ):
         assert [p.dot for p in products(optimize(graph, on))] == [dot]
 
@@ -199,9 +199,9 @@ def test_sums_of_f16_are_of_f32(net: str) -> None:
     graph, arrays = built(OF_F16[net])
     want, size = in_f64(graph, arrays)
     cpu = resolve()
-    options = Options(replace(cpu, dots=(*cpu.dots, "dot1h")), winograd=False, verify=True)
+    options = Options(replace(cpu, products=(*cpu.products, DOT1H)), winograd=False, verify=True)
     made = optimize(graph, options)
-    assert [p.dot for p in products(made)] == ["dot1h"]
+    assert [p.dot for p in products(made)] == [DOT1H]
     for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
         assert got.dtype == F16.numpy
         wrong = np.abs(got.astype(np.float64) - want)
@@ -212,7 +212,7 @@ def test_sums_of_f16_are_of_f32(net: str) -> None:
 @pytest.mark.parametrize("net", ["a point", "a product"])
 def test_products_of_f32_elsewhere(net: str, options: Options) -> None:
     (made,) = products(optimize(built(NETS[net])[0], options))
-    assert made.dot == ""
+    assert made.dot is None
 
 
 @pytest.mark.parametrize("size", [8, 56])
@@ -221,12 +221,12 @@ def test_winograds_method_where_it_is_quicker(size: int) -> None:
     graph, _ = built(conv(128, 128, 3, size=size))
     for winograd in (True, False):
         made = products(optimize(graph, Options(V4_BF16, winograd=winograd)))
-        assert [p.dot for p in made] == ["" if winograd and size == 56 else DOT]
+        assert [p.dot for p in made] == [None if winograd and size == 56 else DOT2BF]
 
 
 def test_no_winograd_where_matrices_are_multiplied() -> None:
     graph, _ = built(conv(128, 128, 3, size=56))
-    assert [p.dot for p in products(optimize(graph, Options(V4_AMX)))] == [DOT]
+    assert [p.dot for p in products(optimize(graph, Options(V4_AMX)))] == [DOT2BF]
 
 
 def network(b: Builder, random: np.random.Generator) -> Tensor:
@@ -265,13 +265,13 @@ def test_nothing_wider_goes_from_product_to_product() -> None:
     assert wide & read <= set(depthwise)
     large = [a for a in made.constants.values() if a.ndim > 1 and a.size > 128 and a.shape[0] > 1]
     assert large and {a.dtype for a in large} <= {np.dtype(np.int32), np.dtype(np.float32)}
-    assert [p.dot for p in products(made)].count(DOT) == 4
+    assert [p.dot for p in products(made)].count(DOT2BF) == 4
 
 
 def test_a_network_is_as_exact_as_in_f32() -> None:
     """As far from the same numbers in f32 as one that rounds what goes through memory may be."""
     graph, arrays = built(network)
-    options = Options(here(resolve(), DOT), verify=True)
+    options = Options(here(resolve(), DOT2BF), verify=True)
     got, want = (code(graph, o, arrays).astype(np.float32) for o in (options, replace(options, bf16=False)))
     assert np.abs(got - want).max() <= 8 * ROUNDING * np.abs(want).max()
     made = run_graph(optimize(graph, options), arrays)["out"].astype(np.float32)
@@ -283,7 +283,7 @@ def test_words_of_bfloat16_are_summed_in_f32() -> None:
     pair = np.array([[2.0, -3.0]], np.float32).astype(BF16.numpy).view(np.int32)
     b = Builder("words", {})
     x, y = (b.input(n, I32, (const(1),)) for n in "xy")
-    graph = b.graph([b.map(lambda v, w: call(DOT, v, w), x, y)], ["out"])
+    graph = b.graph([b.map(lambda v, w: call(DOT2BF.name, v, w), x, y)], ["out"])
     other = np.array([[0.5, 7.0]], np.float32).astype(BF16.numpy).view(np.int32)
     arrays = {"x": pair[0], "y": other[0]}
     assert graph.dtype("out") is F32

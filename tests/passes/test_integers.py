@@ -16,6 +16,7 @@ from jangin.ir.core import Compute, Conv, Kernel, Map, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
 from jangin.ir.expr import Call, Var, cast, const, maximum, minimum
 from jangin.ir.graph import Array, Graph
+from jangin.ir.products import DOT2, DOT2B, DOT4, DOT4S, DOT4U, DOT8U, Product
 from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -138,8 +139,8 @@ def test_sums_are_exact(net: str) -> None:
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     here = resolve()
-    pairs_of_rows = replace(V2, dots=NEOVERSE_V1.dots)  # the schedule for matrices, made lane by lane
-    for target in (here, replace(here, dots=V4_VNNI.dots), pairs_of_rows):
+    pairs_of_rows = replace(V2, products=NEOVERSE_V1.products)  # the schedule for matrices, made lane by lane
+    for target in (here, replace(here, products=V4_VNNI.products), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
 
 
@@ -259,7 +260,7 @@ def products(graph: Graph) -> list[Conv | MatMul]:
 def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
-    assert made and all(p.dot == "dot2" for p in made) == (net != "depthwise")
+    assert made and all(p.dot == DOT2 for p in made) == (net != "depthwise")
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -271,7 +272,7 @@ def test_products_are_of_pairs_of_bytes(net: str) -> None:
     held = {n: np.maximum(c, np.int8(-127)) for n, c in found.items()}
     made = products(optimize(replace(graph, constants={**graph.constants, **held}), Options(CORTEX_A72)))
     few = ("depthwise", "few channels", "groups of odd channels", "a product", "a deep product", "int16")
-    assert made and all(p.dot == ("" if net.startswith(few) else "dot2b") for p in made)
+    assert made and all(p.dot == (None if net.startswith(few) else DOT2B) for p in made)
 
 
 def test_integers_are_not_multiplied_as_floats() -> None:
@@ -302,7 +303,7 @@ OF_FOURS |= {"a product": False, "a deep product": False}  # numbers less a zero
 def test_products_are_of_fours(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(NEOVERSE_N1)))
-    assert made and all((p.dot == "dot4") == OF_FOURS[net] for p in made)
+    assert made and all((p.dot == DOT4) == OF_FOURS[net] for p in made)
 
 
 OF_EIGHTS = {n: fours and n != "few channels" for n, fours in OF_FOURS.items()}
@@ -315,7 +316,7 @@ def test_products_are_of_matrices(net: str) -> None:
     """Of rows and columns of eight numbers, where words of those are fewer than words of four."""
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(NEOVERSE_V1)))
-    assert made and all((p.dot == "dot8u") == OF_EIGHTS[net] for p in made), [p.dot for p in made]
+    assert made and all((p.dot == DOT8U) == OF_EIGHTS[net] for p in made), [p.dot for p in made]
 
 
 def test_one_row_is_no_matrix() -> None:
@@ -324,7 +325,7 @@ def test_one_row_is_no_matrix() -> None:
     w = b.const(weights(np.random.default_rng(0), 64, 48))
     graph = b.graph([integer_matmul(b, x, w)], ["out"])
     (made,) = products(optimize(graph, Options(NEOVERSE_V1)))
-    assert made.dot == "dot4u"
+    assert made.dot == DOT4U
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -332,9 +333,9 @@ def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
     """Where four are out of reach, two numbers of 16 bits are the next best; depthwise, four rows are."""
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V4_VNNI)))
-    other = "" if net == "groups of odd channels" else "dot2"
+    other = None if net == "groups of odd channels" else DOT2
     of_fours = OF_FOURS[net] or net == "depthwise"
-    assert made and all(p.dot == ("dot4u" if of_fours else other) for p in made)
+    assert made and all(p.dot == (DOT4U if of_fours else other) for p in made)
 
 
 def narrow(
@@ -365,15 +366,15 @@ def narrow_product(left: DType, depth: int) -> Net:
 
 
 NARROW: dict[str, tuple[Net, str]] = {
-    "a point": (narrow(66, 40, 1), "dot4s"),
-    "a point, a zero point": (narrow(37, 24, 1, zero=101), "dot4s"),
-    "strided": (narrow(19, 33, 3, stride=2, zero=77), "dot4s"),
-    "few channels": (narrow(3, 24, 3, stride=2, zero=114), "dot4s"),
-    "groups": (narrow(24, 32, 3, groups=2), "dot4s"),
-    "a product": (narrow_product(U8, 67), "dot4s"),
-    "a product with a sign": (narrow_product(I8, 129), "dot4s"),
-    "a zero point that a run gives": (layer(70, given=True, most=64), "dot4s"),
-    "Winograd's": (narrow(64, 64, 3, size=28), "dot2"),
+    "a point": (narrow(66, 40, 1), DOT4S),
+    "a point, a zero point": (narrow(37, 24, 1, zero=101), DOT4S),
+    "strided": (narrow(19, 33, 3, stride=2, zero=77), DOT4S),
+    "few channels": (narrow(3, 24, 3, stride=2, zero=114), DOT4S),
+    "groups": (narrow(24, 32, 3, groups=2), DOT4S),
+    "a product": (narrow_product(U8, 67), DOT4S),
+    "a product with a sign": (narrow_product(I8, 129), DOT4S),
+    "a zero point that a run gives": (layer(70, given=True, most=64), DOT4S),
+    "Winograd's": (narrow(64, 64, 3, size=28), DOT2),
 }
 
 
@@ -397,19 +398,19 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
 @pytest.mark.parametrize(
     ("pair", "most", "dot"),
     [
-        ((64, 64), 255, "dot4s"),
-        ((-64, -64), 255, "dot4s"),
-        ((127, 1), 255, "dot4s"),
-        ((127, -128), 255, "dot4s"),
-        ((127, 2), 255, "dot2"),
-        ((-128, -1), 255, "dot2"),
-        ((127, 127), 255, "dot2"),
-        ((127, 127), 129, "dot4s"),
-        ((127, 127), 130, "dot2"),
+        ((64, 64), 255, DOT4S),
+        ((-64, -64), 255, DOT4S),
+        ((127, 1), 255, DOT4S),
+        ((127, -128), 255, DOT4S),
+        ((127, 2), 255, DOT2),
+        ((-128, -1), 255, DOT2),
+        ((127, 127), 255, DOT2),
+        ((127, 127), 129, DOT4S),
+        ((127, 127), 130, DOT2),
     ],
 )
 @pytest.mark.parametrize("at", [0, 2])
-def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot: str, at: int) -> None:
+def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot: Product, at: int) -> None:
     """One pair of weights decides, by what is known of the numbers that it is multiplied with."""
     b, w = Builder("net", {}), np.ones((24, 32, 1, 1), np.int8)
     w[5, 12 + at : 14 + at, 0, 0] = pair
@@ -426,13 +427,13 @@ def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot:
         assert found[0, 5, 0, 0] == value * (30 + sum(pair))
 
 
-@pytest.mark.parametrize(("most", "dot"), [(128, "dot4u"), (64, "dot4s")])
+@pytest.mark.parametrize(("most", "dot"), [(128, DOT4U), (64, DOT4S)])
 @pytest.mark.parametrize("zero", [0, 101])
-def test_one_row_reads_weights_of_bytes(most: int, dot: str, zero: int) -> None:
+def test_one_row_reads_weights_of_bytes(most: int, dot: Product, zero: int) -> None:
     """It waits for them, and pairs are twice as many; several rows are made of pairs."""
     random = np.random.default_rng()
     w = weights(random, 131, 37, most=most)
-    for rows, wanted in ((1, {V2: dot, V3: dot, V4: dot}), (3, {V3: dot if most == 64 else "dot2"})):
+    for rows, wanted in ((1, {V2: dot, V3: dot, V4: dot}), (3, {V3: dot if most == 64 else DOT2})):
         b = Builder("net", {})
         x = b.input("x", U8, (const(rows), const(131)))
         graph = b.graph([integer_matmul(b, x, b.const(w), b.scalar(zero, U8))], ["out"])
@@ -458,7 +459,7 @@ def test_numbers_lie_once_for_pairs_and_bytes() -> None:
         for most in (64, 128)
     ]
     fused = optimize(b.graph(made, ["narrow", "wide"]), Options(V3))
-    assert [p.dot for p in products(fused)] == ["dot2", "dot2"]
+    assert [p.dot for p in products(fused)] == [DOT2, DOT2]
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:
@@ -537,10 +538,10 @@ def test_bytes_that_are_joined_are_made_bytes_before() -> None:
 
 
 @pytest.mark.parametrize(("target", "small", "large"), [
-    (V4_VNNI, "dot4u", "dot4u"), (V3, "dot4s", "dot4u"), (NEOVERSE_N1, "dot4", "dot4u"),
-    (CORTEX_A72, "dot4u", "dot4u"),
+    (V4_VNNI, DOT4U, DOT4U), (V3, DOT4S, DOT4U), (NEOVERSE_N1, DOT4, DOT4U),
+    (CORTEX_A72, DOT4U, DOT4U),
 ], ids=lambda v: getattr(v, "name", v))  # fmt: skip
-def test_instructions_of_weights_in_blocks(target: Target, small: str, large: str) -> None:
+def test_instructions_of_weights_in_blocks(target: Target, small: Product, large: Product) -> None:
     """That which is exact for the bytes of the weights: of those beyond 127 some clamp, or take a sign."""
     for most, wanted in ((7, small), (127, large)):
         b = Builder("m", {})
@@ -554,5 +555,5 @@ def test_instructions_of_weights_in_blocks(target: Target, small: str, large: st
             for inner in n.of(Kernel).body.nodes if isinstance(inner.attrs, Compute)
             for s in inner.of(Compute).stages
         ]  # fmt: skip
-        sums, product = (e.fn for e in bodies if isinstance(e, Call))
+        sums, product = (e.product for e in bodies if isinstance(e, Call))
         assert product == wanted and sums == small, "sums are products with 1"

@@ -13,6 +13,7 @@ from jangin.ir.core import Conv, Kernel
 from jangin.ir.dtype import U8
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph
+from jangin.ir.products import DOT4U, Product
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, requantize
@@ -67,7 +68,7 @@ def code(graph: Graph, target: Target, arrays: dict[str, Array]) -> Array:
     return Executable(build(plan, target), 1).run(arrays)["out"]
 
 
-def dots(graph: Graph, target: Target) -> list[str]:
+def dots(graph: Graph, target: Target) -> list[Product | None]:
     fused = optimize(graph, Options(target))
     bodies = (n.attrs.body.nodes for n in fused.nodes if isinstance(n.attrs, Kernel))
     return [n.attrs.dot for nodes in bodies for n in nodes if isinstance(n.attrs, Conv)]
@@ -91,5 +92,5 @@ def test_where_words_are_read() -> None:
     """By instructions that add up four products exactly, also where a zero point that isn't 0 lies around
     the image."""
     for graph, _ in map(net, CASES[-3:]):
-        for target, dot in ((V4_BF16, "dot4u"), (V4_VNNI, "dot4u"), (V4, ""), (V3, ""), (NEOVERSE_N1, "")):
+        for target, dot in ((V4_BF16, DOT4U), (V4_VNNI, DOT4U), (V4, None), (V3, None), (NEOVERSE_N1, None)):
             assert dots(graph, target) == [dot]

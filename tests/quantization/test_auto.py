@@ -12,11 +12,12 @@ from small_nets import convolutions, of_pairs, pictures, products, rows
 
 import jangin
 from jangin.commands.quantize_report import summary
-from jangin.ir.words import DOTS
+from jangin.ir.products import DOT4S
 from jangin.quantization import auto, job
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, others, ranked, uniform
 from jangin.quantization.job import Job
 from jangin.quantization.simulate import Simulator
+from jangin.targets import resolve
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
@@ -109,7 +110,7 @@ def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None
     def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
         return dict.fromkeys(owners.values(), next(seconds))
 
-    monkeypatch.setattr(job, "CLAMPED", frozenset(DOTS))
+    monkeypatch.setattr(job, "resolve", lambda: replace(resolve(), products=(DOT4S,)))
     monkeypatch.setattr(auto, "owned", timed)
     monkeypatch.setattr(auto, "raced", lambda first, second, feeds: (1.0, next(races)))
     found = jangin.quantize(convolutions(), pictures(), "auto", drop=0.5, threads=1)

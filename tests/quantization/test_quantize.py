@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.graph import CompileError
-from jangin.ir.words import DOTS
+from jangin.ir.products import DOT2, DOT4S
 from jangin.quantization import job
 from jangin.quantization.job import Job, Quantized
 from jangin.quantization.quantize import DropMissed
+from jangin.targets import resolve
 from jangin.targets.x86 import V3
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -78,7 +80,7 @@ def test_weights_of_7_bits(net: str) -> None:
     assert max(int(np.abs(c.weights.astype(int)).max()) for c in found.chosen.values()) > 64
     graph = import_model(found.model, Options(V3), until="integers")
     dots = [n.attrs.dot for n in graph.nodes if isinstance(n.attrs, (Conv, MatMul))]
-    assert dots.count("dot4s") == sum(of_pairs(c) > 0 for c in found.chosen.values()) and "dot2" not in dots
+    assert dots.count(DOT4S) == sum(of_pairs(c) > 0 for c in found.chosen.values()) and DOT2 not in dots
     float32, x = jangin.compile(model, cache=False), data[0]
     assert 0 < relative(found.executable(x), float32(x)) < 0.06
     assert relative(found.executable(x), on_ort(found.model, x)) < 0.01
@@ -95,7 +97,7 @@ def test_weights_of_7_bits(net: str) -> None:
 @pytest.mark.parametrize("few", [True, False])
 def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """7 where the machine is quicker with these, and 8 where the drop can't be met so, or elsewhere."""
-    monkeypatch.setattr(job, "CLAMPED", frozenset(DOTS) if few else frozenset())
+    monkeypatch.setattr(job, "resolve", lambda: replace(resolve(), products=(DOT4S,) * few))
     model, data = products(), rows()
     found = jangin.quantize(model, data, method="minmax", threads=1)
     assert (max(map(of_pairs, found.chosen.values())) <= 128) == few == (found.bits == 7)

@@ -20,7 +20,7 @@ from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, I64, U8, U32, DType
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.loop import For, Stmt, Store, sub_statements
-from jangin.ir.words import DOTS, products_of, sum_of
+from jangin.ir.products import PRODUCTS, Product
 from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -254,13 +254,13 @@ def test_every_type(layer: str, dtype: DType, make: Layer, target: Target) -> No
 
 @pytest.mark.parametrize("layer", OF_BYTES)
 def test_bytes_where_pairs_are_not_multiplied(layer: str) -> None:
-    options = Options(replace(TARGETS[0], dots=()), winograd=False, verify=True)
+    options = Options(replace(TARGETS[0], products=()), winograd=False, verify=True)
     graph, t = graph_of(U8, OF_BYTES[layer])
     _, chosen = kernels(graph, options)
     if layer in IN_RUNS:
         assert {p.dtype for p in anchor(chosen).func.inputs} == {F32}
     hold(chosen)
-    runs(graph, t, replace(HERE, dots=()))
+    runs(graph, t, replace(HERE, products=()))
 
 
 @pytest.mark.parametrize("layer", OF_NETS)
@@ -273,7 +273,7 @@ def test_quantized_nets(layer: str) -> None:
 def alike(target: Target) -> tuple[Any, ...]:
     """What of a processor decides which kernels it gets."""
     return (
-        target.vector_bytes, target.registers, target.dots, target.wide_products, target.lane_operands,
+        target.vector_bytes, target.registers, target.products, target.wide_products, target.lane_operands,
         target.word_bits,
     )  # fmt: skip
 
@@ -285,17 +285,18 @@ OTHERS = {alike(t): t for t in NAMED.values() if t.vector_bytes >= 16 and t not 
 def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
     many products of such numbers is in some kernel: without that the walk would miss what it is for."""
-    options, used = Options(target, winograd=False, verify=True), set[str]()
-    floats = dict.fromkeys(t for dot in target.dots for t in DOTS[dot] if t.is_float)
+    options, used = Options(target, winograd=False, verify=True), set[Product]()
+    floats = dict.fromkeys(t for dot in target.products for t in (dot.left, dot.right) if t.is_float)
     types = (F32, *(floats or (F16,)))
     cases = [*((layer, U8) for layer in (*OF_BYTES.values(), *OF_NETS.values()))]
     cases += [(ANY[layer], dtype) for layer in (*WIDENED, "one-row") for dtype in types]
     for make, dtype in cases:
         _, chosen = kernels(graph_of(dtype, make)[0], options)
         hold(chosen)
-        used |= {dot for kernel, _ in chosen.values() for dot in DOTS if f"{dot}(" in str(kernel.func)}
-    wanted = {(products_of(dot), sum_of(dot)) for dot in target.dots if dot in DOTS}
-    assert wanted <= {(products_of(dot), sum_of(dot)) for dot in used}
+        used |= {
+            p for kernel, _ in chosen.values() for p in PRODUCTS.values() if f"{p.name}(" in str(kernel.func)
+        }
+    assert {(p.terms, p.total) for p in target.products} <= {(p.terms, p.total) for p in used}
 
 
 def hold(chosen: Mapping[str, tuple[Scheduled, tuple[str, ...]]]) -> None:

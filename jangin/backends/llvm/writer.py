@@ -16,7 +16,7 @@ from jangin.backends.llvm.types import half_type, literal, scalar_type, vector_t
 from jangin.backends.walk.writer import Pointer, Value, Writer
 from jangin.ir.dtype import BOOL, F16, F32, I16, I32, I64, DType
 from jangin.ir.expr import Scalar
-from jangin.ir.words import DOTS
+from jangin.ir.products import DOT1H, PRODUCTS
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -84,7 +84,7 @@ class LlvmWriter(Writer):
     def __init__(self, target: Target, hoists: bool = False) -> None:
         super().__init__(target)
         self._hoists = hoists
-        self._halves = target.row("dot1h", F32, target.lanes(F16.bytes)) is not None
+        self._halves = target.product_row(DOT1H, target.lanes(F16.bytes)) is not None
         self._loops: list[_Loop] = []
         self._depths: dict[str, int] = {}
         self._counts: dict[str, _Loop] = {}
@@ -288,12 +288,13 @@ class LlvmWriter(Writer):
         if self._several and name == "fma" and whole and values[2].number is not None:
             refs[2] = self._several.constant(float(values[2].number))
         operands = dict(zip("xyzu", refs, strict=False))
-        twice = f"{name}_twice" if name in DOTS else ""
-        if not twice or self.target.row(twice, dtype, lanes) is None:
+        product = PRODUCTS.get(name)
+        twice = self.target.product_row(product.by_lanes, lanes, words=2) if product else None
+        if twice is None:
             return self.op(self.last(name, dtype, lanes, **operands), result, lanes)
         if first := self._terms.get(operands["z"]):
             again = {"u": operands["x"], "v": operands["y"]}
-            return self.op(self.last(twice, dtype, lanes, **first, **again), result, lanes)
+            return self.op(self.last(twice.name, dtype, lanes, **first, **again), result, lanes)
         out = self.op(self.last(name, dtype, lanes, **operands), result, lanes)
         self._terms[out.ref] = operands
         return out

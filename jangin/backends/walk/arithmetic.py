@@ -15,8 +15,9 @@ from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.arithmetic import convert, through_signed
 from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
+from jangin.ir.products import Product
 from jangin.ir.traversal import children
-from jangin.ir.words import BITCASTS, COMPARE, products_of, row_type, sum_of
+from jangin.ir.words import BITCASTS, COMPARE
 
 _INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})
 _FLOAT = frozenset({"add", "sub", "mul", "div", "rem"})
@@ -84,12 +85,12 @@ class Arithmetic:
             return self.binary("add", self.binary("mul", x, y), z)
         return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
 
-    def dot(self, fn: str, x: Value, y: Value, z: Value) -> Value:
-        """z and what one of DOTS adds up of x and y."""
+    def dot(self, product: Product, x: Value, y: Value, z: Value) -> Value:
+        """z and what a product adds up of the words x and y."""
         x, y, z = self.w.unify(x, y, z)
-        if products_of(fn) == 1 and self.w.target.row(fn, row_type(fn), x.lanes) is None:
+        if product.terms == 1 and self.w.target.product_row(product, x.lanes) is None:
             return self.fma(self.convert(z.dtype, x), self.convert(z.dtype, y), z)
-        return self.w.instruction(fn, row_type(fn), sum_of(fn), x, y, z)
+        return self.w.instruction(product.name, product.row_type, product.total, x, y, z)
 
     def library(self, fn: str, *args: Value) -> Value:
         """A function of the C mathematical library, called for each lane."""

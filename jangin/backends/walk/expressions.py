@@ -15,20 +15,19 @@ from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import CompileError
+from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import children, free_vars, substitute, walk
-from jangin.ir.words import BITCASTS, COMPARE, DOTS, INTRINSICS, MATRICES, PAIRS, matrix_of, row_type, sum_of
+from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS, PAIRS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", *DOTS, "isnan", "isinf",
-    *BITCASTS, *PAIRS,
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf",
+    *BITCASTS, *PAIRS, *PRODUCTS,
 })  # fmt: skip
 CHEAP_NODES = 24
 """Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
-COLUMNS = 2
-"""Of the small matrices whose sums are a vector's lanes."""
 HELD = 1 << 30
 """A bound of floats that become integers of at most 16 bits: whichever it is, i32 has them."""
 LINE = "line"
@@ -182,27 +181,30 @@ class Expressions:
             if e.dtype.is_float and isinstance(product, Binary) and product.op == "mul":
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
                 return self.math.fma(x, y, z)
-            if isinstance(product, Call) and product.fn in DOTS:
+            if isinstance(product, Call) and product.product is not None:
                 if (made := self._matrix(product, other)) is not None:
                     return made
                 x, y = map(self.value, product.args)
-                return self.math.dot(product.fn, x, y, self.value(other))
+                return self.math.dot(product.product, x, y, self.value(other))
         return None
 
-    def _matrix(self, product: Call, total: Expr) -> Value | None:
-        """Sums of a product of words, of which lanes are two rows by two columns, by one instruction."""
-        fn, lane, w = matrix_of(product.fn), self.ix.lane, self.w
-        dtype, line = row_type(product.fn), Var(LINE)
-        if product.fn not in MATRICES or lane is None or w.target.row(fn, dtype, self.ix.lanes) is None:
+    def _matrix(self, words: Call, total: Expr) -> Value | None:
+        """Sums of a product of words, of which lanes are its rows by its columns, by one instruction."""
+        product, lane, w, line = words.product, self.ix.lane, self.w, Var(LINE)
+        if product is None or not product.of_matrices or lane is None:
             return None
-        places = lane // const(COLUMNS), lane % const(COLUMNS)
-        lines = [_along(e, lane, place) for e, place in zip(product.args, places, strict=True)]
+        row = w.target.product_row(product, self.ix.lanes)
+        if row is None:
+            return None
+        places = lane // const(product.columns), lane % const(product.columns)
+        lines = [_along(e, lane, place) for e, place in zip(words.args, places, strict=True)]
         if any(lane in free_vars(e) for e in lines):
             return None
-        before = w.broadcast(self.value(total), self.ix.lanes)
-        with self.ix.by_lane(line, COLUMNS), self.ix.bound(line, (const(0), const(COLUMNS - 1)), 0):
-            x, y = (w.broadcast(self.value(e), COLUMNS) for e in lines)
-        return w.instruction(fn, dtype, sum_of(product.fn), before, x, y)
+        operands = [w.broadcast(self.value(total), self.ix.lanes)]
+        for e, count in zip(lines, (product.rows, product.columns), strict=True):
+            with self.ix.by_lane(line, count), self.ix.bound(line, (const(0), const(count - 1)), 0):
+                operands.append(w.broadcast(self.value(e), count))
+        return w.instruction(row.name, product.row_type, product.total, *operands)
 
     def _joined(self, e: Binary) -> Value | None:
         """A word of bytes, where the target has an instruction that joins them."""
@@ -252,8 +254,8 @@ class Expressions:
             return x
         if fn in PAIRS:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
-        if fn in DOTS:
-            return self.math.dot(fn, x, args[1], self.w.zeros(sum_of(fn), x.lanes))
+        if product := PRODUCTS.get(fn):
+            return self.math.dot(product, x, args[1], self.w.zeros(product.total, x.lanes))
         simple = self.math.elementary(fn, x)
         if simple is not None:
             return simple

@@ -27,7 +27,6 @@ from jangin.ir.graph import CompileError
 from jangin.ir.loop import For, Stmt, Store
 from jangin.ir.simplify import Range, linear, simplify
 from jangin.ir.traversal import free_vars, loads, row_major, substitute
-from jangin.ir.words import DOTS, tile_of
 from jangin.targets.rows import TILE_BYTES, TILE_ROWS, TILES
 
 
@@ -127,20 +126,20 @@ class Tiles:
 
     def _multiplied(self, at: Load, value: Expr) -> bool:
         parts = (value.a, value.b) if isinstance(value, Binary) and value.op == "add" else ()
-        product = next((p for p in parts if isinstance(p, Call) and p.fn in DOTS), None)
-        if product is None or at not in parts:
+        words = next((p for p in parts if isinstance(p, Call) and p.product is not None), None)
+        if words is None or words.product is None or at not in parts:
             return False
-        a, b = product.args
+        a, b = words.args
         if not (isinstance(a, Load) and isinstance(b, Load)):
             return False
         if not {a.buffer.name, b.buffer.name} <= self._numbers.keys():
             return False
-        name, (rows, columns) = tile_of(product.fn), at.index[-2:]
+        row, (rows, columns) = self._w.target.matrix_row(words.product), at.index[-2:]
         if (a.index[-2], b.index[-1]) != (rows, columns) or a.index[-1] != b.index[-2]:
             return False
-        if self._w.target.row(name, at.dtype) is None:
+        if row is None or at.dtype is not words.product.total:
             return False
-        self._w.tile(name, at.dtype, r=self._number(at), x=self._number(a), y=self._number(b))
+        self._w.tile(row.name, at.dtype, r=self._number(at), x=self._number(a), y=self._number(b))
         return True
 
     def _number(self, access: Load) -> str:
