@@ -44,12 +44,13 @@ class Row:
     `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
     is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
     of its floats (s or d), `{T}` the type and `{i32}` that of as many i32. Where it is empty, and for one
-    lane, C does what the reference says lane by lane.
+    lane of a row for any number, C does what the reference says lane by lane.
     `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
     `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
     the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
     several. `multiplies`: instructions of a multiply-add's units that it takes; `between`: registers for what
-    these hand on to each other, as LLVM has several sums under way.
+    these hand on to each other, as LLVM has several sums under way. `registers`: those that hold its sums and
+    operands, if these aren't the target's vector registers.
     `product`: what it adds to `z`, or to a matrix; None if it multiplies no small numbers. `words`: how many
     words of each operand it multiplies."""
 
@@ -66,6 +67,7 @@ class Row:
     lanes: int = 0
     multiplies: int = 1
     between: int = 0
+    registers: int = 0
     product: Product | None = None
     words: int = 1
 

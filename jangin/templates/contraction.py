@@ -225,6 +225,7 @@ class Contraction(Template):
         row = workload.target.product_row(product.by_lanes, lanes) if product else None
         self.multiplies = (1 if row is None else row.multiplies) / self.pair
         self.between = 0 if row is None else row.between
+        self.registers = (row and row.registers) or workload.target.registers
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
         small = self.packed and not (role.parts or product) and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype
@@ -351,12 +352,12 @@ class Contraction(Template):
         if packed:
             together = terms_at_once(target, nv, rows)
             held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
-            return mr * nv * self.each + held <= target.registers
+            return mr * nv * self.each + held <= self.registers
         held = 1 + mr * unroll // self.unroll if self.by_lane else 1 if self.pair == 1 else mr // self.pair
         panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
         if self.each > 1:
             panel = nv * terms_at_once(target, nv)
-        return mr * nv * self.each + panel + held + self.between <= target.registers
+        return mr * nv * self.each + panel + held + self.between <= self.registers
 
     def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
         """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they

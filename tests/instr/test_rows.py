@@ -32,6 +32,7 @@ from jangin.runtime.processor import architecture, why_not
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
 from jangin.targets.arm_rows import NEON, NEON32
+from jangin.targets.micro import CORTEX_M4
 from jangin.targets.riscv import RISCV64_V, RVV
 from jangin.targets.rows import PORTABLE, Row
 from jangin.targets.small import ARGUMENT
@@ -147,6 +148,14 @@ def test_matrices_are_one_instruction(dot: Product, becomes: str) -> None:
     assert row is not None and AARCH64.product_row(dot, 4) is None
     text = assembly(row, dot.row_type, NEOVERSE_V1)
     assert len(re.findall(becomes, text)) == 1 and not re.search(r"\s(mul|fmla|zip|bl)\d*\s", text), text
+
+
+def test_pairs_are_multiplied_in_general_registers() -> None:
+    """As LLVM makes it for Armv7-A, which has the instruction too: of Cortex-M there is C alone."""
+    row = CORTEX_M4.product_row(DOT2, 1)
+    assert row is not None
+    text = assembly(row, I32, ARMV7)
+    assert len(re.findall(row.becomes, text)) == 1 and not re.search(r"\s(mul|mla)\s", text), text
 
 
 @pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])

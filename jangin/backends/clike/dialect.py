@@ -166,6 +166,8 @@ _INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
 #elif defined __aarch64__
 #include <arm_neon.h>
+#elif defined __ARM_FEATURE_DSP
+#include <arm_acle.h>
 #endif"""
 
 
@@ -217,7 +219,7 @@ class C(Dialect):
 
     def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
         size = 8 * dtype.bytes * lanes
-        if lanes == 1 or ("_mm" in row.c and not in_register(dtype, lanes, target)):
+        if (lanes == 1 and row.lanes != 1) or ("_mm" in row.c and not in_register(dtype, lanes, target)):
             return ""
         words = {
             "T": type_name(dtype, lanes),
