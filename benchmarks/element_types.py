@@ -31,7 +31,7 @@ import jangin
 from jangin.bench.roofs import Roofs
 from jangin.bench.roofs import measure as measure_roofs
 from jangin.ir.dtype import F32, I32
-from jangin.runtime.processor import processor_name
+from jangin.runtime.system.processor import processor_name
 from jangin.targets import resolve
 from jangin.targets.target import Target
 

@@ -28,7 +28,7 @@ from onnx import helper, numpy_helper
 import jangin
 from jangin.bench.roofs import Roofs
 from jangin.bench.roofs import measure as measure_roofs
-from jangin.runtime.processor import processor_name
+from jangin.runtime.system.processor import processor_name
 
 TURN = 0.03
 """Seconds of a turn; the two take turns."""

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import jangin
-from jangin.bench.engines import peak_bytes
+from jangin.runtime.system.usage import peak_bytes
 
 ROUNDS = 15
 TURN_SECONDS = 0.15

@@ -51,7 +51,7 @@ def _renamed(goal: str, mode: int | None, write: Callable[[BinaryIO], object]) -
     try:
         with open(aside, "xb") as file:
             if mode is not None:
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+                os.chmod(aside, stat.S_IMODE(mode))
             write(file)
         os.replace(aside, goal)
     except BaseException:

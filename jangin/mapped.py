@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 import mmap
 import os
@@ -16,6 +17,8 @@ from typing import Any, BinaryIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+
+from jangin.runtime.system.memory import PRIVATE, let_go
 
 SLAB = 8 << 20
 """Bytes of an array that are copied at once."""
@@ -51,7 +54,7 @@ class InMemory(mmap.mmap):
     """So many bytes of memory, at a page's start, that can be read like a file."""
 
     def __new__(cls, size: int) -> InMemory:
-        return super().__new__(cls, -1, max(1, size), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return super().__new__(cls, -1, max(1, size), *PRIVATE)
 
 
 def copied(file: BinaryIO) -> InMemory:
@@ -59,10 +62,10 @@ def copied(file: BinaryIO) -> InMemory:
     size = os.fstat(file.fileno()).st_size
     memory = InMemory(size)
     file.seek(0)
-    with memoryview(memory) as view:
+    with io.FileIO(file.fileno(), closefd=False) as raw, memoryview(memory) as view:
         at = 0
         while at < size:
-            count = os.readv(file.fileno(), [view[at : at + SLAB]])
+            count = raw.readinto(view[at : at + SLAB])
             if not count:
                 raise OSError("it became shorter while it was read")
             at += count
@@ -125,7 +128,7 @@ class Digests:
         self._found[n, at] = hashlib.sha256(part[at : at + BLOCK]).digest()
         file = part.obj
         if self._passing and _is_file(file) and len(file) == len(part):
-            file.madvise(mmap.MADV_DONTNEED, at, min(BLOCK, len(part) - at))
+            let_go(file, at, min(BLOCK, len(part) - at))
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:
@@ -133,14 +136,12 @@ def release(arrays: Iterable[NDArray[Any]]) -> None:
     page cache. Other arrays stay as they are."""
     sources = {id(m): m for m in map(_source, arrays) if _is_file(m)}
     for source in sources.values():
-        source.madvise(mmap.MADV_DONTNEED)
+        let_go(source)
 
 
 def _is_file(memory: object) -> TypeGuard[mmap.mmap]:
     """Whether it is a mapped file, whose pages the system can read again."""
-    return (
-        isinstance(memory, mmap.mmap) and not isinstance(memory, InMemory) and hasattr(mmap, "MADV_DONTNEED")
-    )
+    return isinstance(memory, mmap.mmap) and not isinstance(memory, InMemory)
 
 
 def fill(target: NDArray[Any], source: NDArray[Any]) -> None:

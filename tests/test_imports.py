@@ -18,12 +18,13 @@ ALLOWED = {
     "version": set(),
     "llvm": set(),
     "visible": set(),
-    "ir": {"visible"},
-    "targets": {"environment", "ir", "llvm", "runtime"},
+    "ir": {"runtime.system", "visible"},
+    "targets": {"environment", "ir", "llvm", "runtime", "runtime.system"},
     "host": set(),
     "files": set(),
-    "mapped": set(),
-    "runtime": {"environment", "files", "host", "ir", "mapped", "version", "visible"},
+    "mapped": {"runtime.system"},
+    "runtime.system": set(),
+    "runtime": {"environment", "files", "host", "ir", "mapped", "runtime.system", "version", "visible"},
     "ops": {"ir"},
     "custom": {"ir", "ops"},
     "frontends": {"files", "ir", "mapped", "ops", "passes"},
@@ -44,7 +45,7 @@ ALLOWED = {
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "targets", "templates"},
-    "backends": {"ir", "llvm", "passes", "runtime", "targets", "templates"},
+    "backends": {"ir", "llvm", "passes", "runtime", "runtime.system", "targets", "templates"},
     "compiler.account": set(),
     "compiler.build": {
         "backends", "compiler.account", "compiler.forked", "compiler.kernels", "compiler.shared", "ir",
@@ -61,7 +62,7 @@ ALLOWED = {
     },
     "tune": {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.options", "environment", "ir",
-        "ops", "passes", "runtime", "targets", "templates",
+        "ops", "passes", "runtime", "runtime.system", "targets", "templates",
     },
     "compiler.hints": {"frontends", "ir", "passes"},
     "compiler.pipeline": {
@@ -80,31 +81,36 @@ ALLOWED = {
     },
     "compiler.driver": {
         "compiler.cache", "compiler.interrupts", "compiler.isolated", "compiler.local", "environment",
-        "runtime",
+        "runtime", "runtime.system",
     },
     "compiler.interrupts": set(),
     "compiler.local": {
         "compiler.isolated", "compiler.options", "compiler.request", "compiler.source", "frontends",
         "frontends.table", "ir", "runtime", "targets",
     },
-    "compiler.handed": {"files", "ir", "mapped", "runtime"},
-    "compiler.isolated": {"compiler.handed", "environment", "frontends", "ir", "runtime"},
+    "compiler.handed": {"files", "ir", "mapped", "runtime", "runtime.system"},
+    "compiler.isolated": {
+        "compiler.handed", "environment", "frontends", "ir", "runtime", "runtime.system",
+    },
     "compiler.server": {
         "compiler.build", "compiler.forked", "compiler.handed", "compiler.isolated", "compiler.pipeline",
-        "compiler.request", "frontends", "frontends.table", "ir", "mapped", "runtime",
+        "compiler.request", "frontends", "frontends.table", "ir", "mapped", "runtime", "runtime.system",
     },
-    "compiler.forked": {"compiler.orphans", "ir"},
-    "compiler.orphans": set(),
+    "compiler.forked": {"ir", "runtime.system"},
     "ahead": {
         "backends", "compiler.options", "compiler.pipeline", "compiler.request", "custom", "files",
-        "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune", "version",
+        "frontends", "frontends.table", "ir", "passes", "runtime", "runtime.system", "targets", "tune",
+        "version",
     },
     "onnxruntime": {
         "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "version", "jangin",
     },
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "jangin"},
-    "bench": {"backends", "frontends", "frontends.table", "ir", "llvm", "runtime", "targets", "jangin"},
+    "bench": {
+        "backends", "frontends", "frontends.table", "ir", "llvm", "runtime", "runtime.system", "targets",
+        "jangin",
+    },
     "pictures": {"ir", "runtime"},
     "quantization": {
         "compiler.options", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
@@ -243,6 +249,56 @@ def test_the_environment_is_read_in_two_places_only() -> None:
                 assert inherits or node.attr not in ("environ", "getenv", "environb"), (
                     f"{path.relative_to(ROOT)} line {node.lineno} reads the environment"
                 )
+
+
+SYSTEMS_OWN = {
+    "mmap": {"MAP_ANONYMOUS", "MAP_PRIVATE", "PROT_EXEC"},
+    "os": {
+        "O_ASYNC", "fork", "getpgrp", "getppid", "kill", "killpg", "memfd_create", "pidfd_open", "readv",
+        "register_at_fork", "sched_getaffinity", "sched_setaffinity", "setsid", "sysconf", "uname", "waitid",
+        "waitpid", "waitstatus_to_exitcode",
+    },
+    "select": {"epoll"},
+    "signal": {"pause"},
+}  # fmt: skip
+"""What only some operating systems have, by Python's modules."""
+SYSTEMS_MODULES = {"fcntl", "grp", "msvcrt", "pwd", "resource", "termios", "winreg"}
+SYSTEMS_WORDS = re.compile(
+    r"/proc\b|/sys/|futex|prctl|sched_get|sched_set|getauxval|mprotect|process_vm_|MADV_"
+)
+"""Linux's files and functions, in texts: what code opens, and LLVM IR that calls the system."""
+ROOM = ROOT / "runtime" / "system"
+PROGRAMS = {"chatting.py", "parsing.py"}
+"""Programs that import nothing of Jangin, and so bound their own memory."""
+
+
+def test_the_operating_system_has_one_room() -> None:
+    """What not every system has is asked for in `jangin.runtime.system` alone, comments apart."""
+    outside = [p for p in files() if not p.is_relative_to(ROOM) and p.name not in PROGRAMS]
+    found = {str(path.relative_to(ROOT)): [*_asked_of_the_system(parsed(path))] for path in outside}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert {*_asked_of_the_system(parsed(ROOM / "memory.py"))} >= {"ctypes.CDLL(None)", "mmap.PROT_EXEC"}
+
+
+def _asked_of_the_system(tree: ast.Module) -> Iterator[str]:
+    comments = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("CDLL"):
+            if node.args and ast.unparse(node.args[0]) == "None":
+                yield "ctypes.CDLL(None)"
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.attr in SYSTEMS_OWN.get(node.value.id, ()):
+                yield f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in SYSTEMS_MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            if node.module in SYSTEMS_MODULES:
+                yield node.module or ""
+            yield from (a.name for a in node.names if a.name in SYSTEMS_OWN.get(node.module or "", ()))
+        elif isinstance(node, ast.keyword) and node.arg in ("pass_fds", "preexec_fn", "process_group"):
+            yield node.arg
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in comments:
+            yield from SYSTEMS_WORDS.findall(node.value)
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jangin.ahead.model import Model
 from jangin.files import writing
-from jangin.runtime.processor import architecture
+from jangin.runtime.system.processor import architecture
 
 _GNU = {"armv7": "arm-linux-gnueabihf"}
 """What GNU's tools call an architecture and its system, where that isn't ARCHITECTURE-linux-gnu."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from jangin.bench import peers
 from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
+from jangin.runtime.system.usage import children_bytes
 
 
 def make(job: Job) -> Engine:
@@ -227,23 +226,3 @@ def installed(engine: str) -> str | None:
         return metadata.version(engine)
     except metadata.PackageNotFoundError:
         return None
-
-
-def children_bytes() -> int:
-    """The largest resident size of any process that this one, or one of its own, started and waited for."""
-    import resource
-
-    size = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    return size if sys.platform == "darwin" else size << 10
-
-
-def peak_bytes() -> int:
-    """This process's largest resident size so far."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    import resource
-
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # bytes on macOS

@@ -20,6 +20,7 @@ import numpy as np
 from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
 from jangin.ir.records import dataclass
+from jangin.runtime.system.usage import busy_seconds, runnable
 
 CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
@@ -278,32 +279,6 @@ def settle(process: int) -> None:
         time.sleep(SETTLE_SECONDS)
         if busy_seconds(process) == before and not runnable(process):
             return
-
-
-def runnable(process: int) -> bool:
-    """Whether a thread of the process runs or waits for a core."""
-    try:
-        texts = [p.read_text(encoding="utf-8") for p in Path(f"/proc/{process}/task").glob("*/stat")]
-    except OSError:  # a thread ended meanwhile
-        return True
-    return any(text.rpartition(")")[2].split()[0] == "R" for text in texts)
-
-
-def busy_seconds(process: int | None = None) -> float:
-    """Seconds of all cores together that a process, or (None) anybody, has used or had stolen, to a
-    hundredth or so; 0 where the system doesn't tell."""
-    try:
-        if process is None:
-            with open("/proc/stat", encoding="ascii") as file:
-                fields = [int(n) for n in file.readline().split()[1:]]
-            ticks = sum(fields[:3]) + sum(fields[5:8])  # not idle, not waiting for disks
-        else:
-            with open(f"/proc/{process}/stat", encoding="utf-8") as file:
-                own = file.read().rpartition(")")[2].split()
-            ticks = int(own[11]) + int(own[12])
-    except OSError:
-        return 0.0
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _speed(core: Worker) -> float:

@@ -79,7 +79,7 @@ def threads_text(threads: int) -> str:
 
 def machine() -> dict[str, Any]:
     """The processor and what runs on it."""
-    from jangin.runtime.processor import processor_name
+    from jangin.runtime.system.processor import processor_name
     from jangin.targets import resolve
 
     return {

@@ -15,7 +15,8 @@ import time
 from typing import Any
 
 from jangin.bench.engine import Engine, Job
-from jangin.bench.engines import make, peak_bytes
+from jangin.bench.engines import make
+from jangin.runtime.system.usage import peak_bytes
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from jangin.compiler.interrupts import kept_interrupts
 from jangin.compiler.isolated import Apart
 from jangin.environment import target_name
+from jangin.runtime.system.processes import FORKS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -156,7 +157,8 @@ def _compiler(
     if isolated and own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
     if isolated is None:
-        isolated = not own and "jangin.compiler.pipeline" not in sys.modules and _has_interpreter()
+        loaded = "jangin.compiler.pipeline" in sys.modules
+        isolated = FORKS and not own and not loaded and _has_interpreter()
     if not isolated:
         return nullcontext()
     return Apart(at_once=cache is False or _is_empty(None if cache is True else cache))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,8 +15,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, TypeVar
 
-from jangin.compiler.orphans import end_with
 from jangin.ir import limits
+from jangin.runtime.system import processes
+from jangin.runtime.system.watching import end_with
 
 T = TypeVar("T")
 Progress = Callable[[float, float], None]
@@ -49,8 +49,8 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self.close()
         if error is not None:
-            os.kill(self._first, signal.SIGKILL)
-        os.waitpid(self._first, 0)
+            processes.kill(self._first)
+        processes.reap(self._first)
 
     def begin(self, job: Callable[[], object]) -> None:
         """Have the first do what the next jobs need, beside this process; what that raises, they will."""
@@ -149,7 +149,7 @@ def _late(waiting: Iterator[str]) -> NoReturn:
 def fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
     """Start a process that does `life` and ends; it closes the pipes of `others`. Gives its number."""
     parent = os.getpid()
-    child = os.fork()
+    child = processes.fork()
     if child:
         return child
     try:
@@ -168,7 +168,7 @@ def _first(pipes: Sequence[Connection], prepare: Callable[[], object]) -> None:
     spare = [*pipes]
     children = _work(spare.pop(0), spare)
     for child in children:
-        os.waitpid(child, 0)
+        processes.reap(child)
 
 
 def _work(pipe: Connection, spare: list[Connection]) -> list[int]:

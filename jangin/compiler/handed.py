@@ -9,8 +9,6 @@ another's memory, arrays come in a file that never has a name.
 from __future__ import annotations
 
 import copyreg
-import ctypes
-import errno
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +30,7 @@ from jangin.ir.plan import Plan
 from jangin.mapped import PIECE, SLAB
 from jangin.runtime.artifact import PLACE, placed
 from jangin.runtime.compiled import Compiled
+from jangin.runtime.system.memory import read_other
 from jangin.runtime.threads import default_threads
 
 BATCH = PIECE
@@ -144,21 +143,9 @@ def _copy(process: int, parts: Sequence[_Held], block: Array, pipe: Connection) 
             pipe.send(len(batch))
 
 
-class _Part(ctypes.Structure):
-    """C's `struct iovec`."""
-
-    _fields_ = (("at", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 def _read(process: int, start: int, goal: Array) -> None:
-    """Another process's memory. Raises PermissionError where the system refuses, AttributeError where it
-    can't, and EOFError where that process is gone."""
-    read = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    one = ctypes.c_ulong(1)
-    ours, theirs = _Part(goal.ctypes.data, goal.nbytes), _Part(start, goal.nbytes)
-    got = read(process, ctypes.byref(ours), one, ctypes.byref(theirs), one, ctypes.c_ulong(0))
-    if got != goal.nbytes:
-        raise EOFError if ctypes.get_errno() == errno.ESRCH else PermissionError
+    """Another process's memory; raises what `read_other` raises."""
+    read_other(process, start, goal.ctypes.data, goal.nbytes)
 
 
 def _batches(parts: Sequence[_Held]) -> Iterator[list[_Held]]:

@@ -10,14 +10,15 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from jangin.environment import everything
+from jangin.runtime.system import Lacking, in_children
+from jangin.runtime.system.processes import End, end_of, kill_group, start_group
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _START = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
-    "from jangin.compiler.orphans import end_group_with; end_group_with({life}); "
+    "from jangin.runtime.system.watching import end_group_with; end_group_with({life}); "
     "from jangin.compiler.server import serve; serve({pipe})"
 )
 """Nothing is collected in processes that end soon, nor in one that makes little: hardly any of it is in a
@@ -60,14 +61,13 @@ class _Started(NamedTuple):
     life: int
     around: tuple[Mapping[str, str], Sequence[str]]
 
-    def ended(self, how: int = 0) -> os.waitid_result | None:
-        """How it ended, once it has; it isn't reaped, so that its number stays its group's."""
-        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | how)
+    def ended(self, *, wait: bool) -> End | None:
+        """How it ended, once it has (see `end_of`)."""
+        return end_of(self.process.pid, wait=wait)
 
     def end(self) -> None:
         """It and those that it forked."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process.pid)
         self.process.wait()
         self._close()
 
@@ -97,7 +97,7 @@ def _forget_waiting() -> None:
 
 
 atexit.register(_end_waiting)
-os.register_at_fork(after_in_child=_forget_waiting)
+in_children(_forget_waiting)
 
 
 class Apart:
@@ -150,11 +150,10 @@ class Apart:
                     send_handle(started.pipe, model, None)
                 return _result(started.pipe, progress)
             except (EOFError, BrokenPipeError, ConnectionResetError):
-                end = started.ended()
+                end = started.ended(wait=True)
                 assert end is not None
-                exited = end.si_code == os.CLD_EXITED
-                if last or not exited or end.si_status:
-                    raise CompileError(_epitaph(end.si_status, exited)) from None
+                if last or not end.exited or end.status:
+                    raise CompileError(_epitaph(end)) from None
             started.end()  # it had waited for too long, just when it was asked
             self._started = None
         raise AssertionError("the last one's end is an error")
@@ -164,7 +163,7 @@ def _taken() -> _Started | None:
     """The process that waits, if it still does, and is as one that started now would be."""
     while _waiting:
         started = _waiting.pop()
-        if started.ended(os.WNOHANG) is None and started.around == _around():
+        if started.ended(wait=False) is None and started.around == _around():
             return started
         started.end()
     return None
@@ -188,13 +187,13 @@ def _start() -> _Started:
     given = {"pipe": theirs.fileno(), "life": ends}
     try:
         start = _START.format(path=sys.path, **given)
-        process = subprocess.Popen(
-            [sys.executable, "-c", start], pass_fds=[*given.values()], process_group=0,
-            env={"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()},
-        )  # fmt: skip
+        env = {"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()}
+        process = start_group([sys.executable, "-c", start], [*given.values()], env)
     except OSError as error:
         ours.close()
         os.close(life)
+        if isinstance(error, Lacking):
+            raise
         what = f"{error.strerror}: no process starts that compiles; isolated=False compiles in this one"
         raise OSError(error.errno, what) from error
     finally:
@@ -221,11 +220,11 @@ def _result(pipe: Connection, progress: Progress | None) -> Compiled:
             progress(*what)
 
 
-def _epitaph(status: int, exited: bool) -> str:
-    """What the compiler's process died of: `status` is its exit code, or the signal that ended it."""
-    why = f"exit code {status}" if exited else f"signal {signal.Signals(status).name}"
+def _epitaph(end: End) -> str:
+    """What the compiler's process died of."""
+    why = f"exit code {end.status}" if end.exited else f"signal {signal.Signals(end.status).name}"
     what = f"the process that compiled the model ended early ({why})"
-    if not exited and status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
+    if not end.exited and end.status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
         return starved(what)
     return f"{what}; isolated=False compiles in this one"
 

@@ -8,7 +8,6 @@ next one may share.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from jangin.compiler.forked import Workers, fork, sendable
 from jangin.compiler.isolated import Asked, starved
 from jangin.ir.errors import CompileError
 from jangin.ir.limits import ALLOWS, Place, within
+from jangin.runtime.system.processes import end_like, kill_own_group, reap, sleep_until_killed
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Request
@@ -102,8 +102,8 @@ def _in_a_fork(
                     _end_late(caller, place)
             done: _Done = ours.recv()
         except EOFError:
-            _end_like(os.waitpid(child, 0)[1])
-    os.waitpid(child, 0)
+            end_like(reap(child))
+    reap(child)
     return done, following
 
 
@@ -115,8 +115,7 @@ def _end_late(caller: Connection, place: Place) -> NoReturn:
             CompileError(f"{place.node}: compiling takes longer than its limit; {ALLOWS.format('seconds')}"),
         )
     )
-    while True:
-        signal.pause()
+    sleep_until_killed()
 
 
 def _asked(caller: Connection) -> Asked:
@@ -124,16 +123,8 @@ def _asked(caller: Connection) -> Asked:
     try:
         asked: Asked = caller.recv()
     except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)
+        kill_own_group()
     return asked
-
-
-def _end_like(status: int) -> NoReturn:
-    """End as a process ended: the caller asks how."""
-    if os.WIFSIGNALED(status):
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
 
 
 def _compile(

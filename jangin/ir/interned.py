@@ -6,7 +6,6 @@ compilations that are over. Objects that were pickled are looked up when they ar
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Hashable
 from itertools import count
@@ -15,6 +14,7 @@ from typing import TypeVar
 from weakref import ref
 
 from jangin.ir.limits import tick
+from jangin.runtime.system import in_children
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def _renew_lock() -> None:
     _lock = RLock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+in_children(_renew_lock)
 
 
 def absent() -> None:

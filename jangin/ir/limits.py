@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from mmap import PAGESIZE, mmap
+from mmap import mmap
 from typing import Any, NoReturn, TypeVar
 
 from jangin.ir.errors import CompileError
@@ -89,8 +89,11 @@ class Budget:
     count; `node`, `step`: what is worked on. `alone`: the process is the compiler's, which may limit it."""
 
     def __init__(self, limits: Limits, extra: float = 0.0, size: int = 0, began: float | None = None) -> None:
+        from jangin.runtime.system.usage import own_memory  # loading a model needs none of it
+
         self.limits, self.extra, self.size = limits, extra, size
         self.began = time.monotonic() if began is None else began  # one clock for all processes
+        self._own_memory = own_memory
         self.held, self.next, self.nodes = own_memory(), 0.0, 0
         self.node = self.step = ""
         self.alone = False
@@ -129,7 +132,7 @@ class Budget:
         self.next = now + EACH
         if now > self.end:
             self.late()
-        if own_memory() - self.held > self.memory:
+        if self._own_memory() - self.held > self.memory:
             self.over("memory", f"more than {mib(self.memory)} of memory")
 
     def late(self) -> NoReturn:
@@ -204,7 +207,9 @@ def sized(size: int) -> None:
         budget.size = max(budget.size, size)
         budget.at(budget.node)
         if budget.alone:
-            _hold(budget)
+            from jangin.runtime.system.usage import limit_own_memory
+
+            limit_own_memory(budget.memory)
 
 
 def at(node: str) -> None:
@@ -299,29 +304,6 @@ def in_thread(work: Callable[..., T]) -> Callable[..., T]:
             return work(*args)
 
     return run
-
-
-def own_memory() -> int:
-    """Bytes that this process has for itself; 0 where the system doesn't tell."""
-    return _pages(lambda size, resident, shared, *_: resident - shared)
-
-
-def _pages(count: Callable[..., int]) -> int:
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return count(*map(int, file.read().split())) * PAGESIZE
-    except OSError:
-        return 0
-
-
-def _hold(budget: Budget) -> None:
-    """Have the system give this process no more memory than the budget allows."""
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    data = _pages(lambda size, resident, shared, text, library, data, *_: data)
-    limit = data + budget.memory
-    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
 
 
 def mib(size: int) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 
 from jangin.runtime.abi import abi_of
 from jangin.runtime.device import LoadError
-from jangin.runtime.processor import architecture
 from jangin.runtime.relocations import VALUES, Field, Relocation, Stub
+from jangin.runtime.system.memory import make_executable, symbol
+from jangin.runtime.system.processor import architecture
 
 _ALLOC, _WRITE = 2, 1
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
@@ -44,15 +45,9 @@ class _Object:
 
 
 def process_symbol(name: str) -> int:
-    """The address of a function of the C library, of libm or of the compiler's runtime (16-bit floats).
-    Raises LoadError where none has it."""
-    for library in (None, "libm.so.6", "libgcc_s.so.1"):
-        try:
-            address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
-        except (AttributeError, OSError):
-            continue
-        if address:
-            return address
+    """The address of a function of the system's libraries. Raises LoadError where none has it."""
+    if address := symbol(name):
+        return address
     raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")
 
 
@@ -84,9 +79,10 @@ class Image:
 
 
 def _make_executable(address: int, size: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_EXEC):
-        raise LoadError(f"the system refuses executable memory (errno {ctypes.get_errno()})")
+    try:
+        make_executable(address, size)
+    except OSError as error:
+        raise LoadError(f"the model's code can't be loaded: {error}") from None
     flush = abi_of(architecture()).flush
     if flush:
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import platform
-import re
-from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
+import sys
 
 from jangin.runtime.abi import abi_of
+from jangin.runtime.system import named, system_of
+from jangin.runtime.system.processor import architecture, plain, processor_features, refused
 
 _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1"}
 """x86-64's features that /proc/cpuinfo calls otherwise than LLVM."""
-
-_AARCH64 = (
-    {
-        "fp-armv8": 0, "neon": 1, "aes": 3, "sha2": 6, "crc": 7, "lse": 8, "fullfp16": 10, "rdm": 12,
-        "jsconv": 13, "complxnum": 14, "rcpc": 15, "sha3": 17, "sm4": 19, "dotprod": 20, "sve": 22,
-        "fp16fml": 23,
-    },
-    {"sve2": 1, "f32mm": 10, "i8mm": 13, "bf16": 14, "sme": 23},
-)  # fmt: skip
-_AT_HWCAP, _AT_HWCAP2 = 16, 26
-_RISCV64 = {letter: ord(letter) - ord("a") for letter in "macfdv"}
-_HWCAP: Mapping[str, Sequence[Mapping[str, int]]] = {"aarch64": _AARCH64, "riscv64": (_RISCV64, {})}
-"""For LLVM's features the bits of the two words that Linux gives each process (its headers asm/hwcap.h)."""
-
-
 _TILES = "amx-tile"
-_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
-"""x86-64's system call arch_prctl, its request to use a part of the processor's state, and that part (Linux's
-headers asm/unistd_64.h, asm/prctl.h and asm/fpu/types.h)."""
-
-
-def architecture() -> str:
-    """This machine's, as triples begin with it."""
-    machine = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "armv7"}.get(machine, machine)
+"""LLVM's name of matrix registers, which a process asks the system for."""
 
 
 def why_not(target: str) -> str:
@@ -49,90 +22,13 @@ def why_not(target: str) -> str:
     wanted, machine = triple.split("-")[0], architecture()
     if wanted != machine:
         return f"it is for {wanted}, this machine is {machine}"
+    if (system := system_of(triple)) not in ("", sys.platform):
+        return f"its code is for {named(system)}, and this machine runs {named(sys.platform)}"
     if not abi_of(triple).relocations:
         return f"code for {wanted} can be built and saved so far, but not loaded"
     have = processor_features()
     names = [f[1:] for f in features.split(",") if f.startswith("+")]
-    missing = [n for n in names if have and _plain(_LINUX_NAMES.get(n, n)) not in have]
+    missing = [n for n in names if have and plain(_LINUX_NAMES.get(n, n)) not in have]
     if missing:
         return f"this processor lacks {', '.join(missing)}"
     return refused() if _TILES in names else ""
-
-
-@cache
-def refused() -> str:
-    """Why Linux doesn't let this process use matrix registers; "" where it does. A process asks once, for all
-    its threads and children, as the registers make what is kept of each thread 8 KB larger."""
-    if _ask(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
-        return ""
-    return f"the system doesn't let this process use AMX's registers: {os.strerror(ctypes.get_errno())}"
-
-
-def _ask(number: int, *args: int) -> int:
-    """A system call's result."""
-    try:
-        call = ctypes.CDLL(None, use_errno=True).syscall
-    except (AttributeError, OSError):
-        return -1
-    call.restype, call.argtypes = ctypes.c_long, (ctypes.c_long,) * (1 + len(args))
-    result: int = call(number, *args)
-    return result
-
-
-def processor_features() -> frozenset[str]:
-    """What this processor has, by LLVM's names or, on x86-64, Linux's, letters and digits only; empty where
-    the system doesn't say."""
-    return _hardware_features() if architecture() in _HWCAP else _flags()
-
-
-@cache
-def _hardware_features() -> frozenset[str]:
-    """By the auxiliary vector, which, unlike /proc/cpuinfo, is right in every container and emulator."""
-    try:
-        known = ctypes.CDLL(None).getauxval
-    except (AttributeError, OSError):
-        return frozenset()
-    known.restype, known.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
-    words = (known(_AT_HWCAP), known(_AT_HWCAP2))
-    names = zip(_HWCAP[architecture()], words, strict=True)
-    return frozenset(_plain(name) for bits, word in names for name, bit in bits.items() if word >> bit & 1)
-
-
-@cache
-def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first processor's feature flags, letters and digits only; empty where none are told."""
-    try:
-        found = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
-    except OSError:
-        return frozenset()
-    return frozenset(_plain(f) for f in found[1].split()) if found else frozenset()
-
-
-def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What x86-64 calls the processor's maker: GenuineIntel or AuthenticAMD; empty where the system doesn't
-    say."""
-    try:
-        found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
-    except OSError:
-        return ""
-    return found[1].strip() if found else ""
-
-
-def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself: its model's name, or Arm's numbers of its maker and part; the
-    architecture where the system doesn't say."""
-    try:
-        text = path.read_text()
-    except OSError:
-        text = ""
-    found = re.search(r"(?m)^model name\s*:(.*)$", text)
-    if found:
-        return found[1].strip()
-    maker, part = (re.search(rf"(?m)^CPU {word}\s*:(.*)$", text) for word in ("implementer", "part"))
-    if maker and part:
-        return f"Arm {maker[1].strip()}/{part[1].strip()}"
-    return platform.processor() or platform.machine()
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

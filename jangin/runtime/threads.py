@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import os
 import time
-from functools import cache
 from operator import index
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
+
+from jangin.runtime.system.processor import usable_processors
 
 MOST = 2048
 """Threads of a pool: a job's units, some for each, must fit 16 bits (see `backends.llvm.pool`)."""
@@ -33,13 +32,8 @@ def counted(threads: SupportsIndex | None, name: str = "threads") -> int:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """The processors in this process's affinity mask, at most what its control groups' CPU quotas
-    allow (rounded up). `root` is where /proc and /sys are read."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # not Linux
-        allowed = os.cpu_count() or 1
-    return max(1, min([allowed, *(math.ceil(quota) for quota in _quotas(root))]))
+    """One for each processor that this process may use (see `usable_processors`)."""
+    return usable_processors(root)
 
 
 def handover(turns: int = 20) -> float:
@@ -53,39 +47,3 @@ def handover(turns: int = 20) -> float:
             other.submit(int).result()
             taken.append(time.perf_counter() - start)
     return sorted(taken)[turns // 2]
-
-
-@cache
-def _quotas(root: Path) -> list[float]:
-    """CPUs that each control group from the process's own up to the top may use (Linux kernel
-    documentation: admin-guide/cgroup-v2, `cpu.max`; scheduler/sched-bwc, `cpu.cfs_quota_us`), as they were
-    when the process first asked: to look takes a dozen files."""
-    quotas: list[float] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = PurePosixPath(path)
-        base = root / "sys/fs/cgroup"
-        bases = [base / controllers, base / "cpu"] if controllers else [base, base / "unified"]
-        for place in (group, *group.parents):
-            for folder in (b / str(place).lstrip("/") for b in bases):
-                quotas.extend(_quota(folder))
-    return quotas
-
-
-def _quota(folder: Path) -> list[float]:
-    limit = _read(folder / "cpu.max").split() or [
-        _read(folder / "cpu.cfs_quota_us").strip(),
-        _read(folder / "cpu.cfs_period_us").strip(),
-    ]
-    if len(limit) == 2 and limit[0].isdigit() and limit[1].isdigit() and int(limit[1]):
-        return [int(limit[0]) / int(limit[1])]
-    return []
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
-from jangin.runtime.processor import architecture, processor_features, processor_maker, why_not
+from jangin.runtime.processor import why_not
+from jangin.runtime.system.processor import architecture, cache_sizes, processor_features, processor_maker
 from jangin.targets import arm, riscv, x86
 from jangin.targets.target import Target
 
@@ -39,7 +38,7 @@ def _of(architecture: str) -> Target:
         raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
     maker = processor_maker()
     level = next((t for t in levels if SLOW.get(t.name) != maker and _has(t)), levels[-1])
-    caches = _caches()
+    caches = cache_sizes()
     return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
 
 
@@ -52,18 +51,3 @@ def _has(target: Target) -> bool:
 
     features = binding().get_host_cpu_features()
     return all(features.get(f.removeprefix("+"), False) for f in target.features.split(","))
-
-
-def _caches() -> dict[int, int]:
-    """Data cache sizes in bytes by level, as Linux tells them; empty elsewhere."""
-    sizes: dict[int, int] = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind = (index / "type").read_text().strip()
-            level = int((index / "level").read_text())
-            size = re.fullmatch(r"(\d+)K", (index / "size").read_text().strip())
-        except OSError:
-            continue
-        if kind != "Instruction" and size:
-            sizes[level] = int(size[1]) << 10
-    return sizes

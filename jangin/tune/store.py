@@ -18,7 +18,7 @@ from pathlib import Path
 from jangin.compiler.cache import TUNED, make_folder, own, source_digest
 from jangin.environment import cache_folder
 from jangin.ir.records import dataclass
-from jangin.runtime.processor import processor_name
+from jangin.runtime.system.processor import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
 

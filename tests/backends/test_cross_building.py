@@ -16,7 +16,7 @@ from jangin.compiler import pipeline
 from jangin.runtime.abi import ABIS
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError
-from jangin.runtime.processor import architecture
+from jangin.runtime.system.processor import architecture
 from jangin.targets import NAMED
 from jangin.targets.x86 import V3
 

@@ -19,7 +19,7 @@ from jangin.ir.loop import For, Func, Store, block
 from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import substitute
 from jangin.ir.words import COMPARE
-from jangin.runtime.processor import architecture
+from jangin.runtime.system.processor import architecture
 
 FLOATS = (F16, BF16, F32, F64)
 ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow")

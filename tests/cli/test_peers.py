@@ -13,7 +13,8 @@ from small import small_model
 from jangin.bench import measure
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS
-from jangin.bench.measure import Options, Worker, busy_seconds, compare, make_jobs, settle
+from jangin.bench.measure import Options, Worker, compare, make_jobs, settle
+from jangin.runtime.system.usage import busy_seconds
 
 OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
 

@@ -28,7 +28,8 @@ from jangin.ir.interpret import run_func
 from jangin.ir.products import DOT1H, DOT2, DOT2BF, DOT4BF, DOT4U, DOT8, DOT8U, PRODUCTS, Product
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import verify_func
-from jangin.runtime.processor import architecture, why_not
+from jangin.runtime.processor import why_not
+from jangin.runtime.system.processor import architecture
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
 from jangin.targets.arm_rows import NEON, NEON32

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jangin.runtime.abi import ABIS
-from jangin.runtime.processor import architecture
+from jangin.runtime.system.processor import architecture
 
 START_AT = 0x20000000
 START = {

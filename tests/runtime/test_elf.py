@@ -17,7 +17,7 @@ from jangin.backends.llvm.objects import compile_modules
 from jangin.runtime.abi import ABIS
 from jangin.runtime.device import LoadError
 from jangin.runtime.elf import Image, Linker
-from jangin.runtime.processor import architecture
+from jangin.runtime.system.processor import architecture
 from jangin.targets import NAMED
 
 TARGETS = {

@@ -19,6 +19,7 @@ from jangin.runtime import processor
 from jangin.runtime.device import LoadError
 from jangin.runtime.executable import Executable
 from jangin.runtime.layout import LAYOUTS
+from jangin.runtime.system import processor as system
 from jangin.targets.x86 import V4_AMX, V4_BF16, V4_VBMI
 
 
@@ -303,16 +304,16 @@ def test_matrix_registers_are_asked_for(given: bool, maker: str, monkeypatch: py
         return 0 if given else -1
 
     names = {f.strip("+").replace("-", "").replace(".", "") for f in V4_AMX.features.split(",")}
-    names |= {processor._plain(n) for n in processor._LINUX_NAMES.values()}
-    monkeypatch.setattr(processor, "_ask", ask)
+    names |= {system.plain(n) for n in processor._LINUX_NAMES.values()}
+    monkeypatch.setattr(system, "_ask", ask)
     monkeypatch.setattr(processor, "processor_features", lambda: frozenset(names))
     monkeypatch.setattr(host, "processor_features", lambda: frozenset(names))
     monkeypatch.setattr(host, "processor_maker", lambda: maker)
     monkeypatch.setattr(processor, "architecture", lambda: "x86_64")
-    processor.refused.cache_clear()
+    system.refused.cache_clear()
     why = processor.why_not(str(V4_AMX))
     level = host._of.__wrapped__("x86_64").name
-    processor.refused.cache_clear()
+    system.refused.cache_clear()
     assert asked == [(158, 0x1023, 18)]
     next_level = V4_VBMI if maker == "GenuineIntel" else V4_BF16
     assert (why, level) == ("", V4_AMX.name) if given else ("AMX" in why and level == next_level.name)

@@ -23,7 +23,7 @@ from jangin.compiler.pipeline import import_model
 from jangin.ir.graph import Graph, Node
 from jangin.ir.text import print_func
 from jangin.passes.stages import is_opaque
-from jangin.runtime.processor import processor_name
+from jangin.runtime.system.processor import processor_name
 from jangin.targets import NAMED, resolve
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import Candidate

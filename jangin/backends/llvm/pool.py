@@ -1,4 +1,4 @@
-"""The thread pool, as LLVM IR text: pthreads, atomics and futexes, so it needs no C compiler.
+"""The thread pool, as LLVM IR text: pthreads and atomics, so it needs no C compiler.
 
 A job is cut into at most `UNITS_PER_THREAD` units a thread, as many for each. Threads take runs of them
 as they come free, so that a thread whose core has another tenant takes fewer; the runs grow shorter
@@ -11,7 +11,9 @@ job fields are stable, so a swap that succeeds proves that the fields read befor
 job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
 units that were taken.
 
-How threads start, end and change their core is in `pool_threads.py`.
+How threads start and end is in `pool_threads.py`. How they wait, wake and change their core is the system's
+(`runtime.system.waiting`). A worker that wakes on the caller's core moves to another first: it would run
+instead of the caller, and something else may spin on the other cores.
 
 The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
 3 busy flag and the core of the caller that last woke workers, 4 sleeping workers, wake-up
@@ -23,8 +25,9 @@ from __future__ import annotations
 import re
 
 from jangin.backends.llvm.functions import called, head
-from jangin.backends.llvm.pool_threads import CREATE, DESTROY, STEP_ASIDE
+from jangin.backends.llvm.pool_threads import CREATE, DESTROY
 from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
+from jangin.runtime.system.waiting import waiting
 from jangin.runtime.threads import MOST
 from jangin.targets.target import Target
 
@@ -41,29 +44,28 @@ _FIELDS = {
     "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "core": 196, "sleepers": 256, "wake": 260,
     "stop": 264, "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
-CORES = 1024
-"""How many processors a set of them has a bit for: as many as the C library's cpu_set_t."""
 _HANDLE_BYTES = 32
 """A worker's record: pthread handle, pool, index."""
 
 
 def pool_module(target: Target) -> str:
-    """The LLVM IR module of the pool's functions (see `runtime.functions`), for Linux, where a `long`, a
-    `size_t` and a thread's handle are as wide as a pointer."""
-    abi = target.abi
+    """The LLVM IR module of the pool's functions (see `runtime.functions`), for systems on which a
+    `long`, a `size_t` and a thread's handle are as wide as a pointer. ValueError where none is known."""
+    abi, system = target.abi, waiting(target.triple)
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + STEP_ASIDE + CREATE + DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
+    text = _HEAD + system.functions + CREATE + DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
+        "DECLARE_WAITING": system.declarations,  # first, as it has words too
+        "HERE": system.here,
         "TRIPLE": target.triple,
         "L": f"i{8 * abi.pointer_bytes}",
         "NARROW": "\n  %bytes = trunc i64 %size to i32" if narrow else "",
         "BYTES": "%bytes" if narrow else "%size",
         "DECLARE_PAUSE": declare,
         "PAUSE": pause,
-        "FUTEX": abi.futex,
         "SPINS": SPINS,
         "SPINS_AND_YIELDS": SPINS + YIELDS,
         "UNITS": UNITS_PER_THREAD,
@@ -78,8 +80,6 @@ def pool_module(target: Target) -> str:
         "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),
         "HANDLES": _FIELDS["handles"],
         "HANDLE_BYTES": _HANDLE_BYTES,
-        "CORES": CORES,
-        "MASK_BYTES": CORES // 8,
     }
     for word, value in words.items():
         text = text.replace(f"<{word}>", str(value))
@@ -90,33 +90,20 @@ def _field_address(line: re.Match[str]) -> str:
     return f"  {line[1]} = getelementptr i8, ptr %pool, i64 {_FIELDS[line[2]]}"
 
 
-# `%field.at` on a line of its own computes a field's address. FUTEX_WAIT_PRIVATE is 128 and
-# FUTEX_WAKE_PRIVATE 129.
+# `%field.at` on a line of its own computes a field's address.
 _HEAD = """
 source_filename = "jangin_pool"
 target triple = "<TRIPLE>"
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(<L>, ptr)
-declare <L> @syscall(<L>, ...)
 declare i32 @sched_yield()
-declare i32 @sched_getcpu()
-declare i32 @sched_getaffinity(i32, <L>, ptr)
-declare i32 @sched_setaffinity(i32, <L>, ptr)
+<DECLARE_WAITING>
 declare ptr @aligned_alloc(<L>, <L>)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
 <DECLARE_PAUSE>
-
-define internal void @sleep_on(ptr %word, i32 %seen) {
-  %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
-  ret void
-}
-define internal void @wake_up(ptr %word, i32 %most) {
-  %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
-  ret void
-}
 """
 
 # Take runs of units until none is left. Fields are read before the swap that proves them stable.
@@ -246,7 +233,7 @@ wait:
 sleep.end:
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
   %theirs = load atomic i32, ptr %core.at monotonic, align 4
-  %mine = call i32 @sched_getcpu()
+  %mine = <HERE>
   %shared = icmp eq i32 %mine, %theirs
   br i1 %shared, label %aside, label %spin
 aside:
@@ -333,7 +320,7 @@ publish:
   br i1 %sleeping, label %rouse, label %share.in
 rouse:
   %core.at
-  %core = call i32 @sched_getcpu()
+  %core = <HERE>
   store atomic i32 %core, ptr %core.at monotonic, align 4
   %wake.at
   %w = atomicrmw add ptr %wake.at, i32 1 seq_cst

@@ -1,45 +1,8 @@
-"""The threads of the pool (`pool.py`), as LLVM IR text: how they start, end, and change their core.
-
-A worker that is woken on the caller's core, as it is where something else spins on the others, would run
-instead of the caller: it moves to another core first. The words in angle brackets are `pool_module`'s.
+"""The threads of the pool (`pool.py`), as LLVM IR text: how they start and end. `pool_module` replaces the
+words in angle brackets.
 """
 
 from __future__ import annotations
-
-# Go to another core than this, if there is one that this thread may use, without being kept off this: the
-# system refuses a set of none.
-STEP_ASIDE = """
-define internal void @step_aside(i32 %core) {
-entry:
-  %mask = alloca [<MASK_BYTES> x i8], align 8
-  %small = icmp ult i32 %core, <CORES>
-  br i1 %small, label %ask, label %out
-ask:
-  %size = call i32 @sched_getaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  %said = icmp sgt i32 %size, -1
-  br i1 %said, label %move, label %out
-move:
-  %byte = lshr i32 %core, 3
-  %place = zext i32 %byte to i64
-  %of.core = getelementptr i8, ptr %mask, i64 %place
-  %within = and i32 %core, 7
-  %bit = shl i32 1, %within
-  %narrow = trunc i32 %bit to i8
-  %others = xor i8 %narrow, -1
-  %all = load i8, ptr %of.core
-  %left = and i8 %all, %others
-  store i8 %left, ptr %of.core
-  %refused = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  %moved = icmp eq i32 %refused, 0
-  br i1 %moved, label %restore, label %out
-restore:
-  store i8 %all, ptr %of.core
-  %r = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
-  br label %out
-out:
-  ret void
-}
-"""
 
 CREATE = """
 define <CREATE> {

@@ -18,7 +18,7 @@ import sys
 import torch
 from torch import nn
 import jangin
-from jangin.bench.engines import peak_bytes
+from jangin.runtime.system.usage import peak_bytes
 from jangin.torch_backend import backend
 
 def compiled(net, x):

@@ -1,0 +1,81 @@
+"""Processes of the compiler: forked, waited for, and ended alone or as a group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+from jangin.runtime.system import lacking
+
+FORKS = hasattr(os, "fork")
+"""Whether this system can copy a process, which the compiler's own process and its workers rely on."""
+
+
+class End(NamedTuple):
+    """How a process ended: its exit code if it `exited`, else the number of the signal that ended it."""
+
+    exited: bool
+    status: int
+
+
+def fork() -> int:
+    """Copy this process. Gives the copy's number here, and 0 in the copy."""
+    if not FORKS:
+        raise lacking("way to copy a process", "compile with isolated=False")
+    return os.fork()
+
+
+def start_group(
+    command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command as the first process of a group of its own, which has the open files `pipes`."""
+    if not FORKS:
+        raise lacking("groups of processes", "compile with isolated=False")
+    return subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
+
+
+def end_of(process: int, *, wait: bool) -> End | None:
+    """How a child ended; None if it runs and this doesn't `wait`. The child isn't reaped, so that its number
+    stays its group's."""
+    found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG))
+    return None if found is None else End(found.si_code == os.CLD_EXITED, found.si_status)
+
+
+def reap(process: int) -> int:
+    """Wait for a child's end, and give its status as the system encodes it."""
+    return os.waitpid(process, 0)[1]
+
+
+def kill(process: int) -> None:
+    """End a process at once."""
+    os.kill(process, signal.SIGKILL)
+
+
+def kill_group(process: int) -> None:
+    """End at once what is left of the group that a process began."""
+    with suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def kill_own_group() -> NoReturn:
+    """End this process at once, and all others of its group."""
+    os.killpg(0, signal.SIGKILL)
+    raise AssertionError("the signal ends this process too")
+
+
+def sleep_until_killed() -> NoReturn:
+    """Do nothing more, until another process ends this one."""
+    while True:
+        signal.pause()
+
+
+def end_like(status: int) -> NoReturn:
+    """End this process in the way that a child ended, by the status that `reap` gave."""
+    if os.WIFSIGNALED(status):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))

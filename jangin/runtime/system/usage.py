@@ -1,0 +1,92 @@
+"""How much memory and time processes take, and limits on the memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from pathlib import Path
+
+_DATA = 5
+"""The place, in a process's `statm`, of the pages that count as its data."""
+
+
+def own_memory() -> int:
+    """Bytes that this process has for itself; 0 if the system doesn't tell."""
+    if pages := _pages():
+        return (pages[1] - pages[2]) * mmap.PAGESIZE  # resident, less shared
+    return 0
+
+
+def limit_own_memory(more: int) -> None:
+    """Have the system refuse this process memory beyond what it has now and so many bytes `more`. Systems
+    without this kind of limit refuse none."""
+    try:
+        import resource
+    except ImportError:
+        return
+    if (pages := _pages()) is None:
+        pages = (0,) * (_DATA + 1)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = pages[_DATA] * mmap.PAGESIZE + more
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
+
+
+def _pages() -> tuple[int, ...] | None:
+    """Pages of this process: all, resident, shared, of its code, 0, of its data; None if not told."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return tuple(map(int, file.read().split()))
+    except OSError:
+        return None
+
+
+def children_bytes() -> int:
+    """The largest resident size of any process that this one, or one of its own, started and waited for; 0 if
+    the system doesn't tell."""
+    return _largest("RUSAGE_CHILDREN")
+
+
+def peak_bytes() -> int:
+    """This process's largest resident size so far; 0 if the system doesn't tell."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return _largest("RUSAGE_SELF")
+
+
+def _largest(who: str) -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    size = int(resource.getrusage(getattr(resource, who)).ru_maxrss)
+    return size if sys.platform == "darwin" else size << 10
+
+
+def runnable(process: int) -> bool:
+    """Whether a thread of a process runs or waits for a core; False if the system doesn't tell."""
+    try:
+        texts = [p.read_text(encoding="utf-8") for p in Path(f"/proc/{process}/task").glob("*/stat")]
+    except OSError:  # a thread ended meanwhile
+        return True
+    return any(text.rpartition(")")[2].split()[0] == "R" for text in texts)
+
+
+def busy_seconds(process: int | None = None) -> float:
+    """Seconds of all cores together that a process, or (None) anybody, has used or had stolen, to a
+    hundredth or so; 0 if the system doesn't tell."""
+    try:
+        if process is None:
+            with open("/proc/stat", encoding="ascii") as file:
+                fields = [int(n) for n in file.readline().split()[1:]]
+            ticks = sum(fields[:3]) + sum(fields[5:8])  # not idle, not waiting for disks
+        else:
+            with open(f"/proc/{process}/stat", encoding="utf-8") as file:
+                own = file.read().rpartition(")")[2].split()
+            ticks = int(own[11]) + int(own[12])
+    except OSError:
+        return 0.0
+    return ticks / os.sysconf("SC_CLK_TCK")
