@@ -24,7 +24,7 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN
 from jangin.runtime import outputs, script
 from jangin.runtime.arrays import address
-from jangin.runtime.devices import cpu, opencl
+from jangin.runtime.devices import cpu, queued
 from jangin.runtime.layout import Frame, Layout, Placement
 
 Range = tuple[int, int]
@@ -175,7 +175,7 @@ def always(frame: Frame) -> bool:
 def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator[None]:
     """What is loaded meanwhile has the memory. `apart`: whether an arena's buffers lie apart."""
     place, sized, begin, prepare = Frame._placed, Layout._bytes, Layout.__init__, cpu.Mapped.prepare
-    opencl_prepare = opencl.Memory._prepare
+    queued_prepare = queued.Memory._prepare
 
     def is_apart(frame: Frame) -> bool:
         return memory.on and apart(frame)
@@ -205,10 +205,11 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
             _leave(mapped._scratch, [(end - GUARD, end) for end in parts])
             _leave_apart(mapped._arena, layout)
 
-    def opencl_prepared(memory: opencl.Memory, layout: Layout) -> None:
-        opencl_prepare(memory, layout)
-        if memory._arena is not None and isinstance(memory._arena._kept, np.ndarray):
-            _leave_apart(memory._arena._kept, layout)
+    def queued_prepared(memory: queued.Memory, layout: Layout) -> None:
+        queued_prepare(memory, layout)
+        kept = getattr(memory._arena, "_kept", None)
+        if isinstance(kept, np.ndarray):
+            _leave_apart(kept, layout)
 
     def _leave(array: Array, gaps: Sequence[Range], hidden: Sequence[Range] = ()) -> None:
         block = memory.block(array)
@@ -220,13 +221,13 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
             _leave(arena, layout.placement.gaps, layout.placement.hidden)
 
     with ExitStack() as stack:
-        for module in (cpu, opencl, outputs, script):
+        for module in (cpu, queued, outputs, script):
             stack.enter_context(mock.patch.object(module, "aligned", memory.aligned))
         for module in (cpu, script):
             stack.enter_context(mock.patch.object(module, "fresh", memory.fresh))
         for owner, name, new in (
             (Frame, "_placed", placed), (Layout, "_bytes", exactly), (Layout, "__init__", laid_out),
-            (cpu.Mapped, "prepare", prepared), (opencl.Memory, "_prepare", opencl_prepared),
+            (cpu.Mapped, "prepare", prepared), (queued.Memory, "_prepare", queued_prepared),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(owner, name, new))
         yield

@@ -20,11 +20,12 @@ from jangin.backends.opencl import backend
 from jangin.backends.opencl.check import require_right as right
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import opencl, opencl_devices, opencl_library, opencl_programs
-from jangin.runtime.devices.opencl import Code, transfer
+from jangin.runtime.devices import opencl, opencl_devices, opencl_library, opencl_programs, queued
+from jangin.runtime.devices.opencl import OpenCLDriver
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.runtime.devices.opencl_library import Error, Kernel, Queue
 from jangin.runtime.devices.opencl_programs import build_program
+from jangin.runtime.devices.queued import Code, transfer
 
 DEVICES = usable()
 pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
@@ -206,7 +207,7 @@ def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch)
     ):
         exe(X)
     with pytest.raises(LoadError, match=r"could not be given \d+ bytes: .*out of memory"):
-        transfer(device)
+        transfer(OpenCLDriver(device))
 
 
 @on_each
@@ -231,7 +232,7 @@ def test_the_next_run_after_one_without_memory(device: Found, monkeypatch: pytes
 @on_each
 def test_a_host_without_memory(device: Found) -> None:
     module = jangin.compile(RELU, name(device), cache=False)._module
-    module.device = replace(device, largest=1 << 62)
+    module.driver.largest = 1 << 62
     for size in (1 << 58, 1 << 61):
         with pytest.raises(MemoryError, match=rf"no memory for the {size} bytes of x: .*computes .*the_node"):
             module.room("x", size)
@@ -241,7 +242,7 @@ def test_a_host_without_memory(device: Found) -> None:
 def test_buffers_that_are_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [replace(d, largest=2400) for d in opencl_devices.devices()]
     monkeypatch.setattr(opencl_devices, "_devices", lambda: tuple(small))
-    monkeypatch.setattr(opencl, "SPREAD", 32)  # so that scratch memory is larger than the weights
+    monkeypatch.setattr(queued, "SPREAD", 32)  # so that scratch memory is larger than the weights
     limit = rf"a buffer of {name(device)} .* may have 2400; it is for the kernel k_.*, which computes "
     relu = jangin.compile(RELU, name(device), cache=False)
     with pytest.raises(MemoryError, match=rf"^x takes 2800 bytes, but {limit}.*the_node.*: run it on fewer"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,9 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
+from jangin.runtime.devices.driver import Kernel
+from jangin.runtime.devices.opencl import OpenCLDriver
 from jangin.runtime.devices.opencl_devices import Found
-from jangin.runtime.devices.opencl_library import READ_WRITE, Buffer, Extent, Queue
-from jangin.runtime.devices.opencl_programs import opened
 from jangin.runtime.elf import Image
 from jangin.runtime.functions import KERNEL
 from jangin.targets.host import host
@@ -32,7 +31,7 @@ TOLERANCE = 1e-3
 
 
 def run_alone(
-    kernel: Any,
+    kernel: Kernel,
     device: Found,
     func: Func,
     arrays: Mapping[str, Array],
@@ -40,21 +39,22 @@ def run_alone(
     items: int,
 ) -> dict[str, Array]:
     """The outputs of a kernel run by so many work-items (or groups), or as many as there are tasks."""
-    context = opened(device).context
-    queue = Queue(context)
-    memory = [Buffer(context, READ_WRITE, max(1, arrays[p.name].nbytes)) for p in func.params]
+    driver = OpenCLDriver(device)
+    queue = driver.queue()
+    memory = [driver.buffer(max(1, arrays[p.name].nbytes)) for p in func.params]
     for p, m in zip(func.params, memory, strict=True):
         if arrays[p.name].nbytes:
             queue.write(m, arrays[p.name])
     stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
-    scratch = Buffer(context, READ_WRITE, max(1, stride * items))
+    scratch = driver.buffer(max(1, stride * items))
     count = size(tasks(func), symbols)
     used = max(1, min(items, count))
     values = [symbols[v.name] for v, _ in func.symbols]
+    kernel.set_size(used * threads(func), threads(func))
     for turn in range(size(rounds(func), symbols)):
         for n, value in enumerate([*memory, *values, count, turn, 1, scratch, stride]):
             kernel.set_arg(n, value)
-        kernel.enqueue(queue, Extent(used * threads(func)), Extent(threads(func)))
+        kernel.enqueue(queue)
     out = {p.name: np.empty_like(arrays[p.name]) for p in func.results}
     for p, m in zip(func.params, memory, strict=True):
         if p.name in out and out[p.name].nbytes:
@@ -63,7 +63,7 @@ def run_alone(
     return out
 
 
-def require_right(kernel: Any, device: Found, func: Func) -> None:
+def require_right(kernel: Kernel, device: Found, func: Func) -> None:
     """Raises CompileError where the device computes something else than native code does."""
     symbols = {}
     for v, (low, high) in func.symbols:

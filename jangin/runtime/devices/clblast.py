@@ -13,6 +13,8 @@ from typing import Any
 from jangin.ir.library import Matrix, Sgemm
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.driver import DriverError, Kernel
+from jangin.runtime.devices.opencl_library import Buffer, Queue
 from jangin.runtime.libraries import absent, find
 
 ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112
@@ -27,7 +29,7 @@ _BATCH = (
 _QUEUE = (ctypes.POINTER(_HANDLE), _HANDLE)
 
 
-class Failed(RuntimeError):
+class Failed(DriverError):
     """CLBlast says that it couldn't enqueue a product."""
 
 
@@ -62,25 +64,45 @@ def _functions() -> tuple[Any, Any]:
 @dataclass
 class Product:
     """What takes the place of a kernel: a product, and the kernel (`rest`, or None) of what is fused behind
-    it, which has the same arguments."""
+    it, which has the same arguments. Its methods are a kernel's (see `runtime.devices.driver.Kernel`)."""
 
     sgemm: Sgemm
-    rest: Any
+    rest: Kernel | None
 
     def __post_init__(self) -> None:
-        self._given: dict[int, Any] = {}
+        self._given: dict[int, Buffer] = {}
         _functions()
 
-    def set_arg(self, number: int, value: Any) -> None:
-        """As of a kernel."""
+    def copy(self) -> Product:
+        return Product(self.sgemm, self.rest and self.rest.copy())
+
+    def set_arg(self, number: int, value: int | Buffer) -> None:
         s = self.sgemm
-        if number in (s.left.param, s.right.param, s.result):
+        if number in (s.left.param, s.right.param, s.result) and not isinstance(value, int):
             self._given[number] = value
         if self.rest is not None:
             self.rest.set_arg(number, value)
 
-    def enqueue(self, queue: Any) -> None:
-        """The product; the last outer axis is a batch. Raises Failed."""
+    def set_size(self, items: int, local: int) -> None:
+        """The product has a size of its own; this is that of the kernel behind it."""
+        if self.rest is not None:
+            self.rest.set_size(items, local)
+
+    def enqueue(self, queue: Queue) -> None:
+        """Raises Failed."""
+        self._enqueue_product(queue)
+        if self.rest is not None:
+            self.rest.enqueue(queue)
+
+    def seconds(self, queue: Queue) -> float:
+        """What lies between two markers around all that the library enqueues, and the kernel behind it."""
+        before = queue.marker()
+        self.enqueue(queue)
+        after = queue.marker()
+        return (after.span()[1] - before.span()[1]) / 1e9
+
+    def _enqueue_product(self, queue: Queue) -> None:
+        """The last outer axis is a batch."""
         s, (one, batch) = self.sgemm, _functions()
         sizes = (
             ROW_MAJOR, *(TRANSPOSED if m.transposed else AS_IT_IS for m in (s.left, s.right)),

@@ -1,55 +1,54 @@
-"""OpenCL devices: a plan's kernels are enqueued in order, with one wait for each run.
-
-The work is shared as on a processor: a launch's tasks are divided among as many work-items as there are
-threads, or some times more, each a group of its own. Where a device's memory is the host's, arrays are used
-where they lie.
-"""
+"""OpenCL devices: a driver for queued devices (`runtime.devices.driver`)."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
-
-import numpy as np
-
-from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
-from jangin.ir.plan import Launch, Plan, PlanBuffer
-from jangin.runtime.arrays import address
-from jangin.runtime.device import LoadError, NativeCall, Transfer
-from jangin.runtime.devices.clblast import Failed, Product
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.clblast import Product
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, of_target, select
-from jangin.runtime.devices.opencl_faults import failed, is_lost, named, no_memory, too_large
 from jangin.runtime.devices.opencl_library import (
     COPY_HOST,
     READ_ONLY,
     READ_WRITE,
     USE_HOST,
     Buffer,
-    Error,
-    Extent,
+    Kernel,
     Queue,
 )
-from jangin.runtime.devices.opencl_programs import Built, copy_of, forget, load_kernel, opened
-from jangin.runtime.layout import Layout
-from jangin.runtime.outputs import aligned
-from jangin.runtime.profile import Call, Launches
-from jangin.runtime.threads import default_threads, handover
-
-SPREAD = 4
-"""Work-items for each thread: those that end early take another's share."""
-PAGE = 4096
-"""Bytes at a multiple of which drivers use the host's memory as it is."""
-PROBE = 16 << 20
-"""Bytes by whose copy a device's link is measured."""
-TURNS = 5
+from jangin.runtime.devices.opencl_programs import Built, forget, load_kernel, opened
+from jangin.runtime.devices.queued import QueuedDevice
 
 
-class OpenCL:
+class OpenCLDriver:
+    """See `runtime.devices.driver.Driver`."""
+
+    def __init__(self, device: Found) -> None:
+        self.device, self.opened = device, opened(device)
+        self.units, self.alignment = device.units, device.alignment
+        self.largest, self.shared = device.largest, device.unified
+
+    def __str__(self) -> str:
+        return str(self.device)
+
+    def unpack(self, code: bytes) -> Built:
+        return Built.of(code)
+
+    def load(self, packed: Built, target: str) -> Kernel | Product:
+        return load_kernel(self.device, packed, same=target == self.device.target)
+
+    def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
+        access = READ_WRITE if written else READ_ONLY
+        source = 0 if array is None else USE_HOST if self.shared else COPY_HOST
+        return Buffer(self.opened.context, access | source, size, array)
+
+    def queue(self, *, timed: bool = False) -> Queue:
+        return Queue(self.opened.context, timed=timed)
+
+    def forget(self) -> None:
+        forget(self.opened)
+
+
+class OpenCL(QueuedDevice):
     """See `runtime.device.Device`. `which`: the device that code is run on, whichever it was made for; "" is
     that one."""
 
@@ -74,27 +73,8 @@ class OpenCL:
     def is_processor(self, target: str) -> bool:
         return self.device(target).kind == "CPU"
 
-    def transfer(self, target: str) -> Transfer:
-        return transfer(self.device(target))
-
-    def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> Code:
-        device = self.device(plan.target)
-        built = [Built.of(code) for code in codes]
-        opened(device)
-        launches = {launch.function: launch for launch in reversed(plan.launches)}
-
-        def load(one: Built) -> Any:
-            try:
-                return load_kernel(device, one, same=plan.target == device.target)
-            except LoadError as error:
-                raise LoadError(f"{named(launches[one.kernel])}: {error}") from error
-
-        with ThreadPoolExecutor(default_threads()) as pool:
-            kernels = dict(zip([b.kernel for b in built], pool.map(load, built), strict=True))
-        return Code(plan, device, kernels, threads)
-
-    def flow(self, code: bytes) -> Callable[[int], int] | None:
-        return None
+    def driver(self, target: str) -> OpenCLDriver:
+        return OpenCLDriver(self.device(target))
 
 
 DEVICE = OpenCL()
@@ -103,353 +83,3 @@ DEVICE = OpenCL()
 def of(which: str) -> OpenCL:
     """The device that a name's second part chooses."""
     return OpenCL(which)
-
-
-def transfer(device: Found) -> Transfer:
-    """See `runtime.device.Device.transfer`. Where the device's memory is the host's, no byte moves."""
-    context = opened(device).context
-    raw = np.zeros(PROBE, np.uint8)
-    best = [math.inf, math.inf]
-    try:
-        queue, buffer = Queue(context), Buffer(context, READ_WRITE, PROBE)
-        for _ in range(TURNS):
-            for n, size in enumerate((1, PROBE)):
-                start = time.perf_counter()
-                queue.write(buffer, raw[:size])
-                queue.finish()
-                best[n] = min(best[n], time.perf_counter() - start)
-    except Error as error:
-        raise LoadError(str(failed(device, f"be given {PROBE} bytes", error))) from error
-    rate = 0.0 if device.unified else max(0.0, best[1] - best[0]) / PROBE
-    return Transfer(handover() + best[0], rate)
-
-
-class Code:
-    """Kernels on a device, by name, and the constants, uploaded once, or used where they lie."""
-
-    def __init__(self, plan: Plan, device: Found, kernels: Mapping[str, Any], threads: int) -> None:
-        self.plan, self.device, self.kernels = plan, device, kernels
-        self._unused = dict(kernels)
-        self.threads = min(threads, device.units)
-        self.items = self.threads * (SPREAD if threads >= device.units else 1)
-        self.opened = opened(device)
-        self.alignment = device.alignment
-        self.users: dict[str, list[tuple[int, int]]] = {b.name: [] for b in plan.buffers}
-        base = {b.name: b.base if b.kind == "alias" else b.name for b in plan.buffers}
-        for n, launch in enumerate(plan.launches):
-            for i, name in enumerate(launch.args):
-                self.users[base[name]].append((n, i))
-        self.copied = 0
-        self.constants = {n: self.buffer(n, a, write=False) for n, a in plan.constants.items() if n in base}
-        self.copied = 0
-
-    def kernel(self, function: str) -> Any:
-        """One that nothing else gives arguments."""
-        unused = self._unused.pop(function, None)
-        return copy_of(self.kernels[function]) if unused is None else unused
-
-    def memory(self) -> Memory:
-        return Memory(self)
-
-    def native_call(self, layout: Layout) -> NativeCall:
-        raise NotImplementedError("branches and loops on OpenCL devices are Python's")
-
-    def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Buffer:
-        """Memory with an array's contents: the array's own, where the device's memory is the host's.
-        `launch`: as of `room`."""
-        access = READ_WRITE if write else READ_ONLY
-        raw = array.reshape(-1).view(np.uint8)
-        if not raw.nbytes:
-            return self.room(name, 1)
-        if not self.device.unified:
-            self.copied += raw.nbytes
-        how = USE_HOST if self.device.unified else COPY_HOST
-        return self._made(name, access | how, launch, raw.nbytes, raw)
-
-    def room(self, name: str, size: int, launch: int | None = None) -> Buffer:
-        """Memory of so many bytes: where the device shares it the host's, which has large pages. `launch`:
-        the number of the one that needs most of it, where the name isn't a buffer's."""
-        size = max(1, size)
-        if not self.device.unified:
-            return self._made(name, READ_WRITE, launch, size)
-        self._require(name, size, launch)
-        try:
-            raw = aligned((size,), np.dtype(np.uint8), PAGE)
-        except (MemoryError, ValueError) as error:  # the second for more than an address can say
-            raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
-        return self.buffer(name, raw, write=True, launch=launch)
-
-    def _made(
-        self, name: str, flags: int, launch: int | None, size: int, array: Array | None = None
-    ) -> Buffer:
-        self._require(name, size, launch)
-        try:
-            return Buffer(self.opened.context, flags, size, array)
-        except Error as error:
-            raise no_memory(self.device, name, size, self._uses(name, launch), error) from error
-
-    def _require(self, name: str, size: int, launch: int | None) -> None:
-        """Raises MemoryError for more than a buffer of the device may have."""
-        if size > self.device.largest:
-            raise too_large(self.device, name, size, self._uses(name, launch))
-
-    def _uses(self, name: str, launch: int | None) -> str:
-        """For an error: the kernel that a buffer is for."""
-        numbers = [n for n, _ in self.users.get(name, ())] if launch is None else [launch]
-        return f"; it is for {named(self.plan.launches[numbers[0]])}" if numbers else ""
-
-
-class Memory:
-    """Arena, scratch and queue of one run at a time, and each launch's kernel with its arguments."""
-
-    def __init__(self, code: Code) -> None:
-        self._code = code
-        self._for: Layout | None = None
-        self._queue: Any = None
-        self._arena: Buffer | None = None
-        self._kernels: list[Any] = []
-        self._calls: list[tuple[Any, Any, Any, range]] = []
-        self._scratch: Any = None
-        self._inputs: dict[str, Array] = {}  # copies of those that don't lie as the device wants them
-        self._values: dict[str, Any] = {}  # memory in the arena: kernels that are given it don't keep it
-
-    # --- sizes
-
-    def prepare(self, layout: Layout) -> None:
-        """Memory for a layout, and what each launch is given but inputs and outputs."""
-        if self._for is layout:
-            return
-        self._for = None  # until all of it stands
-        try:
-            self._prepare(layout)
-        except Error as error:
-            raise self._failed("make ready for a run", error) from error
-        self._for = layout
-
-    def _prepare(self, layout: Layout) -> None:
-        code, plan = self._code, self._code.plan
-        if self._queue is None:
-            self._kernels = [code.kernel(launch.function) for launch in plan.launches]
-            self._queue = Queue(code.opened.context)
-        if self._arena is None or self._arena.size < layout.placement.arena:
-            self._arena = self._room_for_values(layout)
-        placed: dict[tuple[int, int], Any] = {}
-        for buffer in plan.buffers:
-            if buffer.kind == "arena":
-                size = self._bytes(layout, buffer)
-                place = layout.placement.offsets[buffer.name], max(1, size)
-                if place not in placed:
-                    placed[place] = self._part(*place) if size else code.room(buffer.name, 1)
-                self._values[buffer.name] = placed[place]
-                self._give(buffer.name, placed[place])
-            elif buffer.kind == "constant":
-                self._give(buffer.name, code.constants[buffer.name])
-        needs = [layout.value(launch.scratch) for launch in plan.launches]
-        most = needs.index(max(needs)) if needs else None
-        self._scratch = code.room("scratch", layout.stride * code.items, most)
-        self._calls = [
-            self._numbers(launch, kernel, layout)
-            for launch, kernel in zip(plan.launches, self._kernels, strict=True)
-        ]
-
-    def _room_for_values(self, layout: Layout) -> Any:
-        code = self._code
-        sizes = {b.name: self._bytes(layout, b) for b in code.plan.buffers if b.kind == "arena"}
-        users = code.users[max(sizes, key=lambda n: sizes[n])] if sizes else ()
-        maker = users[0][0] if users else None
-        return code.room("what lies between kernels", layout.placement.arena, maker)
-
-    def _bytes(self, layout: Layout, buffer: PlanBuffer) -> int:
-        return math.prod(layout.shapes[buffer.name]) * buffer.dtype.bytes
-
-    def _part(self, offset: int, size: int) -> Buffer:
-        assert self._arena is not None
-        return self._arena.part(offset, size)
-
-    def _give(self, name: str, memory: Any) -> None:
-        for n, i in self._code.users[name]:
-            self._kernels[n].set_arg(i, memory)
-
-    def _numbers(self, launch: Launch, kernel: Any, layout: Layout) -> tuple[Any, Any, Any, range]:
-        """Give a kernel its sizes. What it is enqueued with: itself, the items, those of a group, and the
-        rounds that each launch of it begins with."""
-        tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
-        most = 1 if not launch.grain else max(1, tasks // launch.grain)
-        items = min(tasks, most, self._code.items)
-        local = math.prod(launch.local)
-        if launch.local:  # as many groups as there is scratch memory for
-            items = min(tasks, self._code.items) if layout.value(launch.scratch) else tasks
-        at, alone = len(launch.args), items == 1 and not launch.local
-        numbers = [*map(layout.value, launch.symbols), tasks, 0, rounds if alone else 1]
-        for n, number in enumerate(numbers, at):
-            kernel.set_arg(n, number)
-        kernel.set_arg(at + len(numbers), self._scratch)
-        kernel.set_arg(at + len(numbers) + 1, layout.stride)
-        turns = range(0) if not tasks else range(1 if alone else rounds)
-        return kernel, Extent(items * local), Extent(local), turns
-
-    # --- runs
-
-    def again(self, given: Sequence[Any]) -> None:
-        return None
-
-    def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
-        made, held = self._bind(layout, inputs)
-        try:
-            self._enqueue(self._queue, range(len(self._calls)))
-            self._take(layout, made, held)
-        except BaseException:
-            with suppress(Error):
-                self._queue.finish()  # kernels that were enqueued may still use the arrays
-            raise
-        return made
-
-    def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Give kernels inputs and fresh outputs, which come back by name, with their memory."""
-        code, held = self._code, dict[str, Any]()
-        for name, array in zip(code.plan.inputs, inputs, strict=True):
-            if code.users[name]:
-                held[name] = code.buffer(name, self._aligned(name, array), write=False)
-                self._give(name, held[name])
-        made = {}
-        for name, shape, dtype in layout.outputs:
-            try:
-                made[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
-            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
-                sizes = ", ".join(map(str, shape))
-                raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
-            unified = code.device.unified
-            held[name] = code.buffer(name, array, write=True) if unified else code.room(name, array.nbytes)
-            self._give(name, held[name])
-        return made, held
-
-    def _aligned(self, name: str, array: Array) -> Array:
-        """An input as the device takes it where it lies. Drivers copy others to fresh memory, which takes as
-        long as the kernels of a small model."""
-        code = self._code
-        if not code.device.unified or address(array) % code.alignment == 0:
-            return array
-        kept = self._inputs.get(name)
-        if kept is None or kept.shape != array.shape:
-            kept = self._inputs[name] = aligned(array.shape, array.dtype, code.alignment)
-        np.copyto(kept, array)
-        code.copied += array.nbytes
-        return kept
-
-    def _enqueue(self, queue: Any, numbers: range) -> None:
-        """Launches, by their numbers."""
-        number = 0
-        try:
-            for number in numbers:
-                kernel, items, local, rounds = self._calls[number]
-                for n in rounds:
-                    if len(rounds) > 1:
-                        self._round(number, n)
-                    if isinstance(kernel, Product):
-                        kernel.enqueue(queue)
-                        kernel = kernel.rest
-                    if kernel is not None:
-                        kernel.enqueue(queue, items, local)
-        except (Error, Failed) as error:
-            raise self._kernel_failed(number, error) from error
-
-    def _round(self, number: int, n: int) -> None:
-        """Tell a launch's kernel the number of the next round."""
-        launch = self._code.plan.launches[number]
-        self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, n)
-
-    def _kernel_failed(self, number: int, error: Exception) -> Exception:
-        return self._failed(f"run {named(self._code.plan.launches[number])}", error)
-
-    def _failed(self, what: str, error: Exception) -> Exception:
-        """An error for what the device couldn't do. A lost one is opened anew for what is loaded next."""
-        if is_lost(error):
-            forget(self._code.opened)
-        return failed(self._code.device, what, error)
-
-    def _blamed(self, error: Exception) -> Exception:
-        """For an error that came while all was under way: the first kernel that fails alone."""
-        name = self._code.plan.name
-        if is_lost(error):
-            return self._failed(f"finish a run of {name}", error)
-        for number in range(len(self._calls)):
-            try:
-                self._enqueue(self._queue, range(number, number + 1))
-                self._queue.finish()
-            except Error:
-                return self._kernel_failed(number, error)
-            except (RuntimeError, MemoryError) as told:
-                return told
-        return self._failed(f"finish a run of {name}, each of whose kernels runs alone", error)
-
-    def _take(self, layout: Layout, made: dict[str, Array], held: dict[str, Any]) -> None:
-        """Wait for all, copy outputs from memory that isn't the host's, and raise what a check has found."""
-        queue, checks = self._queue, self._code.plan.checks
-        words = np.empty(len(checks), np.int64)
-        wanted = [(name, array) for name, array in made.items() if array.nbytes]
-        try:
-            for name, array in wanted:
-                if self._code.device.unified:
-                    queue.show(held[name])
-                else:
-                    self._code.copied += array.nbytes
-                    queue.read(array, held[name])
-            for n, check in enumerate(checks):
-                queue.read(words[n : n + 1], self._values[check.buffer])
-            queue.finish()
-        except Error as error:
-            raise self._blamed(error) from error
-        for check, word in zip(checks, words.tolist(), strict=True):
-            if word != IN_RANGE:
-                raise failure(check, word, layout.value)
-
-    def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
-        out = np.empty(self._bytes(layout, buffer), np.uint8)
-        if out.nbytes:
-            try:
-                self._queue.read(out, self._part(layout.placement.offsets[buffer.name], out.nbytes))
-                self._queue.finish()
-            except Error as error:
-                raise self._failed(f"give {buffer.name} back", error) from error
-            self._code.copied += out.nbytes
-        return out
-
-    def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        self.prepare(layout)
-        _, held = self._bind(layout, inputs)
-        return Timed(self, layout, Queue(self._code.opened.context, timed=True), (inputs, held, self))
-
-    def seconds(self, queue: Any, number: int) -> float:
-        """What a launch takes by the device's clock."""
-        total = 0
-        kernel, items, local, rounds = self._calls[number]
-        if isinstance(kernel, Product):
-            return self._product_seconds(queue, kernel, items, local)
-        for n in rounds:
-            if len(rounds) > 1:
-                self._round(number, n)
-            start, end = kernel.timed(queue, items, local).span()
-            total += end - start
-        return total / 1e9
-
-    def _product_seconds(self, queue: Queue, product: Product, items: Any, local: Any) -> float:
-        """What lies between two markers around all that a library enqueues, and the kernel behind it."""
-        before = queue.marker()
-        product.enqueue(queue)
-        if product.rest is not None:
-            product.rest.enqueue(queue, items, local)
-        after = queue.marker()
-        return (after.span()[1] - before.span()[1]) / 1e9
-
-
-class Timed(Launches):
-    """Launches that the device's own clock times. A call is a launch's number."""
-
-    def __init__(self, memory: Memory, layout: Layout, queue: Any, held: Any) -> None:
-        plan = memory._code.plan
-        calls: list[Call] = [(n,) for n in range(len(plan.launches))]
-        super().__init__(plan, layout, lambda n: None, calls, (), held)
-        self._memory, self._queue = memory, queue
-
-    def seconds(self, call: Call) -> float:
-        return self._memory.seconds(self._queue, *call)

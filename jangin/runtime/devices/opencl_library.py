@@ -18,6 +18,7 @@ from jangin.environment import tell_drivers
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.driver import DriverError
 
 _HANDLE, _INT, _COUNT, _FLAGS = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ctypes.c_uint64
 _SIZE = ctypes.c_size_t
@@ -63,8 +64,8 @@ _PROFILED, _MAP_READ, _REGION = 2, 1, 0x1220
 _BINARY_SIZES, _BINARIES, _LOG = 0x1165, 0x1166, 0x1183
 _START, _END = 0x1282, 0x1283
 
-Extent = ctypes.c_size_t * 1
-"""Of work-items."""
+_Extent = _SIZE * 1
+"""OpenCL's form of a number of work-items."""
 
 _ERRORS = {
     -1: "DEVICE_NOT_FOUND DEVICE_NOT_AVAILABLE COMPILER_NOT_AVAILABLE MEM_OBJECT_ALLOCATION_FAILURE "
@@ -85,8 +86,21 @@ _ERRORS = {
 _NAMES = {first - n: name for first, names in _ERRORS.items() for n, name in enumerate(names.split())}
 
 
-class Error(Exception):
+_LOST = ("DEVICE_NOT_AVAILABLE", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE")
+_FULL = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
+"""The errors of a device that is lost, and of one without memory."""
+
+
+class Error(DriverError):
     """What one of OpenCL's functions failed with: its name and the error's."""
+
+    @property
+    def lost(self) -> bool:
+        return any(name in str(self) for name in _LOST)
+
+    @property
+    def full(self) -> bool:
+        return any(name in str(self) for name in _FULL)
 
 
 class _Functions:
@@ -318,7 +332,7 @@ class Program(_Object):
 
 
 class Kernel(_Object):
-    """A program's kernel, with arguments of its own."""
+    """A program's kernel, with arguments and a size of its own."""
 
     _release = "clReleaseKernel"
 
@@ -326,6 +340,7 @@ class Kernel(_Object):
         super().__init__(_made("clCreateKernel", program.handle, name.encode()))
         self._program, self._name = program, name
         self._set, self._run = functions().clSetKernelArg, functions().clEnqueueNDRangeKernel
+        self._items = self._local = _Extent(1)
 
     def copy(self) -> Kernel:
         return Kernel(self._program, self._name)
@@ -335,15 +350,19 @@ class Kernel(_Object):
         word = ctypes.c_int64(value if isinstance(value, int) else value.handle)
         _require("clSetKernelArg", self._set(self.handle, number, 8, ctypes.byref(word)))
 
-    def enqueue(self, queue: Queue, items: Any, local: Any) -> None:
-        """So many work-items (an `Extent`), in groups of `local`."""
-        status = self._run(queue.handle, self.handle, 1, None, items, local, 0, None, None)
+    def set_size(self, items: int, local: int) -> None:
+        """How many work-items a launch has, in groups of `local`."""
+        self._items, self._local = _Extent(items), _Extent(local)
+
+    def enqueue(self, queue: Queue) -> None:
+        status = self._run(queue.handle, self.handle, 1, None, self._items, self._local, 0, None, None)
         if status:
             _require("clEnqueueNDRangeKernel", status)
 
-    def timed(self, queue: Queue, items: Any, local: Any) -> Event:
-        """As `enqueue`; gives the event."""
+    def seconds(self, queue: Queue) -> float:
+        """What a launch takes by the device's clock; the queue is a timed one."""
         event = _HANDLE()
-        given = queue.handle, self.handle, 1, None, items, local, 0, None, ctypes.byref(event)
-        call("clEnqueueNDRangeKernel", *given)
-        return Event(event.value or 0)
+        given = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
+        call("clEnqueueNDRangeKernel", queue.handle, *given)
+        start, end = Event(event.value or 0).span()
+        return (end - start) / 1e9

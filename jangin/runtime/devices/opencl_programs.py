@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from threading import Lock, Thread
-from typing import Any
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
@@ -103,7 +102,7 @@ def load_program(device: Found, built: Built, *, same: bool) -> Program:
     return build_program(device, built.source)
 
 
-def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
+def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Product:
     """The kernel of a program. Raises LoadError."""
     if built.product:
         rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
@@ -113,13 +112,6 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Any:
         return Kernel(program, built.kernel)
     except Error as error:
         raise LoadError(f"{device} has no kernel {built.kernel} in its program: {error}") from error
-
-
-def copy_of(kernel: Any) -> Any:
-    """Another of the same kernel, with arguments of its own."""
-    if isinstance(kernel, Product):
-        return Product(kernel.sgemm, kernel.rest and copy_of(kernel.rest))
-    return kernel.copy()
 
 
 def build_program(device: Found, source: bytes) -> Program:
