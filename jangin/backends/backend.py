@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
@@ -46,7 +46,8 @@ class Backend(Protocol):
         """Those that make its kernels, the most special first; every workload must fit one."""
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        """Graph passes that run after the compiler's own, in order."""
+        """All graph passes for a target, in order: those of `passes.table` that pay on its machine, and the
+        back end's own."""
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         """A kernel's code: an object file, or a text as UTF-8. Called on several threads, and in processes
@@ -73,6 +74,6 @@ BACKENDS = {"llvm": "jangin.backends.llvm.backend", "opencl": "jangin.backends.o
 def backend_of(target: Target) -> Backend:
     """The back end that a target names, or brings along."""
     if not isinstance(target.backend, str):
-        return target.backend
+        return cast("Backend", target.backend)
     found: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND
     return found

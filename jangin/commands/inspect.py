@@ -42,7 +42,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_plan
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
-from jangin.passes.table import GRAPH_PASSES, Pass
+from jangin.passes.table import Pass
 from jangin.passes.work import flops
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import checked, read_artifact
@@ -56,7 +56,6 @@ from jangin.templates.scheduled import Scheduled
 
 SCHEDULE = ("naive", "steps", "loop")
 """What is shown of any kernel; back ends add the forms of their code."""
-AFTER = ("import", "lower", *(p.name for p in GRAPH_PASSES), "plan")
 SHOWN = 400
 """Characters of what a model says of itself, an entry."""
 Kernels = dict[str, tuple[Node, Scheduled]]
@@ -90,13 +89,14 @@ def inspect(
     if minimal is not None:
         minimize(model, settings, minimal, shapes, target)
         return
-    if after and after not in AFTER:
-        raise ValueError(f"no pass is called {after!r}; there are {', '.join(AFTER)}")
     source = settings.source(model)
     options = Options(
         resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked,
         bf16=settings.bf16,
     )  # fmt: skip
+    known = ("import", "lower", *(p.name for p in backend_of(options.target).passes(options.target)), "plan")
+    if after and after not in known:
+        raise ValueError(f"no pass is called {after!r}; there are {', '.join(known)}")
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")

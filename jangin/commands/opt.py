@@ -19,7 +19,7 @@ from jangin.ir.loop import For, Func, Store, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.ir.verify import verify_func, verify_graph
-from jangin.passes.table import GRAPH_PASSES, anywhere
+from jangin.passes.table import anywhere
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.steps import PRIMITIVES
 from jangin.targets import Target, resolve
@@ -47,7 +47,7 @@ def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> st
         raise ValueError(f"a graph has no {emit}: --emit {emit} is for loop nests")
     graph = parse_graph(text)
     verify_graph(graph)
-    known = {"lower": anywhere(_lowered), **{p.name: p.run for p in GRAPH_PASSES}}
+    known = {"lower": anywhere(_lowered), **{p.name: p.run for p in backend_of(target).passes(target)}}
     for name in passes:
         if name not in known:
             raise ValueError(f"no graph pass is called {name!r}; there are {', '.join(known)}")

@@ -55,7 +55,6 @@ from jangin.passes.views import (
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
 from jangin.runtime.threads import default_threads
-from jangin.targets.gpu import GpuTarget
 from jangin.templates.choose import Match, candidates, choose, opaque
 from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
@@ -472,7 +471,7 @@ def _vanishes(count: Expr, size: Expr) -> bool:
 
 
 def _scratch(kernel: Scheduled, options: Options) -> Expr:
-    return scratch_bytes(kernel.func, groups=isinstance(options.target, GpuTarget))
+    return scratch_bytes(kernel.func, groups=options.target.groups)
 
 
 def _launch(
@@ -494,7 +493,7 @@ def _launch(
 
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     ours = func if kernel.call is None or kernel.call.rest is None else kernel.call.rest
-    local = (threads(ours),) if isinstance(options.target, GpuTarget) and grouped(ours) else ()
+    local = (threads(ours),) if options.target.groups and grouped(ours) else ()
     alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),

@@ -35,7 +35,7 @@ from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
-from jangin.passes.table import GRAPH_PASSES, Pass
+from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -210,7 +210,7 @@ def lowered(
     imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
 ) -> Graph:
     """An imported model in core operators."""
-    _tell(progress, 0, len(GRAPH_PASSES) + 1, "lower")
+    _tell(progress, 0, len(graph_passes(options)) + 1, "lower")
     target, figures = options.target, options.target.recurrence
     width = min(figures.vector_bytes, target.vector_bytes)
     tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(target))
@@ -326,9 +326,9 @@ def optimize(
 
 
 def graph_passes(options: Options) -> list[Pass]:
-    """The passes of a compilation after `lower`, in order: the compiler's own, then the back end's."""
-    own = backend_of(options.target).passes(options.target)
-    return [p for p in (*GRAPH_PASSES, *own) if not p.optional or getattr(options, p.name)]
+    """The passes of a compilation after `lower`, in order: those of the back end that its options allow."""
+    passes = backend_of(options.target).passes(options.target)
+    return [p for p in passes if not p.optional or getattr(options, p.name)]
 
 
 def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:

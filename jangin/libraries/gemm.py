@@ -19,7 +19,6 @@ from jangin.ir.loop import Func
 from jangin.ir.simplify import Ranges
 from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.schedule.normalize import simplify_func
-from jangin.targets.gpu import GpuTarget
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize
 from jangin.templates.contraction import roles
 from jangin.templates.cost import launch
@@ -174,7 +173,7 @@ class Clblast(Gemm):
         rest = self.rest()
         if rest is None:
             return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, None), 1.0)
-        if isinstance(rest.target, GpuTarget):
+        if rest.target.groups:
             template = Elements(rest)
             func = template.schedule(min(template.space(), key=template.estimate)).func
         else:

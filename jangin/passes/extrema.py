@@ -19,7 +19,6 @@ from jangin.ops.editor import Editor, kernel_node
 from jangin.passes.chains import merge
 from jangin.passes.reductions import TASKS
 from jangin.passes.stages import is_opaque, stages
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates.choose import candidates
 from jangin.templates.template import Workload, expected
@@ -47,9 +46,7 @@ class _Extremum:
 
 
 def extrema(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels of several results. Not on graphics processors."""
-    if isinstance(target, GpuTarget):
-        return graph
+    """The fused graph with such kernels of several results."""
     makers = graph.producers()
     found = [e for n in graph.nodes if (e := _extremum(n, graph, makers, target)) is not None]
     return _Extrema(graph, target, makers).run(found) if found else graph

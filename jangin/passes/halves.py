@@ -18,7 +18,6 @@ from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.graph import Array, Graph, Node, Value, static_shape
 from jangin.ops.editor import kernel_node
 from jangin.passes.stages import is_opaque, stages
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates import contraction
 from jangin.templates.template import Workload
@@ -60,7 +59,7 @@ def half_of(array: Array, target: Target) -> DType | None:
 def widens(target: Target, dtype: DType) -> bool:
     """Whether a target widens numbers of 16 bits by an instruction or two."""
     row = target.row("widen", dtype)
-    return dtype is BF16 or isinstance(target, GpuTarget) or (row is not None and bool(row.llvm))
+    return dtype is BF16 or target.groups or (row is not None and bool(row.llvm))
 
 
 def _holds(dtype: DType, array: Array) -> bool:
@@ -80,7 +79,7 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
     x, w = product.inputs
     if w != name or x == name or body.dtype(x) is not F32 or body.dtype(product.outputs[0]) is not F32:
         return False
-    if isinstance(target, GpuTarget):  # whose panels are copied as they are
+    if target.groups:  # whose panels are copied as they are
         rows = static_shape(body.shape(product.outputs[0])[:-1])
         return isinstance(product.attrs, MatMul) and rows is not None and math.prod(rows) == 1
     parts, inputs, _ = stages(kernel)

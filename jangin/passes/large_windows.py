@@ -26,7 +26,6 @@ from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
 from jangin.passes.padding import padding
 from jangin.passes.stages import finishing, is_opaque, stages
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 
 FEWEST_TAPS = 49
@@ -37,8 +36,8 @@ MOST_PIXELS = 14
 
 
 def large_windows(graph: Graph, target: Target) -> Graph:
-    """The fused graph with those convolutions made so: on processors, of whole vectors of channels."""
-    return graph if isinstance(target, GpuTarget) else _LargeWindows(graph, target).run()
+    """The fused graph with those convolutions made so, of whole vectors of channels."""
+    return _LargeWindows(graph, target).run()
 
 
 @dataclass(frozen=True)

@@ -45,13 +45,23 @@ ends alone; of longer windows most would be tested."""
 def layout(graph: Graph, target: Target) -> Graph:
     """The graph with convolutions and pools channels-last where that pays; inputs and outputs stay as they
     are."""
-    if not any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes):
+    if not _is_first(graph):
         return graph
 
     def rewrite(part: Graph, kept: Collection[str]) -> Graph:
         return channels_last(part, target, kept)
 
     return rewrite(graph, in_planes(graph, target, FOLLOW, rewrite))
+
+
+def all_last(graph: Graph, target: Target) -> Graph:
+    """As `layout`, for machines on which channels-last always pays."""
+    return channels_last(graph, target) if _is_first(graph) else graph
+
+
+def _is_first(graph: Graph) -> bool:
+    """Whether a convolution or a pool has its channels before its pixels."""
+    return any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes)
 
 
 def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:

@@ -18,7 +18,6 @@ from jangin.ops.editor import Editor
 from jangin.ops.folding import evaluated
 from jangin.passes.dce import dce
 from jangin.passes.fuse import producer_class
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates.cost import arithmetic
 
@@ -27,10 +26,7 @@ LOOKED_UP = 32.0
 
 
 def lookups(graph: Graph, target: Target) -> Graph:
-    """The graph with tables for such maps, where they take longer. Not for graphics processors, which
-    compute a function sooner than they read memory."""
-    if isinstance(target, GpuTarget):
-        return graph
+    """The graph with tables for such maps, where they take longer."""
     return _Lookups(graph).run()
 
 

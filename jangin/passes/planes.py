@@ -10,7 +10,6 @@ from jangin.ir.expr import Buffer
 from jangin.ir.graph import Graph, Node
 from jangin.ops.core import core_op
 from jangin.passes.stages import simplified
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates import planes
 from jangin.templates.choose import candidates
@@ -27,8 +26,6 @@ def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Re
     """The names of those nodes. `follow`: operators that take over their operands' order; `rewrite`: the
     graph with channels last, but for named nodes."""
     kept: set[str] = set()
-    if isinstance(target, GpuTarget):
-        return kept
     for nodes in _parts(graph, follow):
         windows = [n for n in nodes if isinstance(n.attrs, (Conv, Pool))]
         if any(isinstance(n.attrs, Conv) and n.attrs.dot for n in windows):  # pairs are of channels

@@ -10,7 +10,6 @@ from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
 from jangin.passes.chains import merge
 from jangin.passes.stages import stages
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 
 MOST = 8
@@ -18,9 +17,7 @@ MOST = 8
 
 
 def scalars(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels merged. Not on graphics processors."""
-    if isinstance(target, GpuTarget):
-        return graph
+    """The fused graph with such kernels merged."""
     users, groups = graph.consumers(), list[list[Node]]()
     unread: dict[str, list[Node]] = {}  # the groups of which nothing else has read anything yet, by result
     for node in graph.nodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass
@@ -18,7 +18,7 @@ from jangin.passes.halves import halves
 from jangin.passes.in_place import in_place
 from jangin.passes.integers import integers
 from jangin.passes.large_windows import large_windows
-from jangin.passes.layout import layout
+from jangin.passes.layout import all_last, layout
 from jangin.passes.lookups import lookups
 from jangin.passes.reductions import reductions
 from jangin.passes.scalars import scalars
@@ -71,5 +71,14 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("scalars", scalars),
     Pass("in_place", anywhere(in_place)),
 )
-"""The passes of every machine, which follow `lower`. After `fuse` every node is a kernel or a reshape, and
+"""The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape, and
 after `in_place` perhaps a concatenation or a slice that moves nothing."""
+
+_LEFT_OUT = frozenset({"lookups", "large_windows", "extrema", "scalars"})
+"""Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Large windows'
+rows in a cache, and several results of one kernel, have no templates for work-groups."""
+_REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}
+"""Templates for work-groups have no planes, so that nothing is weighed against copies."""
+
+GPU_PASSES: Sequence[Pass] = tuple(_REPLACED.get(p.name, p) for p in GRAPH_PASSES if p.name not in _LEFT_OUT)
+"""The passes for machines whose kernels are for work-groups."""

@@ -51,7 +51,6 @@ from jangin.passes.stages import finishing, is_opaque, stages
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.winograd_transform import F2, F4, Transform, exact_of
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 
 RANGE = 2.0**-6, 2.0**15
@@ -177,7 +176,7 @@ class _Winograd(Editor):
 
     def kept(self, m: Match) -> DType:
         """The type of transformed weights. Devices with work-groups copy panels as they are."""
-        small = m.halves and widens(self.target, F16) and not isinstance(self.target, GpuTarget)
+        small = m.halves and widens(self.target, F16) and not self.target.groups
         return F16 if small else m.dtype
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:

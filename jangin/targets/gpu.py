@@ -34,6 +34,10 @@ class GpuTarget(Target):
     startup: float = 5e-6
 
     @property
+    def groups(self) -> bool:
+        return True
+
+    @property
     def side_by_side(self) -> int:
         """Work-items that compute at one time."""
         return self.units * self.width

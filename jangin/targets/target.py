@@ -14,7 +14,6 @@ from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFig
 from jangin.targets.rows import Row
 
 if TYPE_CHECKING:
-    from jangin.backends.backend import Backend
     from jangin.runtime.device import Device
 
 
@@ -25,7 +24,8 @@ class Target:
     bytes a core may count on.
 
     `backend` makes its code and `device` runs it: names in `backends.backend.BACKENDS` and
-    `runtime.device.DEVICES`, or, from outside the package, the objects themselves.
+    `runtime.device.DEVICES`, or, from outside the package, the objects themselves. A target doesn't
+    know a back end's type, as back ends know targets.
 
     `word_bits`: of a general register; indices that are known to be small are computed in so many.
     `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
@@ -84,7 +84,7 @@ class Target:
     l2_rate: float = 24.0
     l3_rate: float = 10.0
     memory_rate: float = 4.0
-    backend: str | Backend = "llvm"
+    backend: str | object = "llvm"
     device: str | Device = "cpu"
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
     fusion: FusionFigures = field(default_factory=FusionFigures)
@@ -95,6 +95,11 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"
+
+    @property
+    def groups(self) -> bool:
+        """Whether kernels are for work-groups, as `targets.gpu` makes targets."""
+        return False
 
     @property
     def each(self) -> Sequence[Target]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from jangin.ir.expr import Const
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.ir.traversal import loads
-from jangin.targets.gpu import GpuTarget
 from jangin.templates import (
     attention,
     contraction,
@@ -88,7 +87,7 @@ LANES = 8
 def opaque(func: Func, workload: Workload) -> Scheduled:
     """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks. One
     of several nests, with stages between them (the workload's), is a convolution by Winograd's method."""
-    if isinstance(workload.target, GpuTarget):
+    if workload.target.groups:
         return nests.schedule(func, workload)
     if workload.stages:
         return winograd.schedule(func, workload)

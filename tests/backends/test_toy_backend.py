@@ -21,7 +21,7 @@ from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.text import print_func
-from jangin.passes.table import Pass
+from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.layout import Layout
@@ -47,7 +47,7 @@ class ToyBackend:
         return {"rows": rows.match}
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        return [Pass("look", look)]
+        return [*GRAPH_PASSES, Pass("look", look)]
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         return print_func(kernel.func).encode()

@@ -17,8 +17,9 @@ from small import Cli
 import jangin
 from jangin import llvm
 from jangin.commands.common import share
-from jangin.commands.inspect import AFTER, SCHEDULE
+from jangin.commands.inspect import SCHEDULE
 from jangin.ir.parse import parse_func, parse_plan
+from jangin.passes.table import GRAPH_PASSES
 from jangin.version import __version__
 
 IMAGE = np.random.default_rng(1).random((1, 3, 8, 8), np.float32)
@@ -108,7 +109,7 @@ def test_inspect_shows_names_with_brackets(cli: Cli, model: Path, tmp_path: Path
     assert "layer[0]" in cli("inspect", path, "--shape", "batch=1").out
 
 
-@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("name", ["import", "lower", *(p.name for p in GRAPH_PASSES), "plan"])
 def test_inspect_after_each_pass(cli: Cli, model: Path, name: str) -> None:
     done = cli("inspect", model, "--after", name)
     assert done.status == 0, done.err

@@ -25,7 +25,6 @@ from jangin.passes.fuse import fuse
 from jangin.passes.reductions import reductions
 from jangin.passes.scalars import scalars
 from jangin.passes.stages import stages
-from jangin.targets.gpu import gpu_target
 
 N = Var("n")
 WIDE = 200
@@ -209,11 +208,3 @@ def test_of_other_shapes_each_is_kept() -> None:
     low, high = b.reduce("min", x, (0, 1)), b.reduce("max", x, (0, 1), True)
     span = b.map(lambda a, c: c - a, low, high)
     check(named(b, low, span, b.map(lambda a, s: a * s, low, span)))
-
-
-def test_kernels_of_work_groups_have_one_result() -> None:
-    b = builder()
-    y = b.normalize(given(b, 2, N, WIDE), (2,), 1e-5)
-    groups = gpu_target(TARGET, units=4, group=256, shared=16 << 10)
-    fused = fuse(named(b, *dynamic_quantize(b, y)), groups)
-    assert scalars(extrema(fused, groups), groups) is fused

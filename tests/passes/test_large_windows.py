@@ -24,7 +24,6 @@ from jangin.passes.layout import channels_last
 from jangin.passes.simplify import simplify
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
-from jangin.targets.gpu import gpu_target
 
 HOST = resolve()
 TOLERANCE = 2e-6
@@ -148,10 +147,3 @@ def test_what_stays_slides_in_registers(channels: int, stride: int) -> None:
     assert any(launch.template.startswith("window") for launch in exe.plan.launches)
     given = np.random.default_rng(2).standard_normal((2, 8, 11, 10)).astype(np.float32)
     close(exe(given), run_graph(graph, {"x": given})["y0"])
-
-
-def test_devices_with_work_groups_keep_them() -> None:
-    t = Net()
-    graph = fused(t.done(conv(t, t.input("x", 1, 16, 9, 9))))
-    assert large_windows(graph, gpu_target(TARGET, units=4)) is graph
-    assert large_windows(graph, TARGET) is not graph

@@ -21,7 +21,6 @@ from jangin.passes.lookups import lookups
 from jangin.passes.simplify import simplify
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
-from jangin.targets.gpu import gpu_target
 from jangin.targets.x86 import V3
 
 
@@ -107,12 +106,6 @@ def test_an_inner_result_that_is_read_elsewhere_has_a_table_too() -> None:
     assert len(gathers(made)) == 2 and not any(isinstance(n.attrs, Map) for n in made.nodes)
     for name, want in run_graph(graph, arrays).items():
         np.testing.assert_array_equal(run_graph(made, arrays)[name], want)
-
-
-def test_graphics_processors_compute() -> None:
-    b = Builder("net", {})
-    graph = b.graph([gelu(b, b.input("x", U8, (const(9),)))], ["out"])
-    assert lookups(graph, gpu_target(V3)) is graph
 
 
 def test_several_readers_of_bytes_make_floats_themselves() -> None:

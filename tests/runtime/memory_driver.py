@@ -32,12 +32,12 @@ from jangin.ir.parse import parse_func
 from jangin.ir.plan import Plan
 from jangin.ir.reader import ParseError
 from jangin.ir.text import print_func
-from jangin.passes.table import Pass
+from jangin.passes.table import GPU_PASSES, GRAPH_PASSES, Pass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.queued import QueuedDevice
 from jangin.targets import NAMED, Target
-from jangin.targets.gpu import GpuTarget, gpu_target
+from jangin.targets.gpu import gpu_target
 from jangin.templates.choose import TEMPLATES, Match
 from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 
@@ -311,10 +311,10 @@ class MemoryBackend:
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({})
 
     def templates(self, target: Target) -> Mapping[str, Match]:
-        return GPU_TEMPLATES if isinstance(target, GpuTarget) else TEMPLATES
+        return GPU_TEMPLATES if target.groups else TEMPLATES
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        return ()
+        return GPU_PASSES if target.groups else GRAPH_PASSES
 
     def code(self, kernel: Made, target: Target, written: Callable[[], object]) -> bytes:
         return print_func(replace(kernel.func, name=kernel.function or kernel.func.name)).encode()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jangin.compiler import pipeline
+from jangin.backends.llvm.backend import LLVM
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
 from jangin.compiler.options import Options
@@ -26,6 +26,7 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dynamic_quantize, integer_matmul
 from jangin.ops.values import Tensor
+from jangin.passes.table import GRAPH_PASSES
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.templates.choose import choose
@@ -120,9 +121,8 @@ def test_no_kernel_reads_a_normalization_for_its_range(l2: int, kernels: int) ->
 def test_the_same_bits_as_apart(rows: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, x = network(), numbers(rows)
     joined = plan(graph)
-    monkeypatch.setattr(
-        pipeline, "GRAPH_PASSES", [p for p in pipeline.GRAPH_PASSES if p.name not in ("extrema", "scalars")]
-    )
+    passes = [p for p in GRAPH_PASSES if p.name not in ("extrema", "scalars")]
+    monkeypatch.setattr(LLVM, "passes", lambda *_: passes)
     apart = plan(graph)
     assert len(joined.launches) < len(apart.launches)
     got, want = (Executable(build(p, resolve()), threads).run(x)["y"] for p in (joined, apart))

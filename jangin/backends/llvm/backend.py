@@ -39,7 +39,9 @@ class LLVM:
         return TEMPLATES
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        return ()
+        from jangin.passes.table import GRAPH_PASSES
+
+        return GRAPH_PASSES
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         from jangin.backends.llvm.code import code

@@ -18,12 +18,11 @@ from jangin.backends.opencl.types import require_types
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
-from jangin.passes.table import Pass
+from jangin.passes.table import GPU_PASSES, GRAPH_PASSES, Pass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import packed
 from jangin.runtime.devices.opencl_devices import of_target
 from jangin.runtime.devices.opencl_programs import Built, build_program, load_kernel
-from jangin.targets.gpu import GpuTarget
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES, Match
 from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
@@ -34,7 +33,7 @@ GROUPED = GroupedOpenCL()
 
 def source(func: Func, target: Target) -> str:
     """A kernel as a program of its own."""
-    return emit_kernels([func], target, GROUPED if isinstance(target, GpuTarget) else DIALECT)
+    return emit_kernels([func], target, GROUPED if target.groups else DIALECT)
 
 
 class OpenCLBackend:
@@ -46,10 +45,10 @@ class OpenCLBackend:
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType({"opencl": source})
 
     def templates(self, target: Target) -> Mapping[str, Match]:
-        return GPU_TEMPLATES if isinstance(target, GpuTarget) else TEMPLATES
+        return GPU_TEMPLATES if target.groups else TEMPLATES
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        return [Pass("types", require_types)]
+        return [*(GPU_PASSES if target.groups else GRAPH_PASSES), Pass("types", require_types)]
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
         product, ours = b"", kernel.func
