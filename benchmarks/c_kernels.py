@@ -23,13 +23,13 @@ import numpy as np
 
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_artifact
 from jangin.ir.dtype import BOOL
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
 from jangin.ir.kernel import scratch_bytes, tasks
 from jangin.ir.loop import Func
+from jangin.options import Options
 from jangin.runtime.elf import Image
 from jangin.runtime.functions import KERNEL
 from jangin.targets import Target, resolve

@@ -37,6 +37,7 @@ from rich.progress import (
 
 from jangin import bench
 from jangin.bench.report import machine
+from jangin.options import Options
 
 OTHERS = "\n## Cold compilation\n", "\n<!-- "
 """Where what other scripts found may begin there, which is kept."""
@@ -69,7 +70,7 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
         args.rounds,
         args.seconds,
         dict(model.sizes),
-        target=args.target,
+        compiling=Options(args.target),
         files={**files, **dict.fromkeys(before, CATALOGUE[name].path)},
         pythons={"inductor": args.inductor},
         tune=args.tune,
@@ -77,7 +78,6 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
 
 
 def operations(model: Model) -> int:
-    from jangin.compiler.options import Options
     from jangin.compiler.pipeline import import_model
     from jangin.passes.work import flops
     from jangin.targets import resolve

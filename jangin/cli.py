@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jangin.commands.common import Settings, alarm, parse_limits, terminal
-from jangin.ir.limits import choose
+from jangin.options import ABOUT, Common, Options
 from jangin.pictures import PIXELS
 from jangin.version import __version__
 
@@ -28,17 +31,19 @@ Model = Annotated[
 Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models' files or folders.")]
 Shapes = Annotated[
     list[str] | None,
-    typer.Option("--shape", metavar="NAME=SIZE", help="batch=1, seq=1..512 (a range), image=1x3x224x224."),
+    typer.Option(
+        ABOUT["shapes"].flag,
+        metavar="NAME=SIZE",
+        help="batch=1, seq=1..512 (a range), image=1x3x224x224.",
+    ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(envvar="JANGIN_THREADS", min=1, help="Threads (default: what the process may use)."),
+    typer.Option(ABOUT["threads"].flag, envvar="JANGIN_THREADS", min=1, help=ABOUT["threads"].help),
 ]
 TargetName = Annotated[
     str | None,
-    typer.Option(
-        "--target", help="cpu (this machine) or e.g. x86-64-v3 (default: JANGIN_TARGET, or else cpu)."
-    ),
+    typer.Option(ABOUT["asked"].flag, help=ABOUT["asked"].help),
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -69,43 +74,49 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+BEFORE = [name for name in Common.__annotations__ if ABOUT[name].flag]
+"""The options that stand before the command. Those of one model's compilation stand after it."""
+KINDS = {"bool": bool, "str": str}
+"""What an option's value is on the command line, by its type: a path, unless it is here or in `READ`."""
+READ: Mapping[str, Callable[[str], Any]] = {"limits": parse_limits}
+"""What makes a value of an option's text."""
+
+
 def options(
     context: typer.Context,
-    cache_dir: Annotated[
-        Path | None, typer.Option(help="Where compiled models are kept (default: JANGIN_CACHE_DIR).")
-    ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", envvar="JANGIN_NO_CACHE", help="Keep and reuse nothing.")
     ] = False,
-    no_winograd: Annotated[
-        bool, typer.Option("--no-winograd", help="Convolutions as they are written, for less rounding.")
-    ] = False,
-    no_bf16: Annotated[
-        bool, typer.Option("--no-bf16", help="Products of bfloat16 and float16 in float32, as exact as that.")
-    ] = False,
-    libraries: Annotated[
-        str, typer.Option(help="Kernels of other makers: never, auto, openblas, onednn or clblast.")
-    ] = "never",
-    unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Runs take an index out of range for the nearest in range.")
-    ] = False,
-    weights: Annotated[
-        Path | None, typer.Option(help="A Caffe or Darknet model's weights, if they lie elsewhere.")
-    ] = None,
-    limits: Annotated[
-        str, typer.Option(help="What compiling may take, such as seconds=60,memory=2G,nodes=100000.")
-    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
     ] = False,
+    **given: Any,
 ) -> None:
-    choose(parse_limits(limits))
-    cache = False if no_cache else cache_dir or True
-    context.obj = Settings(cache, not no_winograd, verbose, libraries, unchecked, weights, not no_bf16)
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    told |= {name: read(told[name]) for name, read in READ.items() if name in told}
+    context.obj = Settings(verbose, **{**told, **({"cache": False} if no_cache else {})})
+
+
+def _parameter(name: str) -> Parameter:
+    """The parameter of an option's flag, for typer."""
+    kind = str if name in READ else KINDS.get(Options.__annotations__[name], Path)
+    flag = typer.Option(ABOUT[name].flag, help=ABOUT[name].help, show_default=False)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag])
+
+
+def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """A function whose `**given` typer takes for the flags of `BEFORE`."""
+    *own, _ = signature(command, eval_str=True).parameters.values()
+    shown = Signature([*own, *map(_parameter, BEFORE)])
+    command.__signature__ = shown  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in shown.parameters.values()}
+    return command
+
+
+app.callback()(_with_flags(options))
 
 
 @app.command()
@@ -141,7 +152,10 @@ def compile_command(
         str, typer.Option(help="jgn (a file for jangin.load), or without Jangin: object, shared or c.")
     ] = "jgn",
     name: Annotated[str, typer.Option(help="With --emit: what names in C begin with.")] = "",
-    weights: Annotated[str, typer.Option(help="With --emit: inside, or in a file beside.")] = "inside",
+    constants: Annotated[
+        str, typer.Option(help="With --emit: weights lie inside the code, or in a file beside it.")
+    ] = "inside",
+    weights: Annotated[str, typer.Option(hidden=True)] = "",
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -169,8 +183,11 @@ def compile_command(
 
         if timings or sign is not None or encrypt is not None:
             raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
+        if weights:
+            warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
-            model, context.obj, output, shape or [], target, emit, name, weights, force, kv_cache, activations
+            model, context.obj, output, shape or [], target, emit, name, weights or constants, force,
+            kv_cache, activations,
         )  # fmt: skip
         return
     from jangin.commands.run import compile_file

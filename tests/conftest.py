@@ -22,11 +22,11 @@ from guarded import Memory, watched
 import jangin
 from jangin.backends.llvm import code, objects
 from jangin.compiler import build, pipeline, request
-from jangin.compiler.options import Options
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
+from jangin.options import Options
 
 pytest_runtest_setup = repeatable.pytest_runtest_setup
 pytest_runtest_makereport = repeatable.pytest_runtest_makereport

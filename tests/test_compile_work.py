@@ -18,10 +18,10 @@ from onnx import helper, numpy_helper
 import jangin
 from jangin.backends.llvm.backend import LLVM
 from jangin.backends.llvm.module import emit_kernel
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.compiler.source import Source
 from jangin.ir.graph import Graph
+from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES, Pass
 from jangin.targets import Target, resolve
 

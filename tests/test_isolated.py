@@ -196,7 +196,7 @@ def test_an_exception_that_cannot_be_sent_is_told() -> None:
 def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
     onnx.save(layers(9), tmp_path / "model.onnx")
     code = (
-        "import sys; from pathlib import Path; from jangin.compiler.options import Options;"
+        "import sys; from pathlib import Path; from jangin.options import Options;"
         "from jangin.compiler.build import start_workers; from jangin.targets import resolve;"
         "workers = start_workers(resolve('x86-64-v2'));"
         "from jangin.compiler.pipeline import build_artifact; folder = Path(sys.argv[1]);"

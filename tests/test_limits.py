@@ -21,10 +21,10 @@ from onnx import TensorProto, helper, numpy_helper
 import jangin
 from jangin import Limits
 from jangin.commands.common import parse_limits
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes
 from jangin.ir import limits
 from jangin.ir.graph import CompileError
+from jangin.options import Options
 from jangin.targets import resolve
 
 LATE = 30.0

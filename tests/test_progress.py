@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 
 from jangin.commands.common import share
 from jangin.compiler.kernels import PRODUCT_SECONDS, STAGES_SECONDS, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_artifact, import_model
+from jangin.options import Options
 from jangin.targets import resolve
 
 OPTIONS = Options(resolve("x86-64-v3"))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,9 +19,9 @@ from onnx import helper, numpy_helper
 import jangin
 from jangin.backends.llvm.backend import LLVM
 from jangin.compiler import kernels, shared
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_artifact, import_model
 from jangin.compiler.shared import Made, SharedKernels, parse_kernel, print_kernel
+from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.targets import resolve
 
@@ -149,7 +148,7 @@ def test_what_else_decides_what_a_kernel_becomes(
         return [job() for job in jobs]
 
     for choices in ({}, {text: candidate}, {text: other}):
-        kernels.schedule_kernels(graph, replace(options, choices=choices), note)
+        kernels.schedule_kernels(graph, options.but(choices=choices), note)
     assert len(identities) == 3, "a tuned kernel is another than the untuned one"
     monkeypatch.setattr(shared, "source_digest", lambda: "another compiler")
     assert made_by(count, lambda: build(tmp_path, network(4))) == (2, 2)

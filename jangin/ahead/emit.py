@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from jangin.ahead.cmake import cmake_lists
 from jangin.ahead.header import example, header
@@ -14,25 +15,23 @@ from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
 from jangin.ahead.source import compiled_bytes, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
-from jangin.compiler.options import Extensions, Options
 from jangin.compiler.pipeline import cases, loaded, lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.format import Paired
 from jangin.ir.graph import CompileError, Graph
-from jangin.ir.limits import Limits, within
+from jangin.ir.limits import within
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
+from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
-from jangin.targets import Target, origin, resolve
-from jangin.tune.store import Store
+from jangin.targets import Target, origin
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Progress
-    from jangin.custom import CustomOperator
-    from jangin.frontends.format import Format, ModelSource
+    from jangin.frontends.format import ModelSource
 
 KINDS = ("object", "shared", "c")
-WEIGHTS = ("inside", "beside")
+CONSTANTS = ("inside", "beside")
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Emitted:
         write_files(Path(folder), self.files, force=force)
 
 
+@takes(Common)
 def emit(
     model: ModelSource,
     kind: str = "object",
@@ -63,57 +63,60 @@ def emit(
     shapes: Mapping[str, Any] | None = None,
     *,
     name: str = "",
-    weights: str = "inside",
-    winograd: bool = True,
-    unchecked: bool = False,
-    bf16: bool = True,
-    operators: Sequence[CustomOperator] = (),
-    formats: Sequence[Format] = (),
-    cache: bool | str | Path = True,
+    constants: str = "inside",
     progress: Progress | None = None,
-    limits: Limits | None = None,
+    **given: Unpack[Common],
 ) -> Emitted:
     """Compile a model ahead of time, to code with a C API that needs nothing of Jangin; `save` writes it.
 
     `kind`: "object" (a relocatable object file), "shared" (a shared library, linked by what is here) or "c"
     (C11 with GNU's vector types). `name`: what all names in C begin with, by default the model's;
-    `weights`: "inside" the code, or in a file "beside" it that the program maps; `cache`: where what tuning
-    found for one thread is kept. The rest: as for `jangin.build`.
+    `constants`: the weights lie "inside" the code, or in a file "beside" it that the program maps. Tuning's
+    results are those for one thread. The rest: as for `jangin.build`.
     Raises CompileError that names the node for a model that runs in steps, ValueError for an unknown target
-    or kind, LinkError where nothing here can link."""
+    or kind, or if a library is to be called, LinkError where nothing here can link."""
+    if given.get("weights") in CONSTANTS:
+        constants = str(given.pop("weights"))
+        warnings.warn(f"weights={constants!r} is called constants= now", DeprecationWarning, stacklevel=3)
+    return emit_by(Options(target, shapes, 1, **given), model, kind, name, constants, progress)
+
+
+def emit_by(
+    options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
+) -> Emitted:
+    """`emit`, with the options in one record."""
     if kind not in KINDS:
         raise ValueError(
             f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}, and jgn, which build makes"
         )
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights={weights!r} is unknown; known: {', '.join(WEIGHTS)}")
-    found = resolve(target).of_c if kind == "c" else resolve(target).emitted
+    if constants not in CONSTANTS:
+        raise ValueError(f"constants={constants!r} is unknown; known: {', '.join(CONSTANTS)}")
+    if options.libraries != "never":
+        raise ValueError(f"libraries={options.libraries!r}: what is emitted as {kind} calls no other library")
+    found = options.target.of_c if kind == "c" else options.target.emitted
     if kind not in found.outputs:
         raise ValueError(
-            f"no {kind!r} is made for {found.name}{origin(target)}: {', '.join(found.outputs)} can be"
+            f"no {kind!r} is made for {found.name}{origin(options.asked)}: {', '.join(found.outputs)} can be"
         )
-    options = Options(found, dict(shapes or {}), winograd, unchecked=unchecked, bf16=bf16)
-    if cache is not False:
-        options = with_winners(options, 1, Store(None if cache is True else cache))
-    own = Extensions(operators, formats, None)
-    with within(limits):
-        plans = [*_plans(model, options, own, progress)]
+    options = with_winners(options.but(target=found), 1)
+    with within(options.limits):
+        plans = [*_plans(model, options, progress)]
     title = plans[0][0].name or "model"
     path = model.structure if isinstance(model, Paired) else model
     if isinstance(path, (str, Path)):
         title = Path(path).stem
     prefix = identifier(name or title)
-    made = Model.of(title, prefix, found, plans, beside=weights == "beside" or "wasm" in found.triple)
+    made = Model.of(title, prefix, found, plans, beside=constants == "beside" or "wasm" in found.triple)
     files, code = _files(made, kind)
     ram, at = made.typical_bytes()
     return Emitted(made, files, code, ram, at)
 
 
 def _plans(
-    model: ModelSource, options: Options, own: Extensions, progress: Progress | None
+    model: ModelSource, options: Options, progress: Progress | None
 ) -> Iterator[tuple[Plan, Mapping[str, int]]]:
     """The plans of a model's variants, with the sizes that each alone is for."""
-    for case in cases(loaded(model, options, own), options, progress, own).made:
+    for case in cases(loaded(model, options), options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
         yield lowered_plan(case.graph, options, progress), case.sizes
@@ -163,4 +166,4 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
     return files, code
 
 
-__all__ = ["KINDS", "WEIGHTS", "Emitted", "emit"]
+__all__ = ["CONSTANTS", "KINDS", "Emitted", "emit"]

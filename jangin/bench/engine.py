@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from base64 import b85decode, b85encode
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
+from jangin.options import Options
 
 
 @dataclass(frozen=True)
 class Job:
     """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
-    names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `target`,
-    `winograd`, `tune` (a time, as `jangin tune --budget` takes it; empty: untuned), `libraries`,
-    `unchecked`, `bf16` and `weights` (a file; empty: none, or beside the model) are Jangin's."""
+    names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `compiling`: how
+    Jangin compiles, in a text that `packed` makes."""
 
     engine: str
     threads: int
@@ -22,13 +24,16 @@ class Job:
     inputs: str = ""
     outputs: tuple[str, ...] = ()
     shapes: Mapping[str, int] = field(default_factory=dict)
-    target: str | None = None
-    winograd: bool = True
-    tune: str = ""
-    libraries: str = "never"
-    unchecked: bool = False
-    weights: str = ""
-    bf16: bool = True
+    compiling: str = ""
+
+    @staticmethod
+    def packed(options: Options) -> str:
+        return b85encode(pickle.dumps(options)).decode()
+
+    @property
+    def options(self) -> Options:
+        found: Options = pickle.loads(b85decode(self.compiling))
+        return found
 
     def feeds(self) -> dict[str, Array]:
         import numpy as np

@@ -22,22 +22,11 @@ def make(job: Job) -> Engine:
 
 def _jangin(job: Job) -> Engine:
     import jangin
+    from jangin.compiler.driver import compile_by
 
     feeds = job.feeds()
     start = time.perf_counter()
-    exe = jangin.compile(
-        job.model,
-        job.target,
-        job.threads,
-        dict(job.shapes),
-        winograd=job.winograd,
-        libraries=job.libraries,
-        unchecked=job.unchecked,
-        bf16=job.bf16,
-        cache=False,
-        tune=job.tune or None,
-        weights=job.weights or None,
-    )
+    exe = compile_by(job.options.but(threads=job.threads), job.model)
     seconds = time.perf_counter() - start
     memory = {"compiler": children_bytes()}
     if isinstance(exe, jangin.Executable):
@@ -67,7 +56,7 @@ def _calls(exe: Any, feeds: Mapping[str, Array]) -> Callable[[], Mapping[str, Ar
 
 def _untuned(job: Job) -> Engine:
     """Jangin beside its tuned self."""
-    return _jangin(replace(job, tune=""))
+    return _jangin(replace(job, compiling=Job.packed(job.options.but(tune=None))))
 
 
 def _onnxruntime(job: Job) -> Engine:

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from jangin import options
 from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
+from jangin.ir.limits import within
 from jangin.ir.records import dataclass
 from jangin.runtime.system.usage import busy_seconds, runnable
 
@@ -41,25 +43,18 @@ class Options:
     `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
     compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
     engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `tune`: a time for tuning Jangin, empty for none; `libraries`, `unchecked`, `bf16` and `weights`: see
-    `jangin.compile`."""
+    `compiling`: how Jangin compiles, but for sizes and threads."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15
     seconds: float = 0.2
     shapes: Mapping[str, int] = field(default_factory=dict)
     symbolic: bool = False
-    target: str | None = None
-    winograd: bool = True
     inputs: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0
     files: Mapping[str, Path] = field(default_factory=dict)
     pythons: Mapping[str, str] = field(default_factory=dict)
-    tune: str = ""
-    libraries: str = "never"
-    unchecked: bool = False
-    weights: Path | None = None
-    bf16: bool = True
+    compiling: options.Options = field(default_factory=options.Options)
 
 
 @dataclass(frozen=True)
@@ -197,7 +192,11 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
     from jangin.frontends.format import paired
     from jangin.frontends.table import load
 
-    graph = load(paired(model, options.weights), options.shapes).graph
+    how = options.compiling
+    with within(how.limits):
+        graph = load(paired(model, how.weights), options.shapes, how.formats).graph
+    sizes = {} if options.symbolic else dict(options.shapes)
+    how = how.but(shapes=sizes, threads=threads, cache=False)
     inputs = folder / "inputs.npz"
     np.savez(inputs, **make_inputs(graph, options))  # type: ignore[arg-type]
     return [
@@ -207,14 +206,8 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
             str(options.files.get(engine, model)),
             str(inputs),
             tuple(graph.outputs),
-            {} if options.symbolic else dict(options.shapes),
-            options.target,
-            options.winograd,
-            options.tune,
-            options.libraries,
-            options.unchecked,
-            str(options.weights or ""),
-            options.bf16,
+            sizes,
+            Job.packed(how),
         )
         for engine in ("jangin", *options.peers, "sgemm", "reference")
     ]

@@ -8,30 +8,23 @@ from pathlib import Path
 
 from rich.table import Table
 
-from jangin.ahead.emit import Emitted, emit
-from jangin.commands.common import Settings, check_output, formats_of, parse_shapes, progress, terminal
+from jangin.ahead.emit import Emitted, emit_by
+from jangin.commands.common import Settings, check_output, formats_of, progress, terminal
 
 
 def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
-    name: str, weights: str, force: bool, kept: str, activations: str,
+    name: str, constants: str, force: bool, kept: str, activations: str,
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, say what it takes on the machine, and write its files to a folder.
     `kept`, `activations`: see `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
-    if settings.libraries != "never":
-        raise ValueError(f"--libraries {settings.libraries}: --emit {kind} calls no other library")
     check_output(folder, model)
-    formats = formats_of(model, kept, activations)
+    options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))
     start = time.perf_counter()
     with progress(settings) as tell:
-        made = emit(
-            settings.source(model), kind, target, parse_shapes(shapes), name=name, weights=weights,
-            winograd=settings.winograd, unchecked=settings.unchecked, bf16=settings.bf16, formats=formats,
-            cache=settings.cache,
-            progress=tell,
-        )  # fmt: skip
+        made = emit_by(options, model, kind, name, constants, tell)
     console = terminal()
     console.print(summary(made))
     made.save(folder, force=force)

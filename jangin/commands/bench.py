@@ -27,7 +27,6 @@ from jangin.commands.common import (
     single_plan,
     terminal,
 )
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.files import write_text
@@ -35,7 +34,6 @@ from jangin.ir.graph import Array
 from jangin.passes.work import flops
 from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.threads import default_threads
-from jangin.targets import resolve
 
 
 def bench(
@@ -60,26 +58,14 @@ def bench(
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
     if tune:
         parse_seconds(tune)
-    options = benchmark.Options(
-        (*(["untuned"] if tune else []), *peers),
-        rounds,
-        seconds,
-        fixed_sizes(parse_shapes(shapes)),
-        symbolic,
-        target,
-        settings.winograd,
-        _arrays(inputs),
-        tune=tune,
-        libraries=settings.libraries,
-        unchecked=settings.unchecked,
-        weights=settings.weights,
-        bf16=settings.bf16,
-    )
+    compiling = settings.options(target, tune=tune or None)
+    sizes = fixed_sizes(parse_shapes(shapes))
+    names = (*(["untuned"] if tune else []), *peers)
+    options = benchmark.Options(names, rounds, seconds, sizes, symbolic, _arrays(inputs), compiling=compiling)
     found = []
     console = terminal()
     for model in models:
-        source = settings.source(model)
-        work = flops(import_model(source, Options(resolve(target), dict(options.shapes)), until="fuse")) or 0
+        work = flops(import_model(model, compiling.but(shapes=sizes), until="fuse")) or 0
         for count in _counts(threads):
             found.append(_compare(model, count, options, work))
             for table in benchmark.tables(found[-1:]):
@@ -100,14 +86,14 @@ def layers(
     trace: Path | None,
 ) -> list[Account]:
     """Account for each model's time kernel by kernel, at each thread count; print and keep the figures."""
-    bound = parse_shapes(shapes)
-    console = terminal()
+    options = settings.options(target, shapes)
+    bound, console = options.shapes, terminal()
     found: list[Account] = []
     events: list[Event] = []
     for count in _counts(threads or str(default_threads())):
         roofs = measure(count)
         for model in models:
-            loaded = executable(model, settings, count, target, {} if model.suffix == ".jgn" else bound)
+            loaded = executable(model, settings, options.but(threads=count))
             feeds = read_inputs(loaded, inputs, fixed_sizes(bound))
             if isinstance(loaded, SeveralExecutable) and trace is not None:
                 events += several_events(loaded, feeds, process=len(events))

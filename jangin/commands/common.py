@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -26,13 +26,14 @@ from rich.text import Text
 
 import jangin
 from jangin.compiler.account import Account
-from jangin.frontends.format import Format, ModelSource, opened, paired
+from jangin.compiler.driver import compile_by
+from jangin.frontends.format import Format, opened
 from jangin.frontends.gguf.format import GgufFormat
 from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
 from jangin.ir.limits import Limits
-from jangin.ir.records import dataclass
+from jangin.options import Common, Given, Options
 from jangin.pictures import PICTURES, read_picture
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import Runnable
@@ -50,24 +51,22 @@ SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
 EfficientNet-B0: reading the model and its passes take the time before."""
 
 
-@dataclass(frozen=True)
 class Settings:
-    """The options before the command. `cache`: a folder, True for the user's own, False for none;
-    `winograd`: whether its rounding is allowed; `libraries`, `unchecked` and `bf16`: see `Options`;
-    `weights`: those of a model whose structure and weights are two files."""
+    """What stands before the command: `verbose`, and options by the names that `jangin.compile` has."""
 
-    cache: bool | Path = True
-    winograd: bool = True
-    verbose: bool = False
-    libraries: str = "never"
-    unchecked: bool = False
-    weights: Path | None = None
-    bf16: bool = True
+    def __init__(self, verbose: bool = False, **given: Unpack[Common]) -> None:
+        self.verbose, self.given = verbose, given
 
-    def source(self, model: Path) -> ModelSource:
-        """What is compiled of a model's path."""
-        found: ModelSource = paired(model, self.weights)
-        return found
+    def options(
+        self,
+        target: str | None = None,
+        shapes: Sequence[str] = (),
+        threads: int | None = None,
+        **more: Unpack[Given],
+    ) -> Options:
+        """The options of a compilation, with those that stand after the command; `shapes`: see
+        `parse_shapes`."""
+        return Options(target, parse_shapes(shapes), threads, **self.given).but(**more)
 
 
 def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
@@ -145,27 +144,13 @@ def share(done: int, total: int, what: str) -> float:
     return first + (last - first) * done / max(total, 1)
 
 
-def executable(
-    model: Path, settings: Settings, threads: int | None, target: str | None, shapes: Mapping[str, Any]
-) -> Runnable:
+def executable(model: Path, settings: Settings, options: Options) -> Runnable:
     """A model compiled, or a `.jgn` file loaded."""
     if model.suffix == ".jgn":
-        if shapes:
-            raise ValueError(f"{model} is compiled already: --shape has no effect on it")
-        return jangin.load(model, threads=threads)
+        return jangin.load(model, threads=options.threads)
     with progress(settings) as tell:
-        return jangin.compile(
-            settings.source(model),
-            target,
-            threads,
-            shapes,
-            winograd=settings.winograd,
-            libraries=settings.libraries,
-            unchecked=settings.unchecked,
-            bf16=settings.bf16,
-            cache=settings.cache,
-            progress=tell,
-        )
+        compiled: Runnable = compile_by(options, model, tell)
+        return compiled
 
 
 def check_output(output: Path, model: Path) -> None:

@@ -37,9 +37,9 @@ def run(
         raise ValueError(f"--engines {engines!r}: write one, or two as in jangin,onnxruntime")
     with bar() as tell:
         found = compare(
-            settings.source(a), settings.source(b), data, engines=(named[0], named[1]),
+            a, b, data, engines=(named[0], named[1]),
             tolerance=tolerance, replay=replay, shapes=parse_shapes(shapes), threads=threads, progress=tell,
-            pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
+            pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit, **settings.given,
         )  # fmt: skip
     console = terminal()
     console.print(table(found))

@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-import jangin
-from jangin.commands.common import Settings, parse_shapes, random_input, terminal
+from jangin.commands.common import Settings, random_input, terminal
+from jangin.compiler.driver import compile_by
+from jangin.compiler.pipeline import imported
 from jangin.files import writing
-from jangin.frontends import table
 from jangin.frontends.lower import lower
 from jangin.frontends.nnef import writer as nnef
 from jangin.frontends.onnx import writer as onnx
 from jangin.frontends.tflite import format as tflite
 from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.limits import within
+from jangin.options import Options
 from jangin.passes.batchnorm import batchnorm
 from jangin.passes.dce import dce
 from jangin.passes.partition import has_steps
@@ -53,10 +55,11 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
             f"{output}: a file is written as NAME.onnx or NAME.tflite, NNEF as a folder NAME.nnef or "
             "an archive NAME.nnef.tgz"
         )
-    bound = parse_shapes(shapes)
-    imported = table.load(settings.source(model), bound)
-    graph = lower(imported, whole=output.suffix == ".onnx")
-    files = _written(graph, output, imported.metadata)
+    options = settings.options(None, shapes, 1)
+    with within(options.limits):
+        read = imported(model, options)
+        graph = lower(read, whole=output.suffix == ".onnx")
+        files = _written(graph, output, read.metadata)
     with writing(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-")
@@ -68,12 +71,12 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
             else:
                 _keep(files, made, output.name)
         exact = output.suffix != ".tflite"
-        _check(model, made, settings, bound, exact)
+        _check(model, made, options, exact)
         os.replace(made, output)
     size, many = sum(map(len, files.values())), f"{len(files)} files, " if len(files) > 1 else ""
     what = "the same bits as" if exact else "within rounding of"
     terminal().print(f"{output}: {many}{size / 1e6:.1f} MB, {what} {model} on random inputs")
-    if state := imported.metadata.get("state"):
+    if state := read.metadata.get("state"):
         terminal().print(f"What it keeps between runs is given and taken now, by inputs: {', '.join(state)}")
 
 
@@ -100,12 +103,12 @@ def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
-def _check(model: Path, made: Path, settings: Settings, shapes: Mapping[str, object], exact: bool) -> None:
+def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
     """CompileError unless both give results of the same shapes and types, and the same bits, or else numbers
     within TOLERANCE, at two sizes of each symbol where sizes are open."""
-    first = jangin.compile(settings.source(model), threads=1, shapes=shapes, cache=settings.cache)
+    first: Any = compile_by(options, model)
     first = first.model if isinstance(first, StatefulExecutable) else first
-    second = jangin.compile(made, threads=1, cache=False)
+    second = compile_by(options.but(shapes={}, weights=None, cache=False), made)
     for feeds, wanted in _runs(first):
         pairs = zip(wanted, _tuple(second(*feeds)), strict=True)
         for spec, (x, y) in zip(first.outputs, pairs, strict=True):

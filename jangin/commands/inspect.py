@@ -13,13 +13,13 @@ from rich.table import Table
 import jangin
 from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
-from jangin.commands.common import Settings, parse_shapes, progress, say, terminal
+from jangin.commands.common import Settings, progress, say, terminal
 from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
+from jangin.compiler.driver import build_by
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels, used_symbols
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import (
     Planned,
     Progress,
@@ -27,6 +27,7 @@ from jangin.compiler.pipeline import (
     cases,
     graph_passes,
     import_model,
+    imported,
     loaded,
     lowered,
     plan_graph,
@@ -34,12 +35,13 @@ from jangin.compiler.pipeline import (
 )
 from jangin.files import write_text
 from jangin.frontends.format import ModelSource
-from jangin.frontends.table import load
 from jangin.ir import te
 from jangin.ir.graph import Graph, Node
 from jangin.ir.graph_text import print_graph
+from jangin.ir.limits import within
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_plan
+from jangin.options import Options
 from jangin.passes.partition import has_steps
 from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.table import Pass
@@ -51,7 +53,7 @@ from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 from jangin.runtime.variants_artifact import VariantsArtifact, listed
-from jangin.targets import Target, resolve
+from jangin.targets import Target
 from jangin.templates.scheduled import Scheduled
 
 SCHEDULE = ("naive", "steps", "loop")
@@ -89,46 +91,58 @@ def inspect(
     if minimal is not None:
         minimize(model, settings, minimal, shapes, target)
         return
-    source = settings.source(model)
-    options = Options(
-        resolve(target), parse_shapes(shapes), settings.winograd, unchecked=settings.unchecked,
-        bf16=settings.bf16,
-    )  # fmt: skip
+    options = settings.options(target, shapes)
     known = ("import", "lower", *(p.name for p in backend_of(options.target).passes(options.target)), "plan")
     if after and after not in known:
         raise ValueError(f"no pass is called {after!r}; there are {', '.join(known)}")
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
-    if html is not None:
-        draw(model, settings, options, after, html, times)
-        return
+    with within(options.limits):
+        if html is not None:
+            draw(model, settings, options, after, html, times)
+        else:
+            _inspect_model(model, settings, options, after, kernel, show, placement, memory, sizes, output)
+
+
+def _inspect_model(
+    model: Path,
+    settings: Settings,
+    options: Options,
+    after: str,
+    kernel: str,
+    show: str,
+    placement: bool,
+    memory: bool,
+    sizes: bool,
+    output: Path | None,
+) -> None:
     if after and after != "plan":
-        say(print_graph(import_model(source, options, until=after)))
+        say(print_graph(import_model(model, options, until=after)))
         return
     if sizes:
         with progress(settings) as tell:
-            say(_explained(source, options, tell))
+            say(_explained(model, options, tell))
         return
     if len(options.target.each) > 1:
-        made = jangin.build(model, options.target.name, shapes=options.shapes, winograd=settings.winograd)
+        made = build_by(options, model)
         assert isinstance(made, SeveralArtifact)
         _inspect_several(made, after, placement, memory)
         return
     if placement:
-        _placement(source, settings, options, output)
+        _placement(model, settings, options, output)
         return
     with progress(settings) as tell:
-        graph = import_model(source, options, tell)
-        program = build_artifact(source, options, tell) if has_steps(graph) else None
+        graph = import_model(model, options, tell)
+        program = build_artifact(model, options, tell) if has_steps(graph) else None
     if isinstance(program, ProgramArtifact):
         _inspect_program(program, after, kernel)
     else:
-        _inspect_graph(source, graph, settings, options, after, kernel, show, memory)
+        _inspect_graph(model, graph, settings, options, after, kernel, show, memory)
 
 
 def _inspect_graph(
-    source: ModelSource,
+    model: Path,
     graph: Graph,
     settings: Settings,
     options: Options,
@@ -157,7 +171,7 @@ def _inspect_graph(
     elif memory:
         terminal().print(_memory(plan))
     else:
-        _summary(source, options, kernels, plan)
+        _summary(model, options, kernels, plan)
 
 
 def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
@@ -266,20 +280,20 @@ def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled
 
 def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan) -> None:
     console = terminal()
-    source = load(model, options.shapes)
-    imported = source.graph
+    source = imported(model, options)
+    whole = source.graph
     for name, text in source.metadata.items():
         if text:
             console.print(f"{name}: {str(text)[:SHOWN]}")
     fused = import_model(model, options, until="fuse")
-    for kind, names in (("input", imported.inputs), ("output", imported.outputs)):
+    for kind, names in (("input", whole.inputs), ("output", whole.outputs)):
         for name in names:
-            said = imported.value(name)
+            said = whole.value(name)
             found = fused.value(name) if said.shape is None else said  # formats need not say what comes out
             console.print(f"{kind} {name}: {found}")
-    counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in imported.nodes)
-    weights = sum(a.nbytes for a in imported.constants.values())
-    console.print(f"{len(imported.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
+    counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in whole.nodes)
+    weights = sum(a.nbytes for a in whole.constants.values())
+    console.print(f"{len(whole.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))
     work = flops(fused)
     known = "depends on the sizes" if work is None else f"{work / 1e9:.3f} GFLOP a run"
     console.print(f"weights {weights / 1e6:.2f} MB, {known}")
@@ -295,10 +309,10 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
 
 def _passes(model: ModelSource, options: Options) -> Table:
     table = Table("pass", "nodes after it", "seconds")
-    imported = load(model, options.shapes)
-    table.add_row("import", str(len(imported.graph.nodes)), "")
-    lower = Pass("lower", lambda *_: lowered(imported, options))
-    graph = imported.graph
+    whole = imported(model, options)
+    table.add_row("import", str(len(whole.graph.nodes)), "")
+    lower = Pass("lower", lambda *_: lowered(whole, options))
+    graph = whole.graph
     for step in (lower, *graph_passes(options)):
         start = time.perf_counter()
         graph = step.run(graph, options.target)

@@ -18,8 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 from onnx.reference.ops.op_quantize_linear import QuantizeLinear_19
 
-import jangin
-from jangin.commands.common import Settings, fixed_sizes, parse_shapes, progress, random_input, terminal
+from jangin.commands.common import Settings, fixed_sizes, progress, random_input, terminal
+from jangin.compiler.driver import compile_by
 from jangin.files import write_whole
 from jangin.ir.graph import Array
 from jangin.runtime.sizes import TensorSpec
@@ -38,24 +38,14 @@ def minimize(
 ) -> onnx.ModelProto | None:
     """Write the smallest part that fails as the model does, when it is compiled or (where it compiles)
     compared with ONNX's ReferenceEvaluator on random inputs. None where nothing fails."""
-    bound = parse_shapes(shapes)
-    whole = onnx.load(model)
+    options = settings.options(target, shapes, 1, cache=False)
+    bound, whole = options.shapes, onnx.load(model)
     console = terminal()
 
     def compiled(part: onnx.ModelProto) -> Any:
         names = _symbols(part) | {i.name for i in part.graph.input}
         kept = {name: size for name, size in bound.items() if name in names}
-        return jangin.compile(
-            part,
-            target,
-            1,
-            kept,
-            winograd=settings.winograd,
-            libraries=settings.libraries,
-            unchecked=settings.unchecked,
-            bf16=settings.bf16,
-            cache=False,
-        )
+        return compile_by(options.but(shapes=kept), part)
 
     test = failure(compiled)
     reason = test(whole)

@@ -10,14 +10,15 @@ from pathlib import Path
 from rich.progress import BarColumn, TimeElapsedColumn
 from rich.table import Table
 
-from jangin.commands.common import Settings, bar_with, check_output, parse_shapes, terminal
+from jangin.commands.common import Settings, bar_with, check_output, terminal
 from jangin.commands.quantize_report import page, table
 from jangin.commands.quantize_report import summary as reported
+from jangin.compiler.pipeline import imported
 from jangin.files import write_text
 from jangin.frontends.lower import lower
-from jangin.frontends.table import load
 from jangin.frontends.tflite import format as tflite
 from jangin.ir.dtype import I8
+from jangin.ir.limits import within
 from jangin.quantization.job import Quantized
 from jangin.quantization.parts import prepared
 from jangin.quantization.quantize import quantize
@@ -41,17 +42,18 @@ def run(
     files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
     for file in files:
         check_output(file, model)
-    source, bound = settings.source(model), parse_shapes(shapes)
+    options = settings.options(None, shapes, threads)
     if output.suffix == ".tflite":  # what that can't say is told before anything is measured
-        tflite.written(prepared(lower(load(source, bound))))
+        with within(options.limits):
+            tflite.written(prepared(lower(imported(model, options))))
         if kind == "int8":  # LiteRT is no quicker with fewer bits
             weight_bits = weight_bits or I8.bits
     with bar() as tell:
         found = quantize(
-            source, data, kind, drop=parse_share(drop) if drop else None, method=method,
+            model, data, kind, drop=parse_share(drop) if drop else None, method=method,
             labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
-            shapes=bound, threads=threads, progress=tell, smooth=smooth, equalize=equalize,
-            weight_bits=weight_bits,
+            shapes=options.shapes, threads=threads, progress=tell, smooth=smooth, equalize=equalize,
+            weight_bits=weight_bits, **settings.given,
         )  # fmt: skip
     console = terminal()
     if found.report is not None:

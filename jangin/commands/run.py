@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-import jangin
 from jangin.commands.common import (
     Settings,
     check_output,
@@ -19,12 +18,12 @@ from jangin.commands.common import (
     fixed_sizes,
     formats_of,
     parse_inputs,
-    parse_shapes,
     progress,
     read_inputs,
     terminal,
 )
 from jangin.compiler.account import Account
+from jangin.compiler.driver import build_by
 from jangin.files import write_whole, writing
 from jangin.ir.graph import Array
 from jangin.runtime.compiled import Compiled, plans, signature
@@ -63,10 +62,10 @@ def run(
 ) -> None:
     """Run a model once, describe its outputs, and keep them as .npy files where `output` says."""
     console = terminal()
-    bound = parse_shapes(shapes)
-    exe = executable(model, settings, threads, target, {} if model.suffix == ".jgn" else bound)
+    options = settings.options(target, shapes, threads)
+    exe = executable(model, settings, options)
     given = parse_inputs(inputs, exe.inputs)
-    feeds = read_inputs(exe, inputs, fixed_sizes(bound), pixels, seed)
+    feeds = read_inputs(exe, inputs, fixed_sizes(options.shapes), pixels, seed)
     start = time.perf_counter()
     results = exe.run(feeds)
     milliseconds = (time.perf_counter() - start) * 1e3
@@ -156,20 +155,16 @@ def compile_file(
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)
-    formats = formats_of(model, kept, activations)
+    options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))
     start = time.perf_counter()
     account = Account()
     if timings:
         from jangin.commands.timings import build_timed
 
-        made = build_timed(settings.source(model), target, parse_shapes(shapes), settings, account, formats)
+        made = build_timed(model, options, account)
     else:
         with progress(settings) as tell:
-            made = jangin.build(
-                settings.source(model), target, 1, parse_shapes(shapes), winograd=settings.winograd,
-                libraries=settings.libraries, unchecked=settings.unchecked, bf16=settings.bf16,
-                formats=formats, cache=settings.cache, progress=tell,
-            )  # fmt: skip
+            made = build_by(options, model, tell)
     seconds = time.perf_counter() - start
     account.tell(0, 1, "save")
     prefix = None

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from jangin.commands.common import terminal
 from jangin.compiler.kernels import schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import MatMul, Pool, Reduce, Softmax, Transpose
 from jangin.ir.dtype import F16, F32, F64, I8, I32, I64, U8, DType
@@ -28,6 +27,7 @@ from jangin.ops.reduce import arg_extreme
 from jangin.ops.scan import cumulate
 from jangin.ops.select import top_k
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.targets import resolve
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from rich.table import Table
 
-from jangin.commands.common import Settings
 from jangin.compiler.account import Account, KernelSeconds
 from jangin.compiler.build import start_workers
 from jangin.compiler.request import Request, carry_out
-from jangin.frontends.format import Format, ModelSource
+from jangin.frontends.format import ModelSource
+from jangin.options import Options
 from jangin.runtime.compiled import Compiled
-from jangin.targets import resolve
 
 SLOWEST = 20
 """Kernels that the account lists one by one."""
 
 
-def build_timed(
-    model: ModelSource, target: str | None, shapes: Mapping[str, Any], settings: Settings, account: Account,
-    formats: Sequence[Format] = (),
-) -> Compiled:  # fmt: skip
+def build_timed(model: ModelSource, options: Options, account: Account) -> Compiled:
     """A model compiled by this process and those it forks, nothing taken from the cache."""
-    request = Request(
-        model, resolve(target), 1, shapes, settings.winograd, settings.libraries, False, None, {},
-        settings.unchecked, formats, settings.bf16,
-    )  # fmt: skip
-    with start_workers(request.target) as workers:
+    request = Request(model, options.but(cache=False))
+    with start_workers(options.target) as workers:
         return carry_out(request, account.tell, workers=workers, account=account)[0]
 
 

@@ -12,16 +12,15 @@ from rich.progress import BarColumn
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
-from jangin.commands.common import Settings, alarm, bar_with, fixed_sizes, parse_shapes, terminal
+from jangin.commands.common import Settings, alarm, bar_with, fixed_sizes, terminal
 from jangin.compiler.local import device_for
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import tune_model
-from jangin.compiler.request import parse_seconds, with_winners
+from jangin.compiler.request import parse_seconds, winners_of, with_winners
 from jangin.files import write_text
+from jangin.ir.limits import within
+from jangin.options import Options
 from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import default_threads
-from jangin.targets import resolve
-from jangin.tune.store import Store
 from jangin.tune.tuner import Outcome, Tuned
 
 ROWS = 30
@@ -43,17 +42,12 @@ def tune(
     """Measure candidates for a model's kernels, keep the winners, and say what was found."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: tune the model that it came from")
-    bound = parse_shapes(shapes)
-    sizes = fixed_sizes(bound)
+    options = settings.options(target, shapes, threads)
+    sizes, bound = fixed_sizes(options.shapes), options.shapes
     kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
-    options = Options(
-        resolve(target), kept, settings.winograd, settings.libraries, settings.unchecked, bf16=settings.bf16
-    )
     device_for(options.target)  # measuring runs the code
-    count = threads or default_threads()
-    store = None if settings.cache is False else Store(None if settings.cache is True else settings.cache)
-    if store is not None:
-        options = with_winners(options, count, store)
+    count, store, seconds = threads or default_threads(), winners_of(options), parse_seconds(budget)
+    options = with_winners(options.but(shapes=kept, sizes=sizes, tune=seconds), count)
     console = terminal()
     with bar_with("{task.description:<40}", BarColumn(), "{task.fields[time]}") as bar:
         task = bar.add_task("import", total=1.0, time="")
@@ -62,7 +56,8 @@ def tune(
             clock = f"{done:.0f} of {total:.0f} s"
             bar.update(task, completed=done, total=total, description=what[-40:], time=clock)
 
-        found = tune_model(settings.source(model), options, count, parse_seconds(budget), sizes, store, tell)
+        with within(options.limits, seconds):
+            found = tune_model(model, options, count, seconds, store, tell)
     console.print(table(found))
     console.print(summary(found, count, libraries(options)))
     for defect in found.defects[:DEFECTS]:

@@ -140,7 +140,7 @@ class Apart:
         if path is not None and folder is None and not os.path.isabs(path):
             raise FileNotFoundError(errno.ENOENT, "the working directory was removed", path)
         path = None if path is None else os.path.join(folder or "", path)
-        asked = Asked(request.target, progress is not None, path, folder, model is not None)
+        asked = Asked(request.asked.target, progress is not None, path, folder, model is not None)
         for last in (False, True):
             started = self._started = self._started or _taken() or _start()
             try:

@@ -13,7 +13,6 @@ import numpy as np
 
 from jangin.backends.backend import backend_of
 from jangin.compiler.cache import key
-from jangin.compiler.options import Options
 from jangin.ir import limits
 from jangin.ir.checks import Check
 from jangin.ir.core import IndexCheck, Kernel, LoopNest
@@ -32,6 +31,7 @@ from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 from jangin.ir.verify import checked, verify_func, verify_plan
 from jangin.libraries import candidates as library_kernels
 from jangin.mapped import Large
+from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory import plan_buffers
 from jangin.passes.stages import (

@@ -13,11 +13,10 @@ from jangin.compiler.build import Build
 from jangin.compiler.forked import Workers
 from jangin.compiler.hints import settled
 from jangin.compiler.kernels import Job, make_plan, schedule_kernels
-from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.assemble import with_sizes
 from jangin.frontends.dialect import Imported
-from jangin.frontends.format import ModelSource
+from jangin.frontends.format import ModelSource, paired
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir import limits
@@ -33,6 +32,7 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
+from jangin.options import Options
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import Pass
@@ -59,23 +59,23 @@ def tune_model(
     options: Options,
     threads: int,
     budget: float,
-    sizes: Mapping[str, int] | None = None,
     store: Store | None = None,
     progress: TuneProgress | None = None,
-    own: Extensions = NONE,
 ) -> Outcome:
     """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
-    found. `sizes`: of symbols that stay open, what to measure for, and which variant; `progress(seconds,
-    budget, what)`. Raises ValueError for a model that needs steps (see `passes.partition`)."""
+    found. The options' `sizes` are those of symbols that stay open: what to measure for, and which variant.
+    `progress(seconds, budget, what)`. Raises ValueError for a model that needs steps (see
+    `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
-    made = cases(loaded(model, options, own), options, own=own).made
-    graph = next((c.graph for c in made if c.fits(sizes or {})), made[0].graph)
+    sizes = options.sizes or {}
+    made = cases(loaded(model, options), options).made
+    graph = next((c.graph for c in made if c.fits(sizes)), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
     here = place_of(options.target, threads, options.libraries)
     known = {} if store is None else store.get(here)
-    outcome = tune_graph(optimize(graph, options), options, threads, sizes or {}, budget, progress, known)
+    outcome = tune_graph(optimize(graph, options), options, threads, sizes, budget, progress, known)
     if store is None or not outcome.findings:
         return outcome
     return replace(outcome, unkept=store.try_put(here, outcome.findings))
@@ -85,7 +85,6 @@ def build_artifact(
     model: ModelSource,
     options: Options,
     progress: Progress | None = None,
-    own: Extensions = NONE,
     workers: Workers | None = None,
     shared: SharedKernels | None = None,
     account: Account | None = None,
@@ -93,11 +92,11 @@ def build_artifact(
     """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`; a model's variants
     and the parts of a program share their kernels in any case."""
     shared = SharedKernels() if shared is None else shared
-    with limits.within():
+    with limits.within(options.limits):
         _tell(progress, 0, 1, "load")
-        imported = loaded(model, options, own)
-        found = cases(imported, options, progress, own)
-        parts = (_build(c.graph, imported, options, progress, workers, shared, account) for c in found.made)
+        whole = loaded(model, options)
+        found = cases(whole, options, progress)
+        parts = (_build(c.graph, whole, options, progress, workers, shared, account) for c in found.made)
         if len(found.made) == 1 and not found.absent:
             return next(parts)
         return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
@@ -163,16 +162,10 @@ class Planned:
     plans: tuple[Plan, ...]
 
 
-def plan_model(
-    model: ModelSource,
-    options: Options,
-    progress: Progress | None = None,
-    own: Extensions = NONE,
-) -> Planned:
+def plan_model(model: ModelSource, options: Options, progress: Progress | None = None) -> Planned:
     """The compiler up to code generation."""
-    with limits.within():
-        imported = loaded(model, options, own)
-        return plan_graph(lowered(imported, options, progress, own), options, progress)
+    with limits.within(options.limits):
+        return plan_graph(lowered(loaded(model, options), options, progress), options, progress)
 
 
 def plan_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Planned:
@@ -188,33 +181,35 @@ def import_model(
     options: Options,
     progress: Progress | None = None,
     until: str = "",
-    own: Extensions = NONE,
 ) -> Graph:
     """The model after the graph passes (after the pass `until`, where one is named). A model that needs
     steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
-    with limits.within():
-        imported = loaded(model, options, own)
+    with limits.within(options.limits):
+        whole = loaded(model, options)
         if until == "import":
-            return imported.graph
-        graph = lowered(imported, options, progress, own)
+            return whole.graph
+        graph = lowered(whole, options, progress)
         return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
 
 
-def loaded(model: ModelSource, options: Options, own: Extensions = NONE) -> Imported:
+def imported(model: ModelSource, options: Options) -> Imported:
     """A model as its format has it, for the sizes that are asked for."""
-    imported = load(model, options.shapes, (*own.formats, *options.formats))
-    return settled(imported, lambda apart: lowered(apart, options, own=own))
+    with limits.within(options.limits):
+        return load(paired(model, options.weights), options.shapes, options.formats)
 
 
-def lowered(
-    imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
-) -> Graph:
+def loaded(model: ModelSource, options: Options) -> Imported:
+    """The same, whose inputs' sizes of one name are one symbol only if they must be equal."""
+    return settled(imported(model, options), lambda apart: lowered(apart, options))
+
+
+def lowered(imported: Imported, options: Options, progress: Progress | None = None) -> Graph:
     """An imported model in core operators."""
     _tell(progress, 0, len(graph_passes(options)) + 1, "lower")
     target, figures = options.target, options.target.recurrence
     width = min(figures.vector_bytes, target.vector_bytes)
     tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(target))
-    graph = lower(imported, {(o.domain, o.name): o.lower for o in own.operators}, tile, options.unchecked)
+    graph = lower(imported, options.lowerings, tile, options.unchecked)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
@@ -252,9 +247,7 @@ class Cases:
     absent: tuple[Absent, ...] = ()
 
 
-def cases(
-    imported: Imported, options: Options, progress: Progress | None = None, own: Extensions = NONE
-) -> Cases:
+def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
     """An imported model in core operators; again for the sizes of 1 that its own runtime takes, where code
     may be larger, and for each symbol that it was lowered for as other than 1, and so on. Where that
     makes more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are still too many,
@@ -265,7 +258,7 @@ def cases(
         if ones not in known:
             bound = replace(imported, graph=with_sizes(imported.graph, dict.fromkeys(ones, const(1))))
             try:
-                known[ones] = lowered(bound, options, progress, own)
+                known[ones] = lowered(bound, options, progress)
             except CompileError as error:
                 if not ones:
                     raise

@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jangin.compiler.cache import TUNED, Cache, key, source_digest
-from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.source import Source
-from jangin.ir.limits import Limits, within
+from jangin.ir.limits import within
 from jangin.ir.records import dataclass
+from jangin.options import Options
 from jangin.runtime.compiled import checked, read_artifact
+from jangin.runtime.threads import counted
 
 if TYPE_CHECKING:
     from jangin.compiler.account import Account
     from jangin.compiler.forked import Workers
     from jangin.compiler.shared import SharedKernels
-    from jangin.frontends.format import Format, ModelSource
+    from jangin.frontends.format import ModelSource
     from jangin.runtime.compiled import Compiled
-    from jangin.targets import Target
     from jangin.tune.store import Store
 
 Progress = Callable[[int, int, str], None]
@@ -31,28 +30,26 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile and how, in plain values that another process can be sent: `compile`'s arguments.
-    `source`: what the model was read from, where the cache was asked for it already."""
+    """What to compile and how, in plain values that another process can be sent. `source`: what the model
+    was read from, if the cache was asked for it already."""
 
     model: ModelSource
-    target: Target
-    threads: int
-    shapes: Mapping[str, Any]
-    winograd: bool
-    libraries: str
-    cache: bool | str | Path
-    tune: float | None
-    sizes: Mapping[str, int]
-    unchecked: bool = False
-    formats: Sequence[Format] = ()
-    bf16: bool = True
+    asked: Options
     source: Source | None = None
-    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def threads(self) -> int:
+        return counted(self.asked.threads)
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds of tuning, None for none."""
+        return None if self.asked.tune is None else parse_seconds(self.asked.tune)
 
     @property
     def entries(self) -> Cache | None:
         """Where compiled models are kept, if they are."""
-        return None if self.cache is False else Cache(self._folder)
+        return None if self.asked.cache is False else Cache(folder_of(self.asked))
 
     def kernels(self, known: Mapping[str, bytes] | None = None) -> SharedKernels:
         """The kernels that models share: those `known` to this process, pickled, and those of the cache."""
@@ -60,34 +57,28 @@ class Request:
 
         return SharedKernels(None if self.entries is None else self.entries.folder, known=known)
 
-    @property
-    def winners(self) -> Store | None:
-        """Where what tuning found is kept, if it is."""
-        if self.cache is False:
-            return None
-        from jangin.tune.store import Store
-
-        return Store(self._folder)
-
-    @property
-    def _folder(self) -> str | Path | None:
-        return None if isinstance(self.cache, bool) else self.cache
-
     def options(self) -> Options:
-        """With the candidates that won on this machine."""
-        plain = self.winograd, self.libraries, self.unchecked, self.formats
-        options = Options(self.target, dict(self.shapes), *plain, bf16=self.bf16)
-        entries = self.entries
-        if entries is None or not os.path.lexists(entries.folder / TUNED):  # what reads it is many modules
-            return options
-        assert self.winners is not None
-        return with_winners(options, self.threads, self.winners)
+        """The options with the candidates that won on this machine."""
+        return with_winners(self.asked, self.threads)
+
+
+def folder_of(options: Options) -> str | Path | None:
+    """The folder of the cache, None for the user's own."""
+    return None if isinstance(options.cache, bool) else options.cache
+
+
+def winners_of(options: Options) -> Store | None:
+    """Where tuning's results are kept, if they are."""
+    if options.cache is False:
+        return None
+    from jangin.tune.store import Store
+
+    return Store(folder_of(options))
 
 
 def carry_out(
     request: Request,
     progress: Progress | None = None,
-    own: Extensions = NONE,
     workers: Workers | None = None,
     account: Account | None = None,
     shared: SharedKernels | None = None,
@@ -96,11 +87,12 @@ def carry_out(
     cache keeps too. `account`: gets the seconds of each new kernel. `shared`: the request's kernels, where
     others are known than the cache has."""
     options = request.options()
+    own = options.own
     entries = None if own else request.entries
     source = request.source
-    with within(request.limits, request.tune or 0.0):
-        if request.tune is not None:
-            options = _tuned(request, options, progress, own)
+    with within(options.limits, request.budget or 0.0):
+        if request.budget is not None:
+            options = _tuned(request, options, progress)
             source = None if entries is None else Source.of(request.model)
             if entries is not None and source is not None:
                 name = entry_name(source, options)
@@ -109,7 +101,7 @@ def carry_out(
                     return kept, entries.path(name)
         if shared is None and not own:
             shared = request.kernels()
-        artifact = _built(request, options, progress, own, workers, shared, account)
+        artifact = _built(request, options, progress, workers, shared, account)
     if entries is None or source is None or not source.unchanged():
         return artifact, None
     return artifact, entries.put(entry_name(source, options), artifact.save)
@@ -118,25 +110,25 @@ def carry_out(
 def _built(request: Request, options: Options, *more: Any) -> Compiled:
     from jangin.compiler.pipeline import build_artifact
 
-    if len(request.target.each) == 1:
+    if len(options.target.each) == 1:
         return build_artifact(request.model, options, *more)
     from jangin.compiler.several import build_several
 
-    return build_several(request.model, options, request.threads, request.sizes, *more)
+    return build_several(request.model, options, request.threads, *more)
 
 
-def _tuned(request: Request, options: Options, progress: Progress | None, own: Extensions) -> Options:
+def _tuned(request: Request, options: Options, progress: Progress | None) -> Options:
     """With what measuring candidates finds, for each device a part of the time."""
     from jangin.compiler.pipeline import tune_model
 
-    assert request.tune is not None
+    budget = request.budget
+    assert budget is not None
     parts = options.parts
     choices = []
     for part, count in zip(parts, _threads(parts, request.threads), strict=True):
         found = tune_model(
-            request.model, part, count, request.tune / len(parts), request.sizes, request.winners,
+            request.model, part, count, budget / len(parts), winners_of(options),
             lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
-            own,
         )  # fmt: skip
         choices.append({**part.choices, **found.choices})
     return options.of_parts(choices)
@@ -161,10 +153,15 @@ def entry_name(source: Source, options: Options) -> str:
     return key([source_digest(), options.key(), *source.digests])
 
 
-def with_winners(options: Options, threads: int, store: Store) -> Options:
-    """The options with the candidates that won on this machine: those of libraries only where tuned with
-    the same `libraries`."""
+def with_winners(options: Options, threads: int) -> Options:
+    """The options with the candidates that won on this machine: those of libraries only if they were tuned
+    with the same `libraries`."""
+    if options.cache is False or not os.path.lexists(Cache(folder_of(options)).folder / TUNED):
+        return options  # what reads it is many modules
     from jangin.tune.store import place_of
+
+    store = winners_of(options)
+    assert store is not None
 
     parts = options.parts
     return options.of_parts(

@@ -146,7 +146,7 @@ def _compile(
     kernels = request.kernels(known)
     tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
     try:
-        with within(request.limits, request.tune or 0.0, place):
+        with within(request.asked.limits, request.budget or 0.0, place):
             done.send(None)
             artifact, path = carry_out(request, tell, workers=workers, shared=kernels)
         data, arrays = pickled(artifact) if path is None else (b"", [])

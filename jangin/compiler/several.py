@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from jangin.compiler.account import Account
 from jangin.compiler.forked import Workers
-from jangin.compiler.options import NONE, Extensions, Options
 from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases, loaded
 from jangin.compiler.place import Placing, Times, Unit, branches, runs, stages, unit_seconds, units
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.format import ModelSource
 from jangin.ir.graph import Graph
 from jangin.ir.own_names import marked, own_name
+from jangin.options import Options
 from jangin.passes.partition import prune, segmented
 from jangin.passes.rows import Mixed, row_symbol
 from jangin.runtime.artifact import Artifact
@@ -37,24 +37,23 @@ def build_several(
     model: ModelSource,
     options: Options,
     threads: int,
-    sizes: Mapping[str, int],
     progress: Progress | None = None,
-    own: Extensions = NONE,
     workers: Workers | None = None,
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> SeveralArtifact:
     """As `pipeline.build_artifact`, for each device of the target. `threads`: of the processor, for all of
-    them; `sizes`: of symbols that stay open, for which placements are measured."""
+    them. Placements are measured for the options' `sizes` of symbols that stay open."""
     shared = SharedKernels() if shared is None else shared
     each = options.parts
-    parts = [build_artifact(model, o, progress, own, workers, shared, account) for o in each]
+    parts = [build_artifact(model, o, progress, workers, shared, account) for o in each]
     wholes = [p for p in parts if not isinstance(p, SeveralArtifact)]
-    found = cases(loaded(model, each[0], own), each[0], progress, own)
+    found = cases(loaded(model, each[0]), each[0], progress)
     rows, reason = _rows(found)
     placed = {}
     if len(found.made) == 1:
-        placed = _placements(prune(found.made[0].graph), each, wholes, threads, {rows: 1, **sizes})
+        sizes = {rows: 1, **(options.sizes or {})}
+        placed = _placements(prune(found.made[0].graph), each, wholes, threads, sizes)
     artifacts = {name: _program(made, each, workers, shared, account) for name, made in placed.items()}
     names = options.target.name.split(SEPARATOR)
     return SeveralArtifact.of(wholes, names, rows, reason, artifacts)

@@ -79,7 +79,7 @@ as the compiler hands one on, `Written`."""
 def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
     """A model with its weights in a file of their own, if that is given. ValueError where the model is no
     path."""
-    if weights is None:
+    if weights is None or isinstance(model, Paired):
         return model
     if not isinstance(model, (str, os.PathLike)):
         raise ValueError("weights= goes with the path of a model's structure")

@@ -143,17 +143,6 @@ class Budget:
 
 
 _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
-_chosen: ContextVar[Limits | None] = ContextVar("chosen", default=None)
-
-
-def chosen(limits: Limits | None = None) -> Limits:
-    """These limits, or, where none are given, those that `choose` set."""
-    return limits or _chosen.get() or Limits()
-
-
-def choose(limits: Limits) -> None:
-    """Set what holds in this thread from now on where a caller gives no limits."""
-    _chosen.set(limits)
 
 
 @contextmanager
@@ -164,7 +153,7 @@ def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None
     if _budget.get() is not None:
         yield
         return
-    budget = Budget(chosen(limits), extra)
+    budget = Budget(limits or Limits(), extra)
     budget.place = place
     with going_on(budget, alone=place is not None):
         yield

@@ -69,7 +69,7 @@ class _Deciding:
     ) -> None:  # fmt: skip
         self.job, self.feeds, self.rated, self.allowed = job, feeds, rated, allowed
         job.tell(0, 1, "compile")
-        self.simulator = Simulator(job.graph, job.parts, job.options, job.threads)
+        self.simulator = Simulator(job.graph, job.parts, job.options)
         self.few = feeds[:EFFECT]
         self.reference = job.outputs(job.engine.run, self.few)
         each = map(seen.ranges, methods)

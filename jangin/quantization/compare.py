@@ -12,24 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
-from jangin.compiler.options import Options
-from jangin.compiler.pipeline import optimize
-from jangin.frontends import table
+from jangin.compiler.pipeline import imported, optimize
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Array, CompileError, Graph, Shape
+from jangin.ir.limits import within
 from jangin.ir.records import dataclass
+from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
 from jangin.quantization.data import Data, Reading, read
 from jangin.quantization.engine import Engine, Tell
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.threads import counted
-from jangin.targets import resolve
 
 ENGINES = ("jangin", "onnxruntime")
 
@@ -81,6 +80,7 @@ class Side(Protocol):
         """The values, and the outputs."""
 
 
+@takes(Common)
 def compare(
     a: Any,
     b: Any,
@@ -92,9 +92,14 @@ def compare(
     threads: int | None = None,
     replay: bool = False,
     progress: Tell | None = None,
-    **reading: Any,
+    pixels: str = "unit",
+    crop: float = 1.0,
+    tokenizer: Path | None = None,
+    limit: int | None = None,
+    **given: Unpack[Common],
 ) -> Comparison:
-    """Compare what models `a` (the reference) and `b` compute on `data`; `reading`: see `data.Reading`.
+    """Compare what models `a` (the reference) and `b` compute on `data`; `pixels`, `crop`, `tokenizer` and
+    `limit`: see `data.Reading`.
 
     `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). `replay`: values
     that kernels hand to each other as the models are compiled to run, so that outputs have the same bits;
@@ -107,7 +112,8 @@ def compare(
         raise ValueError(f"only Jangin's kernels can be replayed, not those of {' and '.join(engines)}")
     tell: Tell = progress or (lambda done, total, what: None)
     tell(0, 1, "import")
-    sides = [_side(m, e, shapes or {}, threads, replay) for m, e in zip((a, b), engines, strict=True)]
+    options = Options(None, shapes, threads, **given)
+    sides = [_side(m, e, options, replay) for m, e in zip((a, b), engines, strict=True)]
     one, other = sides
     _alike(one, other)
     tensors = set(engines) != {"jangin"}
@@ -117,11 +123,11 @@ def compare(
     for side in sides:
         side.ready(names, tensors)
     worst: dict[str, Difference] = {}
-    feeds = read(data, one.inputs, Reading(**reading))
+    feeds = read(data, one.inputs, Reading(pixels, crop, tokenizer, limit))
     for n, run in enumerate(feeds):
         tell(n, len(feeds), "run")
-        given = {s.name: run[i.name] for s, i in zip(other.inputs, one.inputs, strict=True)}
-        x, y = one.run(run), other.run(given)
+        same = {s.name: run[i.name] for s, i in zip(other.inputs, one.inputs, strict=True)}
+        x, y = one.run(run), other.run(same)
         pairs = [(v, v) for v in names] + list(zip(one.outputs, other.outputs, strict=True))
         for v, w in pairs:
             found = difference(v, known.get(v, "output"), x[v], y[w])
@@ -164,26 +170,31 @@ def _worse(one: Difference, other: Difference) -> Difference:
     return replace(one, largest=largest, typical=typical)
 
 
-def _side(model: Any, engine: str, shapes: Mapping[str, Any], threads: int | None, replay: bool) -> Side:
+def _side(model: Any, engine: str, options: Options, replay: bool) -> Side:
     if engine not in ENGINES:
         raise ValueError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
     if replay:
-        return _Replayed(model, shapes, threads)
-    return _Ours(model, shapes, threads) if engine == "jangin" else _OnnxRuntime(model, shapes, threads)
+        return _Replayed(model, options)
+    return _Ours(model, options) if engine == "jangin" else _OnnxRuntime(model, options)
 
 
 class _Ours:
     """A model that Jangin runs."""
 
-    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
-        self.options, self.threads = Options(resolve(), shapes), threads
-        self.imported: Imported = table.load(model, shapes)
-        self.graph = _tensors_only(lower(self.imported))
+    def __init__(self, model: Any, options: Options) -> None:
+        self.options = options
+        with within(options.limits):
+            self.imported = imported(model, options)
+            self.graph = self._lowered(self.imported)
         self.outputs: Sequence[str] = self.graph.outputs
         self.inputs: Sequence[TensorSpec] = [
             TensorSpec(n, self.graph.dtype(n).numpy, tuple(map(_size, self.graph.shape(n))))
             for n in self.graph.inputs
         ]
+
+    def _lowered(self, model: Imported) -> Graph:
+        options = self.options
+        return _tensors_only(lower(model, options.lowerings, unchecked=options.unchecked))
 
     def values(self, tensors: bool) -> dict[str, str]:
         nodes = self.imported.graph.nodes if tensors else self.graph.nodes
@@ -203,8 +214,9 @@ class _Ours:
         graph = self.graph
         if tensors:
             whole = replace(self.imported.graph, outputs=(*self.outputs, *names))
-            graph = _tensors_only(lower(replace(self.imported, graph=whole)))
-        self.engine = Engine(graph, self.options, self.threads, () if tensors else names)
+            with within(self.options.limits):
+                graph = self._lowered(replace(self.imported, graph=whole))
+        self.engine = Engine(graph, self.options, () if tensors else names)
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         return self.engine.run(feeds)
@@ -214,9 +226,10 @@ class _Replayed(_Ours):
     """A model whose kernels are those of a run, and what they hand to each other. `seen`: what such a value
     is called in the fused graph, by its name in the lowered one."""
 
-    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
-        super().__init__(model, shapes, threads)
-        self.fused = optimize(self.graph, self.options, until="halves")
+    def __init__(self, model: Any, options: Options) -> None:
+        super().__init__(model, options)
+        with within(options.limits):
+            self.fused = optimize(self.graph, options, until="halves")
         made = [o for n in self.fused.nodes if isinstance(n.attrs, Kernel) for o in n.outputs]
         found = {name: value for value in made if (name := self.original(value))}
         self.seen = {name: value for name, value in found.items() if self.fused.dtype(value).is_float}
@@ -234,7 +247,7 @@ class _Replayed(_Ours):
     def ready(self, names: Sequence[str], tensors: bool) -> None:
         self.names = names
         wanted = [self.seen[n] for n in names]
-        self.engine = Engine(self.fused, self.options, self.threads, wanted, kernels=True)
+        self.engine = Engine(self.fused, self.options, wanted, kernels=True)
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         found = dict(self.engine.run(feeds))
@@ -271,13 +284,13 @@ def _size(d: Any) -> int | str:
 class _OnnxRuntime:
     """An ONNX model that ONNX Runtime runs, as it is written."""
 
-    def __init__(self, model: Any, shapes: Mapping[str, Any], threads: int | None) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         import onnx
 
         self.proto = onnx.load(model) if isinstance(model, (str, Path)) else onnx.load_from_string(model)
-        self.threads = threads
+        self.threads = options.threads
         self.outputs: Sequence[str] = [o.name for o in self.proto.graph.output]
-        self.inputs: Sequence[TensorSpec] = _Ours(model, shapes, threads).inputs
+        self.inputs: Sequence[TensorSpec] = _Ours(model, options).inputs
 
     def values(self, tensors: bool) -> dict[str, str]:
         nodes = self.proto.graph.node

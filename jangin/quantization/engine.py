@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_kernels, build_plan
 from jangin.ir.graph import Array, Graph
+from jangin.ir.limits import within
+from jangin.options import Options
 from jangin.quantization.observers import Observer
 from jangin.quantization.parts import Part, observed, scores
 from jangin.quantization.scales import Scheme, of_range
@@ -24,13 +25,14 @@ class Engine:
     already, and the values come out of the kernels that there are."""
 
     def __init__(
-        self, graph: Graph, options: Options, threads: int | None, values: Sequence[str] = (),
-        kernels: bool = False,
-    ) -> None:  # fmt: skip
+        self, graph: Graph, options: Options, values: Sequence[str] = (), kernels: bool = False
+    ) -> None:
         inner = [v for v in values if v not in graph.inputs and v not in graph.outputs]
         whole = graph.with_nodes(graph.nodes, outputs=(*graph.outputs, *inner))
         self.outputs = graph.outputs
-        self.executable = Executable((build_kernels if kernels else build_plan)(whole, options), threads)
+        with within(options.limits):
+            made = (build_kernels if kernels else build_plan)(whole, options)
+        self.executable = Executable(made, options.threads)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

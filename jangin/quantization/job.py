@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-import jangin
-from jangin.compiler.options import Options
+from jangin.compiler.driver import compile_by
+from jangin.compiler.pipeline import imported
 from jangin.files import write_whole
-from jangin.frontends import table
-from jangin.frontends.format import ModelSource, paired
+from jangin.frontends.dialect import Imported
+from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.tflite.format import WRITES
 from jangin.frontends.writer import outputs_named
 from jangin.ir.dtype import I4, I8
 from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.limits import within
 from jangin.ir.records import dataclass
+from jangin.options import Options
 from jangin.quantization.balance import corrected, equalized, smoothed
 from jangin.quantization.data import Feeds
 from jangin.quantization.decide import Report
@@ -32,7 +34,6 @@ from jangin.quantization.scales import Scheme, of_pairs, of_weights
 from jangin.quantization.writer import Chosen, Quantization, quantized_values, written
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
-from jangin.targets import resolve
 
 KINDS = ("int8", "int4", "float16")
 BITS = 8, 7
@@ -78,21 +79,19 @@ class Job:
     """One model being quantized. `narrow`: weights of 7 bits are quicker on this machine."""
 
     def __init__(
-        self, model: ModelSource, shapes: Mapping[str, Any] | None, weights: str | Path | None,
-        threads: int | None, tell: Tell | None, equalize: bool = False,
-    ) -> None:  # fmt: skip
+        self, model: ModelSource, options: Options, tell: Tell | None = None, equalize: bool = False
+    ) -> None:
         self.tell: Tell = tell or (lambda done, total, what: None)
         self.tell(0, 1, "import")
-        self.options = Options(resolve(), shapes or {})
-        imported = table.load(paired(model, weights), self.options.shapes)
-        self.threads, self.metadata = threads, imported.metadata
-        self.narrow = any(p.clamps for p in self.options.target.products)
-        graph = outputs_named(prepared(lower(imported)))  # as what writes it calls them
-        self._take(equalized(graph) if equalize else graph)
+        self.options = options
+        with within(options.limits):
+            graph, self.metadata = _prepared(imported(model, options), options, equalize)
+        self.narrow = any(p.clamps for p in options.target.products)
+        self._take(graph)
 
     def _take(self, graph: Graph) -> None:
         self.graph, self.parts = graph, find_parts(graph)
-        self.engine = Engine(graph, self.options, self.threads, Seen(graph, self.parts).values)
+        self.engine = Engine(graph, self.options, Seen(graph, self.parts).values)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -168,7 +167,14 @@ class Job:
         self.tell(0, 1, "write")
         model, owners = written(self.graph, self.parts, Quantization(chosen, values), self.metadata)
         self.tell(0, 1, "compile")
-        return model, owners, jangin.compile(model, threads=self.threads, cache=False)
+        return model, owners, compile_by(self.options.but(cache=False, shapes={}, weights=None), model)
+
+
+def _prepared(model: Imported, options: Options, equalize: bool) -> tuple[Graph, Mapping[str, Any]]:
+    """The graph that is quantized, and what the model says of itself."""
+    lowered = lower(model, options.lowerings, unchecked=options.unchecked)
+    graph = outputs_named(prepared(lowered))  # as what writes it calls them
+    return equalized(graph) if equalize else graph, model.metadata
 
 
 def _tflite(*model: Any) -> bytes:

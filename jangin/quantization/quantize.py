@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from jangin.frontends.format import ModelSource
 from jangin.ir.graph import Array, CompileError
+from jangin.options import Common, Options, takes
 from jangin.pictures import pixels_of
 from jangin.quantization.auto import decided
 from jangin.quantization.data import Data, Reading, read, read_labels
@@ -33,6 +34,7 @@ class DropMissed(CompileError):
         self.best = best
 
 
+@takes(Common)
 def quantize(
     model: ModelSource,
     data: Data,
@@ -51,9 +53,9 @@ def quantize(
     tokenizer: str | os.PathLike[str] | None = None,
     limit: int | None = None,
     shapes: Mapping[str, Any] | None = None,
-    weights: str | Path | None = None,
     threads: int | None = None,
     progress: Tell | None = None,
+    **given: Unpack[Common],
 ) -> Quantized:
     """Quantize a model's convolutions and matrix products that have constant weights.
 
@@ -76,9 +78,9 @@ def quantize(
     fit; CompileError for a model that can't be quantized."""
     _check(kind, method, drop, smooth, weight_bits, block, limit)
     threads = None if threads is None else counted(threads)
-    job = Job(model, shapes, weights, threads, progress, equalize)
-    given = pixels or pixels_of(job.metadata)
-    feeds = read(data, job.inputs, Reading(given, crop, Path(tokenizer) if tokenizer else None, limit))
+    job = Job(model, Options(None, shapes, threads, **given), progress, equalize)
+    reading = pixels or pixels_of(job.metadata)
+    feeds = read(data, job.inputs, Reading(reading, crop, Path(tokenizer) if tokenizer else None, limit))
     rated = job.rated(feeds, None if labels is None else read_labels(labels, len(feeds)), score)
     if not job.parts:
         raise CompileError("there is nothing to quantize: no float32 product has constant weights")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from jangin.compiler.options import Options
 from jangin.ir.core import Map
 from jangin.ir.dtype import F32, U8
 from jangin.ir.expr import Var, call, const, maximum, minimum, select
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ops.editor import Editor
+from jangin.options import Options
 from jangin.quantization.engine import Engine
 from jangin.quantization.parts import Part
 from jangin.quantization.scales import Scheme
@@ -26,15 +26,12 @@ class Simulator:
     outputs."""
 
     def __init__(
-        self, graph: Graph, parts: Sequence[Part], options: Options, threads: int | None,
-        values: Sequence[str] = (),
-    ) -> None:  # fmt: skip
+        self, graph: Graph, parts: Sequence[Part], options: Options, values: Sequence[str] = ()
+    ) -> None:
         self.graph, self.parts = graph, parts
         self.rounded = list(quantized_values(graph, parts, {p.name: p for p in parts}))
         self.constants = list(dict.fromkeys(n for p in parts for n in (p.w, p.bias_name()) if n is not None))
-        self.engine = Engine(
-            _simulation(graph, parts, self.rounded, self.constants), options, threads, values
-        )
+        self.engine = Engine(_simulation(graph, parts, self.rounded, self.constants), options, values)
 
     def settings(self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]) -> dict[str, Array]:
         """The inputs that say which parts are quantized, and how; `schemes`: of where values come from."""

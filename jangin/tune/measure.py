@@ -12,7 +12,6 @@ import numpy as np
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import kernel_workload, make_kernel, make_plan
-from jangin.compiler.options import Options
 from jangin.ir.core import Kernel, Map
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const
@@ -20,6 +19,7 @@ from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.ops.editor import Editor, kernel_node
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call

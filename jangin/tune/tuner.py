@@ -22,11 +22,11 @@ from jangin.compiler.kernels import (
     make_plan,
     schedule_kernels,
 )
-from jangin.compiler.options import Options
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
 from jangin.ir.text import print_func
+from jangin.options import Options
 from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable
 from jangin.runtime.libraries import FINDERS
@@ -298,7 +298,7 @@ class _Model:
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
-            tuned = self.executable(replace(self.options, choices=choices)) if won else untuned
+            tuned = self.executable(self.options.but(choices=choices)) if won else untuned
             before, after = self._compare(untuned, tuned)
         except KeyboardInterrupt:
             return sum(k.report.before for k in kernels), None

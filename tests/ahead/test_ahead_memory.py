@@ -10,9 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from jangin.ahead.memory import buffer_bytes, memory_of, typical_sizes
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.plan import ALIGN, Plan
+from jangin.options import Options
 from jangin.runtime.arena import peak
 from jangin.runtime.sizes import Evaluator
 from jangin.targets import resolve

@@ -120,13 +120,13 @@ def test_definitions_that_nothing_uses_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("weights", ["inside", "beside"])
-def test_weights_inside_and_beside(kind: str, weights: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("constants", ["inside", "beside"])
+def test_weights_inside_and_beside(kind: str, constants: str, tmp_path: Path) -> None:
     exe = jangin.compile(small_network(), cache=False, threads=1)
     x = np.random.default_rng(2).standard_normal((1, 3, 19, 23)).astype(np.float32)
-    made = emit(small_network(), kind, name="net", weights=weights)
+    made = emit(small_network(), kind, name="net", constants=constants)
     api = api_of(made, kind, tmp_path)
-    if weights == "beside":
+    if constants == "beside":
         data = np.fromfile(tmp_path / "net.bin", np.uint8)
         room = np.zeros(len(data) + 64, np.uint8)
         start = -room.ctypes.data % 64
@@ -321,8 +321,8 @@ def test_a_model_that_needs_steps_is_refused_by_node() -> None:
 def test_what_is_unknown_is_told() -> None:
     with pytest.raises(ValueError, match="nothing is emitted as 'elf'; known: object, shared, c"):
         emit(layers(), "elf")
-    with pytest.raises(ValueError, match="weights='away' is unknown"):
-        emit(layers(), "c", weights="away")
+    with pytest.raises(ValueError, match="constants='away' is unknown"):
+        emit(layers(), "c", constants="away")
     with pytest.raises(ValueError, match="unknown target 'cortex-a73', did you mean cortex-a"):
         emit(layers(), "c", "cortex-a73")
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from jangin.backends.llvm.objects import assembly
 from jangin.compiler.kernels import schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, Var, call, const, maximum, minimum
@@ -17,6 +16,7 @@ from jangin.ops import activation, attention
 from jangin.ops import conv as operators
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.targets import Target
 
 ROWS = Var("rows")

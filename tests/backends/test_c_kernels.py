@@ -23,7 +23,6 @@ import test_small_types
 
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_plan, import_model
 from jangin.ir.dtype import BOOL, F32, U8
 from jangin.ir.expr import Buffer, const
@@ -34,6 +33,7 @@ from jangin.ir.text import print_func
 from jangin.ops.builder import Builder
 from jangin.ops.quantized import integer_conv, quantize, requantize
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.runtime.elf import Image
 from jangin.targets import NAMED, Target
 

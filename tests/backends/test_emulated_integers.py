@@ -10,7 +10,6 @@ from test_emulated_kernels import execute
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import F32, I8, U8
 from jangin.ir.expr import const
@@ -19,6 +18,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, quantize, requantize
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.targets import resolve
 
 MACHINES = ("cortex-a72", "neoverse-n1", "neoverse-v1", "cortex-a7", "riscv64-v of 128 bits")

@@ -25,7 +25,6 @@ from repeatable import RNG
 import jangin
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.dtype import F16, F32
@@ -33,6 +32,7 @@ from jangin.ir.expr import const
 from jangin.ir.graph import Array
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.targets import resolve
 

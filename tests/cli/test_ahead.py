@@ -28,7 +28,7 @@ def test_an_object_and_what_it_takes(cli: Cli, model: Path, tmp_path: Path) -> N
         "c",
         "--name",
         "net",
-        "--weights",
+        "--constants",
         "beside",
         "--force",
         "-o",
@@ -49,7 +49,7 @@ def test_a_microcontroller(cli: Cli, model: Path, tmp_path: Path) -> None:
 def test_what_can_not_be(cli: Cli, model: Path, tmp_path: Path) -> None:
     command = ("compile", model, "-o", tmp_path / "out")
     assert "known: object, shared, c, and jgn" in cli(*command, "--emit", "elf").err
-    assert "weights='away' is unknown" in cli(*command, "--emit", "c", "--weights", "away").err
+    assert "constants='away' is unknown" in cli(*command, "--emit", "c", "--constants", "away").err
     assert "did you mean cortex-a7" in cli(*command, "--emit", "c", "--target", "cortex-a73").err
     feature = cli(*command, "--emit", "c", "--target", "aarch64+dotprodd").err
     assert "unknown target 'dotprodd': features come with targets (dotprod: cortex-a76 or" in feature

@@ -12,7 +12,6 @@ from golden_models import MODELS
 from templates.kernels import Built, buffer, conv, node, workload
 
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir import te
@@ -22,6 +21,7 @@ from jangin.ir.graph_text import print_graph
 from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
+from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES
 from jangin.targets import NAMED
 from jangin.templates.choose import choose

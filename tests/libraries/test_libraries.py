@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.ir.parse import parse_plan
 from jangin.ir.text import print_plan
+from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.device import LoadError
 from jangin.targets import resolve

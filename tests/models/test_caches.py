@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import jangin
 from jangin.cli import app
 from jangin.commands.common import formats_of
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_plan
 from jangin.frontends.gguf.format import CACHES, GgufFormat
 from jangin.ir.dtype import F32, I64, dtype_of
@@ -22,6 +21,7 @@ from jangin.ir.expr import Expr, Var, const
 from jangin.ops.attention import Kept, attend_one, keep, unkept
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.load import executable
 from jangin.targets import resolve

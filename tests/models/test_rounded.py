@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import jangin
 from jangin.cli import app
 from jangin.commands.common import formats_of
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_kernels, optimize
 from jangin.frontends.gguf.blocks import LAYOUTS, product
 from jangin.frontends.gguf.format import GgufFormat
@@ -27,6 +26,7 @@ from jangin.ir.graph import Array, Graph
 from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.processor import why_not
 from jangin.targets import NAMED

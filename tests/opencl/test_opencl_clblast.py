@@ -13,10 +13,10 @@ import pytest
 from on_device import SIMULATOR, usable
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import tune_model
 from jangin.compiler.request import with_winners
 from jangin.ir.library import Matrix, Sgemm
+from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import clblast
@@ -96,9 +96,9 @@ def test_it_races_ours(device: Found, tmp_path: Path, monkeypatch: pytest.Monkey
     store, model = Store(tmp_path), dense()[0]
     options = Options(resolve(f"opencl:{device.number}"), libraries="clblast")
     monkeypatch.setattr("jangin.tune.tuner.BATCH", 1)
-    outcome = tune_model(model, replace(options, libraries="auto"), 1, 30.0, store=store)
+    outcome = tune_model(model, options.but(libraries="auto"), 1, 30.0, store=store)
     assert not outcome.defects
     assert any("clblast" in r.tried for r in outcome.kernels)
     found = store.get(place_of(options.target, 1, "auto"))
     assert any("clblast" in f.tried for f in found.values())
-    assert with_winners(replace(options, libraries="never"), 1, store).choices == {}
+    assert with_winners(options.but(libraries="never", cache=tmp_path), 1).choices == {}

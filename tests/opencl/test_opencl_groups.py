@@ -25,7 +25,6 @@ from jangin.backends.clike.module import emit_kernels
 from jangin.backends.opencl.backend import GROUPED
 from jangin.backends.opencl.check import native
 from jangin.backends.walk.math import expansion
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Call
@@ -34,6 +33,7 @@ from jangin.ir.groups import barriers
 from jangin.ir.kernel import rounds, scratch_bytes
 from jangin.ir.loop import Func, expressions, statements
 from jangin.ir.traversal import walk
+from jangin.options import Options
 from jangin.runtime.devices import opencl_programs
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.runtime.devices.opencl_programs import build_program

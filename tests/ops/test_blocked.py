@@ -8,11 +8,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.frontends.onnx.operators.qlinear import FEW_ROWS
 from jangin.ir.graph import Array
 from jangin.ops.blocks import is_blocks
+from jangin.options import Options
 from jangin.targets import resolve
 
 KINDS = {

@@ -7,7 +7,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.expr import const
@@ -16,6 +15,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.candidates import block_size
 from jangin.ops.interpret import run_graph
 from jangin.ops.select import top_k
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

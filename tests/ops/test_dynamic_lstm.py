@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from one_node import Array, model
 from test_recurrent import shared, sigmoid
 
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.writer import written
 from jangin.frontends.table import load
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.targets import resolve
 
 CLOSE = 3e-6

@@ -16,13 +16,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import build_plan
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const
 from jangin.ir.graph import Array
 from jangin.ops.builder import Builder
 from jangin.ops.normalize import moments, normalized_batch
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import host
 

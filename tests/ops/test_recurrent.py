@@ -15,7 +15,6 @@ from one_node import Array, f32, lowered, model
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
@@ -24,6 +23,7 @@ from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
 from jangin.ops.builder import ANY_MACHINE
 from jangin.ops.rounds import Tile
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -7,7 +7,6 @@ import pytest
 from nets import TARGET
 
 from jangin.compiler.kernels import schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Kernel
 from jangin.ir.dtype import F32
@@ -20,6 +19,7 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dynamic_quantize
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.extrema import extrema
 from jangin.passes.fuse import fuse
 from jangin.passes.reductions import reductions

@@ -9,7 +9,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.expr import const
@@ -18,6 +17,7 @@ from jangin.ir.plan import Plan
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.halves import LEAST, half_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve

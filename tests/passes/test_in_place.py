@@ -10,7 +10,6 @@ from nets import RANGES, N, Net, feeds
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Kernel
 from jangin.ir.expr import Var
@@ -20,6 +19,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.passes.views import View, views
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, resolve

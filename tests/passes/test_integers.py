@@ -10,7 +10,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Compute, Conv, Kernel, Map, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
@@ -22,6 +21,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.winograd_cost import Estimate
 from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable

@@ -10,7 +10,6 @@ from nets import TARGET, N, Net
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Array, Graph
@@ -18,6 +17,7 @@ from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.fuse import fuse
 from jangin.passes.large_windows import large_windows
 from jangin.passes.layout import channels_last

@@ -7,7 +7,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Gather, Kernel, Map, MatMul
 from jangin.ir.dtype import F32, I8, I16, U8, DType
@@ -17,6 +16,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.lookups import lookups
 from jangin.passes.simplify import simplify
 from jangin.runtime.executable import Executable

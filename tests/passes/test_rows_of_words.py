@@ -7,7 +7,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel
 from jangin.ir.dtype import U8
@@ -17,6 +16,7 @@ from jangin.ir.products import DOT4U, Product
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, requantize
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.processor import why_not
 from jangin.targets import resolve

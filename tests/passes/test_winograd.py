@@ -12,7 +12,6 @@ from nets import TARGET, N, Net, feeds
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes, plan_model
 from jangin.ir.core import Kernel
 from jangin.ir.expr import Var
@@ -21,6 +20,7 @@ from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.passes.cse import cse
 from jangin.passes.fuse import fuse
 from jangin.passes.layout import channels_last

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin import IndexOutOfRange
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.interpret import run_plan
 from jangin.ir.parse import parse_plan
 from jangin.ir.text import print_plan
+from jangin.options import Options
 from jangin.targets import resolve
 
 Array = np.ndarray[Any, Any]

@@ -12,9 +12,9 @@ from build import body, info, model
 from onnx import TensorProto, helper
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.text import print_plan
+from jangin.options import Options
 from jangin.targets import NAMED
 
 node = helper.make_node

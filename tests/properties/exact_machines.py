@@ -21,9 +21,9 @@ from guarded import UNTOUCHED, placed_apart
 from onnx_nets import Array, numpy_type
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.plan import ALIGN, Plan
+from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.sizes import Evaluator

@@ -12,11 +12,11 @@ from repeatable import repeated_by
 from templates.test_gpu import TARGET
 from test_onnx_graphs import LENGTHS
 
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.groups import grouped
 from jangin.ir.loop import Block
 from jangin.ir.verify import verify_func
+from jangin.options import Options
 
 ON = replace(TARGET, backend="opencl", features="+fp64")
 FEW, MANY = 80, 1000

@@ -13,13 +13,13 @@ from repeatable import repeated_by
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.passes import extrema
 from jangin.runtime.device import device_of
 from jangin.runtime.executable import Executable
@@ -35,7 +35,7 @@ TOLERANCE = {  # a few roundings to 11 and 8 bits
 
 def compiled(graph: Graph, options: Options, threads: int) -> Executable:
     """The graph compiled, every launch shared among the threads however small."""
-    graph = optimize(graph, replace(options, verify=True))
+    graph = optimize(graph, options.but(verify=True))
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     launches = tuple(replace(x, grain=1) for x in plan.launches)
     return Executable(build(replace(plan, launches=launches), options.target), threads)

@@ -22,7 +22,6 @@ from test_random_graphs import TARGETS, compiled
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.expr import Buffer, call, select
 from jangin.ir.graph import Array, Graph
@@ -30,6 +29,7 @@ from jangin.ir.interpret import run_plan, size
 from jangin.ir.plan import Plan
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.targets import Target
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))

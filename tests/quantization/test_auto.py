@@ -13,6 +13,7 @@ from small_nets import convolutions, of_pairs, pictures, products, rows
 import jangin
 from jangin.commands.quantize_report import summary
 from jangin.ir.products import DOT4S
+from jangin.options import Options
 from jangin.quantization import auto, job
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, others, ranked, uniform
 from jangin.quantization.job import Job
@@ -87,11 +88,11 @@ def test_others() -> None:
 def test_simulation(net: str) -> None:
     """With no part it is the model; with all, or one, what is written, but for roundings of halves."""
     model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
-    job = Job(model, None, None, 1, None)
+    job = Job(model, Options(threads=1))
     feeds: Any = [{"x": x} for x in data]
     seen = job.watched(feeds)
     ranges = seen.ranges("minmax")
-    simulator = Simulator(job.graph, job.parts, job.options, 1)
+    simulator = Simulator(job.graph, job.parts, job.options)
     chosen = job.chosen("int8", ranges, 32, seen)
     float32 = job.engine.run(feeds[0])["y"]
     np.testing.assert_allclose(simulator.runner({}, {})(feeds[0])["y"], float32, rtol=1e-4, atol=1e-5)

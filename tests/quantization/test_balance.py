@@ -12,6 +12,7 @@ from small_nets import convolutions, made, pictures, products, rows
 
 import jangin
 from jangin.ir.dtype import I4
+from jangin.options import Options
 from jangin.quantization import job as jobs
 from jangin.quantization.balance import equalized, smoothed
 from jangin.quantization.gptq import gptq
@@ -53,7 +54,7 @@ def test_smoothing() -> None:
     small[[3, 40]] /= 100
     w.CopyFrom(numpy_helper.from_array(small, "w0"))
     model = proto.SerializeToString()
-    job = Job(model, None, None, 1, None)
+    job = Job(model, Options(threads=1))
     before = job.engine.run({"x": data[0]})["y"]
     seen = job.watched([{"x": x} for x in data], smooth=0.5)
     np.testing.assert_allclose(job.engine.run({"x": data[0]})["y"], before, rtol=1e-3, atol=1e-4)
@@ -89,7 +90,7 @@ def uneven() -> bytes:
 
 def test_equalizing() -> None:
     data = pictures(4)
-    plain, even = (Job(uneven(), None, None, 1, None, equalize=e) for e in (False, True))
+    plain, even = (Job(uneven(), Options(threads=1), equalize=e) for e in (False, True))
     wanted = plain.engine.run({"x": data[0]})["y"]
     np.testing.assert_allclose(even.engine.run({"x": data[0]})["y"], wanted, rtol=1e-3, atol=1e-3)
     spans = []

@@ -14,11 +14,11 @@ import pytest
 from small_nets import convolutions, of_pairs, pictures, products, rows
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.graph import CompileError
 from jangin.ir.products import DOT2, DOT4S
+from jangin.options import Options
 from jangin.quantization import job
 from jangin.quantization.job import Job, Quantized
 from jangin.quantization.quantize import DropMissed
@@ -191,7 +191,7 @@ def test_parts_that_do_not_suit() -> None:
     """A part whose weights blocks don't divide, or float16 doesn't hold, stays out of `--auto`'s choice, and
     the others don't."""
     (x,) = rows(1)
-    job = Job(products(), None, None, 1, None)
+    job = Job(products(), Options(threads=1))
     seen = job.watched([{"x": x}])
     up, down = (p.name for p in job.parts)
     assert {*job.chosen("int4", {}, 128, seen, lenient=True)} == {down}

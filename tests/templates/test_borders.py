@@ -7,12 +7,12 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Pad
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from jangin.ir.loop import For, Store, statements
 from jangin.ops.builder import Builder
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -11,12 +11,12 @@ import pytest
 from repeatable import repeated_by
 
 from jangin.compiler.kernels import schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, U8
 from jangin.ir.expr import const
 from jangin.ops.builder import Builder
 from jangin.ops.quantized import integer_conv
+from jangin.options import Options
 from jangin.targets import NAMED
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.contraction import Contraction

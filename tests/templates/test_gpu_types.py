@@ -11,13 +11,13 @@ import pytest
 from jangin.backends.llvm.backend import LLVM
 from jangin.compiler import kernels as planning
 from jangin.compiler.build import build
-from jangin.compiler.options import Options
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Expr
 from jangin.ir.groups import grouped
 from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.gpu import gpu_target

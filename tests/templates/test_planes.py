@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, Kernel, Pool
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const
 from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_extent
+from jangin.options import Options
 from jangin.targets import NAMED, Target
 from jangin.templates.choose import TEMPLATES
 

@@ -10,7 +10,6 @@ import pytest
 from jangin.backends.llvm.backend import LLVM
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir import te
 from jangin.ir.core import Normalize, Reduce
@@ -26,6 +25,7 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dynamic_quantize, integer_matmul
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve

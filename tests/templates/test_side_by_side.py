@@ -9,7 +9,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Reduce
 from jangin.ir.dtype import F16, F32, F64, I8, I32, I64, DType
@@ -19,6 +18,7 @@ from jangin.ir.loop import For, Let, Stmt, statements
 from jangin.ops.builder import Builder
 from jangin.ops.index import gather, gather_nd
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, resolve
 from jangin.templates.common import CHAINS, TOGETHER

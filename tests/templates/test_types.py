@@ -13,7 +13,6 @@ import pytest
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import make_plan, schedule_kernels
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Pool
 from jangin.ir.dtype import BF16, F16, F32, F64, I8, I32, I64, U8, U32, DType
@@ -27,6 +26,7 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, integer_matmul, requantize
 from jangin.ops.reduce import arg_extreme
 from jangin.ops.values import Tensor
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.templates.scheduled import Scheduled

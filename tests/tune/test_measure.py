@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.ir.expr import Binary
 from jangin.ir.graph import Graph, Node
+from jangin.options import Options
 from jangin.targets import resolve
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.measure import Trial, WrongResult, agree, timings

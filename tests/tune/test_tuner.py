@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model, tune_model
 from jangin.compiler.request import with_winners
 from jangin.libraries import CANDIDATES
+from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.profile import Launches
 from jangin.targets import resolve
@@ -176,7 +175,7 @@ def test_an_earlier_gain_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Race, "time", fixed_ratio(0.5))
     first = tuned()
     monkeypatch.setattr(Race, "time", fixed_ratio(1.0))
-    options = replace(OPTIONS, choices=first.choices)
+    options = OPTIONS.but(choices=first.choices)
     again = tuned(SECONDS, dict(first.findings), options)
     kept = {d: f for d, f in again.findings.items() if f.better}
     assert {d: f.candidate for d, f in kept.items()} == {d: first.choices[d] for d in kept}
@@ -242,11 +241,11 @@ def test_libraries_race_first_where_they_may(
     monkeypatch.setattr(Race, "time", fixed_ratio(0.5))
     monkeypatch.setitem(globals(), "FEW", 1)
     monkeypatch.setattr("jangin.libraries.CANDIDATES", {library: CANDIDATES[library]})
-    store, model, options = Store(tmp_path), two_products(), replace(OPTIONS, libraries="auto")
+    store, model, options = Store(tmp_path), two_products(), OPTIONS.but(libraries="auto")
     outcome = tune_model(model, options, 1, SECONDS, store=store)
     assert any(library in r.tried for r in outcome.kernels)
-    assert library in {c.template for c in with_winners(options, 1, store).choices.values()}
-    assert with_winners(OPTIONS, 1, store).choices == {}
+    assert library in {c.template for c in with_winners(options.but(cache=tmp_path), 1).choices.values()}
+    assert with_winners(OPTIONS.but(cache=tmp_path), 1).choices == {}
     assert called(model, cache=tmp_path, libraries="auto") == (library,)
     assert called(model, cache=tmp_path) == ()
 

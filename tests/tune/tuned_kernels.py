@@ -18,10 +18,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from jangin.compiler.kernels import kernel_candidates, kernel_workload, make_kernel
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
 from jangin.ir.graph import Graph, Node
 from jangin.ir.text import print_func
+from jangin.options import Options
 from jangin.passes.stages import is_opaque
 from jangin.runtime.system.processor import processor_name
 from jangin.targets import NAMED, resolve

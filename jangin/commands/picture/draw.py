@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import jangin
 from jangin.commands.common import Settings, fixed_sizes, progress, random_input, terminal
 from jangin.commands.picture.page import page
-from jangin.compiler.options import Options
-from jangin.compiler.pipeline import import_model, plan_model
+from jangin.compiler.driver import compile_by
+from jangin.compiler.pipeline import import_model, imported, plan_model
 from jangin.files import write_text
-from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import typed
-from jangin.frontends.table import load
+from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.visible import visible
 
@@ -27,19 +25,18 @@ def draw(model: Path, settings: Settings, options: Options, after: str, output: 
     machine; ValueError for a model that isn't one plan."""
     if after == "plan":
         raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
-    source = settings.source(model)
     with progress(settings) as tell:
-        planned = plan_model(source, options, tell)
-    graph = import_model(source, options, until=after) if after else typed(load(source, options.shapes))
+        planned = plan_model(model, options, tell)
+    graph = import_model(model, options, until=after) if after else typed(imported(model, options))
     launches = [x for plan in planned.plans for x in plan.launches]
-    seconds = _measured(source, settings, options) if times else {}
+    seconds = _measured(model, options) if times else {}
     title = f"{model.name} after {after}" if after else model.name
     write_text(output, visible(page(title, graph, launches, seconds)))
     terminal().print(f"{output}: {len(graph.nodes)} nodes, {output.stat().st_size / 1e3:.0f} kB")
 
 
-def _measured(model: ModelSource, settings: Settings, options: Options) -> Mapping[str, float]:
-    exe = jangin.compile(model, threads=1, shapes=dict(options.shapes), cache=settings.cache)
+def _measured(model: Path, options: Options) -> Mapping[str, float]:
+    exe = compile_by(options.but(threads=1), model)
     if not isinstance(exe, Executable):
         raise ValueError("--times is for models that are one plan: give sizes by --shape, or leave it out")
     sizes = fixed_sizes(options.shapes)

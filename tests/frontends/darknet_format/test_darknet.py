@@ -13,6 +13,7 @@ import jangin
 from jangin.bench import measure
 from jangin.commands.bench import bench
 from jangin.commands.common import Settings
+from jangin.options import Options
 
 TOLERANCE = 2e-5
 """Of the largest value: sums of some hundred products in another order, then an exponential."""
@@ -242,8 +243,8 @@ def test_bench_takes_weights(tmp_path: Path) -> None:
     """Those that don't lie beside the cfg go to the process that is timed."""
     path = write(tmp_path, NET + next(iter(NETWORKS.values())))
     weights = path.with_suffix(".weights").rename(tmp_path / "elsewhere")
-    options = measure.Options((), shapes={"batch": 1}, weights=weights)
-    assert measure.make_jobs(path, 1, options, tmp_path)[0].weights == str(weights)
+    options = measure.Options((), shapes={"batch": 1}, compiling=Options(weights=weights))
+    assert measure.make_jobs(path, 1, options, tmp_path)[0].options.weights == weights
     settings = Settings(cache=False, weights=weights)
     (found,) = bench([path], settings, "", "1", 1, 0.01, ["batch=1"], [], False, None, "", None)
     assert [r.engine for r in found.results] == ["jangin"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jangin
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import import_model
+from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.targets.x86 import V2
 

@@ -1,0 +1,320 @@
+"""All options of a compilation, once: their types, defaults, help texts and flags.
+
+A door of the package (`jangin.compile`, a command) makes one `Options` of what its caller says. Everything
+behind the door takes that record whole. A new option is a line in `Common` or `Given` and one in `Options`.
+
+Nothing slow is imported here, because the compiler's process starts after this module is read."""
+
+from __future__ import annotations
+
+from functools import cached_property, wraps
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from jangin.custom import CustomOperator
+    from jangin.frontends.format import Format
+    from jangin.ir.limits import Limits
+    from jangin.targets.target import Target
+    from jangin.templates.template import Candidate
+
+T = TypeVar("T")
+Door = TypeVar("Door", bound="Callable[..., Any]")
+
+LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast")
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Common(TypedDict, total=False):
+    """The options that every door takes by keyword."""
+
+    weights: str | Path | None
+    winograd: bool
+    libraries: str
+    unchecked: bool
+    bf16: bool
+    operators: Sequence[CustomOperator]
+    formats: Sequence[Format]
+    cache: bool | str | Path
+    limits: Limits | None
+
+
+class Given(Common, total=False):
+    """The options that `jangin.build` and `jangin.compile` take by keyword."""
+
+    tune: str | float | None
+    sizes: Mapping[str, int] | None
+    isolated: bool | None
+
+
+class About(NamedTuple):
+    """What is known of an option. `flag`: the command line's, "" where there is none. `keyed`: whether
+    compiled models differ by it, so that the cache's key has it."""
+
+    default: Any
+    help: str
+    flag: str = ""
+    keyed: bool = False
+
+
+def _option(default: T, help: str, flag: str = "", keyed: bool = False) -> T:
+    """A field of `Options`: a type checker sees its default, the class body an `About`."""
+    return cast(T, About(default, help, flag, keyed))
+
+
+class Options:
+    """What a caller says of one compilation. It never changes: `but` makes another.
+
+    `asked`: the target as it was given; `target`: the one that it names."""
+
+    asked: str | Target | None = _option(
+        None,
+        'A target\'s name ("cpu" is this machine, "x86-64-v3" a level), or a target of your own; by default '
+        "what JANGIN_TARGET names, or else cpu.",
+        "--target",
+        keyed=True,
+    )
+    threads: int | None = _option(
+        None,
+        "How many threads will run the model, for which tuning measures; by default as many as the process "
+        "may use.",
+        "--threads",
+    )
+    shapes: Mapping[str, Any] = _option(
+        _NONE,
+        'Sizes that are known: {"batch": 1} of a symbol, {"seq": (1, 512)} its inclusive range, '
+        '{"image": (1, 3, 224, 224)} a whole input.',
+        "--shape",
+        keyed=True,
+    )
+    weights: str | Path | None = _option(
+        None,
+        "The file of a Caffe or Darknet model's weights, if it doesn't lie beside the model under its stem.",
+        "--weights",
+    )
+    winograd: bool = _option(
+        True,
+        "Convolutions of 3 x 3 may be computed by Winograd's method, with errors up to 1e-5 of the output's "
+        "largest value.",
+        "--winograd/--no-winograd",
+        keyed=True,
+    )
+    libraries: str = _option(
+        "never",
+        "Whose kernels compete with ours in tuning: never (ours alone), auto (all libraries that are here), "
+        "openblas or onednn on processors, clblast on OpenCL devices. A library that is asked for by name "
+        "also makes what wasn't tuned.",
+        "--libraries",
+        keyed=True,
+    )
+    unchecked: bool = _option(
+        False,
+        "A run takes an index out of range for the nearest in range, and leaves out an update at it; without "
+        "this option the run fails.",
+        "--unchecked",
+        keyed=True,
+    )
+    bf16: bool = _option(
+        True,
+        "Products of bfloat16 and float16 may be made by a processor's 16-bit instructions, which take "
+        "subnormal numbers of bfloat16 for 0; without this option they are products of float32.",
+        "--bf16/--no-bf16",
+        keyed=True,
+    )
+    operators: Sequence[CustomOperator] = _option(
+        (), "Operators of your own (see jangin.custom). A model compiled with one is not cached."
+    )
+    formats: Sequence[Format] = _option(
+        (),
+        "Formats that are asked before Jangin's: your own, or Jangin's with settings "
+        '(GgufFormat(cache="int8")). A model compiled with one of your own is not cached.',
+        keyed=True,
+    )
+    cache: bool | str | Path = _option(
+        True,
+        "Where compiled models and tuning's results are kept and found: True for the user's cache folder, a "
+        "path for another, False for nowhere.",
+        "--cache-dir",
+    )
+    limits: Limits | None = _option(
+        None,
+        "What compiling may take of time, memory and nodes (see jangin.Limits); on the command line as in "
+        "seconds=60,memory=2G,nodes=100000.",
+        "--limits",
+    )
+    tune: str | float | None = _option(None, 'How long ("60s", "2m") to measure candidates before compiling.')
+    sizes: Mapping[str, int] | None = _option(
+        None, "The sizes of symbols that stay open for which tuning measures."
+    )
+    isolated: bool | None = _option(
+        None,
+        "Compile in a process of its own, whose memory the system gets back; by default so if this process "
+        "hasn't loaded the compiler yet, and never with anything of your own.",
+    )
+    verify: bool = _option(False, "Check the IR after every pass; no result changes.")
+    choices: Mapping[str, Candidate] = _option(
+        _NONE, "The candidates that tuning found for kernels, by digest.", keyed=True
+    )
+
+    def __init__(
+        self,
+        target: str | Target | None = None,
+        shapes: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+        *,
+        verify: bool = False,
+        choices: Mapping[str, Candidate] = _NONE,
+        **given: Unpack[Given],
+    ) -> None:
+        refuse_unknown("Options", given, Given.__annotations__)
+        values = {name: about.default for name, about in ABOUT.items()}
+        values |= {"asked": target, "shapes": dict(shapes or {}), "threads": threads}
+        values |= {"verify": verify, "choices": dict(choices), **given}
+        self._set(values)
+
+    def _set(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+        if self.libraries not in LIBRARIES:
+            raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"options never change: but({name}=...) makes others")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Options) and self.values == other.values
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        said = (f"{n}={v!r}" for n, v in self.values.items() if v != ABOUT[n].default)
+        return f"Options({', '.join(said)})"
+
+    def but(self, **changes: Any) -> Options:
+        """These options with some fields changed."""
+        if "target" in changes:
+            changes["asked"] = changes.pop("target")
+        refuse_unknown("Options", changes, ABOUT)
+        made = Options.__new__(Options)
+        resolved = {} if "asked" in changes else {n: v for n, v in self.__dict__.items() if n == "target"}
+        made._set({**self.values, **resolved, **changes})
+        return made
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The fields as they were given, by name."""
+        return {name: getattr(self, name) for name in ABOUT}
+
+    @cached_property
+    def target(self) -> Target:
+        """Raises ValueError for a name that is unknown."""
+        from jangin.targets import resolve
+
+        return resolve(self.asked)
+
+    @property
+    def own(self) -> bool:
+        """Whether something is the caller's own: then no result is cached, nor made by another process."""
+        if self.operators or not (self.asked is None or isinstance(self.asked, str)):
+            return True
+        if not self.formats:
+            return False
+        from jangin.frontends.table import is_own
+
+        return not all(map(is_own, self.formats))
+
+    @property
+    def lowerings(self) -> dict[tuple[str, str], Any]:
+        """The functions that lower the caller's own operators, by domain and name."""
+        return {(o.domain, o.name): o.lower for o in self.operators}
+
+    @property
+    def parts(self) -> list[Options]:
+        """The options of each device of the target, whose choices begin with the device's number."""
+        if len(self.target.each) == 1:
+            return [self]
+        return [
+            self.but(
+                target=target,
+                choices={k.partition(" ")[2]: c for k, c in self.choices.items() if k.startswith(f"{n} ")},
+            )
+            for n, target in enumerate(self.target.each)
+        ]
+
+    def of_parts(self, choices: Sequence[Mapping[str, Candidate]]) -> Options:
+        """These options with the choices of each of `parts`."""
+        if len(self.target.each) == 1:
+            return self.but(choices=choices[0])
+        numbered = {f"{n} {k}": c for n, own in enumerate(choices) for k, c in own.items()}
+        return self.but(choices=numbered)
+
+    def key(self) -> str:
+        """A text that differs exactly where a keyed field does."""
+        keyed = (f"{n}={_text(getattr(self, n))}" for n, a in ABOUT.items() if a.keyed and n != "asked")
+        return " ".join((repr(self.target), *keyed))
+
+
+ABOUT: Mapping[str, About] = {n: a for n, a in vars(Options).items() if isinstance(a, About)}
+"""What is known of each field of `Options`."""
+
+
+def _text(value: Any) -> str:
+    """A text of a field's value that doesn't depend on its order or its kind of container."""
+    if hasattr(value, "items"):
+        return repr(sorted((name, str(v)) for name, v in value.items()))
+    return repr(value if isinstance(value, (bool, str)) else list(value))
+
+
+def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError for a name that isn't known, with the nearest one that is."""
+    known = [*known]
+    for name in given:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+            raise TypeError(f"{door}() takes no option {name!r}{hint}")
+
+
+def takes(group: type) -> Callable[[Door], Door]:
+    """Makes a function a door that takes a group of options by keyword: `Common` or `Given`. Its signature
+    and its docstring have each of them, and a keyword that it doesn't know is refused."""
+    names = [n for n in ABOUT if n in group.__annotations__]
+
+    def decorated(door: Door) -> Door:
+        shown = _shown(door, names)
+        own = door.__code__.co_varnames[: door.__code__.co_argcount + door.__code__.co_kwonlyargcount]
+        known = (*own, *names)
+
+        @wraps(shown)
+        def entered(*args: Any, **given: Any) -> Any:
+            refuse_unknown(door.__name__, given, known)
+            return door(*args, **given)
+
+        return cast(Door, entered)
+
+    return decorated
+
+
+def _shown(door: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """A function with a door's signature and docstring and, instead of `**given`, each option by its name.
+    `inspect.signature` would make one too, but takes longer to import than this module does."""
+    code = door.__code__
+    first = code.co_varnames[: code.co_argcount]
+    rest = (*code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount], *names)
+    made: dict[str, Any] = {}
+    exec(f"def {door.__name__}({', '.join((*first, '*', *rest))}): ...", {"__name__": door.__module__}, made)
+    shown: Callable[..., Any] = made[door.__name__]
+    shown.__code__ = shown.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+    shown.__defaults__ = door.__defaults__
+    shown.__kwdefaults__ = {**(door.__kwdefaults__ or {}), **{n: ABOUT[n].default for n in names}}
+    kept = {n: t for n, t in door.__annotations__.items() if n in (*first, *rest)}
+    types = {n: Options.__annotations__[n] for n in names}
+    shown.__annotations__ = {**kept, **types, "return": door.__annotations__["return"]}
+    about = "\n".join(f"    `{n}`: {ABOUT[n].help}" for n in names)
+    shown.__doc__ = f"{(door.__doc__ or '').rstrip()}\n\n{about}\n"
+    shown.__module__, shown.__qualname__ = door.__module__, door.__qualname__
+    return shown

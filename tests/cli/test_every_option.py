@@ -1,0 +1,156 @@
+"""Every option that stands before or after a command reaches what the command compiles."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from option_values import lost, network, values, watched
+from small import Cli
+
+from jangin import bench as benchmark
+from jangin import cli as command_line
+from jangin.options import ABOUT, Options
+
+FLAGS = {
+    "weights": "--weights {weights}", "winograd": "--no-winograd", "libraries": "--libraries auto",
+    "unchecked": "--unchecked", "bf16": "--no-bf16", "cache": "--cache-dir {cache}",
+    "limits": "--limits seconds=321,nodes=4321",
+}  # fmt: skip
+"""The values of `values`, as they stand before a command."""
+PLACED = "--shape batch=1 --target x86-64-v2"
+COMMANDS = {
+    "run": f"run {{model}} {PLACED} --threads 1",
+    "compile": f"compile {{model}} {PLACED} -o {{out}}.jgn",
+    "compile, timed": f"compile {{model}} {PLACED} -o {{out}}.jgn --timings",
+    "emit": f"compile {{model}} {PLACED} -o {{out}} --emit c",
+    "convert": "convert {model} {out}.onnx --shape batch=1",
+    "quantize": "quantize {model} --data {data} -o {out}.onnx --shape batch=1 --threads 1",
+    "quantize for TFLite": "quantize {model} --data {data} -o {out}.tflite --shape batch=1 --threads 1",
+    "compare": "compare {model} {model} --data {data} --shape batch=1 --threads 1",
+    "compare, replayed": "compare {model} {model} --data {data} --replay --shape batch=1 --threads 1",
+    "bench, layer by layer": f"bench {{model}} --layers {PLACED} --threads 1",
+    "tune": f"tune {{model}} --budget 1s {PLACED} --threads 1",
+    "inspect": f"inspect {{model}} {PLACED}",
+    "inspect as imported": f"inspect {{model}} {PLACED} --after import",
+    "inspect after a pass": f"inspect {{model}} {PLACED} --after fuse",
+    "inspect the plan": f"inspect {{model}} {PLACED} --after plan",
+    "inspect where nodes run": f"inspect {{model}} {PLACED} --placement",
+    "inspect memory": f"inspect {{model}} {PLACED} --memory",
+    "inspect sizes": f"inspect {{model}} {PLACED} --shapes",
+    "draw": f"inspect {{model}} {PLACED} --html {{out}}.html --times",
+    "inspect for two devices": "inspect {model} --shape batch=1 --target cpu+x86-64-v2",
+}
+"""Every way through a command that compiles. `bench` and `inspect --minimize` have tests of their own."""
+UNCOMPILED = {"opt", "templates", "devices"}
+"""The commands that read no model."""
+
+
+@pytest.fixture
+def call(cli: Cli, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Calls a command with all options but some, and gives their values."""
+    model, weights = network(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "data.npy", rng.standard_normal((2, 3, 8, 8)).astype(np.float32))
+
+    def called(command: str, without: Sequence[str] = ()) -> dict[str, Any]:
+        given = values(weights, tmp_path)
+        del given["formats"]  # no flag names one whole
+        assert {*given} == {*FLAGS} == {*command_line.BEFORE}
+        flags = [text for name, text in FLAGS.items() if name not in without]
+        line = " ".join((*flags, command)).format(
+            weights=weights, cache=tmp_path / "cache", model=model, out=tmp_path / "out",
+            data=tmp_path / "data.npy",
+        )  # fmt: skip
+        done = cli(*line.split())
+        assert done.status == 0, done.err
+        return {name: value for name, value in given.items() if name not in without}
+
+    return called
+
+
+@pytest.mark.parametrize("way", COMMANDS)
+def test_every_option_reaches_the_pipeline(
+    way: str, call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(monkeypatch)
+    given = call(COMMANDS[way], ["libraries"] if way == "emit" else [])
+    uncached = way == "compile, timed"
+    if uncached:
+        del given["cache"]
+    assert lost(seen, given) == {}
+    assert all(not o.cache for o in seen) == uncached
+    for flag, name, value in (("--threads", "threads", 1), ("--target", "asked", "x86-64-v2")):
+        if flag in COMMANDS[way] and way != "inspect for two devices":
+            assert getattr(seen[0], name) in (value, seen[0].target)
+    assert all(o.shapes in ({"batch": 1}, {}) for o in seen) and seen[0].shapes == {"batch": 1}
+
+
+def test_no_command_is_left_out() -> None:
+    named = {c.name or c.callback.__name__ for c in command_line.app.registered_commands if c.callback}
+    assert named == {text.partition(" ")[0] for text in COMMANDS.values()} | UNCOMPILED
+
+
+def test_bench_hands_every_option_on(
+    call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the processes that it times; see `tests/test_options.py` for the way there."""
+    taken: list[benchmark.Options] = []
+
+    def compared(model: Path, threads: int, options: benchmark.Options, *_: Any) -> benchmark.Comparison:
+        taken.append(options)
+        return benchmark.Comparison(model.stem, threads, {}, 0, 0.0, 0.0, ())
+
+    monkeypatch.setattr(benchmark, "compare", compared)
+    monkeypatch.setattr(benchmark, "tables", lambda found: [])
+    seen = watched(monkeypatch)
+    given = call(f"bench {{model}} {PLACED} --threads 1 --tune 5s --against onnxruntime")
+    assert lost(seen, given) == {}
+    assert lost([taken[0].compiling], {**given, "tune": "5s", "asked": "x86-64-v2"}) == {}
+    assert taken[0].shapes == {"batch": 1}
+
+
+def test_minimizing_hands_every_option_on(
+    call: Callable[..., dict[str, Any]], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for ONNX models alone, which have their weights in themselves, and keeps nothing."""
+    broken = onnx.load(model)
+    broken.graph.node[1].op_type = "NoSuchOperator"
+    onnx.save(broken, tmp_path / "broken.onnx")
+    seen = watched(monkeypatch)
+    given = call(f"inspect {tmp_path}/broken.onnx {PLACED} --minimize {{out}}.onnx", ["weights"])
+    assert lost(seen, {**given, "cache": False}) == {}
+
+
+def test_formats_settings_reach_the_pipeline(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for more in ((), ("--timings",), ("--emit", "c")):
+        seen = watched(monkeypatch)
+        out = tmp_path / f"out{len(more)}{more[-1:]}"
+        done = cli("compile", model, "-o", out, "--activations", "int8", *more)
+        assert done.status == 0, done.err
+        assert [f.activations for f in seen[0].formats] == ["int8"]
+
+
+def test_flags_say_what_the_record_says(cli: Cli) -> None:
+    """The help text of each option is the record's."""
+    told = "".join(cli("--help").out.replace("│", " ").split())
+    for name in command_line.BEFORE:
+        flag, help = ABOUT[name].flag, "".join(ABOUT[name].help.split())
+        assert all(part in told for part in flag.split("/"))
+        assert help[:20] in told
+    assert Options().winograd and "--no-winograd" in told
+
+
+def test_the_old_flag_of_where_constants_lie_still_works(cli: Cli, model: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = cli("compile", model, "--emit", "c", "-o", tmp_path / "c", "--weights", "beside")
+    assert done.status == 0 and (tmp_path / "c" / "small.bin").exists()
+    assert any("--constants now" in str(w.message) for w in caught)
