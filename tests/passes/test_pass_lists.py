@@ -8,9 +8,9 @@ import pytest
 from nets import Net
 
 from jangin.backends.backend import BACKENDS, backend_of
-from jangin.compiler.options import Options
 from jangin.compiler.pipeline import graph_passes, optimize
 from jangin.ir.core import Conv
+from jangin.options import Options
 from jangin.passes.table import GPU_PASSES, GRAPH_PASSES, Pass
 from jangin.targets import NAMED
 from jangin.targets.gpu import gpu_target

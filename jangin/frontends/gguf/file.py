@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from jangin.frontends.gguf.format import parts
+from jangin.frontends.gguf.parts import parts
 from jangin.ir.graph import Array, CompileError
 
 PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format, check_activations
+from jangin.frontends.gguf.parts import parts
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 MAGIC = b"GGUF"
 CACHES = {"float32": "f32", "float16": "f16", "int8": "i8"}
 """Types of keys and values, and what the IR calls them."""
-
-
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-"""How llama.cpp names the files that it splits a model into."""
-
-
-def parts(path: Path) -> list[Path]:
-    """The files of a split model after this one, by its name. A file that isn't named as a first one has
-    none."""
-    name = _PART.search(path.name)
-    if name is None or int(name[1]) != 1:
-        return []
-    numbers = range(2, int(name[2]) + 1)
-    return [path.with_name(f"{path.name[: name.start()]}-{n:05}-of-{name[2]}.gguf") for n in numbers]
 
 
 @dataclass(frozen=True)

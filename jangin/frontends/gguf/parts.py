@@ -1,0 +1,19 @@
+"""The files of a model that llama.cpp has split."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+"""How llama.cpp names the files that it splits a model into."""
+
+
+def parts(path: Path) -> list[Path]:
+    """The files of a split model after this one, by its name. A file that isn't named as a first one has
+    none."""
+    name = _PART.search(path.name)
+    if name is None or int(name[1]) != 1:
+        return []
+    numbers = range(2, int(name[2]) + 1)
+    return [path.with_name(f"{path.name[: name.start()]}-{n:05}-of-{name[2]}.gguf") for n in numbers]
