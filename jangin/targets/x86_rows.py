@@ -169,7 +169,7 @@ def _nearest_by_fours(lanes: int) -> Row:
 
 
 _NEAREST_HELD = (
-    replace(NEAREST, lanes=1),
+    replace(NEAREST, lanes=1, becomes="cvtss2si"),
     *map(_nearest_by_fours, (4, 8, 16, 32, 64)),
     replace(NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)"),
 )
