@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-import jangin
 from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, progress, say, terminal
@@ -48,7 +47,7 @@ from jangin.passes.table import Pass
 from jangin.passes.work import flops
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import checked, read_artifact
-from jangin.runtime.explain import explain_plan, explain_program, explain_variants
+from jangin.runtime.explain import explain, explain_plan, explain_program, explain_variants
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.sizes import Signature, TensorSpec, spec_of
@@ -84,7 +83,7 @@ def inspect(
     a picture of the graph."""
     if model.suffix == ".jgn":
         if sizes:
-            say(jangin.load(model).explain_shapes())
+            say(explain(checked(read_artifact(model))))
         else:
             _inspect_compiled(model, after, kernel, placement, memory, html is not None)
         return

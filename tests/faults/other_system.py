@@ -125,7 +125,8 @@ def described(path: str) -> dict[str, Any]:
     from jangin.commands.inspect import inspect
 
     with redirect_stdout(io.StringIO()) as summary:
-        inspect(Path(path), Settings(), "", "", "", [], None)
+        for sizes in (False, True):
+            inspect(Path(path), Settings(), "", "", "", [], None, sizes=sizes)
     return {"summary": summary.getvalue(), "loading": told(lambda: jangin.load(path))}
 
 

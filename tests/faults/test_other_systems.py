@@ -37,6 +37,7 @@ def test_what_only_linux_has_is_not_needed(system: str, tmp_path: Path) -> None:
     for path in files.values():
         said = found["files"][path]
         assert "input" in said["summary"] and "float32[" in said["summary"], said
+        assert "bytes" in said["summary"], "what its sizes are, too"
         wrong = f"its code is for Linux, and this machine runs {NAMES[system]}"
         assert said["loading"].startswith("LoadError: ") and wrong in said["loading"], said
         assert "\n" not in said["loading"]

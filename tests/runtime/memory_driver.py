@@ -332,7 +332,7 @@ class MemoryBackend:
 def target_of(device: MemoryDevice, groups: bool) -> Target:
     """Kernels as a processor has them, or, with `groups`, as a GPU has them."""
     base = replace(
-        NAMED["x86-64-v2"], name="memory", triple="memory-none-none", cpu="", features="", dots=(),
+        NAMED["x86-64-v2"], name="memory", triple="memory-none-none", cpu="", features="", products=(),
         backend=MemoryBackend(), device=device,
     )  # fmt: skip
     return gpu_target(base, group=32, width=8, units=UNITS, shared=8 << 10) if groups else base

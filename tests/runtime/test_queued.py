@@ -97,6 +97,17 @@ def test_rounds(shared: bool, groups: bool) -> None:
         np.testing.assert_allclose(exe(x), expected, rtol=1e-4, atol=1e-5)
 
 
+@two_ways
+def test_each_group_has_scratch_memory_of_its_own(shared: bool, groups: bool) -> None:
+    """The driver knows how much a kernel needs, and how many groups a launch has."""
+    softmax = one_node("Softmax", {"x": (TensorProto.FLOAT, ["n", 100])}, TensorProto.FLOAT)
+    exe = compiled(softmax, shared, groups, threads=3)
+    for rows in (40, 90):
+        x = np.random.default_rng(rows).standard_normal((rows, 100)).astype(np.float32)
+        (expected,) = ReferenceEvaluator(softmax).run(None, {"x": x})
+        np.testing.assert_allclose(exe(x), expected, rtol=1e-5, atol=1e-7)
+
+
 @each_way
 def test_nothing_to_do(shared: bool, groups: bool) -> None:
     """Sizes of 0: no launch, and no buffer without bytes."""
