@@ -21,17 +21,21 @@ NEVER = 1 << 30
 
 @dataclass(frozen=True)
 class GpuTarget(Target):
-    """`units`: compute units, each with work-items in rows of `width` that run side by side; `group`: the
-    most work-items of a group; `shared`: bytes that a group may share; `bandwidth`: bytes a second from
-    memory; `startup`: seconds that a launch takes beside its work. A wrong figure costs speed, never
-    correctness."""
+    """A target whose kernels are for work-groups. Its figures are for the estimates of `templates.gpu`; a
+    wrong one costs speed, never correctness, but `group` and `shared`, which are limits."""
 
     units: int = 16
+    """Compute units, each of which runs a few groups at one time."""
     width: int = 32
+    """Work-items of a unit that run side by side, as one instruction does."""
     group: int = 256
+    """Work-items of a group at most."""
     shared: int = 32 << 10
+    """Bytes of memory that the work-items of a group share at most."""
     bandwidth: float = 100e9
+    """Bytes a second from memory."""
     startup: float = 5e-6
+    """Seconds that a launch takes beside its work."""
 
     @property
     def groups(self) -> bool:

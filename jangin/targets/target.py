@@ -19,79 +19,101 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU target. `vector_bytes`: width of a vector register; `registers`: how many there are;
-    `cpu` and `features` are LLVM's; `rows`: its instructions, the preferred first. Cache sizes are
-    bytes a core may count on.
+    """What code is made for, by which back end, and what runs it. Those for work-groups are `targets.gpu`'s.
 
-    `backend` makes its code and `device` runs it: names in `backends.backend.BACKENDS` and
-    `runtime.device.DEVICES`, or, from outside the package, the objects themselves. A target doesn't
-    know a back end's type, as back ends know targets.
-
-    `word_bits`: of a general register; indices that are known to be small are computed in so many.
-    `lane_operands`: a multiply-add takes one lane of a vector for all lanes, rather than an element from
-    memory. `several_loads`: LLVM's name of the instruction that loads `{count}` vectors of f32, up to
-    `several`, and moves its address on; empty where there is none. `offsets`: a load of one vector takes an
-    offset beside its address, and so do pairs. `elements`: registers for elements of the rows that wait for
-    multiply-adds, which take them for all lanes; 0 where they take them from memory. `short_sum`: terms that
-    are unrolled whole at most; of more LLVM loads too many at once, where nothing but its scheduler keeps it
-    from that. `hints`: hints to fetch data early pay. `masks`: there are loads and stores of a part of
-    a vector, where LLVM would take its elements one by one. `issue`: instructions that a core begins each
-    cycle, where that are so few that they decide what is quick, whatever their kind; 0 elsewhere.
-
-    The rest is what one core does, for estimates: cycles a second, vector multiply-adds, loads and stores
-    a cycle, a multiply-add's latency in cycles, and bytes a cycle that stream from
-    each level. The figures are those
-    that the last generations of server cores (AMD Zen 2 to 4, Intel Ice Lake on) have in common by
-    their makers' optimization guides; a wrong one costs speed, never correctness. `winograd` and `fusion` are
-    what graph passes decide by, `recurrence` what lowering does.
-
-    `wide_products`: multiply-adds of vectors take int16 and add to int32.
-
-    `products`: what products of small numbers are made of, the preferred first; empty where no instruction
-    adds up several, or takes smaller floats than it adds to. Those that multiply matrices come before what is
-    for single rows.
-
-    `outputs`: what `jangin compile --emit` can make for it; `c_flags`: what gcc and clang are given to
-    compile C for it; `c_compiler`: the one that `jangin compile` asks how large the code becomes."""
+    Figures that estimates read are those that the last generations of server cores have in common, by their
+    makers' optimization guides (AMD Zen 2 to 4, Intel Ice Lake on). A wrong one costs speed, never
+    correctness. A text after each field says its unit, its meaning and who reads it."""
 
     name: str
+    """What users call it, in options, messages and the keys of the cache."""
     triple: str
+    """LLVM's triple: processor, maker, system, ABI. `runtime.abi`, `runtime.system` and LLVM read it."""
     cpu: str
+    """LLVM's name of the processor, or an OpenCL device's identity."""
     features: str
+    """LLVM's features, each with "+" before it, with commas between. Rows ask for some (`Row.needs`), and
+    loading asks whether the machine has all."""
     vector_bytes: int
+    """Bytes of a vector register. Templates, the walk and lowering divide loops by it."""
     registers: int
+    """Vector registers that a kernel may fill. Templates make register tiles of them."""
     rows: tuple[Row, ...] = field(repr=False)
+    """Instructions, the preferred first. Writers of kernels read them by `row` and its like."""
     l1: int = 32 << 10
+    """Bytes of level 1 data cache that a core may count on. Templates make panels fit."""
     l2: int = 512 << 10
+    """Bytes of level 2 cache that a core may count on. Templates make a task's blocks fit, estimates
+    (`templates.cost`) say what comes from there, and tuned kernels are kept by it."""
     l3: int = 8 << 20
+    """Bytes of level 3 cache that a core may count on. Estimates and the tuner read it."""
     clock: float = 3e9
+    """Cycles a second. Estimates turn cycles into seconds by it."""
     word_bits: int = 64
+    """Bits of a general register. The walk computes indices that are known to be small in so many."""
     lane_operands: bool = False
+    """A multiply-add takes one lane of a vector for all lanes, and no element from memory. Templates choose
+    register tiles by it."""
     several_loads: str = ""
+    """LLVM's name of the instruction that loads `{count}` vectors of f32 and moves its address on; empty if
+    there is none. Templates and LLVM's writer read it."""
     several: int = 4
+    """Vectors that such an instruction loads at most."""
     offsets: bool = True
+    """A load of one vector takes an offset beside its address, and so do loads of pairs. Templates unroll
+    less without it."""
     elements: int = 0
+    """Registers for elements of the rows, which multiply-adds take for all lanes; 0 if multiply-adds take
+    elements from memory. Templates leave them out of register tiles."""
     short_sum: int = 32
+    """Terms of a sum that are unrolled whole at most. LLVM loads too many terms of a longer sum at once,
+    unless more than its scheduler keeps it from that. `templates.tiling` reads it."""
     issue: int = 0
+    """Instructions that a core begins each cycle, if they are so few that they decide what is quick whatever
+    their kind; else 0. Estimates count instructions then."""
     hints: bool = True
+    """Hints to fetch data early pay. Templates and `passes.winograd` write them."""
     masks: bool = True
+    """There are loads and stores of a part of a vector; LLVM would write one an element. The template
+    `window` reads it."""
     wide_products: bool = False
+    """Multiply-adds of vectors take int16 and add to int32. `passes.integers` and the template `window` use
+    them."""
     products: tuple[Product, ...] = ()
+    """What products of small numbers are made of, the preferred first. It is empty if no instruction adds
+    up several, or takes smaller floats than it adds to. Those that multiply matrices come before those for
+    single rows. The passes `bf16` and `integers` choose by it."""
     multiply_adds: int = 2
+    """Vector multiply-adds a cycle of a core, for estimates."""
     latency: int = 4
+    """Cycles until the result of a multiply-add can be added to, for estimates."""
     loads: int = 2
+    """Vector loads a cycle of a core, for estimates."""
     stores: int = 1
+    """Vector stores a cycle of a core, for estimates."""
     l2_rate: float = 24.0
+    """Bytes a cycle that stream from the level 2 cache to a core, for estimates."""
     l3_rate: float = 10.0
+    """Bytes a cycle that stream from the level 3 cache to a core, for estimates."""
     memory_rate: float = 4.0
+    """Bytes a cycle that stream from memory to a core, for estimates."""
     backend: str | object = "llvm"
+    """What makes its code: a name in `backends.backend.BACKENDS`, or a back end from outside the package. Its
+    type isn't known here, as back ends know targets. `backends.backend.backend_of` reads it."""
     device: str | Device = "cpu"
+    """What runs its code: a name in `runtime.device.DEVICES`, or a device from outside the package."""
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
+    """What `passes.winograd` decides by."""
     fusion: FusionFigures = field(default_factory=FusionFigures)
+    """What the passes `layout`, `fuse`, `attention` and `separable` decide by."""
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
+    """What lowering of recurrent layers decides by."""
     outputs: tuple[str, ...] = field(default=("jgn", "object", "shared", "c"), repr=False)
+    """What `jangin compile --emit` can make for it."""
     c_flags: tuple[str, ...] = field(default=(), repr=False)
+    """What gcc and clang are given to compile C for it."""
     c_compiler: str = field(default="", repr=False)
+    """The C compiler that `jangin compile` asks how large the code becomes; empty for none."""
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"
