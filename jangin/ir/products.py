@@ -75,6 +75,11 @@ class Product:
         return self.left if self.terms_of_word == 1 else _WORDS[self.terms_of_word * self.left.bits]
 
     @property
+    def words(self) -> int:
+        """How many words each operand has for one sum."""
+        return self.terms // self.terms_of_word
+
+    @property
     def row_type(self) -> DType:
         """The type of which a target has a row: the sum's type for floats, the words' type for integers."""
         return self.total if self.total.is_float else self.word

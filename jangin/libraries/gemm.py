@@ -20,9 +20,9 @@ from jangin.ir.simplify import Ranges
 from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.schedule.normalize import simplify_func
 from jangin.templates.common import flat_index, fuse_all, lanes_for, stride, vectorize
-from jangin.templates.contraction import roles
 from jangin.templates.cost import launch
 from jangin.templates.gpu.elements import Elements
+from jangin.templates.roles import roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 

@@ -18,12 +18,11 @@ from jangin.ir.expr import Var
 from jangin.ir.graph import static_shape
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for
-from jangin.templates.contraction import roles
 from jangin.templates.register_tile import in_registers, load_terms, unroll_sum
+from jangin.templates.roles import Roles, by_lane, roles
 from jangin.templates.rows import vectorize_stage
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, by_lane
 
 TILES = ((6, 2), (4, 3))
 """Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""

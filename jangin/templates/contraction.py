@@ -35,39 +35,29 @@ import math
 from collections.abc import Iterator, Sequence
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, product_of
+from jangin.ir.expr import Const, Var, const, product_of
 from jangin.ir.simplify import simplify
-from jangin.ir.traversal import children, free_vars, walk
 from jangin.schedule.primitives import ranges_at
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import (
     EXPOSED,
     HANDED_OUT,
     LOOP,
-    LOOP_INSTRUCTIONS,
-    MOST_LOADED,
     SHARE,
     launch,
     overlapped,
     rate,
-    tile_step,
-    vector_loads,
 )
-from jangin.templates.register_tile import HALVED, terms_at_once
+from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, Micro, PackedRows, vectors_of
+from jangin.templates.register_tile import HALVED
+from jangin.templates.roles import Roles, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload, least
-from jangin.templates.tiles import CONFIGURED, COPIED, QUICKER, tile_cycles, tiles
-from jangin.templates.tiling import COLUMNS, Roles, Tiler, by_lane, packing_positions
+from jangin.templates.tiles import MatrixRegisters
+from jangin.templates.tiling import COLUMNS, Tiler
 
-MAX_ROWS = 8
-"""Rows of a register tile: each holds its address in a general register, of which there are 15."""
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
-UNROLL = 4
-"""Terms of the sum in one turn of its loop."""
-TESTED = 4
-"""Instructions more to write a tile's row back where tiles don't divide the rows, or the columns: a test, and
-what rows would share."""
 LONG_LOOP = 1.01
 """What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
 under way."""
@@ -84,14 +74,6 @@ MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
 """Rows that a panel should be read for before the next task reads it again."""
-MAX_PANEL = 6
-"""Vectors of a panel's width, in pairs where instructions multiply small matrices."""
-MAX_PACKED_ROWS = 12
-"""Rows of a register tile that are packed and have no addresses of their own."""
-PACKED_TERMS = 8, 32
-"""Terms in one turn of the loop over packed rows, from and to."""
-PACK_ROW = 0.75
-"""Cycles to pack an element of the rows, which are turned in registers."""
 PACKING = 4
 """A panel that each task packs itself comes so many times slower than from the L2 cache: its elements are
 read far apart, and written once more."""
@@ -143,61 +125,14 @@ def _over_axes(workload: Workload, lanes: int) -> Roles | None:
     return None
 
 
-def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
-    """The stage's axes sorted by operand, or None where this template doesn't fit. Groups of fewer columns
-    than a vector has `lanes` may be taken together. `columns`: how many axes at the end are columns."""
-    body = stage.body
-    plain = isinstance(body, Binary) and body.op == "mul"
-    if stage.combiner != "sum" or not (plain or product_of(body)):
-        return None
-    factors = children(body)
-    operands = _operand(factors[0]), _operand(factors[1])
-    pairs = operands, operands[::-1]  # a product of i64 may be turned
-    found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
-    return next((r for r in found if r is not None), None)
-
-
-def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, columns: int) -> Roles | None:
-    if left is None or right is None or len(stage.axes) <= columns:
-        return None
-    outer, inner = stage.axes[:-columns], [a.var for a in stage.axes[-columns:]]
-    in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
-    groups = _groups(stage, left, inner[-1], lanes) if columns == 1 and inner[-1] in in_left else (1, False)
-    if groups is None or not in_right.issuperset(inner) or (columns > 1 and in_left & set(inner)):
-        return None
-    batch: list[str] = []
-    rows: list[str] = []
-    for axis in outer:  # a leading axis of size 1 is neither; it counts as a batch
-        unit = axis.extent == const(1) and not rows and axis is not outer[-1]
-        (batch if axis.var in in_right or unit else rows).append(axis.var.name)
-    if not rows or [*batch, *rows] != [a.var.name for a in outer]:
-        return None
-    k = tuple(a.var.name for a in stage.reduce_axes)
-    return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, *groups)
-
-
-def _operand(e: Expr) -> Load | None:
-    inner = e.a if isinstance(e, Cast) else e
-    return inner if isinstance(inner, Load) else None
-
-
-def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, bool] | None:
-    """The group count where the left operand depends on the column only through column // (N/groups), and
-    whether groups of which several fill a vector count as one."""
-    size = stage.axes[-1].extent
-    quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
-    for q in quotients:
-        if q.a == column and isinstance(q.b, Const) and isinstance(size, Const):
-            width = int(q.b.value)
-            several = width < lanes and lanes % width == 0 and int(size.value) % lanes == 0
-            return int(size.value) // (lanes if several else width), several
-    return None
-
-
 class Contraction(Template):
     """A product with its sizes: `rows` by `columns` (of a group), `depth` terms, the innermost sum over
-    `inner` of them, `batches` times. `each`: registers of a vector's sums, half a one where it has
-    two rows' (`pair`)."""
+    `inner` of them, `batches` times. `micro`: how a tile of rows as they lie is multiplied.
+
+    Parameters: `mr` rows by `nv` vectors of a register tile; `row_tiles` and `panels` of a task;
+    `panels_inside`: a task goes over all panels for each row tile; `unroll`: terms in a turn of the sum's
+    loop; `terms` of a block of the sum; `in_place`: the right operand is read as it lies; `widened`: a task
+    widens its panels first; `rows_packed`: it packs its rows; `matrix_rows`: of a matrix register."""
 
     name = "contraction"
 
@@ -216,77 +151,67 @@ class Contraction(Template):
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
-        self.by_lane = by_lane(role, self.stage, workload)
-        product = product_of(self.stage.body)
-        self.pair = product.rows if product else 1
-        bytes_of_sums = lanes * self.stage.body.dtype.bytes
-        self.each = max(1, bytes_of_sums // workload.target.vector_bytes) / self.pair
-        self.unroll = lanes if self.each > 1 and self.inner > lanes else UNROLL
-        row = workload.target.product_row(product.by_lanes, lanes) if product else None
-        self.multiplies = (1 if row is None else row.multiplies) / self.pair
-        self.between = 0 if row is None else row.between
-        self.registers = (row and row.registers) or workload.target.registers
+        self.micro = vectors_of(workload, self.stage, role, lanes)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
-        small = self.packed and not (role.parts or product) and role.right.dtype.is_float
+        small = self.packed and not (role.parts or product_of(self.stage.body)) and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype
         self.widened = self.small and self.rows > IN_PLACE
         self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
 
     def space(self) -> Sequence[Params]:
-        """Tiles that keep the multiply-adds busy, by tasks of several sizes; deep sums in blocks; the panels
-        inside the rows or outside, unless they are widened first; the sum unrolled more."""
-        found: list[Params] = []
-        widened = {"widened": 1} if self.widened else {}
-        if self.by_lane and self.each <= 1:
-            packed = [
-                self._packed_rows(*tile, ops) for tile in self.tiles(packed=True) for ops in TASK_OPS[:2]
-            ]
-            orders = (0,) if self.widened else (0, 1)
-            found += [{**p, "panels_inside": inside, **widened} for p in packed for inside in orders]
+        """Register tiles that keep the multiply-adds busy, by tasks of several sizes."""
+        vectors, matrices = (
+            [*{str(p): p for p in found}.values()]
+            for found in ([*self._packing_rows(), *self._of_rows()], self._of_matrices())
+        )
+        return [*vectors[:MOST], *matrices]
+
+    def _packing_rows(self) -> Iterator[Params]:
+        """Tasks that pack their rows; panels go inside the rows or outside, unless they are widened first."""
+        if not isinstance(self.micro, ByLanes) or self.micro.each > 1:
+            return
+        packs = PackedRows(*self._product)
+        for mr, nv in self.tiles(packs):
+            turn = {"unroll": packs.terms_in_turn(self, mr, nv)}
+            for ops in TASK_OPS[:2]:
+                task = {"mr": mr, "nv": nv, **self._all_panels(mr, nv, ops), **turn}
+                for inside in (0,) if self.widened else (0, 1):
+                    yield {**task, "panels_inside": inside, "rows_packed": 1, **self._widening}
+
+    def _of_rows(self) -> Iterator[Params]:
+        """Tasks that read rows as they lie; deep sums in blocks, the panels inside the rows or outside, and
+        the sum unrolled more."""
         own = self.tiles()
-        as_it_lies = [tile for tile in own if self._reads_in_place(*tile)]
-        in_place = {"in_place": 1} if as_it_lies else {}
-        for mr, nv in as_it_lies or own:
-            blocks = [self._blocks(mr, nv, ops) for ops in TASK_OPS]
-            for b in blocks:
+        in_place = [tile for tile in own if self._reads_in_place(*tile)]
+        panel = {**self._widening, **({"in_place": 1} if in_place else {})}
+        for mr, nv in in_place or own:
+            for ops in TASK_OPS:
+                task = self._blocks(mr, nv, ops)
                 params = {
-                    "mr": mr,
-                    "nv": nv,
-                    **b,
-                    "unroll": self.unroll,
-                    "panels_inside": 0,
-                    **widened,
-                    **in_place,
-                }
-                found.append(params)
+                    "mr": mr, "nv": nv, **task, "unroll": self.micro.unroll, "panels_inside": 0, **panel,
+                }  # fmt: skip
+                yield params
                 if terms := self._terms(nv):
-                    task = self._blocks(mr, nv, TASK_OPS[blocks.index(b)], terms)
-                    found.append({**params, **task, "terms": terms})
-                if b is blocks[0] and not self.between and self._fits(mr, nv, unroll=2 * UNROLL):
-                    found.append({**params, "unroll": 2 * UNROLL})
-                if self.packed and not self.widened and b["panels"] > 1 and b["row_tiles"] > 1:
-                    found.append({**params, "panels_inside": 1})
-        matrices = [
-            {**tile, **b, "panels_inside": inside}
-            for tile in tiles(self)
-            for b in self._of_tiles(tile)
-            for inside in ((0, 1) if b["panels"] > 1 and b["row_tiles"] > 1 else (0,))
-        ]
-        once = [[*{str(p): p for p in some}.values()] for some in (found, matrices)]
-        return [*once[0][:MOST], *once[1]]
+                    yield {**params, **self._blocks(mr, nv, ops, terms), "terms": terms}
+                if ops == TASK_OPS[0] and not self.micro.between and self.micro.fits(mr, nv, 2 * UNROLL):
+                    yield {**params, "unroll": 2 * UNROLL}
+                if self.packed and not self.widened and task["panels"] > 1 and task["row_tiles"] > 1:
+                    yield {**params, "panels_inside": 1}
+
+    def _of_matrices(self) -> Iterator[Params]:
+        """Tasks of tiles in matrix registers, the panels inside the rows or outside."""
+        for tile in MatrixRegisters(*self._product).candidates(self):
+            for task in self._of_tiles(tile):
+                for inside in (0, 1) if task["panels"] > 1 and task["row_tiles"] > 1 else (0,):
+                    yield {**tile, **task, "panels_inside": inside}
 
     def estimate(self, params: Params) -> float:
         """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
         its rows again for every panel where they don't stay in the L2 cache."""
-        t, mr, nv = self.workload.target, params["mr"], params["nv"]
-        width = nv * self.lanes
+        t, mr, nv, micro = self.workload.target, params["mr"], params["nv"], self.micro_of(params)
+        width, tile = nv * self.lanes, micro.cycles(self, params)
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
-        rows_packed = bool(params.get("rows_packed"))
-        of_tiles = "matrix_rows" in params
-        tile = (
-            tile_cycles(self, params) if of_tiles else self.tile_cycles(mr, nv, rows_packed, params["unroll"])
-        )
         panel = width * self.depth * self.right_bytes
         row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.right_bytes
@@ -303,7 +228,7 @@ class Contraction(Template):
         if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
         tasks = self.batches * down * across
-        cycles = self.batches * (panels * block + EXPOSED * left) + (CONFIGURED * tasks if of_tiles else 0)
+        cycles = self.batches * (panels * block + EXPOSED * left) + micro.begun * tasks
         if terms := params.get("terms", 0):
             cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
         else:  # what of a panel and its rows doesn't fit is pushed out by the other
@@ -312,11 +237,9 @@ class Contraction(Template):
         if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.stage.out.dtype.bytes
             cycles += SCATTERED * written / rate(t, written)
-        if rows_packed:
-            cycles += self.batches * across * self.rows * self.depth * (COPIED if of_tiles else PACK_ROW)
-        if params["unroll"] > UNROLL and not t.issue and not of_tiles:
-            cycles *= LONG_LOOP if mr > 1 else 1 / LONG_LOOP
-        return launch(cycles, tasks) / t.clock
+        if params.get("rows_packed"):
+            cycles += self.batches * across * self.rows * self.depth * micro.copied
+        return launch(cycles * micro.long_loop(params), tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload
@@ -326,64 +249,42 @@ class Contraction(Template):
 
     def arrange(self, rec: Recorder, params: Params) -> list[str]:
         """Schedule the product's loops; gives those that may be tasks."""
-        return Tiler(self.workload, self.role, self.lanes, params, self.packed, rec).run()
+        return Tiler(self.workload, self.role, self.micro_of(params), params, self.packed, rec).run()
 
-    def tiles(self, packed: bool = False) -> list[tuple[int, int]]:
-        """The register tiles (mr, nv) worth a try, the best first. `packed`: of rows that are packed."""
-        cycles = {t: self.tile_cycles(*t, packed) * self._tile_count(*t) for t in self._tiles(packed)}
+    @property
+    def _widening(self) -> Params:
+        return {"widened": 1} if self.widened else {}
+
+    @property
+    def _product(self) -> tuple[Workload, te.Stage, Roles, int]:
+        """What a micro-kernel must know."""
+        return self.workload, self.stage, self.role, self.lanes
+
+    def micro_of(self, params: Params) -> Micro:
+        """How tiles of a set of parameters are multiplied."""
+        if "matrix_rows" in params:
+            return MatrixRegisters(*self._product)
+        return PackedRows(*self._product) if params.get("rows_packed") else self.micro
+
+    def tiles(self, micro: Micro | None = None) -> list[tuple[int, int]]:
+        """The register tiles (mr, nv) worth a try, the best first."""
+        micro = micro or self.micro
+        fitting = [
+            t for t in micro.tiles(self.columns) if t[0] < self.rows + micro.pair or not self.known_rows
+        ]
+        cycles = {t: micro.tile_cycles(self, *t, micro.unroll) * self._tile_count(*t) for t in fitting}
         return sorted(cycles, key=lambda t: cycles[t])[:TILES]
 
-    def _tiles(self, packed: bool) -> Iterator[tuple[int, int]]:
-        """(mr, nv) whose accumulators, with a panel's vectors and what is held of the rows, fit the
-        registers."""
-        least, most_rows = (self.lanes, MAX_PACKED_ROWS) if packed else (self.pair, MAX_ROWS)
-        rows = range(least, most_rows + 1, least)
-        most = MOST_LOADED if self.each > 1 else MAX_PANEL * self.pair
-        for nv in range(1, min(math.ceil(self.columns / self.lanes), most) + 1):
-            for mr in rows:
-                if self._fits(mr, nv, packed) and (mr < self.rows + self.pair or not self.known_rows):
-                    yield mr, nv
+    def tile_cycles(self, mr: int, nv: int) -> float:
+        """Of one tile of rows as they lie."""
+        return self.micro.tile_cycles(self, mr, nv, self.micro.unroll)
 
-    def _fits(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> bool:
-        """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
-        Elsewhere than with lane operands or pairs of rows, LLVM holds no more of the rows than there is room
-        for."""
-        target, rows, unroll = self.workload.target, mr // self.lanes, unroll or self.unroll
-        if packed:
-            together = terms_at_once(target, nv, rows)
-            held = sum(n * (together if n <= target.several // 2 else 1) for n in (nv, rows))
-            return mr * nv * self.each + held <= self.registers
-        held = 1 + mr * unroll // self.unroll if self.by_lane else 1 if self.pair == 1 else mr // self.pair
-        panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
-        if self.each > 1:
-            panel = nv * terms_at_once(target, nv)
-        return mr * nv * self.each + panel + held + self.between <= self.registers
-
-    def _row_loads(self, mr: int, packed: bool, unroll: int) -> float:
-        """Loads of a term of the rows: one of each, or of vectors of a row's next terms, in pairs where they
-        are that many; packed ones as the panel's."""
-        if not self.by_lane:
-            return mr
-        vectors = mr // self.lanes
-        if not packed:  # of words of 16 bits each is copied to all lanes, of 64 bits two rows' are joined
-            return mr / max(unroll, self.lanes) + (mr if self.between else mr - mr / self.pair)
-        return vector_loads(self.workload.target, vectors)
-
-    def tile_cycles(self, mr: int, nv: int, packed: bool = False, unroll: int = 0) -> float:
-        """Of one tile: per term mr*nv multiply-adds, mr + nv loads, at least a multiply-add's latency, its
-        share of the loop, and its part of a panel that the L1 cache doesn't hold; then what begins and
-        ends it."""
-        t, unroll = self.workload.target, unroll or self.unroll
-        rows = self._row_loads(mr, packed, unroll)
-        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
-        if self.small and not self.widened:
-            step += nv / t.multiply_adds
-        if nv * self.lanes * self.depth * self.panel_bytes > t.l1 // SHARE:
-            step = max(step, nv * t.vector_bytes / t.l2_rate)
-        inner = self.depth if packed else self.inner
-        rest = (self.known_rows and self.rows % mr > 0) + (self.columns % (nv * self.lanes) > 0)
-        tested = mr * rest * TESTED / t.issue if t.issue else 0
-        return self.depth * step + self.depth / inner * LOOP + mr * nv + LOOP + tested
+    def panel_cycles(self, nv: int) -> float:
+        """At least so many for each term, as a panel's part comes from the L2 cache; 0 if the L1 cache holds
+        the panel."""
+        t = self.workload.target
+        near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
+        return 0.0 if near else nv * t.vector_bytes / t.l2_rate
 
     def _tile_count(self, mr: int, nv: int) -> float:
         rows = math.ceil(self.rows / mr) if self.known_rows else self.rows / mr
@@ -432,45 +333,27 @@ class Contraction(Template):
         mr, nv = tile["mr"], tile["nv"]
         for ops in TASK_OPS:
             if "rows_packed" not in tile:
-                yield self._blocks(mr, nv, QUICKER * ops)
+                yield self._blocks(mr, nv, MatrixRegisters.quicker * ops)
                 continue
-            block = self._packed_rows(mr, nv, QUICKER * ops)
-            yield {n: block[n] for n in ("row_tiles", "panels")}
+            block = self._all_panels(mr, nv, MatrixRegisters.quicker * ops)
+            yield block
             fit = self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr)
             row_tiles = max(1, min(fit, math.ceil(self.rows / mr)))
-            wanted = round(QUICKER * ops / (row_tiles * mr * nv * self.lanes * self.depth))
+            wanted = round(MatrixRegisters.quicker * ops / (row_tiles * mr * nv * self.lanes * self.depth))
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
 
-    def _packed_rows(self, mr: int, nv: int, task_ops: float) -> Params:
+    def _all_panels(self, mr: int, nv: int, task_ops: float) -> Params:
         """A task that packs its rows, and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
         fit = max(1, self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr))
         wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
         down = math.ceil(tiles / min(tiles, fit, wanted))
-        block = {"row_tiles": math.ceil(tiles / down), "panels": panels}
-        turn = {"unroll": self._packed_terms(mr, nv), "panels_inside": 0, "rows_packed": 1}
-        return {"mr": mr, "nv": nv, **block, **turn}
-
-    def _packed_terms(self, mr: int, nv: int) -> int:
-        """Terms in a turn of the loop over packed rows, for which a sum takes the fewest loads, turns, and
-        terms left over."""
-        target, vectors = self.workload.target, (nv, mr // self.lanes)
-        together = terms_at_once(target, *vectors)
-        alone = sum(math.ceil(v / max(1, target.several)) for v in vectors)
-        several = sum(vector_loads(target, v) for v in vectors)
-
-        def instructions(terms: int) -> float:
-            turns, left = divmod(self.depth, terms)
-            each = alone if terms % together else several
-            return turns * (terms * each + LOOP_INSTRUCTIONS) + left * (alone + LOOP_INSTRUCTIONS)
-
-        fewest, most = (max(UNROLL, min(n, self.depth // 2)) for n in PACKED_TERMS)
-        return min(range(fewest, most + 1), key=instructions)
+        return {"row_tiles": math.ceil(tiles / down), "panels": panels}
 
     def task_ops(self, params: Params) -> float:
         """Multiply-adds that a task takes as long as."""
         width = params["nv"] * self.lanes
         unit = params["mr"] * width * self.depth
-        unit //= QUICKER if "matrix_rows" in params else 1
+        unit //= self.micro_of(params).quicker
         return max(params["row_tiles"] * unit, STREAM_OPS * width * self.depth) * params["panels"]

@@ -13,10 +13,11 @@ from jangin.ir import te
 from jangin.ir.expr import Const, const
 from jangin.templates import cost, window
 from jangin.templates.common import fuse_all, lanes_for
-from jangin.templates.contraction import UNROLL, Contraction, roles
+from jangin.templates.contraction import Contraction
+from jangin.templates.micro import UNROLL
+from jangin.templates.roles import Roles, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, packing_positions
 from jangin.templates.window import Window
 
 SHARED = ("r0", "r1")

@@ -14,21 +14,19 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jangin.ir.expr import Const, Expr, Var, const, product_of
+from jangin.ir.products import Product
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import children, row_major
 from jangin.schedule.primitives import loop_names
-from jangin.targets.rows import TILE_BYTES, TILE_ROWS
 from jangin.templates.cost import LOOP
+from jangin.templates.micro import Micro, fuse_terms
 from jangin.templates.register_tile import at_once, written_wide
 from jangin.templates.scheduled import Params, Recorder
-from jangin.templates.template import Workload
 
 if TYPE_CHECKING:
     from jangin.templates.contraction import Contraction
-    from jangin.templates.tiling import Roles
+    from jangin.templates.tiling import Tiler
 
-WORDS = TILE_BYTES // 4
-"""Of 32 bits, in a row of a register."""
 LOADED, STORED, LATENCY = 0.5, 1, 52
 """Cycles to load and to store a row of a matrix, of which an instruction multiplies one a cycle; from that
 one's begin to its sums (Intel's optimization reference manual, on Sapphire Rapids)."""
@@ -54,24 +52,88 @@ SHAPES = (2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1)
 that load least first."""
 
 
-def tiles(product: Contraction) -> list[Params]:
-    """The tiles of matrices worth a try, the best first: parameters without those of tasks. None where the
-    target has no such registers, or a product isn't made of words that they multiply."""
+class MatrixRegisters(Micro):
+    """Rows and columns of words in matrix registers. A tile's parameters: `matrix_rows` of each register of
+    sums, `unroll` words in a turn of the sum's loop, `rows_packed` if a task packs its rows."""
 
-    def cycles(tile: Params) -> float:
-        count = math.ceil(product.rows / tile["mr"]) * math.ceil(product.columns / (WORDS * tile["nv"]))
-        copied = COPIED * product.rows * product.depth if "rows_packed" in tile else 0
-        return count * tile_cycles(product, tile) + copied
+    copied, begun, quicker = COPIED, CONFIGURED, QUICKER
 
-    return sorted(_tiles(product), key=cycles)[:MOST]
+    def candidates(self, product: Contraction) -> list[Params]:
+        """The tiles of matrices worth a try, the best first: parameters without those of tasks. None if the
+        target has no such registers, or the product isn't made of words that they multiply."""
+        words = product_of(self.stage.body)
+        row = self.target.matrix_row(words) if words else None
+        if row is None or row.product is None:
+            return []
+        across = row.product.columns
+
+        def cycles(tile: Params) -> float:
+            count = math.ceil(product.rows / tile["mr"]) * math.ceil(product.columns / (across * tile["nv"]))
+            copied = COPIED * product.rows * product.depth if "rows_packed" in tile else 0
+            return count * self.cycles(product, tile) + copied
+
+        return sorted(_tiles(product, row.product), key=cycles)[:MOST]
+
+    def cycles(self, product: Contraction, params: Params) -> float:
+        """Of a tile's multiplications and loads, its bias, and its sums to memory and from there."""
+        rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
+        down = params["mr"] // rows
+        crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)
+        loads = LOADED * (down * rows + across * words) + down * crossing
+        step = down * across * rows + WAITED * loads
+        ends = down * across * rows * (LOADED + STORED + LOADED + 1)
+        return product.depth / words * step + product.depth / product.inner * LOOP + ends + LATENCY
+
+    def long_loop(self, params: Params) -> float:
+        return 1.0
+
+    def row_loops(self, params: Params) -> list[str]:
+        return [*ROWS]
+
+    def rows_cut(self, params: Params) -> int:
+        return params["matrix_rows"]
+
+    def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
+        """Make the tile one of matrices: `mio` by the panel's vectors, each of rows `mii` by the columns of a
+        vector."""
+        rec, role, params, stage = tiler.s, self.role, tiler.params, self.stage
+        do, acc, (down, rows) = rec.do, tiler.acc, ROWS
+        across, columns = f"{column}oi", f"{column}i"
+        if params.get("rows_packed"):
+            do("pack", f"{column}ooo", role.left.buffer.name, ["moi", down, rows, *k], "rows")
+            _in_whole_vectors(rec, f"rows_{k[-1]}", self.target.lanes(role.left.buffer.dtype.bytes))
+            fuse_terms(tiler, k)
+        do("split", k[-1], params["unroll"])
+        turn, terms = f"{k[-1]}o", f"{k[-1]}i"
+        do("reorder", [down, across, rows, terms, columns])
+        left = "rows" if params.get("rows_packed") else role.left.buffer.name
+        do("pack", turn, left, [down, rows, terms], "left", "tile")
+        do("pack", turn, role.right.buffer.name, [across, terms, columns], "right", "tile")
+        do("place", acc, "tile")
+        do("reorder", [f"{n}_w" for n in (down, rows, across, columns)])
+        do("pack", f"{down}_w", acc, [f"{n}_w" for n in (rows, across, columns)], "sums")
+        do("reorder", [f"sums_{n}_w" for n in (across, rows, columns)])
+        alike = (
+            f"left_{down}",
+            f"right_{across}",
+            f"{down}_z",
+            f"{across}_z",
+            down,
+            across,
+            f"sums_{across}_w",
+        )
+        for loop in alike:
+            do("unroll", loop)
+        for loop in (f"left_{terms}", f"right_{columns}", f"{columns}_z", columns, f"sums_{columns}_w"):
+            do("vectorize", loop)
+        wide = at_once(self.workload, stage) or self.target.lanes(stage.out.dtype.bytes)
+        written_wide(rec, [down], (across, columns), wide)
 
 
-def _tiles(product: Contraction) -> Iterator[Params]:
-    body, target, role = product.stage.body, product.workload.target, product.role
-    multiplied = product_of(body)
-    if multiplied is None or target.matrix_row(multiplied) is None or not product.packed:
-        return
-    if role.parts or role.shared or children(body) != (role.left, role.right):
+def _tiles(product: Contraction, matrix: Product) -> Iterator[Params]:
+    """`matrix`: the product that an instruction makes of whole registers."""
+    role, body = product.role, product.stage.body
+    if not product.packed or role.parts or role.shared or children(body) != (role.left, role.right):
         return
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     if product.rows == 1 or not all(isinstance(extents[k], Const) for k in role.k):
@@ -80,25 +142,25 @@ def _tiles(product: Contraction) -> Iterator[Params]:
     if inner == 1:
         return
     every = math.prod(int(e.value) for r in role.rows if isinstance(e := extents[r], Const))
-    panels, rows = math.ceil(product.columns / WORDS), product.rows
+    panels, rows, words = math.ceil(product.columns / matrix.columns), product.rows, matrix.words
     for down, across in SHAPES:
-        if across > panels or down * TILE_ROWS >= rows + TILE_ROWS:
+        if across > panels or down * matrix.rows >= rows + matrix.rows:
             continue
-        as_they_lie = [r for r in range(2, TILE_ROWS + 1) if even % r == every % (down * r) == 0]
+        as_they_lie = [r for r in range(2, matrix.rows + 1) if even % r == every % (down * r) == 0]
         for each in as_they_lie[-2:]:
-            yield _tile(down, across, each, _divisor(inner))
-        count = math.ceil(rows / (down * TILE_ROWS))
-        each = max(2, math.ceil(rows / (down * count))) if product.known_rows else TILE_ROWS
-        yield {**_tile(down, across, each, _divisor(product.depth)), "rows_packed": 1}
+            yield _tile(down, across, each, _divisor(inner, words))
+        count = math.ceil(rows / (down * matrix.rows))
+        each = max(2, math.ceil(rows / (down * count))) if product.known_rows else matrix.rows
+        yield {**_tile(down, across, each, _divisor(product.depth, words)), "rows_packed": 1}
 
 
 def _tile(down: int, across: int, each: int, words: int) -> dict[str, int]:
     return {"mr": down * each, "nv": across, "matrix_rows": each, "unroll": words}
 
 
-def _divisor(size: int) -> int:
+def _divisor(size: int, most: int) -> int:
     """The words that a turn of the sum's loop takes."""
-    return next(n for n in range(WORDS, 0, -1) if size % n == 0)
+    return next(n for n in range(most, 0, -1) if size % n == 0)
 
 
 def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) -> int:
@@ -115,17 +177,6 @@ def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) ->
     return count
 
 
-def tile_cycles(product: Contraction, params: Params) -> float:
-    """Of a tile's multiplications and loads, its bias, and its sums to memory and from there."""
-    rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
-    down = params["mr"] // rows
-    crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)
-    loads = LOADED * (down * rows + across * words) + down * crossing
-    step = down * across * rows + WAITED * loads
-    ends = down * across * rows * (LOADED + STORED + LOADED + 1)
-    return product.depth / words * step + product.depth / product.inner * LOOP + ends + LATENCY
-
-
 def _crossing(product: Contraction, size: int) -> float:
     """The share of rows of `size` bytes, as they lie, that are in two lines of the cache."""
     left = product.role.left
@@ -136,41 +187,9 @@ def _crossing(product: Contraction, size: int) -> float:
     return sum(at + size > LINE for at in places) / len(places)
 
 
-def in_tiles(
-    rec: Recorder, workload: Workload, role: Roles, params: Params, acc: str, column: str, k: list[str]
-) -> None:
-    """Make a product's register tile one of matrices, from where its sums are apart from their begin and
-    end: `mio` by the panel's vectors, each of rows `mii` by the columns of a vector."""
-    do, stage, (down, rows) = rec.do, workload.stages[-1], ROWS
-    across, columns = f"{column}oi", f"{column}i"
-    if params.get("rows_packed"):
-        do("pack", f"{column}ooo", role.left.buffer.name, ["moi", down, rows, *k], "rows")
-        _in_whole_vectors(rec, f"rows_{k[-1]}")
-        while len(k) > 1:
-            do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
-            k[-2:] = [f"{k[-2]}{k[-1]}"]
-    do("split", k[-1], params["unroll"])
-    turn, terms = f"{k[-1]}o", f"{k[-1]}i"
-    do("reorder", [down, across, rows, terms, columns])
-    left = "rows" if params.get("rows_packed") else role.left.buffer.name
-    do("pack", turn, left, [down, rows, terms], "left", "tile")
-    do("pack", turn, role.right.buffer.name, [across, terms, columns], "right", "tile")
-    do("place", acc, "tile")
-    do("reorder", [f"{n}_w" for n in (down, rows, across, columns)])
-    do("pack", f"{down}_w", acc, [f"{n}_w" for n in (rows, across, columns)], "sums")
-    do("reorder", [f"sums_{n}_w" for n in (across, rows, columns)])
-    alike = f"left_{down}", f"right_{across}", f"{down}_z", f"{across}_z", down, across, f"sums_{across}_w"
-    for loop in alike:
-        do("unroll", loop)
-    for loop in (f"left_{terms}", f"right_{columns}", f"{columns}_z", columns, f"sums_{columns}_w"):
-        do("vectorize", loop)
-    wide = at_once(workload, stage) or workload.target.lanes(stage.out.dtype.bytes)
-    written_wide(rec, [down], (across, columns), wide)
-
-
-def _in_whole_vectors(rec: Recorder, loop: str) -> None:
+def _in_whole_vectors(rec: Recorder, loop: str, lanes: int) -> None:
     """Copy words by registers of them, and one of those that are left."""
-    rec.do("split", loop, WORDS, "cut")
+    rec.do("split", loop, lanes, "cut")
     for part in (f"{loop}i", f"{loop}t"):
         if part in loop_names(rec.func):
             rec.do("vectorize", part)

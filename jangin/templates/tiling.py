@@ -22,28 +22,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jangin.ir import te
 from jangin.ir.dtype import I32
-from jangin.ir.expr import Const, Expr, Load, Var, const, product_of
+from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import static_shape
-from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import row_major
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all, stride
 from jangin.templates.cost import SHARE
+from jangin.templates.micro import Micro
 from jangin.templates.register_tile import (
-    at_once,
     begin_with_bias,
-    in_registers,
-    load_terms,
-    terms_at_once,
     unroll_sum,
     written_wide,
 )
-from jangin.templates.scheduled import Packing, Params, Recorder
+from jangin.templates.roles import Roles, pack_right
+from jangin.templates.scheduled import Params, Recorder
 from jangin.templates.template import Workload
-from jangin.templates.tiles import in_tiles
 
 FAR = 32
 """Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
@@ -60,90 +55,17 @@ DEEP_PART = 64
 """Terms that such a part should have."""
 
 
-@dataclass(frozen=True)
-class Roles:
-    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. Several `columns`
-    are numbered through. `shared`: groups share vectors of columns, whose lanes then read other parts of the
-    left operand. `parts`: what a right operand is made of that is kept in blocks (see `weight_blocks`), the
-    first of them `right`."""
-
-    batch: tuple[str, ...]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    k: tuple[str, ...]
-    left: Load
-    right: Load
-    groups: int
-    shared: bool = False
-    parts: tuple[Load, ...] = ()
-
-    @property
-    def column(self) -> str:
-        """The last axis."""
-        return self.columns[-1]
-
-    @property
-    def constants(self) -> list[str]:
-        """The buffers of the right operand."""
-        return list(dict.fromkeys(p.buffer.name for p in self.parts or (self.right,)))
-
-
-def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-    """Positions in the right operand's index of the column, of each k that stands there (in loop
-    order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
-    variable."""
-    index = role.right.index
-    names = [i.name if isinstance(i, Var) else "" for i in index]
-    plain = all(isinstance(i, Var) or i == const(0) for i in index)
-    if (
-        not plain
-        or len(role.columns) > 1
-        or role.column not in names
-        or len(set(names) - {""}) != len(names) - names.count("")
-    ):
-        return None
-    ks = tuple(names.index(k) for k in role.k if k in names)
-    column = names.index(role.column)
-    rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
-    return column, ks, rest
-
-
-def pack_right(rec: Recorder, role: Roles, width: int) -> None:
-    """The constant right operand [.., N, .., k..] as panels [batch.., groups, panels, k.., width]; its parts
-    [N, k] alike."""
-    if role.parts:
-        for name in role.constants:
-            rec.pack(name, Packing((0, 1), 0, 1, width))
-        return
-    positions = packing_positions(role)
-    assert positions is not None
-    column, ks, lead = positions
-    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width))
-
-
-def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
-    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane: all
-    columns of a vector then read the same."""
-    if role.shared:
-        return False
-    product = product_of(stage.body)
-    alike = role.left.dtype is (product.word if product else stage.body.dtype)
-    inner = Var(role.k[-1])
-    return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
-
-
 class Tiler:
     """Makes the schedule of a product for one set of parameters."""
 
     def __init__(
-        self, workload: Workload, role: Roles, lanes: int, params: Params, packed: bool, rec: Recorder
+        self, workload: Workload, role: Roles, micro: Micro, params: Params, packed: bool, rec: Recorder
     ) -> None:
         (self.stage,) = workload.stages
-        self.workload = workload
-        self.role, self.lanes, self.params = role, lanes, params
+        self.workload, self.target = workload, workload.target
+        self.role, self.lanes, self.params = role, micro.lanes, params
+        self.micro, self.rows = micro, micro.row_loops(params)
         self.l2, self.hints = workload.target.l2, workload.target.hints
-        self.rows_packed = bool(params.get("rows_packed"))
-        self.by_lane = by_lane(role, self.stage, workload)
         self.s = rec
         self.packed = packed
         self.copied = not packed and not params.get("in_place")
@@ -151,11 +73,9 @@ class Tiler:
         self.extents = {a.var.name: a.extent for a in self.stage.axes}
         columns = math.prod((self.extents[c] for c in role.columns), start=const(1))
         self.columns = simplify(columns // role.groups, self.symbols)
-        self.width = params["nv"] * lanes
-        product = product_of(self.stage.body)
-        self.matrix = product is not None and product.of_matrices
-        self.of_tiles = "matrix_rows" in params
-        self.rows = ["mio", "mii"] if self.matrix or self.of_tiles else ["mi"]
+        self.width = params["nv"] * self.lanes
+        self.acc = f"{self.stage.out.name}.acc"
+        self.panel = "panel" if params.get("widened") or self.copied else role.right.buffer.name
 
     def run(self) -> list[str]:
         """Schedules the loops; gives those that may become tasks."""
@@ -177,12 +97,13 @@ class Tiler:
         tile = [first, across[0], *pair, across[1]]
         inside = [f"{column}ooi", "moi"]
         do("reorder", [*outer, *(reversed(inside) if self.params["panels_inside"] else inside), *tile])
-        acc = f"{self.stage.out.name}.acc"
-        do("privatize", acc, tile, (*bias, *(role.constants if self.packed else ())))
-        k = self._reduction_loops()
-        if self.of_tiles:
-            in_tiles(self.s, self.workload, self.role, self.params, acc, column, k)
-            return outer
+        do("privatize", self.acc, tile, (*bias, *(role.constants if self.packed else ())))
+        self.micro.multiply(self, tile, column, self._reduction_loops())
+        return outer
+
+    def in_vectors(self, tile: list[str], column: str, k: list[str]) -> None:
+        """Schedules a tile of vectors: where its panel comes from, its terms, and what begins and ends it."""
+        do, role, across = self.s.do, self.role, (f"{column}oi", f"{column}i")
         factored, widened = (bool(self.params.get(n)) for n in ("factored", "widened"))
         blocks = self._block_loops(k)
         if blocks:
@@ -194,18 +115,10 @@ class Tiler:
             self._widen_panels(block, [n for n in k if n not in blocks], across)
         if factored:
             self._factor(k, column)
-        if self.rows_packed:
-            self._pack_rows(column, k)
-            while len(k) > 1:
-                do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
-                k[-2:] = [f"{k[-2]}{k[-1]}"]
+        self.micro.load(self, column, k)
         parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
-        self._unroll(k, across)
-        wide, copies = at_once(self.workload, self.stage), ("_l", "_s") if blocks else ()
-        if self.matrix:
-            wide = wide or self.workload.target.lanes(self.stage.out.dtype.bytes)
-            tile = self._lanes_of_pairs(acc, tile, copies)
-        in_registers(self.s, tile, (*(() if wide else ("_w",)), *copies))
+        self.micro.unrolled(self, k, across)
+        wide = self.micro.finish(self, tile, ("_l", "_s") if blocks else ())
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
@@ -219,37 +132,6 @@ class Tiler:
         if widened and not role.parts and not self.workload.target.issue:
             # beside multiply-adds it takes hardly any time, but a few instructions more
             do("copy_as_read", "panel", "moi")
-        return outer
-
-    def _lanes_of_pairs(self, acc: str, tile: Sequence[str], copies: Sequence[str]) -> list[str]:
-        """Make the rows of a pair by the columns of a vector the lanes of one, but where they are written
-        back: there a vector is of one row. Gives the tile's loops."""
-        *around, rows, columns = tile
-        left_over = ("t",) if f"{rows}t" in loop_names(self.s.func) else ()
-        for suffix in ("", *left_over, "_z", *copies):
-            self.s.do("fuse", rows + suffix, columns + suffix, f"v{suffix}")
-        self.s.do("join_axes", acc, 2, len(around))
-        self.s.do("reorder", [n + "_w" for n in (around[0], rows, around[1], columns)])
-        return [*around, "v"]
-
-    def _unroll(self, k: Sequence[str], across: Sequence[str]) -> None:
-        """The last loops of the sum as they stand, where they are short; else some terms of it side by side,
-        whose operands are loaded together."""
-        do, params, target = self.s.do, self.params, self.workload.target
-        short = () if self.rows_packed else k[-1:] if params.get("factored") else self._short_loops(k)
-        for loop in short:
-            do("unroll", loop)
-        if short:
-            return
-        rows = self.role.left.buffer.name if self.by_lane and not self.rows_packed else ""
-        per_term = params["nv"], params["mr"] // self.lanes * self.rows_packed
-        at_once = terms_at_once(target, *per_term) if self.by_lane else 1
-        terms = unroll_sum(self.s, k[-1], params["unroll"], rows, self.rows, at_once, exact=self.rows_packed)
-        if terms and self.by_lane and target.several_loads:
-            panel = "panel" if params.get("widened") or self.copied else self.role.right.buffer.name
-            load_terms(self.s, target, terms, panel, across, per_term[0], "vectors")
-        if self.rows_packed:
-            self._load_packed(k[-1], terms)
 
     def _widen_panels(self, at: str, k: Sequence[str], across: Sequence[str]) -> None:
         """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in
@@ -263,23 +145,6 @@ class Tiler:
         self.s.do("unroll", f"panel_{k[-1] if self.role.parts else across[0]}")
         self.s.do("vectorize", f"panel_{across[1]}")
 
-    def _pack_rows(self, column: str, k: Sequence[str]) -> None:
-        """Copy the rows of a task's tiles term by term, by vectors along the terms, which are turned in
-        registers."""
-        do, last, copies = self.s.do, f"rows_{k[-1]}", [f"rows_{n}" for n in self.rows]
-        do("pack", f"{column}ooo", self.role.left.buffer.name, ["moi", *k, *self.rows], "rows")
-        if not self.by_lane:
-            return
-        do("split", last, self.lanes, "cut")
-        do("pack", f"{last}o", self.role.left.buffer.name, [*copies, f"{last}i"], "read", "register")
-        for loop in (*(f"read_{n}" for n in copies), f"{last}i", *copies[:-1]):
-            do("unroll", loop)
-        do("vectorize", f"read_{last}i")
-        do("vectorize", copies[-1])
-        for loop in copies:
-            if f"{loop}t" in loop_names(self.s.func):  # a row's address is found once for all its terms
-                do("unroll", f"{loop}t")
-
     def _factor(self, k: Sequence[str], column: str) -> None:
         """Multiply each block's sum by its factor. Its words are summed apart, so that additions overlap."""
         block, word, term = k
@@ -290,13 +155,6 @@ class Tiler:
             self.s.do("mask_in_place", word, f"{column}ooo")
             self.s.do("vectorize", f"{word}_{term}_x")
         self.s.do("partial_sums", word)
-
-    def _load_packed(self, k: str, terms: Sequence[str]) -> None:
-        """Load a term of the tile's packed rows as vectors, or several terms at once."""
-        target, vectors = self.workload.target, self.params["mr"] // self.lanes
-        load_terms(self.s, target, terms or [k], "rows", self.rows, vectors, "row")
-        if f"{k}t" in loop_names(self.s.func):
-            load_terms(self.s, target, [f"{k}t"], "rows", [f"{n}t" for n in self.rows], 0, "rowt")
 
     def prefetch_once(self) -> None:
         """Hints for weights of which a single tile of rows reads each once, as they come from memory."""
@@ -332,8 +190,8 @@ class Tiler:
             do("rename", row, "m")
         do("split", "m", params["mr"])
         do("split", "mo", params["row_tiles"], "bound")
-        if self.matrix or self.of_tiles:
-            do("split", "mi", params.get("matrix_rows", 2))
+        if len(self.rows) > 1:
+            do("split", "mi", self.micro.rows_cut(params))
 
     def _reduction_loops(self) -> list[str]:
         """The loops over k, the innermost two fused where both operands run through them contiguously."""
@@ -353,9 +211,11 @@ class Tiler:
             break
         return k
 
-    def _short_loops(self, k: Sequence[str]) -> Sequence[str]:
+    def short_loops(self, k: Sequence[str]) -> Sequence[str]:
         """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
         Not all: LLVM would sink what no loop holds to the stores."""
+        if self.params.get("factored"):
+            return k[-1:]
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         most = self.workload.target.short_sum
         turns = [int(n.value) if isinstance(n, Const) else most for n in extents]

@@ -20,11 +20,13 @@ from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Load, const, product_of
 from jangin.ir.traversal import children, free_vars, loads, substitute, walk
 from jangin.templates.common import fuse_all
-from jangin.templates.contraction import MAX_ROWS, TASK_OPS, Contraction
+from jangin.templates.contraction import TASK_OPS, Contraction
 from jangin.templates.cost import LOOP, SHARE, arithmetic, launch, rate
+from jangin.templates.micro import MAX_ROWS, Micro
+from jangin.templates.roles import Roles, pack_right
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Workload
-from jangin.templates.tiling import Roles, Tiler, pack_right
+from jangin.templates.tiling import Tiler
 
 WORD = 8
 """Weights that a word has, and terms in one turn of the loop over others."""
@@ -78,7 +80,7 @@ class Blocks(Contraction):
 
     def __init__(self, workload: Workload, role: Roles, lanes: int) -> None:
         super().__init__(workload, role, lanes)
-        self.packed, self.by_lane = True, False
+        self.packed, self.elements = True, Micro(workload, self.stage, role, lanes)
         self.block = max((_divisor(p) for p in role.parts), default=1)
         (self.right,) = (e for e in children(self.stage.body) if e is not role.left)
         self.widening = arithmetic(self.right) + 1
@@ -119,7 +121,7 @@ class Blocks(Contraction):
         vectors = panels * nv * self.depth
         each = self.widening - (len(self.role.parts) - 1 if params.get("factored") else 0)
         widened = each * vectors * (down if params["widened"] else tiles) / t.multiply_adds
-        work = widened + self.tile_cycles(mr, nv, unroll=WORD) * tiles * panels
+        work = widened + self.elements.tile_cycles(self, mr, nv, WORD) * tiles * panels
         if params["widened"]:
             work += 2 * vectors * down * t.vector_bytes / t.l2_rate
         held = self.weight_bytes * self.columns * self.depth
@@ -180,8 +182,8 @@ class RoundedBlocks(Contraction):
         assert product is not None and isinstance(words, Const)
         self.words = int(words.value)
         self.depth *= self.words * product.terms
-        row = whole.target.product_row(product.by_lanes, self.lanes)
-        self.multiplies, self.between = (1, 0) if row is None else (row.multiplies, row.between)
+        words_of = Micro(whole, dots, role, self.lanes)
+        self.multiplies, self.between = words_of.multiplies, words_of.between
         self.widening = arithmetic(children(dots.body)[0])
         held = {p.buffer.name: p.buffer for p in role.parts}.values()
         self.weight_bytes = sum(b.dtype.bytes * math.prod(map(whole.size, b.shape)) for b in held) / (
@@ -231,7 +233,7 @@ class RoundedBlocks(Contraction):
         p = self.whole
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rec.do("inline_sum", self.dots.out.name)
-        outer = _RoundedTiler(self.workload, self.role, self.lanes, params, True, rec).tiled(self.dots)
+        outer = _RoundedTiler(self.workload, self.role, self.micro, params, True, rec).tiled(self.dots)
         rec.do("parallelize", fuse_all(rec, outer, "t"))
         return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
 

@@ -12,7 +12,9 @@ from dataclasses import replace
 from jangin.ir.expr import const
 from jangin.ir.loop import Func
 from jangin.templates import cost
-from jangin.templates.contraction import UNROLL, Contraction, roles
+from jangin.templates.contraction import Contraction
+from jangin.templates.micro import UNROLL
+from jangin.templates.roles import roles
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 

@@ -20,6 +20,7 @@ from jangin.options import Options
 from jangin.targets import NAMED
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.contraction import Contraction
+from jangin.templates.micro import ByLanes
 
 from .kernels import assert_equal_to_stages, conv, workload
 
@@ -79,7 +80,7 @@ def test_candidates_of_groups_that_share_vectors(target: str) -> None:
     """Tuning may take any of them. No lane multiplies a whole vector, as the lanes' groups differ."""
     built = conv((7, 8), 56, 16, 3, groups=8)
     found = TEMPLATES["contraction"](workload(built, {}, ["w"], NAMED[target]))
-    assert isinstance(found, Contraction) and found.role.shared and not found.by_lane
+    assert isinstance(found, Contraction) and found.role.shared and not isinstance(found.micro, ByLanes)
     for params in found.space():
         made = found.schedule(params)
         if params in found.space()[:2]:

@@ -23,12 +23,12 @@ from jangin.ir.expr import Var, const
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import children
 from jangin.schedule.primitives import find
-from jangin.templates import contraction, cost, weight_blocks
+from jangin.templates import cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
 from jangin.templates.gpu.common import BUSY, blocks, constant, copy_panel, device
+from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
-from jangin.templates.tiling import Roles, pack_right, packing_positions
 
 TILES = (
     (16, 8, 4, 4), (16, 16, 4, 4), (16, 16, 8, 4), (8, 16, 4, 4), (16, 16, 8, 8), (8, 8, 4, 4), (8, 8, 4, 8),
@@ -51,7 +51,7 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
-    role = contraction.roles(stage) or weight_blocks.roles(stage, workload)
+    role = roles(stage) or weight_blocks.roles(stage, workload)
     if role is None or role.left.buffer.name == role.right.buffer.name or role.groups > 1:
         return None
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):

@@ -1,0 +1,290 @@
+"""Micro-kernels: what registers a product's register tile takes, how it loads its rows, and how it is written
+back. `templates.tiling` has the loops around one; `templates.tiles` has the kind for matrix registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jangin.ir import te
+from jangin.ir.expr import product_of
+from jangin.schedule.primitives import loop_names
+from jangin.templates.cost import (
+    LOOP,
+    LOOP_INSTRUCTIONS,
+    MOST_LOADED,
+    tile_step,
+    vector_loads,
+)
+from jangin.templates.register_tile import (
+    at_once,
+    in_registers,
+    load_terms,
+    terms_at_once,
+    unroll_sum,
+)
+from jangin.templates.roles import Roles, by_lane
+from jangin.templates.scheduled import Params
+from jangin.templates.template import Workload
+
+if TYPE_CHECKING:
+    from jangin.templates.contraction import Contraction
+    from jangin.templates.tiling import Tiler
+
+MAX_ROWS = 8
+"""Rows of a register tile: each holds its address in a general register, of which there are 15."""
+MAX_PACKED_ROWS = 12
+"""Rows of a register tile that are packed and have no addresses of their own."""
+MAX_PANEL = 6
+"""Vectors of a panel's width, in pairs where instructions multiply small matrices."""
+UNROLL = 4
+"""Terms of the sum in one turn of its loop."""
+PACKED_TERMS = 8, 32
+"""Terms in one turn of the loop over packed rows, from and to."""
+PACK_ROW = 0.75
+"""Cycles to pack an element of the rows, which are turned in registers."""
+LONG_LOOP = 1.01
+"""What more instructions in the innermost loop cost in doubt."""
+TESTED = 4
+"""Instructions more to write a tile's row back where tiles don't divide the rows, or the columns: a test, and
+what rows would share."""
+
+
+class Micro:
+    """Each element of the rows is repeated for all lanes of the panel's vectors.
+
+    `pair`: rows whose sums share vectors (small matrices have two). `each`: registers of a vector's sums for
+    one row. `multiplies`, `between`, `registers`: as the product's instruction row says. `unroll`: terms in
+    one turn of the sum's loop."""
+
+    copied = 0.0
+    """Cycles to pack an element of the rows."""
+    begun = 0.0
+    """Cycles to make the registers of a task ready, and to give them back."""
+    quicker = 1
+    """Multiply-adds in the time of one in vectors."""
+
+    def __init__(self, workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> None:
+        self.workload, self.target = workload, workload.target
+        self.role, self.stage, self.lanes = role, stage, lanes
+        product, inner = product_of(stage.body), workload.size(stage.reduce_axes[-1].extent)
+        self.pair = product.rows if product else 1
+        of_sums = lanes * stage.body.dtype.bytes
+        self.each = max(1, of_sums // self.target.vector_bytes) / self.pair
+        row = self.target.product_row(product.by_lanes, lanes) if product else None
+        self.multiplies = (1 if row is None else row.multiplies) / self.pair
+        self.between = 0 if row is None else row.between
+        self.registers = (row and row.registers) or self.target.registers
+        self.unroll = lanes if self.each > 1 and inner > lanes else UNROLL
+
+    # --- what it takes
+
+    @property
+    def heights(self) -> range:
+        """The rows that a tile may have."""
+        return range(self.pair, MAX_ROWS + 1, self.pair)
+
+    def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
+        """(mr, nv) of which all registers hold what they must, for so many columns."""
+        most = MOST_LOADED if self.each > 1 else MAX_PANEL * self.pair
+        for nv in range(1, min(math.ceil(columns / self.lanes), most) + 1):
+            yield from ((mr, nv) for mr in self.heights if self.fits(mr, nv, self.unroll))
+
+    def fits(self, mr: int, nv: int, unroll: int) -> bool:
+        """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
+        LLVM holds no more of single elements than there is room for."""
+        panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
+        if self.each > 1:
+            panel = nv * terms_at_once(self.target, nv)
+        return mr * nv * self.each + panel + self.held(mr, unroll) + self.between <= self.registers
+
+    def held(self, mr: int, unroll: int) -> int:
+        """Registers for the rows' elements."""
+        return 1 if self.pair == 1 else mr // self.pair
+
+    def row_loads(self, mr: int, unroll: int) -> float:
+        """Loads of the rows for one term."""
+        return mr
+
+    def cycles(self, product: Contraction, params: Params) -> float:
+        """Of one tile."""
+        return self.tile_cycles(product, params["mr"], params["nv"], params["unroll"])
+
+    def tile_cycles(self, product: Contraction, mr: int, nv: int, unroll: int) -> float:
+        """Of one tile: per term mr*nv multiply-adds, the rows' and the panel's loads, at least a
+        multiply-add's latency, its share of the loop, and its part of a panel that the L1 cache doesn't hold;
+        then what begins and ends it."""
+        t, rows = self.target, self.row_loads(mr, unroll)
+        step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
+        if product.small and not product.widened:
+            step += nv / t.multiply_adds
+        step = max(step, product.panel_cycles(nv))
+        rest = (product.known_rows and product.rows % mr > 0) + (product.columns % (nv * self.lanes) > 0)
+        tested = mr * rest * TESTED / t.issue if t.issue else 0
+        loops = product.depth / self.run(product) * LOOP
+        return product.depth * step + loops + mr * nv + LOOP + tested
+
+    def run(self, product: Contraction) -> int:
+        """Terms that one loop goes over."""
+        return product.inner
+
+    def long_loop(self, params: Params) -> float:
+        """The factor that a longer turn of the loop has on the time, if instructions aren't counted. In doubt
+        it costs; a single row gains, as more loads are under way."""
+        if params["unroll"] <= UNROLL or self.target.issue:
+            return 1.0
+        return LONG_LOOP if params["mr"] > 1 else 1 / LONG_LOOP
+
+    # --- how it is made
+
+    def row_loops(self, params: Params) -> list[str]:
+        """The loops over a tile's rows."""
+        return ["mi"] if self.pair == 1 else ["mio", "mii"]
+
+    def rows_cut(self, params: Params) -> int:
+        """The extent of the inner one of two such loops."""
+        return self.pair
+
+    def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
+        """The steps from where sums are apart from what begins and ends them."""
+        tiler.in_vectors(tile, column, k)
+
+    def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
+        """Load the rows of a task, if they aren't read as they lie."""
+
+    def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
+        """The last loops of the sum as they stand, if they are short; else some terms of it side by side,
+        whose operands are loaded together."""
+        short = tiler.short_loops(k)
+        for loop in short:
+            tiler.s.do("unroll", loop)
+        if not short:
+            self.terms(tiler, k[-1], across)
+
+    def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
+        """Unroll some terms."""
+        unroll_sum(tiler.s, loop, tiler.params["unroll"])
+
+    def finish(self, tiler: Tiler, tile: list[str], copies: Sequence[str]) -> int:
+        """Run a tile by vectors. Gives the elements that are written together, 0 for those of a vector."""
+        wide = at_once(self.workload, self.stage)
+        if self.pair > 1:
+            wide = wide or self.target.lanes(self.stage.out.dtype.bytes)
+            tile = _lanes_of_pairs(tiler, tile, copies)
+        in_registers(tiler.s, tile, (*(() if wide else ("_w",)), *copies))
+        return wide
+
+
+class ByLanes(Micro):
+    """The next terms of a row are loaded as a vector, of which a multiply-add takes one lane (NEON)."""
+
+    def held(self, mr: int, unroll: int) -> int:
+        return 1 + mr * unroll // self.unroll
+
+    def row_loads(self, mr: int, unroll: int) -> float:
+        """Words of 16 bits are each copied to all lanes; of words of 64 bits two rows' are joined."""
+        return mr / max(unroll, self.lanes) + (mr if self.between else mr - mr / self.pair)
+
+    def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
+        nv = tiler.params["nv"]
+        rows, together = self.role.left.buffer.name, terms_at_once(self.target, nv)
+        found = unroll_sum(
+            tiler.s, loop, tiler.params["unroll"], rows, self.row_loops(tiler.params), together
+        )
+        _load_panel(tiler, found, across)
+
+
+class PackedRows(ByLanes):
+    """A task packs its rows term by term, so that a vector holds several rows' values of one term."""
+
+    copied = PACK_ROW
+
+    @property
+    def heights(self) -> range:
+        return range(self.lanes, MAX_PACKED_ROWS + 1, self.lanes)
+
+    def fits(self, mr: int, nv: int, unroll: int) -> bool:
+        rows = mr // self.lanes
+        together = terms_at_once(self.target, nv, rows)
+        held = sum(n * (together if n <= self.target.several // 2 else 1) for n in (nv, rows))
+        return mr * nv * self.each + held <= self.registers
+
+    def row_loads(self, mr: int, unroll: int) -> float:
+        return vector_loads(self.target, mr // self.lanes)
+
+    def run(self, product: Contraction) -> int:
+        return product.depth
+
+    def terms_in_turn(self, product: Contraction, mr: int, nv: int) -> int:
+        """Terms in a turn of the loop, for which a sum takes the fewest loads, turns, and terms left over."""
+        target, vectors = self.target, (nv, mr // self.lanes)
+        together = terms_at_once(target, *vectors)
+        alone = sum(math.ceil(v / max(1, target.several)) for v in vectors)
+        several = sum(vector_loads(target, v) for v in vectors)
+
+        def instructions(terms: int) -> float:
+            turns, left = divmod(product.depth, terms)
+            each = alone if terms % together else several
+            return turns * (terms * each + LOOP_INSTRUCTIONS) + left * (alone + LOOP_INSTRUCTIONS)
+
+        fewest, most = (max(UNROLL, min(n, product.depth // 2)) for n in PACKED_TERMS)
+        return min(range(fewest, most + 1), key=instructions)
+
+    def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
+        """Copy the rows by vectors along the terms, which are turned in registers."""
+        do, left, rows = tiler.s.do, self.role.left.buffer.name, self.row_loops(tiler.params)
+        last, copies = f"rows_{k[-1]}", [f"rows_{n}" for n in rows]
+        do("pack", f"{column}ooo", left, ["moi", *k, *rows], "rows")
+        do("split", last, self.lanes, "cut")
+        do("pack", f"{last}o", left, [*copies, f"{last}i"], "read", "register")
+        for loop in (*(f"read_{n}" for n in copies), f"{last}i", *copies[:-1]):
+            do("unroll", loop)
+        do("vectorize", f"read_{last}i")
+        do("vectorize", copies[-1])
+        for loop in copies:
+            if f"{loop}t" in loop_names(tiler.s.func):  # a row's address is found once for all its terms
+                do("unroll", f"{loop}t")
+        fuse_terms(tiler, k)
+
+    def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
+        """Terms of the panel, and of the packed rows, are loaded as vectors, several at once."""
+        s, loop, vectors = tiler.s, k[-1], tiler.params["mr"] // self.lanes
+        together = terms_at_once(self.target, tiler.params["nv"], vectors)
+        terms = unroll_sum(s, loop, tiler.params["unroll"], at_once=together, exact=True)
+        _load_panel(tiler, terms, across)
+        rows = self.row_loops(tiler.params)
+        load_terms(s, self.target, terms or [loop], "rows", rows, vectors, "row")
+        if f"{loop}t" in loop_names(s.func):
+            load_terms(s, self.target, [f"{loop}t"], "rows", [f"{n}t" for n in rows], 0, "rowt")
+
+
+def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
+    """The kind that multiplies rows as they lie."""
+    kind = ByLanes if by_lane(role, stage, workload) else Micro
+    return kind(workload, stage, role, lanes)
+
+
+def fuse_terms(tiler: Tiler, k: list[str]) -> None:
+    """Make one loop of those over the terms of packed rows."""
+    while len(k) > 1:
+        tiler.s.do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
+        k[-2:] = [f"{k[-2]}{k[-1]}"]
+
+
+def _load_panel(tiler: Tiler, terms: Sequence[str], across: Sequence[str]) -> None:
+    """Load the panel's vectors of several terms at once, if an instruction does."""
+    if terms and tiler.target.several_loads:
+        load_terms(tiler.s, tiler.target, terms, tiler.panel, across, tiler.params["nv"], "vectors")
+
+
+def _lanes_of_pairs(tiler: Tiler, tile: Sequence[str], copies: Sequence[str]) -> list[str]:
+    """Make the rows of a pair by the columns of a vector the lanes of one, except where they are written
+    back: there a vector is of one row. Gives the tile's loops."""
+    do, (*around, rows, columns) = tiler.s.do, tile
+    left_over = ("t",) if f"{rows}t" in loop_names(tiler.s.func) else ()
+    for suffix in ("", *left_over, "_z", *copies):
+        do("fuse", rows + suffix, columns + suffix, f"v{suffix}")
+    do("join_axes", tiler.acc, 2, len(around))
+    do("reorder", [n + "_w" for n in (around[0], rows, around[1], columns)])
+    return [*around, "v"]

@@ -1,0 +1,135 @@
+"""Which axes of a sum of products are its rows, columns, batches and terms, and how its right operand is
+packed by them."""
+
+from __future__ import annotations
+
+from jangin.ir import te
+from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, product_of
+from jangin.ir.records import dataclass
+from jangin.ir.traversal import children, free_vars, walk
+from jangin.templates.common import stride
+from jangin.templates.scheduled import Packing, Recorder
+from jangin.templates.template import Workload
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. Several `columns`
+    are numbered through. `shared`: groups share vectors of columns, whose lanes then read other parts of the
+    left operand. `parts`: what a right operand is made of that is kept in blocks (see `weight_blocks`), the
+    first of them `right`."""
+
+    batch: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    k: tuple[str, ...]
+    left: Load
+    right: Load
+    groups: int
+    shared: bool = False
+    parts: tuple[Load, ...] = ()
+
+    @property
+    def column(self) -> str:
+        """The last axis."""
+        return self.columns[-1]
+
+    @property
+    def constants(self) -> list[str]:
+        """The buffers of the right operand."""
+        return list(dict.fromkeys(p.buffer.name for p in self.parts or (self.right,)))
+
+
+def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
+    """The stage's axes sorted by operand, or None where this template doesn't fit. Groups of fewer columns
+    than a vector has `lanes` may be taken together. `columns`: how many axes at the end are columns."""
+    body = stage.body
+    plain = isinstance(body, Binary) and body.op == "mul"
+    if stage.combiner != "sum" or not (plain or product_of(body)):
+        return None
+    factors = children(body)
+    operands = _operand(factors[0]), _operand(factors[1])
+    pairs = operands, operands[::-1]  # a product of i64 may be turned
+    found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
+    return next((r for r in found if r is not None), None)
+
+
+def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, columns: int) -> Roles | None:
+    if left is None or right is None or len(stage.axes) <= columns:
+        return None
+    outer, inner = stage.axes[:-columns], [a.var for a in stage.axes[-columns:]]
+    in_left, in_right = ({v for i in o.index for v in free_vars(i)} for o in (left, right))
+    groups = _groups(stage, left, inner[-1], lanes) if columns == 1 and inner[-1] in in_left else (1, False)
+    if groups is None or not in_right.issuperset(inner) or (columns > 1 and in_left & set(inner)):
+        return None
+    batch: list[str] = []
+    rows: list[str] = []
+    for axis in outer:  # a leading axis of size 1 is neither; it counts as a batch
+        unit = axis.extent == const(1) and not rows and axis is not outer[-1]
+        (batch if axis.var in in_right or unit else rows).append(axis.var.name)
+    if not rows or [*batch, *rows] != [a.var.name for a in outer]:
+        return None
+    k = tuple(a.var.name for a in stage.reduce_axes)
+    return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, *groups)
+
+
+def _operand(e: Expr) -> Load | None:
+    inner = e.a if isinstance(e, Cast) else e
+    return inner if isinstance(inner, Load) else None
+
+
+def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, bool] | None:
+    """The group count where the left operand depends on the column only through column // (N/groups), and
+    whether groups of which several fill a vector count as one."""
+    size = stage.axes[-1].extent
+    quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
+    for q in quotients:
+        if q.a == column and isinstance(q.b, Const) and isinstance(size, Const):
+            width = int(q.b.value)
+            several = width < lanes and lanes % width == 0 and int(size.value) % lanes == 0
+            return int(size.value) // (lanes if several else width), several
+    return None
+
+
+def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    """Positions in the right operand's index of the column, of each k that stands there (in loop
+    order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
+    variable."""
+    index = role.right.index
+    names = [i.name if isinstance(i, Var) else "" for i in index]
+    plain = all(isinstance(i, Var) or i == const(0) for i in index)
+    if (
+        not plain
+        or len(role.columns) > 1
+        or role.column not in names
+        or len(set(names) - {""}) != len(names) - names.count("")
+    ):
+        return None
+    ks = tuple(names.index(k) for k in role.k if k in names)
+    column = names.index(role.column)
+    rest = tuple(p for p in range(len(index)) if p != column and p not in ks)
+    return column, ks, rest
+
+
+def pack_right(rec: Recorder, role: Roles, width: int) -> None:
+    """The constant right operand [.., N, .., k..] as panels [batch.., groups, panels, k.., width]; its parts
+    [N, k] alike."""
+    if role.parts:
+        for name in role.constants:
+            rec.pack(name, Packing((0, 1), 0, 1, width))
+        return
+    positions = packing_positions(role)
+    assert positions is not None
+    column, ks, lead = positions
+    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width))
+
+
+def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
+    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane: all
+    columns of a vector then read the same."""
+    if role.shared:
+        return False
+    product = product_of(stage.body)
+    alike = role.left.dtype is (product.word if product else stage.body.dtype)
+    inner = Var(role.k[-1])
+    return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
