@@ -96,7 +96,8 @@ def compile(
         hashed = Source.begun(paired(model, options.weights))
     device = device_for(options.target, origin(options.asked))
     if traced:
-        example = Example(example_inputs or (), example_kwargs or {}, dynamic_shapes)
+        given = () if example_inputs is None else example_inputs
+        example = Example(given, example_kwargs or {}, dynamic_shapes)
         live = prepare(model, example, options.formats)
         model = live.model
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
+import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
@@ -19,18 +21,21 @@ from jangin.ir.graph import CompileError
 def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
     """The module's program in evaluation mode, for inputs like the example's. CompileError says what of it
     can't be exported."""
-    if not example.args and not example.kwargs:
+    given, named = _tensors(example)
+    if not given and not named:
         raise CompileError(f"a {type(module).__name__} is read by running it: give example_inputs=(...)")
     training = module.training
+    if training:
+        what = f"{type(module).__name__} is in training mode and is compiled as in evaluation mode"
+        warnings.warn(f"{what}: call its eval() before, to say so", stacklevel=7)
     module.eval()
     try:
         with torch.no_grad(), free_steps():
             if isinstance(module, torch.jit.ScriptModule):
-                return _of_script(module, example)
+                return _of_script(module, given, named, example)
             return torch.export.export(
-                module, tuple(example.args), dict(example.kwargs), dynamic_shapes=example.dynamic_shapes,
-                strict=False,
-            )  # fmt: skip
+                module, given, named, dynamic_shapes=example.dynamic_shapes, strict=False
+            )
     except CompileError:
         raise
     except Exception as error:  # PyTorch's exporter raises anything the module's own code raises
@@ -39,14 +44,28 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
         module.train(training)
 
 
-def _of_script(module: torch.jit.ScriptModule, example: Example) -> ExportedProgram:
+def _tensors(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An example's arguments, with NumPy's arrays as tensors; a single one needs no tuple."""
+    alone = isinstance(example.args, (torch.Tensor, np.ndarray))
+    args = (example.args,) if alone else tuple(example.args)
+    given, named = pytree.tree_map(_as_tensor, (args, dict(example.kwargs)))
+    return given, named
+
+
+def _as_tensor(value: Any) -> Any:
+    return torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+
+
+def _of_script(
+    module: torch.jit.ScriptModule, given: tuple[Any, ...], named: dict[str, Any], example: Example
+) -> ExportedProgram:
     """What `torch.jit.trace`, `script` or `load` gives, by PyTorch's own converter. It takes the example's
     sizes."""
     from torch._export.converter import TS2EPConverter
 
     if example.dynamic_shapes is not None:
         raise CompileError("a TorchScript module has the example's sizes: leave out dynamic_shapes")
-    found: ExportedProgram = TS2EPConverter(module, tuple(example.args), dict(example.kwargs)).convert()
+    found: ExportedProgram = TS2EPConverter(module, given, named).convert()
     return found
 
 
@@ -98,10 +117,27 @@ def _inputs(program: ExportedProgram) -> set[str]:
     return {n for n in program.graph_signature.user_inputs if isinstance(n, str)}
 
 
-class CompiledModule:
+class _Weights(torch.nn.Module):  # type: ignore[misc]
+    """Parameters and buffers by their names, as modules within modules hold them."""
+
+    def hold(self, name: str, tensor: torch.Tensor, is_parameter: bool) -> None:
+        first, _, rest = name.partition(".")
+        if rest:
+            if first not in self._modules:
+                self.add_module(first, _Weights())
+            self._modules[first].hold(rest, tensor, is_parameter)
+        elif is_parameter:
+            self.register_parameter(first, torch.nn.Parameter(tensor.detach(), requires_grad=False))
+        else:
+            self.register_buffer(first, tensor)
+
+
+class CompiledModule(_Weights):
     """Called as the module: the same arguments, positional or by name, nested as it takes them, and the same
-    results. Tensors share memory with the executable's arrays. What the module changes (its buffers, or its
-    inputs) is written back. `executable`: what runs it, which `save` writes to a file.
+    results. NumPy's arrays are taken too. It is a `torch.nn.Module`, whose parameters are those that were
+    compiled: reading them is all that can be done. Tensors share memory with the executable's arrays. What
+    the module changes (its buffers, or its inputs) is written back. `executable`: what runs it, which `save`
+    writes to a file.
 
     Compiled for inference: a call raises ValueError for arguments that are nested otherwise, and where one
     that is no tensor isn't what it was when the module was exported."""
@@ -109,6 +145,7 @@ class CompiledModule:
     def __init__(
         self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
     ) -> None:
+        super().__init__()
         self.executable = executable
         self._inputs = traced.inputs
         spec = program.call_spec
@@ -124,7 +161,11 @@ class CompiledModule:
         self._state = {
             i: buffers[t] for i, t in state.items() if i in traced.model.graph.inputs and i not in taken
         }
-        self._buffers = buffers
+        self._kept = buffers
+        for name in program.state_dict:
+            tensor = buffers[name]
+            self.hold(name, tensor, is_parameter=name in program.graph_signature.parameters)
+        super().train(False)
         self._run = on_tensors(executable)
         self._order = [i.name for i in executable.inputs]
         self._names = [o.name for o in executable.outputs]
@@ -139,6 +180,41 @@ class CompiledModule:
         raise TypeError(
             "a compiled module can't be pickled or copied: its `executable` can, and save() writes it"
         )
+
+    def train(self, mode: bool = True) -> Self:
+        """Raises CompileError where training is asked for."""
+        if mode:
+            raise CompileError("a compiled module is for inference: train the module, and compile it again")
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """What `to`, `half`, `cuda` and their like go through. Raises CompileError where it would change a
+        parameter's type or device."""
+        for tensor in (*self.parameters(), *self.buffers(), torch.empty(0)):
+            made = fn(tensor)
+            if made.dtype is not tensor.dtype or made.device != tensor.device:
+                raise CompileError(
+                    f"a compiled module stays as it was compiled, and can't become {made.dtype} on "
+                    f"{made.device}: convert the module, and compile it again"
+                )
+        return self
+
+    def load_state_dict(self, *given: Any, **named: Any) -> NoReturn:
+        raise CompileError(
+            "a compiled module's weights are in its code: load them into the module, and compile it again"
+        )
+
+    def register_forward_hook(self, *given: Any, **named: Any) -> NoReturn:
+        raise CompileError(
+            "a compiled module is one function without modules inside, and calls no hooks: register them "
+            "with the module itself, and compile it again"
+        )
+
+    register_forward_pre_hook = register_full_backward_hook = register_forward_hook
+    register_full_backward_pre_hook = register_backward_hook = register_forward_hook
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         flat = self._flattened(args, kwargs)
@@ -160,6 +236,7 @@ class CompiledModule:
         if tensors and self._is_flat and len(args) == len(self._inputs):
             return args
         flat, spec = pytree.tree_flatten((args, self._ordered(kwargs)))
+        flat = [*map(_as_tensor, flat)]
         if spec != self._in_spec:
             raise ValueError(f"the module was compiled for arguments like {self._in_spec}, not {spec}")
         found: Sequence[Any] = flat
@@ -175,7 +252,7 @@ class CompiledModule:
         return {name: kwargs[name] for name in self._keywords}
 
     def _write(self, output: Output, made: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
-        target = self._buffers.get(output.written, given.get(output.written))
+        target = self._kept.get(output.written, given.get(output.written))
         assert target is not None
         with torch.no_grad():
             target.copy_(made)

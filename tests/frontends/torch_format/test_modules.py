@@ -333,3 +333,37 @@ def test_torchscript_archives(tmp_path: Path) -> None:
         near(compiled(x), net(x))
     with pytest.raises(jangin.CompileError, match="leave out dynamic_shapes"):
         jangin.compile(loaded, example_inputs=(x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+
+
+def test_a_compiled_module_is_a_module() -> None:
+    """What callers do with one works, or says why it can't."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
+    x = torch.randn(2, 3, 8, 8)
+    with pytest.warns(UserWarning, match="Sequential is in training mode and is compiled as in evaluation"):
+        fast = jangin.compile(net, example_inputs=x, cache=False)
+    assert net.training
+    net.eval()
+    wanted = net(x)
+    near(fast(x), wanted)
+    near(fast(x.numpy()), wanted)
+    near(nn.Sequential(fast, nn.Identity())(x), wanted)
+    assert isinstance(fast, nn.Module) and not fast.training
+    assert fast.eval() is fast.to("cpu") is fast.float() is fast.to(torch.float32) is fast.train(False)
+    assert [n for n, _ in fast.named_parameters()] == [n for n, _ in net.named_parameters()]
+    assert all(torch.equal(a, net.state_dict()[n]) for n, a in fast.state_dict().items())
+    assert [*fast.state_dict()] == [*net.state_dict()]
+    for act, why in (
+        (fast.train, "train the module"), (fast.half, "can't become torch.float16"),
+        (lambda: fast.to("meta"), "on meta"), (lambda: fast.load_state_dict({}), "weights are in its code"),
+        (lambda: fast.register_forward_hook(print), "calls no hooks"),
+        (lambda: fast.register_forward_pre_hook(print), "calls no hooks"),
+    ):  # fmt: skip
+        with pytest.raises(jangin.CompileError, match=why):
+            act()
+
+
+def test_a_module_of_bfloat16() -> None:
+    net, x = seeded(nn.Sequential(nn.Linear(8, 4), nn.ReLU())).bfloat16(), torch.randn(3, 8).bfloat16()
+    made = jangin.compile(net, example_inputs=(x,), cache=False)(x)
+    assert made.dtype is torch.bfloat16
+    torch.testing.assert_close(made, net(x), rtol=0.02, atol=0.02)  # bfloat16 has 8 bits
