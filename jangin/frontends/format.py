@@ -164,6 +164,11 @@ class Format(Protocol):
     def reads(self, contents: Contents) -> bool:
         """Whether the model is of this format, by its content: names of files say nothing."""
 
+    def explains(self, contents: Contents) -> str:
+        """What a model is that no format reads, and what to do with it, where this framework writes such;
+        "" else."""
+        return ""
+
     def beside(self, contents: Contents) -> Mapping[str, Path | None]:
         """The other files that loading the model may read, by how it names them, None for one that it won't:
         the compile cache knows a model by their contents too. ValueError where they can't be told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -78,6 +79,9 @@ def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Pr
         found = reader.prepare(model, example)
         if found is not None:
             return found
+    if isinstance(model, (str, os.PathLike)):
+        reader = format_of(opened(model), first)
+        raise CompileError(f"{os.fspath(model)} is {reader.name}: leave example_inputs out")
     names = ", ".join(f.name for f in (*first, *FORMATS))
     raise CompileError(f"a {type(model).__name__} is no model that is read here ({names})")
 
@@ -87,6 +91,8 @@ def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
     formats = (*first, *FORMATS)
     found = next((f for f in formats if f.reads(contents)), None)
     if found is None:
+        if why := next(filter(None, (f.explains(contents) for f in formats)), ""):
+            raise FormatError(why)
         names = ", ".join(f.name for f in formats)
         raise FormatError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
     return found

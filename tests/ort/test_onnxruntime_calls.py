@@ -112,6 +112,11 @@ def test_errors_of_opening(ort: ModuleType, model: Path, tmp_path: Path) -> None
         ort.InferenceSession(model, options)
 
 
+def test_files_of_its_own_format_are_refused() -> None:
+    with pytest.raises(CompileError, match=r"\(\.ort\).*give the ONNX file that it was made of"):
+        jangin.onnxruntime.InferenceSession(b"\x10\0\0\0ORTM" + bytes(40))
+
+
 def test_errors_are_of_jangins_kinds_too() -> None:
     inner = errors(jangin.onnxruntime)
     assert issubclass(inner.InvalidArgument, (ValueError, TypeError)) and issubclass(inner.Fail, RuntimeError)

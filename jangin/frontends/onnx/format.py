@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from jangin.frontends.dialect import Imported
 
 
+ORT = b"ORTM"
+"""What ONNX Runtime's own files have behind their first offset."""
+
+
 @dataclass(frozen=True)
 class OnnxFormat(Format):
     """`activations`: what weights in blocks (MatMulNBits, or a MatMul of DequantizeLinear's blocks) are
@@ -34,6 +38,14 @@ class OnnxFormat(Format):
         from onnx import ModelProto  # whoever has a message has the library
 
         return isinstance(contents.message, ModelProto)
+
+    def explains(self, contents: Contents) -> str:
+        if contents.data[4:8] != ORT:
+            return ""
+        return (
+            f"{contents} is in ONNX Runtime's own format (.ort), which fits one version of it alone: give "
+            "the ONNX file that it was made of (convert_onnx_models_to_ort leaves that where it was)"
+        )
 
     def beside(self, contents: Contents) -> Mapping[str, Path | None]:
         if contents.path is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from jangin.frontends.format import Contents, Example, Format, Prepared, most_unpacked
+from jangin.frontends.format import Contents, Example, Format, Prepared, most_unpacked, opened
 from jangin.ir.graph import CompileError
 
 if TYPE_CHECKING:
@@ -29,7 +31,15 @@ class TorchFormat(Format):
             return type(message).__name__ == "TracedModel"
         return contents.data[:8] == TRACED or _holds(contents, (*INSIDE, SCRIPT))
 
+    def explains(self, contents: Contents) -> str:
+        if contents.message is not None:
+            return ""
+        from jangin.frontends.torch.pickles import explained
+
+        return explained(contents)
+
     def prepare(self, model: object, example: Example) -> Prepared | None:
+        model = _script(model)
         if not _is_live(model):
             return None
         from jangin.frontends.torch.module import PreparedModule
@@ -49,6 +59,24 @@ class TorchFormat(Format):
         else:
             model = _traced(contents)
         return Imported(model.bound(shapes), ATEN, dict(model.metadata))
+
+
+def _script(model: object) -> object:
+    """The module of a TorchScript archive, where a model is the path of one."""
+    if not isinstance(model, (str, os.PathLike)) or not os.path.isfile(model):
+        return model
+    contents = opened(model)
+    if not _holds(contents, (SCRIPT,)) or _holds(contents, INSIDE):
+        return model
+    try:
+        import torch
+    except ImportError:
+        raise CompileError(
+            f"{contents} is a TorchScript archive, which PyTorch reads: pip install 'jangin[torch]'"
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's of its own format
+        return torch.jit.load(os.fspath(model), map_location="cpu")
 
 
 def _is_live(model: object) -> bool:
@@ -88,7 +116,7 @@ def _traced(contents: Contents) -> Any:
     if not _holds(contents, INSIDE):
         raise CompileError(
             f"{contents} is a TorchScript archive, which doesn't say what it is called with: "
-            "give torch.jit.load(path) and example_inputs"
+            "give its path and example_inputs=(...)"
         )
     try:
         return traced(torch.export.load(io.BytesIO(contents.data))).model

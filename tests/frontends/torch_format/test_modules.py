@@ -325,12 +325,13 @@ def test_torchscript_archives(tmp_path: Path) -> None:
     net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
     path = tmp_path / "net.pt"
     torch.jit.trace(net, x).save(path)
-    with pytest.raises(jangin.CompileError, match=r"TorchScript archive.*torch\.jit\.load"):
+    with pytest.raises(jangin.CompileError, match=r"TorchScript archive.*example_inputs"):
         jangin.compile(path, cache=False)
     loaded = torch.jit.load(path)
     compiled = jangin.compile(loaded, threads=1, cache=False, example_inputs=(x,))
     with torch.no_grad():
         near(compiled(x), net(x))
+        near(jangin.compile(path, threads=1, cache=False, example_inputs=(x,))(x), net(x))
     with pytest.raises(jangin.CompileError, match="leave out dynamic_shapes"):
         jangin.compile(loaded, example_inputs=(x,), dynamic_shapes=({0: torch.export.Dim("n")},))
 
@@ -367,3 +368,25 @@ def test_a_module_of_bfloat16() -> None:
     made = jangin.compile(net, example_inputs=(x,), cache=False)(x)
     assert made.dtype is torch.bfloat16
     torch.testing.assert_close(made, net(x), rtol=0.02, atol=0.02)  # bfloat16 has 8 bits
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_and_pickles_are_named_for_what_they_are(tmp_path: Path, zipped: bool) -> None:
+    """With the line that makes a model of them. Nothing is unpickled."""
+    net, path = nn.Sequential(nn.Linear(3, 2)), tmp_path / "net.pt"
+    for saved in (net.state_dict(), {"epoch": 1, "state_dict": net.state_dict()}):
+        torch.save(saved, path, _use_new_zipfile_serialization=zipped)
+        with pytest.raises(
+            jangin.CompileError, match=r"state dict.*load_state_dict\(torch\.load\('.*net\.pt'"
+        ):
+            jangin.compile(path)
+    torch.save(net, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(jangin.CompileError, match=r"a pickled torch\.nn\.modules\.container\.Sequential"):
+        jangin.compile(path)
+
+
+def test_safetensors_are_named_for_what_they_are(tmp_path: Path) -> None:
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(jangin.CompileError, match=r"state dict.*safetensors\.torch\.load_file\('.*w\.safet"):
+        jangin.compile(tmp_path / "w.safetensors")

@@ -1,0 +1,92 @@
+"""What PyTorch saves that is no program: weights by name, and pickled modules. Nothing is unpickled, as that
+runs whatever code a file asks for: what a file would import says what it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickletools
+import zipfile
+from collections.abc import Iterator
+
+from jangin.frontends.format import Contents
+
+HEAD = 1 << 24
+"""Bytes of a pickle that are looked at: what it imports first stands in front of its tensors."""
+PICKLES = 5
+"""Old files begin with four small pickles (magic, protocol, system, the object), one behind the other."""
+_PLAIN = ("collections", "builtins", "__builtin__", "torch._utils", "torch.storage", "numpy", "_codecs")
+"""Modules of what tensors, numbers and their containers are made of."""
+_WEIGHTS = (
+    "{} has weights by name (a state dict) and no network: make the module, then "
+    "module.load_state_dict({}), and jangin.compile(module.eval(), example_inputs=(...))"
+)
+
+
+def explained(contents: Contents) -> str:
+    """What a model is that PyTorch's weights or pickles are, and what to do with it; "" for anything else."""
+    if _is_safetensors(contents):
+        return _WEIGHTS.format(contents, f"safetensors.torch.load_file({_path(contents)})")
+    imports = [*_imports(contents)]
+    if not any(module.partition(".")[0] == "torch" for module, _ in imports):
+        return ""
+    kinds = [f"{m}.{n}" for m, n in imports if not _is_plain(m, n)]
+    if not kinds:
+        return _WEIGHTS.format(contents, f"torch.load({_path(contents)})")
+    return (
+        f"{contents} is a pickled {kinds[0]}, which only PyTorch can read, by running its code: if you trust "
+        f"the file, jangin.compile(torch.load({_path(contents)}, weights_only=False).eval(), "
+        "example_inputs=(...))"
+    )
+
+
+def _path(contents: Contents) -> str:
+    return "path" if contents.path is None else repr(str(contents.path))
+
+
+def _is_plain(module: str, name: str) -> bool:
+    top = module.partition(".")[0]
+    storage = module == "torch" and (name.endswith("Storage") or name in ("Size", "device", "dtype"))
+    return storage or module in _PLAIN or top == "numpy"
+
+
+def _is_safetensors(contents: Contents) -> bool:
+    length = int.from_bytes(contents.data[:8], "little")
+    if contents.data[8:9] != b"{" or length > min(len(contents.data) - 8, HEAD):
+        return False
+    try:
+        header = json.loads(bytes(contents.data[8 : 8 + length]))
+    except ValueError:
+        return False
+    entries = [v for n, v in header.items() if n != "__metadata__"]
+    return all(isinstance(v, dict) and {"dtype", "shape", "data_offsets"} <= v.keys() for v in entries)
+
+
+def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
+    """The modules and names that a file's pickle imports, as far as it can be read."""
+    stream = io.BytesIO(_pickle(contents))
+    texts: list[str] = []
+    try:
+        for _ in range(PICKLES):
+            for opcode, argument, _ in pickletools.genops(stream):
+                if opcode.name == "GLOBAL" and isinstance(argument, str):
+                    module, _, name = argument.partition(" ")
+                    yield module, name
+                elif opcode.name == "STACK_GLOBAL" and len(texts) > 1:
+                    yield texts[-2], texts[-1]
+                elif isinstance(argument, str):
+                    texts.append(argument)
+    except Exception:  # it ends, or is none: what was read says what it is
+        return
+
+
+def _pickle(contents: Contents) -> bytes:
+    """A file's first pickle: the one in PyTorch's archives, or the file itself."""
+    if contents.data[:4] != b"PK\x03\x04":
+        return bytes(contents.data[:HEAD]) if contents.data[:1] == b"\x80" else b""
+    try:
+        with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
+            found = next((n for n in archive.namelist() if n.endswith("data.pkl")), None)
+            return b"" if found is None else archive.open(found).read(HEAD)
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError):  # damaged, or too new
+        return b""
