@@ -8,10 +8,8 @@ can't be compiled parts its graph: PyTorch runs it, and the parts around it are 
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from inspect import signature
 from typing import Any
 
 import torch
@@ -30,6 +28,7 @@ from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, 
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
+from jangin.options import Given, refuse_unknown
 
 Boxed = Callable[[list[Any]], list[Any]]
 Numbers = Callable[[Sequence[Any]], list[Any]]
@@ -61,12 +60,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `jangin.compile`. Raises TypeError for one that it hasn't."""
-    known = {*signature(jangin.build).parameters} - {"model", "shapes", "formats", "weights"}
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            what = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-            raise TypeError(f"torch.compile's options for jangin have no {name!r}: {what}")
+    refuse_unknown("torch.compile", given, ("target", "threads", *Given.__annotations__))
     return {"threads": torch.get_num_threads(), **given}
 
 

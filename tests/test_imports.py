@@ -107,7 +107,7 @@ ALLOWED = {
         "jangin",
     },
     "onnx_backend": {"ir", "runtime", "jangin"},
-    "torch_backend": {"frontends.torch", "ir", "jangin"},
+    "torch_backend": {"frontends.torch", "ir", "options", "jangin"},
     "bench": {
         "backends", "compiler.driver", "frontends", "frontends.table", "ir", "llvm", "options", "runtime",
         "runtime.system", "targets", "jangin",

@@ -144,7 +144,7 @@ def test_options() -> None:
         near(torch.compile(function, backend=backend, options={"threads": 1})(x), x * 2 + 1)
         assert seen[0]["threads"] == 1
         with pytest.raises(
-            torch._dynamo.exc.BackendCompilerFailed, match="have no 'thread': did you mean 'threads'"
+            torch._dynamo.exc.BackendCompilerFailed, match="takes no option 'thread': did you mean threads"
         ):
             torch.compile(lambda x: x * 3 + 1, backend=backend, options={"thread": 1})(x)
 
