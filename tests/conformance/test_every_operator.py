@@ -15,13 +15,19 @@ LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
 """(domain, operator, version): why."""
 MICROSOFT = (
     "Attention", "BiasGelu", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "EmbedLayerNormalization",
-    "FastGelu", "FusedConv", "FusedMatMul", "Gelu", "GroupQueryAttention", "MatMulIntegerToFloat",
-    "MatMulNBits", "MultiHeadAttention", "QGemm", "QLinearAdd", "QLinearAveragePool", "QLinearConcat",
+    "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "Gelu", "GroupQueryAttention",
+    "MatMulIntegerToFloat", "MatMulNBits", "MultiHeadAttention", "QGemm", "QLinearAdd",
+    "QLinearAveragePool", "QLinearConcat",
     "QLinearConv", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearReduceMean",
     "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuickGelu", "RotaryEmbedding",
     "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 )  # fmt: skip
 """What ONNX Runtime's exporters and optimizers put into models; ONNX has no schemas of them."""
+BLOCKS = (
+    "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
+    "Upsample",
+)  # fmt: skip
+"""What ONNX Runtime writes for one processor."""
 
 
 def implemented(domain: str, name: str, version: int) -> bool:
@@ -43,3 +49,8 @@ def test_every_schema() -> None:
 @pytest.mark.parametrize("name", MICROSOFT)
 def test_what_onnx_runtime_adds(name: str) -> None:
     assert implemented("com.microsoft", name, 1)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_what_onnx_runtime_writes_for_one_processor(name: str) -> None:
+    assert implemented("com.microsoft.nchwc", name, 1)

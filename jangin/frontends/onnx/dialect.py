@@ -9,6 +9,7 @@ from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.onnx import control
 from jangin.frontends.onnx.blocked import keep_blocks
 from jangin.frontends.onnx.importer import split_op
+from jangin.frontends.onnx.nchwc import with_blocks
 from jangin.frontends.onnx.operators import OPERATORS
 from jangin.frontends.onnx.operators.qlinear import LEVEL_OF_INT8
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
@@ -35,12 +36,12 @@ UNSET = 0
 
 
 class Onnx(Dialect):
-    """Nodes are known by domain, name and opset. `activations`: see `OnnxFormat`."""
+    """Nodes are known by domain, name and opset. `activations`, `block`: see `OnnxFormat`."""
 
     domain = "onnx"
 
-    def __init__(self, activations: str = "float32") -> None:
-        self.activations = activations
+    def __init__(self, activations: str = "float32", block: int = 0) -> None:
+        self.activations, self.block = activations, block
 
     def lowering(self, node: Node) -> Lowering | None:
         if node.op in CONTROL:
@@ -103,7 +104,7 @@ class Onnx(Dialect):
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in REMARKS}
 
     def rewrite(self, graph: Graph) -> Graph:
-        return fuse_quantized(keep_blocks(graph))
+        return fuse_quantized(keep_blocks(with_blocks(graph, self.block)))
 
 
 ONNX = Onnx()

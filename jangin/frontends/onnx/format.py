@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format, check_activations
 from jangin.frontends.onnx.file import Folder, begins_model, locations
+from jangin.frontends.onnx.nchwc import BLOCKS
 from jangin.ir.records import dataclass
 
 if TYPE_CHECKING:
@@ -23,14 +24,20 @@ ORT = b"ORTM"
 class OnnxFormat(Format):
     """`activations`: what weights in blocks (MatMulNBits, or a MatMul of DequantizeLinear's blocks) are
     multiplied with stays float32, which every `accuracy_level` allows, or is rounded to int8, by the weights'
-    blocks, unless the model's `accuracy_level` asks for more (1 to 3). ValueError for other types."""
+    blocks, unless the model's `accuracy_level` asks for more (1 to 3). ValueError for other types.
+
+    `block`: how many channels lie in a block (8 or 16) in a file that ONNX Runtime optimized for one
+    processor, where the file doesn't tell."""
 
     activations: str = "float32"
+    block: int = 0
     name = "ONNX"
     modules = ("jangin.frontends.onnx.dialect", "jangin.frontends.onnx.importer")
 
     def __post_init__(self) -> None:
         check_activations(self.activations)
+        if self.block not in (0, *BLOCKS):
+            raise ValueError(f"blocks of {self.block} channels are unknown; known: 8 and 16")
 
     def reads(self, contents: Contents) -> bool:
         if contents.message is None:
@@ -65,7 +72,7 @@ class OnnxFormat(Format):
             (n, axis) for n in graph.inputs if not isinstance(shapes.get(n), (list, tuple))
             for axis in range(len(graph.values[n].shape or ()))
         )  # fmt: skip
-        dialect = Onnx(self.activations)
+        dialect = Onnx(self.activations, self.block)
         return Imported(graph, dialect, metadata(read.proto), hints=hints)
 
 

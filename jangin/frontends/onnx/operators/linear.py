@@ -1,9 +1,14 @@
-"""ONNX matrix products: MatMul, Gemm, Einsum, and ONNX Runtime's FusedMatMul."""
+"""ONNX matrix products: MatMul, Gemm, Einsum, and ONNX Runtime's FusedMatMul and FusedGemm."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from jangin.frontends.onnx.operators.activation import NAMES
 from jangin.frontends.onnx.operators.families import family
 from jangin.frontends.onnx.registry import op
+from jangin.ir.graph import CompileError
+from jangin.ops.activation import ACTIVATIONS
 from jangin.ops.builder import Builder
 from jangin.ops.linear import einsum, gemm, matmul, scaled
 from jangin.ops.values import Tensor
@@ -20,6 +25,21 @@ def gemm_(
     """What opset 1 allows `broadcast` for, broadcasting always gives."""
     turns = {"transpose_x": bool(transA), "transpose_y": bool(transB)}
     return gemm(b, x, y, c, alpha=alpha, beta=beta, **turns)
+
+
+@op("FusedGemm", domain="com.microsoft")
+def fused_gemm(
+    b: Builder, x: Tensor, y: Tensor, c: Tensor | None = None, *, activation: str = "", **how: Any
+) -> Tensor:
+    """Gemm, then an activation, whose attributes are called `activation_alpha` and so on."""
+    mark = "activation_"
+    settings = {n.removeprefix(mark): v for n, v in how.items() if n.startswith(mark)}
+    z = gemm_(b, x, y, c, **{n: v for n, v in how.items() if not n.startswith(mark)})
+    if not activation:
+        return z
+    if activation not in NAMES:
+        raise CompileError(f"FusedGemm with activation {activation!r} is not supported")
+    return b.map(lambda v: ACTIVATIONS[NAMES[activation]](v, **settings), z)
 
 
 def _rows_last(b: Builder, t: Tensor) -> Tensor:

@@ -1,0 +1,64 @@
+"""How many channels lie in a block in a file that ONNX Runtime optimized for one processor.
+
+The file doesn't say: it is 16 where the processor had AVX-512 or was Arm's, else 8. What its weights were
+padded to often tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
+
+DOMAIN = "com.microsoft.nchwc"
+BLOCKS = (8, 16)
+"""How many channels ONNX Runtime has in a block."""
+IN_BLOCKS = ("Conv", "ReorderInput")
+"""Operators that must know it."""
+
+
+def with_blocks(graph: Graph, given: int = 0) -> Graph:
+    """The graph whose operators on blocks have an attribute `block`. `given`: the channels of one, where the
+    caller knows. CompileError where nothing tells."""
+    names = [f"{DOMAIN}.{n}" for n in IN_BLOCKS]
+    found = [n for n in graph.nodes if n.op in names]
+    if not found:
+        return graph
+    block = given or _block(graph, [n for n in found if n.op == names[0]])
+    return replace(graph, nodes=tuple(_with(n, block) if n.op in names else n for n in graph.nodes))
+
+
+def _with(node: Node, block: int) -> Node:
+    attrs = node.of(ImportedAttributes)
+    return replace(node, attrs=ImportedAttributes(attrs.op, {**attrs, "block": block}))
+
+
+def _block(graph: Graph, convolutions: list[Node]) -> int:
+    left = {block for block in BLOCKS if all(fits for fits in _fits(graph, convolutions, block))}
+    if len(left) == 1:
+        return left.pop()
+    raise CompileError(
+        "ONNX Runtime optimized this file for one processor, and nothing in it tells whether channels lie in "
+        "blocks of 8 or of 16: give formats=[OnnxFormat(block=16)] if that had AVX-512 or was Arm's, else "
+        "block=8; or optimize the original file at its level ORT_ENABLE_EXTENDED"
+    )
+
+
+def _fits(graph: Graph, convolutions: list[Node], block: int) -> Iterator[bool]:
+    """Whether each convolution may be of such blocks: its outputs fill them, no more of them than those that
+    are kept need, and inputs that don't fill blocks are fewer than one holds."""
+    kept = _kept(graph)
+    for node in convolutions:
+        weights = graph.constants.get(node.inputs[1])
+        if weights is None:
+            continue
+        outputs, inputs = weights.shape[:2]
+        yield outputs % block == 0 and (inputs % block == 0 or inputs < block)
+        if node.outputs[0] in kept:
+            yield outputs == -(-kept[node.outputs[0]] // block) * block
+
+
+def _kept(graph: Graph) -> Mapping[str, int]:
+    """By values in blocks, how many channels are taken out of them."""
+    names = f"{DOMAIN}.ReorderOutput"
+    return {n.inputs[0]: n.of(ImportedAttributes)["channels"] for n in graph.nodes if n.op == names}
