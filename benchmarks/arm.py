@@ -234,7 +234,7 @@ def report(run: Run, plan: Plan) -> str:
         own = [launch for launch in plan.launches if launch.function == name]
         sums = sum(Evaluator({})(launch.flops) for launch in own) / FLOPS
         kinds = " ".join(f"{counts[k] / 1e6:7.2f}" for k in KINDS)
-        made = f"{len(own)} x {own[0].template} | {' '.join(own[0].sources)[:50]}" if own else name
+        made = f"{len(own)} x {own[0].template} | {str(own[0].sources)[:50]}" if own else name
         lines.append(f"{counts.total() / 1e6:8.2f} {sums / 1e6:7.2f} | {kinds} | {made}")
     return "\n".join(lines)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from jangin.bench.report import machine, threads_text
 from jangin.bench.roofs import Roofs
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Source, Sources
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import WARM_UP, Launches
 
@@ -30,8 +30,6 @@ LISTED = 40
 """Kernels that the table lists."""
 WIDTH = 100
 SOURCES_ROOM = 25
-SOURCE = re.compile(r"^(\S+) (?:'(.*)'|(.*?))(?: \([^()]*\))?$")
-"""A node as its format calls it: its operator, its name, and maybe where that stands in the model."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Layer:
     kernel: str
     template: str
     library: str
-    sources: tuple[str, ...]
+    sources: Sources
     seconds: float
     flops: int
     bytes: int
@@ -188,23 +186,17 @@ def made_by(template: str) -> str:
     return " ".join(word.rpartition("=")[2] for word in template.split())
 
 
-def computes(sources: Sequence[str]) -> str:
+def computes(sources: Sources) -> str:
     """The operators of a kernel's sources, and the first one's name, or as much of both as there is room for:
-    of those in the model, if any are, which have quotes or say where they stand."""
-    parts = [part for s in sources for part in s.split(" + ")]
-    own = [part for part in parts if part.endswith(("'", ")"))] or parts
-    found = [n.partition(" ") for part in own for n in source_names(part)]
-    short = (operator.removeprefix("aten.").removesuffix(".default") for operator, _, _ in found)
-    operators, name = "+".join(dict.fromkeys(short)), found[0][2].removesuffix(f"/{found[0][0]}")
+    of those in the model, if any are."""
+    found = [s for s in sources if s.is_own] or [*sources]
+    short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in found)
+    operators, first = "+".join(dict.fromkeys(short)), found[0] if found else Source("")
+    name = first.name.removesuffix(f"/{first.operator}")
     room = max(SOURCES_ROOM // 2, SOURCES_ROOM - 1 - len(name))
     operators = operators if len(operators) <= room else operators[: room - 1] + "…"
     room = SOURCES_ROOM - 1 - len(operators)
     return f"{operators} {name if len(name) <= room else '…' + name[1 - room :]}".strip()
-
-
-def source_names(source: str) -> list[str]:
-    """A launch's source as "Conv conv1", "Relu relu1": its nodes without quotes, domain, version and line."""
-    return [SOURCE.sub(r"\1 \2\3", part) for part in source.split(" + ")]
 
 
 def summary(found: Account) -> str:
@@ -228,7 +220,10 @@ def as_json(accounts: Sequence[Account]) -> dict[str, Any]:
     """Everything measured, with the machine, as plain data: seconds, operations, bytes."""
     found = []
     for a in accounts:
-        layers = [{**asdict(x), "gap": x.gap, "share": x.share} for x in a.layers]
+        layers = [
+            {**asdict(x), "sources": [s._asdict() for s in x.sources], "gap": x.gap, "share": x.share}
+            for x in a.layers
+        ]
         sums = {
             "between": a.between,
             "disturbed": a.disturbed,

@@ -15,7 +15,7 @@ import numpy as np
 
 from jangin.backends.llvm.functions import called, head
 from jangin.backends.llvm.objects import compile_modules
-from jangin.bench.layers import Account, Layer, source_names
+from jangin.bench.layers import Account, Layer
 from jangin.bench.report import threads_text
 from jangin.ir.graph import Array
 from jangin.runtime.elf import Image
@@ -132,7 +132,7 @@ def _named(what: str, process: int, thread: int, name: str) -> Event:
 def _piece(layer: Layer, piece: list[int], process: int, start: int, workers: tuple[int, int]) -> Event:
     began, ended, low, high, scratch = piece
     return {
-        "name": ", ".join(n for s in layer.sources for n in source_names(s)) or layer.kernel,
+        "name": ", ".join(f"{s.operator} {s.name}".strip() for s in layer.sources) or layer.kernel,
         "cat": layer.template.partition(" ")[0],
         "ph": "X",
         "ts": (began - start) / 1e3,
@@ -142,7 +142,7 @@ def _piece(layer: Layer, piece: list[int], process: int, start: int, workers: tu
         "args": {
             "kernel": layer.kernel,
             "template": layer.template,
-            "sources": list(layer.sources),
+            "sources": [s._asdict() for s in layer.sources],
             "tasks": f"{low}..{high}",
             "flops": layer.flops,
             "bytes": layer.bytes,

@@ -269,7 +269,7 @@ def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled
     """The kernel called `name`, or those that compute a model's node of that name."""
     if name in kernels:
         return [kernels[name]]
-    launches = [x.kernel for x in plan.launches if any(f"'{name}'" in source for source in x.sources)]
+    launches = [x.kernel for x in plan.launches if name in (s.name for s in x.sources)]
     if launches:
         return [kernels[k] for k in dict.fromkeys(launches)]
     close = [k for k in kernels if name in k]
@@ -300,7 +300,7 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
     table = Table("kernel", "template", "tasks", "grain", "computes", title="kernels, in order")
     for launch in plan.launches:
         template = kernels[launch.kernel][1].template
-        sources = "; ".join(launch.sources)
+        sources = str(launch.sources)
         sizes = str(launch.tasks), str(launch.grain)
         table.add_row(launch.kernel, template, *sizes, sources[:100])
     console.print(table)

@@ -13,8 +13,9 @@ from jangin.compiler.pipeline import Planned
 from jangin.host.table import why
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Launch
-from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Step
+from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Step
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Source, Sources
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import plans
 from jangin.runtime.several_artifact import SeveralArtifact
@@ -42,15 +43,15 @@ class Placed:
 
 def placement(imported: Graph, planned: Planned) -> list[Placed]:
     """Every node of the imported model in order, those of sub-graphs and functions after their own."""
-    launches: dict[str, list[Launch]] = {}
+    launches: dict[Source, list[Launch]] = {}
     for plan in planned.plans:
         for launch in plan.launches:
             for source in launch.sources:
                 launches.setdefault(source, []).append(launch)
-    steps: dict[str, list[Step]] = {}
+    steps: dict[Source, list[Step]] = {}
     if planned.program is not None:
         for step in every_step(planned.program.region):
-            if source := getattr(step, "source", ""):
+            for source in () if isinstance(step, Segment) else step.source:
                 steps.setdefault(source, []).append(step)
     return list(_placed(imported.nodes, launches, steps, 0))
 
@@ -67,22 +68,22 @@ def every_step(region: Region) -> Iterator[Step]:
 
 def _placed(
     nodes: Sequence[Node],
-    launches: Mapping[str, Sequence[Launch]],
-    steps: Mapping[str, Sequence[Step]],
+    launches: Mapping[Source, Sequence[Launch]],
+    steps: Mapping[Source, Sequence[Step]],
     depth: int,
 ) -> Iterator[Placed]:
     for node in nodes:
-        own = launches.get(node.source, ())
+        own = [x for source in node.source for x in launches.get(source, ())]
         kernels = tuple(dict.fromkeys(x.kernel for x in own))
         shared = any(len(x.sources) > 1 for x in own)
-        taken = steps.get(node.source, ())
+        taken = [s for source in node.source for s in steps.get(source, ())]
         hosted = [s for s in taken if isinstance(s, HostCall)]
         where = "; ".join(dict.fromkeys(map(_described, hosted or taken)))
         runs = "hosted" if hosted else "compiled" if own else "step" if taken else "no code"
         inner = [g for g in node.attrs.named().values() if isinstance(g, Graph)]
         if inner and runs == "no code":
             where = "its body stands in its place"
-        yield Placed(node.source, runs, kernels, shared, where, depth)
+        yield Placed(str(node.source), runs, kernels, shared, where, depth)
         for graph in inner:
             yield from _placed(graph.nodes, launches, steps, depth + 1)
 
@@ -121,7 +122,7 @@ def devices_table(made: SeveralArtifact) -> Table:
     reason = "" if made.rows else f"; a batch isn't shared out: {made.reason}"
     table = Table("node", "device", *made.placed, title=f"{', '.join(made.names)}: {whole}{reason}")
     targets = [next(plans(p)).plan.target for p in made.parts]
-    placed: dict[str, dict[str, list[str]]] = {name: {} for name in made.placed}
+    placed: dict[str, dict[Source, list[str]]] = {name: {} for name in made.placed}
     for name, program in made.placed.items():
         for n, part in enumerate(program.parts):
             at = f"{made.names[targets.index(part.plan.target)]}, segment {n}"
@@ -130,9 +131,9 @@ def devices_table(made: SeveralArtifact) -> Table:
     found = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}
     for source in found:
         where = ["; ".join(placed[name].get(source, ())) for name in made.placed]
-        table.add_row(source, " or ".join(made.names), *where)
+        table.add_row(str(source), " or ".join(made.names), *where)
     return table
 
 
-def _sources(part: Artifact) -> dict[str, None]:
-    return {source: None for launch in part.plan.launches for source in launch.sources}
+def _sources(part: Artifact) -> Sources:
+    return Sources.joined(launch.sources for launch in part.plan.launches)

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment
 from jangin.ir.program_text import print_program
+from jangin.ir.sources import Sources
 from jangin.ir.text import print_plan
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -39,21 +40,21 @@ def _rows(region: Region, parts: tuple[Artifact, ...], margin: str) -> Iterator[
         if isinstance(step, Segment):
             yield _segment(parts[step.plan], margin)
         elif isinstance(step, HostCall):
-            yield f"{margin}host", f"{step.function} (Python)", step.source
+            yield f"{margin}host", f"{step.function} (Python)", str(step.source)
         elif isinstance(step, Bind):
-            yield f"{margin}bind", f"{step.value} to {', '.join(map(str, step.symbols))}", step.source
+            yield f"{margin}bind", f"{step.value} to {', '.join(map(str, step.symbols))}", str(step.source)
         elif isinstance(step, Branch):
-            yield f"{margin}if", step.condition, step.source
+            yield f"{margin}if", step.condition, str(step.source)
             yield from _rows(step.then, parts, f"{margin}  ")
             yield f"{margin}else", "", ""
             yield from _rows(step.orelse, parts, f"{margin}  ")
         elif isinstance(step, Loop):
-            yield f"{margin}loop", " and ".join(filter(None, (step.trips, step.condition))), step.source
+            yield f"{margin}loop", " and ".join(filter(None, (step.trips, step.condition))), str(step.source)
             yield from _rows(step.body, parts, f"{margin}  ")
 
 
 def _segment(part: Artifact, margin: str) -> Row:
     launches = part.plan.launches
-    nodes = dict.fromkeys(s for launch in launches for s in launch.sources if s)
-    shown = "; ".join(list(nodes)[:3]) + ("; …" if len(nodes) > 3 else "")
+    nodes = Sources.joined(launch.sources for launch in launches)
+    shown = str(Sources(nodes[:3])) + ("; …" if len(nodes) > 3 else "")
     return f"{margin}compiled", f"{len(launches)} launches for {len(nodes)} nodes", shown

@@ -138,5 +138,11 @@ def as_json(found: Outcome, threads: int) -> dict[str, object]:
 
 
 def _plain(r: Tuned) -> dict[str, object]:
-    plain = {**vars(r), "first": str(r.first), "best": str(r.best), "tried": dict(r.tried)}
+    plain = {
+        **vars(r),
+        "first": str(r.first),
+        "best": str(r.best),
+        "tried": dict(r.tried),
+        "sources": [s._asdict() for s in r.sources],
+    }
     return {**plain, "after": r.after}

@@ -22,6 +22,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.threads import default_threads
 from jangin.targets.target import Target
@@ -97,7 +98,7 @@ class Build:
                 progress,
                 weights=weights,
                 forks=self._backend.forks,
-                names=[j.sources for j in jobs],
+                names=[str(j.sources) for j in jobs],
             )
             for kernel, code, seconds in made:
                 self._account.kernels.append(seconds)
@@ -111,7 +112,7 @@ class Build:
             taken = time.thread_time() - start
             yield kernel, self._threads.submit(limits.in_thread(self._code), kernel, taken, job.sources)
 
-    def _code(self, kernel: Kernel, schedule: float = 0.0, sources: str = "") -> bytes:
+    def _code(self, kernel: Kernel, schedule: float = 0.0, sources: Sources = NO_SOURCE) -> bytes:
         """See the function `_code`."""
         code, seconds = _code(self._target, kernel, schedule, sources)
         self._account.kernels.append(seconds)
@@ -176,7 +177,7 @@ def _compiled(
         return kernel, *_code(target, kernel, time.thread_time() - start, job.sources)
 
 
-def _code(target: Target, kernel: Kernel, schedule: float, sources: str) -> tuple[bytes, KernelSeconds]:
+def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> tuple[bytes, KernelSeconds]:
     """The code of a kernel whose schedule took so many seconds, and the seconds of all. An error names the
     model's nodes that it computes."""
     limits.at(sources)

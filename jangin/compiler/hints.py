@@ -15,6 +15,7 @@ from jangin.ir.core import IfStep, LoopStep
 from jangin.ir.expr import Binary, Var
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.own_names import marked, own_name
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars
 from jangin.passes.partition import has_steps, needed_symbols, partition
 
@@ -34,7 +35,7 @@ def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
     return replace(imported, graph=apart.joined())
 
 
-def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], str]]:
+def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
     """Symbols of a lowered graph that meet in an equation, each with the node that needs it; and those of a
     branch or a loop, whose sizes would depend on data if they differed."""
     for node in graph.nodes:
@@ -54,7 +55,7 @@ class _Apart:
 
     def __init__(self, graph: Graph, hints: frozenset[Place]) -> None:
         self.places: dict[Var, Place] = {}
-        self.sources: dict[Var, str] = {}
+        self.sources: dict[Var, Sources] = {}
         self.names: dict[Var, Var] = {}
         """The symbol of each one's name."""
         self.same: dict[Var, Var] = {}
@@ -79,7 +80,7 @@ class _Apart:
         self.symbols[own] = self.symbols[symbol]
         return own
 
-    def join(self, symbols: Collection[Var], source: str) -> None:
+    def join(self, symbols: Collection[Var], source: Sources) -> None:
         """Those of one name are one."""
         for name in {self.names[v] for v in symbols if v in self.names}:
             met = [v for v in self.names if v in symbols and self.names[v] == name]

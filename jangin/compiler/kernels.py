@@ -25,6 +25,7 @@ from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, prove, simplify, terms
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ir.te import Stage
 from jangin.ir.text import print_func, print_ranges
 from jangin.ir.traversal import free_vars, loads, rewrite, substitute
@@ -92,7 +93,7 @@ class Job:
     identity: str
     make: Callable[[], Scheduled]
     seconds: float = 1.0
-    sources: str = ""
+    sources: Sources = NO_SOURCE
 
     def __call__(self) -> Scheduled:
         limits.at(self.sources)
@@ -412,7 +413,9 @@ def _checks(kernel: Node) -> Iterator[Check]:
     """What a kernel checks of the indices that it reads."""
     for node in kernel.of(Kernel).body.nodes:
         if isinstance(node.attrs, IndexCheck):
-            yield Check(kernel.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or node.name)
+            yield Check(
+                kernel.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
+            )
 
 
 def _arguments(
@@ -498,6 +501,6 @@ def _launch(
     return Launch(
         func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),
         of_model(tasks), 0 if alone else grain, of_model(scratch),
-        tuple(node.source.split("; ")), kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
+        node.source, kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
         kernel.call.library if kernel.call else "", of_model(kernel.rounds), kernel.function, local,
     )  # fmt: skip

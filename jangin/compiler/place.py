@@ -15,6 +15,7 @@ from math import inf
 from jangin.ir.graph import Graph, Node
 from jangin.ir.plan import Launch
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Source
 from jangin.runtime.sizes import Evaluator
 
 
@@ -86,13 +87,13 @@ def units(graph: Graph, value: Evaluator) -> list[Unit]:
 
 def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Sequence[float]) -> list[float]:
     """What each unit takes of the launches of the whole model, each of which is for some of its nodes."""
-    places: dict[str, list[int]] = {}
+    places: dict[Source | None, list[int]] = {}
     for n, unit in enumerate(parts):
-        for source in dict.fromkeys(node.source for node in unit.nodes):
+        for source in dict.fromkeys(s for node in unit.nodes for s in node.source or (None,)):
             places.setdefault(source, []).append(n)
     found = [0.0] * len(parts)
     for launch, taken in zip(launches, seconds, strict=True):
-        numbers = [n for source in launch.sources for n in places.get(source, ())]
+        numbers = [n for source in launch.sources or (None,) for n in places.get(source, ())]
         for n in numbers:
             found[n] += taken / len(numbers)
     return found

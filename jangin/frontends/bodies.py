@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from jangin.frontends import control
 from jangin.frontends.dialect import Bodies, Inputs, Lowering
 from jangin.ir.graph import Graph, ImportedAttributes, Node
+from jangin.ir.sources import Sources
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 from jangin.ops.values import Tensor
@@ -18,7 +19,7 @@ BRANCH, LOOP = "control.branch", "control.loop"
 
 
 def branching(
-    name: str, condition: str, then: Graph, orelse: Graph, outputs: Sequence[str], source: str
+    name: str, condition: str, then: Graph, orelse: Graph, outputs: Sequence[str], source: Sources
 ) -> Node:
     """The results of `then` where the condition, of one element, holds, else of `orelse`: graphs without
     inputs."""
@@ -27,7 +28,7 @@ def branching(
 
 
 def looping(
-    name: str, start: Graph, body: Graph, carried: Sequence[str], outputs: Sequence[str], source: str,
+    name: str, start: Graph, body: Graph, carried: Sequence[str], outputs: Sequence[str], source: Sources,
     trips: str = "",
 ) -> Node:  # fmt: skip
     """`body` while its first result holds, the first time that of `start`, and at most `trips` times where

@@ -17,6 +17,7 @@ from jangin.ir import limits
 from jangin.ir.expr import Var, const, ne
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.own_names import own_text
+from jangin.ir.sources import NO_SOURCE
 from jangin.ir.traversal import free_vars
 from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
@@ -115,7 +116,7 @@ class _Lowering:
 
     def __init__(self, dialect: Dialect, custom: Mapping[str, Callable[..., Any]]) -> None:
         self.dialect, self.custom = dialect, custom
-        self.owner = ""
+        self.owner = NO_SOURCE
         self.splits = 0
 
     def refuse(self, nodes: Iterable[Node]) -> None:

@@ -78,7 +78,7 @@ def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:
                 stack.pop()
                 continue
             if any(state[k] == 1 for k in waiting):
-                cycle = ", ".join(nodes[k].source for k in stack if state[k] == 1)
+                cycle = ", ".join(str(nodes[k].source) for k in stack if state[k] == 1)
                 raise CompileError(f"the graph has a cycle through {cycle}")
             stack.extend(waiting)
     return order

@@ -95,7 +95,7 @@ class Writer(ABC):
         for value in self.graph.constants:
             self._tried(f"constant '{value}'", wrong, self.constant, value)
         for node in self.graph.nodes:
-            self._tried(node.source or node.name, wrong, self._node, node)
+            self._tried(str(node.source or node.name), wrong, self._node, node)
         if wrong:
             lines = dict.fromkeys(wrong)
             many = f"{len(lines)} parts have" if len(lines) > 1 else "1 part has"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jangin.ir.expr import Expr
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.visible import visible
 
 IN_RANGE = (1 << 63) - 1
@@ -24,12 +25,12 @@ class IndexOutOfRange(IndexError):
 class Check:
     """That the i64 scalar `buffer`, which a launch writes, is IN_RANGE at the end of a run: else it is the
     smallest of the indices out of range. `sizes`: of the axis, or of one axis for each entry of an index
-    tuple; `from_end`: negative indices count from the end; `source`: the model's node."""
+    tuple; `from_end`: negative indices count from the end; `source`: the model's nodes."""
 
     buffer: str
     sizes: tuple[Expr, ...]
     from_end: bool
-    source: str
+    source: Sources
 
 
 def failure(check: Check, index: int, size: Callable[[Expr], int]) -> IndexOutOfRange:

@@ -7,6 +7,7 @@ core operators those of `ir.core`, before the pass `lower` those of the format (
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, TypeVar
@@ -18,6 +19,7 @@ from jangin.ir.errors import CompileError as CompileError
 from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ir.types import Type
 
 Shape = tuple[Expr, ...]
@@ -99,14 +101,21 @@ class ImportedAttributes(Attributes, Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Node:
-    """An operator (that of its attributes) on values. An absent optional input is "". `source` names the
-    model's own node: "Conv 'conv1' (ai.onnx 13)"."""
+    """An operator (that of its attributes) on values. An absent optional input is "". `source`: the model's
+    own nodes that it comes from."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Attributes
-    source: str = ""
+    source: Sources = NO_SOURCE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.source, str):  # formats from outside gave texts until now
+            warnings.warn(
+                "a node's source is Sources.of(operator, name) now", DeprecationWarning, stacklevel=3
+            )
+            object.__setattr__(self, "source", Sources.of(self.source) if self.source else NO_SOURCE)
 
     def __hash__(self) -> int:
         return hash((self.op, self.name, self.outputs))
@@ -137,9 +146,9 @@ class Graph:
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     symbols: Mapping[Var, Range] = field(default_factory=dict)
-    constraints: Mapping[Expr, str] = field(default_factory=dict)
+    constraints: Mapping[Expr, Sources] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
-    joined: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Sources] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

@@ -16,6 +16,7 @@ from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import FUNCTION, Array, Attributes, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.parse import ValueReader
 from jangin.ir.products import PRODUCTS, Product
+from jangin.ir.sources import Sources
 from jangin.ir.te import Axis, Stage
 from jangin.ir.text import (
     bare,
@@ -153,7 +154,7 @@ class GraphReader(ValueReader):
         outputs = tuple(self.items(self.name))
         symbols, bound, joined = self.sized()
         constants: dict[str, Array] = {}
-        constraints: dict[Expr, str] = {}
+        constraints: dict[Expr, Sources] = {}
         nodes: list[Node] = []
         self.need("{")
         while not self.take("}"):

@@ -95,7 +95,8 @@ class Budget:
         self.began = time.monotonic() if began is None else began  # one clock for all processes
         self._own_memory = own_memory
         self.held, self.next, self.nodes = own_memory(), 0.0, 0
-        self.node = self.step = ""
+        self.node: object = ""
+        self.step = ""
         self.alone = False
         self.place: Place | None = None
 
@@ -120,8 +121,12 @@ class Budget:
         """What is worked on, for messages."""
         return f"{self.node or 'the model'}{self.step and f', in the step {self.step}'}"
 
-    def at(self, node: str) -> None:
-        self.node = node
+    def at(self, node: object) -> None:
+        if node is not self.node:
+            self.node = node
+            self.tell()
+
+    def tell(self) -> None:
         if self.place is not None:
             self.place.tell(self.where(), self.end)
 
@@ -194,15 +199,15 @@ def sized(size: int) -> None:
     budget = _budget.get()
     if budget is not None:
         budget.size = max(budget.size, size)
-        budget.at(budget.node)
+        budget.tell()
         if budget.alone:
             from jangin.runtime.system.usage import limit_own_memory
 
             limit_own_memory(budget.memory)
 
 
-def at(node: str) -> None:
-    """This node, as its author knows it, is worked on from now on."""
+def at(node: object) -> None:
+    """This node is worked on from now on. What says so in messages is a text of it, made when needed."""
     budget = _budget.get()
     if budget is not None:
         if node:
@@ -260,7 +265,7 @@ def left() -> float | None:
     return None if budget is None else max(budget.end - time.monotonic(), 0.0)
 
 
-def late(node: str) -> NoReturn:
+def late(node: object) -> NoReturn:
     """The time is over, while another process or thread works on this node."""
     budget = _budget.get()
     assert budget is not None

@@ -18,6 +18,7 @@ from jangin.ir.graph import Array
 from jangin.ir.loop import FOR_KINDS, MEMORY, Alloc, For, Func, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.plan import ONE, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.reader import Reader
+from jangin.ir.sources import Sources
 
 T = TypeVar("T")
 BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
@@ -216,7 +217,7 @@ class _Plans(Reader):
         inputs = tuple(self.items(self.name))
         self.need("outputs")
         outputs = tuple(self.items(self.name))
-        constraints: dict[Expr, str] = {}
+        constraints: dict[Expr, Sources] = {}
         buffers: list[PlanBuffer] = []
         launches: list[Launch] = []
         checks: list[Check] = []
@@ -254,8 +255,7 @@ class _Plans(Reader):
         buffer, signed = self.name(), self.take("signed")
         self.need("within")
         sizes = tuple(self.items(self.expr))
-        self.need("from")
-        return Check(buffer, sizes, signed, self.string())
+        return Check(buffer, sizes, signed, self.source())
 
     def launch(self) -> Launch:
         kernel = self.name()
@@ -278,7 +278,7 @@ class _Plans(Reader):
             flops = self.expr()
             self.need("bytes")
             moved = self.expr()
-        sources = tuple(self.items(self.string)) if self.take("from") else ()
+        sources = self.source()
         return Launch(
             kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds,
             function, local,

@@ -17,6 +17,7 @@ from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.sources import NO_SOURCE, Sources
 
 ZERO: Expr = const(0)
 ONE: Expr = const(1)
@@ -66,7 +67,7 @@ class Launch:
     tasks: Expr
     grain: int
     scratch: Expr
-    sources: tuple[str, ...] = ()
+    sources: Sources = NO_SOURCE
     template: str = ""
     flops: Expr = ZERO
     bytes: Expr = ZERO
@@ -100,14 +101,14 @@ class Plan:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     symbols: tuple[tuple[Var, Range], ...]
-    constraints: Mapping[Expr, str]
+    constraints: Mapping[Expr, Sources]
     buffers: tuple[PlanBuffer, ...]
     launches: tuple[Launch, ...]
     constants: Mapping[str, Array] = field(default_factory=dict)
     kernels: Mapping[str, Func] = field(default_factory=dict)
     calls: Mapping[str, LibraryCall] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
-    joined: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Sources] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
 
     def __hash__(self) -> int:

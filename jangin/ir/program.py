@@ -15,6 +15,7 @@ from jangin.ir.expr import Var
 from jangin.ir.graph import Array, Value
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.sources import NO_SOURCE, Sources
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class HostCall:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
+    source: Sources = NO_SOURCE
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Bind:
 
     value: str
     symbols: tuple[Var, ...]
-    source: str = ""
+    source: Sources = NO_SOURCE
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Branch:
     outputs: tuple[str, ...]
     then: Region
     orelse: Region
-    source: str = ""
+    source: Sources = NO_SOURCE
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Loop:
     conditional: bool
     scanned: tuple[Slicing, ...] = ()
     collected: tuple[Slicing, ...] = ()
-    source: str = ""
+    source: Sources = NO_SOURCE
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ class Program:
     region: Region
     constants: Mapping[str, Array] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
-    joined: Mapping[str, str] = field(default_factory=dict)
+    joined: Mapping[str, Sources] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

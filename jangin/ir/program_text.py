@@ -23,7 +23,7 @@ from jangin.ir.expr import Var
 from jangin.ir.graph import Value
 from jangin.ir.parse import ValueReader
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Segment, Slicing, Step
-from jangin.ir.text import print_attribute, print_known, print_names, print_string
+from jangin.ir.text import print_attribute, print_known, print_names, print_source, print_string
 from jangin.ir.types import Type, tensor_type
 from jangin.ir.words import quote
 
@@ -52,16 +52,17 @@ def _region(region: Region) -> list[str]:
 def _step(step: Step) -> list[str]:
     if isinstance(step, Bind):
         symbols = print_names(v.name for v in step.symbols)
-        return [f"bind {quote(step.value)} -> {symbols}{_source(step.source)}"]
+        return [f"bind {quote(step.value)} -> {symbols}{print_source(step.source)}"]
     flow = f"{print_names(step.inputs)} -> {print_names(step.outputs)}"
     if isinstance(step, Segment):
         return [f"segment {step.plan} {flow}"]
     if isinstance(step, HostCall):
         attrs = ", ".join(f"{quote(k)} = {print_attribute(v)}" for k, v in sorted(step.attrs.items()))
-        return [f"host {quote(step.function)} {flow}{f' {{{attrs}}}' if attrs else ''}{_source(step.source)}"]
+        given = f" {{{attrs}}}" if attrs else ""
+        return [f"host {quote(step.function)} {flow}{given}{print_source(step.source)}"]
     if isinstance(step, Branch):
         then, orelse = _region(step.then), _region(step.orelse)
-        head = f"if {quote(step.condition)} {flow}{_source(step.source)} then {then[0]}"
+        head = f"if {quote(step.condition)} {flow}{print_source(step.source)} then {then[0]}"
         return [head, *then[1:-1], f"{then[-1]} else {orelse[0]}", *orelse[1:]]
     return [*_loop(step, flow)]
 
@@ -70,17 +71,13 @@ def _loop(step: Loop, flow: str) -> Iterator[str]:
     head = "loop"
     head += f" trips {quote(step.trips)}" if step.trips else ""
     head += f" while {quote(step.condition)}" if step.condition else ""
-    head += f" {flow}{_source(step.source)} carried {step.carried}"
+    head += f" {flow}{print_source(step.source)} carried {step.carried}"
     head += " conditional" if step.conditional else ""
     head += f" slices {_slicing(step.scanned)}" if step.scanned else ""
     head += f" stacks {_slicing(step.collected)}" if step.collected else ""
     body = _region(step.body)
     yield f"{head} {body[0]}"
     yield from body[1:]
-
-
-def _source(source: str) -> str:
-    return f" from {print_string(source)}" if source else ""
 
 
 def _slicing(parts: Sequence[Slicing]) -> str:

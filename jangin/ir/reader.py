@@ -15,6 +15,7 @@ from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select
 from jangin.ir.graph import CompileError, Shape
 from jangin.ir.loop import MEMORY
 from jangin.ir.simplify import Range
+from jangin.ir.sources import NO_SOURCE, Source, Sources
 from jangin.ir.words import ARITY, BINARY, IDENTIFIER, INFIX, INTRINSICS
 
 T = TypeVar("T")
@@ -105,8 +106,24 @@ class Reader:
             raise self.expected("a string in quotes")
         return self.name()
 
-    def source(self) -> str:
-        return self.string() if self.take("from") else ""
+    def source(self) -> Sources:
+        """Each source's operator and, as far as they are known, name, domain, version and place. Files of
+        older versions have their texts."""
+        if not self.take("from"):
+            return NO_SOURCE
+        if self.tokens[self.at] != "(":
+            return Sources.of(self.string())
+        return Sources(self.items(self.one_source))
+
+    def one_source(self) -> Source:
+        operator, more = self.name(), self._goes_on
+        name = self.name() if more() else ""
+        domain = self.name() if more() else ""
+        version = self.integer() if more() else 0
+        return Source(operator, name, domain, version, self.name() if more() else "")
+
+    def _goes_on(self) -> bool:
+        return self.tokens[self.at] not in (",", ")")
 
     def choice(self, options: Iterable[str], what: str) -> str:
         token = self.tokens[self.at]
@@ -170,7 +187,7 @@ class Reader:
 
         return tuple(self.items(one)) if self.take("symbols") else ()
 
-    def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, str]]:
+    def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, Sources]]:
         """What a graph, a plan or a program says of sizes."""
         return self.ranges(), self.bound(), self.joined()
 
@@ -182,8 +199,8 @@ class Reader:
 
         return dict(self.items(one)) if self.take("bound") else {}
 
-    def joined(self) -> dict[str, str]:
-        def one() -> tuple[str, str]:
+    def joined(self) -> dict[str, Sources]:
+        def one() -> tuple[str, Sources]:
             return self.name(), self.source()
 
         return dict(self.items(one)) if self.take("joined") else {}

@@ -13,7 +13,8 @@ Shared:
     bound  = "bound" "(" {name "=" INTEGER ","} ")"            symbols that were given one size
     joined = "joined" "(" {name source ","} ")"                inputs' axes that a node needs to be as long
     known  = [ranges] [bound] [joined]
-    source = ["from" string]                                  the model's node
+    source = ["from" "(" {origin ","} ")"]                    the model's nodes (`ir.sources`)
+    origin = name [name [name [INTEGER [name]]]]              operator, name, domain, version, place
 
 Loop:
 
@@ -46,13 +47,13 @@ Plan (constants and kernels are kept beside the text):
 
     plan   = "plan" name "target" string known "{" "inputs" names "outputs" names {item} "}"
     item   = "require" expr source
-           | "check" name ["signed"] "within" "(" {expr} ")" "from" string
+           | "check" name ["signed"] "within" "(" {expr} ")" source
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
            | "launch" kernel ["as" function] "(" {name} ")" ["symbols" "(" {expr} ")"]
              ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" INTEGER
              "scratch" expr ["calls" name]
-             ["by" string "flops" expr "bytes" expr] ["from" "(" {string} ")"]
+             ["by" string "flops" expr "bytes" expr] source
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Sto
 from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.ir.program import Program
 from jangin.ir.simplify import Range
+from jangin.ir.sources import Source, Sources
 from jangin.ir.traversal import walk
 from jangin.ir.words import INFIX, quote
 
@@ -101,7 +103,7 @@ def print_plan(plan: Plan) -> str:
 def _check(c: Check) -> str:
     signed = " signed" if c.from_end else ""
     sizes = ", ".join(map(str, c.sizes))
-    return f"check {quote(c.buffer)}{signed} within ({sizes}) from {print_string(c.source)}"
+    return f"check {quote(c.buffer)}{signed} within ({sizes}){print_source(c.source)}"
 
 
 def digest(array: Array) -> str:
@@ -121,8 +123,17 @@ def indent(lines: Iterable[str]) -> Iterator[str]:
     return ("  " + line for line in lines)
 
 
-def print_source(source: str) -> str:
-    return f" from {print_string(source)}" if source else ""
+def print_source(sources: Sources) -> str:
+    return f" from ({', '.join(map(_source, sources))})" if sources else ""
+
+
+def _source(source: Source) -> str:
+    """The fields of a source, without those at the end that are left at their defaults."""
+    parts = [quote(source.operator), quote(source.name), quote(source.domain), str(source.version)]
+    parts.append(quote(source.place))
+    while parts[1:] and parts[-1] in ('""', "0"):
+        parts.pop()
+    return " ".join(parts)
 
 
 def print_string(text: str) -> str:
@@ -294,4 +305,4 @@ def _launch(x: Launch) -> str:
         text += f" calls {quote(x.library)}"
     if x.template:
         text += f" by {print_string(x.template)} flops {x.flops} bytes {x.bytes}"
-    return f"{text} from ({', '.join(map(print_string, x.sources))})" if x.sources else text
+    return text + print_source(x.sources)

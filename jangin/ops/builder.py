@@ -37,6 +37,7 @@ from jangin.ir.loop import Stmt
 from jangin.ir.products import DOT4, DOT4U, Product
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.sources import Sources
 from jangin.ir.te import Stage, compute, reduction
 from jangin.ir.traversal import row_major, substitute
 from jangin.ops.bounds import accesses, limits, parts
@@ -461,7 +462,9 @@ class Builder(Values):
             real = self.materialize(t)
             if real.name != name:
                 self.values[name] = Value(name, real.dtype, real.shape)
-                self.emit(Node(name, (real.name,), (name,), core.Reshape(real.shape), "graph output"))
+                self.emit(
+                    Node(name, (real.name,), (name,), core.Reshape(real.shape), Sources.of("graph output"))
+                )
             results.append(name)
         whole = Graph(self.name, tuple(self.inputs), tuple(results), (), {}, {}, self.symbols)
         return self.rewritten(whole)

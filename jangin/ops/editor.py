@@ -13,6 +13,7 @@ from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Const, Var, const
 from jangin.ir.graph import MAX_RANK, Array, CompileError, Graph, Node, Shape, Value
 from jangin.ir.simplify import Range, simplify
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ops.core import CORE
 from jangin.ops.folding import folded
 from jangin.ops.operands import Typed, typed
@@ -79,7 +80,7 @@ class Editor:
         attrs: CoreAttributes,
         inputs: Sequence[str],
         hint: str,
-        source: str = "",
+        source: Sources = NO_SOURCE,
         *,
         known: Typed | None = None,
         fold: bool = False,
@@ -100,7 +101,7 @@ class Editor:
         limits.at(node.source)
         self.nodes.append(node)
 
-    def kernel(self, attrs: CoreAttributes, inputs: Sequence[str], out: str, source: str) -> Node:
+    def kernel(self, attrs: CoreAttributes, inputs: Sequence[str], out: str, source: Sources) -> Node:
         """A kernel of one core node, whose result is the value `out`."""
         node = Node(out, tuple(inputs), (out,), attrs, source)
         values = {n: self.values[n] for n in (*inputs, out)}
@@ -111,6 +112,6 @@ class Editor:
         return graph.with_nodes(self.nodes, values=self.values, constants=self.constants)
 
 
-def kernel_node(body: Graph, source: str) -> Node:
+def kernel_node(body: Graph, source: Sources) -> Node:
     """A node that is one kernel, called as the graph that it computes."""
     return Node(body.name, body.inputs, body.outputs, Kernel(body), source)

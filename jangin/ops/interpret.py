@@ -13,6 +13,7 @@ from jangin.ir.expr import Buffer
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.interpret import Arrays, bind_symbols, check_indices, evaluate_stage, run_func, size, undefined
 from jangin.ir.loop import Func, Stmt
+from jangin.ir.sources import Sources
 from jangin.ops.core import core_op
 
 
@@ -26,7 +27,9 @@ def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = N
     for node in graph.nodes:
         values.update(_run_node(graph, node, values, symbols))
         if isinstance(node.attrs, IndexCheck):
-            check = Check(node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or node.name)
+            check = Check(
+                node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
+            )
             check_indices(check, values[check.buffer], symbols)
     return {n: values[n] for n in graph.outputs}
 

@@ -42,7 +42,7 @@ def _tempered(x: Expr) -> Expr:
 
 def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
     """f64 numbers in [0, 1)."""
-    start = zlib.crc32(b.source.encode()) if seed is None else int(seed)
+    start = zlib.crc32(str(b.source).encode()) if seed is None else int(seed)
     count = product(shape)
     state, out = Buffer("state", U32, (const(WORDS),), "scratch"), Buffer("out", F64, (count,))
     i, k, turn, pair = Var("i"), Var("k"), Var("turn"), Var("pair")

@@ -16,6 +16,7 @@ from jangin.ir.expr import Const, ExprLike, Var, const, wrap
 from jangin.ir.graph import MAX_SIZE, Array, CompileError, Node, Shape, Value
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ops.editor import Editor
 
 DATA_LIMIT = 256
@@ -47,9 +48,9 @@ class Values(Editor):
     def __init__(self, symbols: Mapping[Var, Range]) -> None:
         super().__init__(symbols)
         self.inputs: list[str] = []
-        self.source = ""
+        self.source = NO_SOURCE
         self.prefix = "v"
-        self.not_one: dict[Var, str] = {}
+        self.not_one: dict[Var, Sources] = {}
         """Symbols that were taken to be other than 1, and the nodes that need that."""
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}

@@ -17,6 +17,7 @@ from jangin.ir.dtype import F64
 from jangin.ir.expr import Binary, Call, Const, Expr, Var
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import children
 from jangin.ops.editor import Editor
 
@@ -110,7 +111,7 @@ class _Pass(Editor):
         dtype, shape = self.graph.dtype(out), self.graph.shape(out)
         scaled = weights.astype(np.float64) * _along(chain.scale, node, weights.ndim)
         w = self.constant(scaled.astype(weights.dtype), f"{node.inputs[1]}.scaled")
-        source = " + ".join(dict.fromkeys(n.source for n in (node, *chain.maps) if n.source))
+        source = Sources.joined(n.source for n in (node, *chain.maps))
         if not chain.shift.any():
             return [replace(node, inputs=(node.inputs[0], w), outputs=(out,), source=source)]
         axis = _channel_axis(node, len(shape))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Graph, Node
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.ops.editor import kernel_node
 from jangin.passes.stages import is_opaque
 
@@ -56,5 +57,5 @@ def merge(graph: Graph, chain: Sequence[Node], results: Sequence[str] = ()) -> N
     values = {k: v for b in bodies for k, v in b.values.items()}
     named, outputs = (chain[0], tuple(results)) if results else (chain[-1], chain[-1].outputs)
     body = Graph(named.name, inputs, outputs, nodes, constants, values, graph.symbols)
-    source = "; ".join(dict.fromkeys(s for n in chain for s in n.source.split("; ") if s))
+    source = Sources.joined(n.source for n in chain)
     return kernel_node(body, source)

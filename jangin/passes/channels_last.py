@@ -16,6 +16,7 @@ import numpy as np
 from jangin.ir.core import CoreAttributes, Reshape, Transpose
 from jangin.ir.expr import const, is_const
 from jangin.ir.graph import Array, Graph, Node, Shape
+from jangin.ir.sources import Sources
 from jangin.ops.editor import Editor
 
 
@@ -115,7 +116,7 @@ class ChannelsLast(Editor):
         out = out or self.declare(hint, self.dtype(source), shape)
         stays = list(perm) == list(range(len(perm))) or moves_nothing(self.shape(source), perm)
         attrs = Reshape(shape) if stays else Transpose(tuple(perm))
-        self.emit(Node(out, (source,), (out,), attrs, f"layout of {out}"))
+        self.emit(Node(out, (source,), (out,), attrs, Sources.of(f"layout of {out}")))
         return out
 
     # -- nodes ----------------------------------------------------------------------------------

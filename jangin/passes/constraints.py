@@ -13,6 +13,7 @@ from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map,
 from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, ne
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, walk
 from jangin.ops.blocks import is_blocks
 from jangin.ops.bounds import limits, parts
@@ -21,10 +22,10 @@ from jangin.ops.core_window import split_layout
 Pair = tuple[Expr, Expr]
 
 
-def constraints(graph: Graph) -> dict[Expr, str]:
+def constraints(graph: Graph) -> dict[Expr, Sources]:
     """Conditions on the symbols (i1 expressions) that every run must meet, and the first node that needs
     each."""
-    rules: dict[Expr, str] = {}
+    rules: dict[Expr, Sources] = {}
     nests: set[object] = set()
     for node in graph.nodes:
         is_kernel = isinstance(node.attrs, Kernel)
@@ -38,7 +39,7 @@ def constraints(graph: Graph) -> dict[Expr, str]:
             nests |= set() if nest is None else {nest}
             for rule in needed:
                 rules.setdefault(rule, part.source or node.source)
-    found: dict[Expr, str] = {}
+    found: dict[Expr, Sources] = {}
     for rule, source in rules.items():
         condition = simplify(rule, graph.symbols)
         if not is_const(condition, True):

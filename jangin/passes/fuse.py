@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from jangin.ir.core import Conv, Gather, Map
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, const
 from jangin.ir.graph import Graph, Node
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, walk
 from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
@@ -319,8 +320,7 @@ class _Fuser:
         body = Graph(
             group.anchor.name, inputs, (group.result,), tuple(nodes), constants, values, self.graph.symbols
         )
-        sources = dict.fromkeys(n.source for n in nodes if n.source)
-        return kernel_node(body, "; ".join(sources))
+        return kernel_node(body, Sources.joined(n.source for n in nodes))
 
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
         """Constants of one element that only maps read: part of the code, not operands."""

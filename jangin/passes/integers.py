@@ -33,6 +33,7 @@ from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Trans
 from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
@@ -136,7 +137,7 @@ def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
             return name
         (whole,), zero = wanted[name].outputs, offset(wanted[name], graph)
         body = cast(graph.dtype(name), Var("x0", I16) + const(zero or 0, I16))
-        return run.add(Map(body), [whole], f"{name}.again", f"{name} again")
+        return run.add(Map(body), [whole], f"{name}.again", Sources.of(f"{name} again"))
 
     for node in graph.nodes:
         if node.outputs[0] in kept:
@@ -205,7 +206,9 @@ class _Integers(Editor):
             else:
                 own = self.dtype(name)
                 body = cast(dtype, Var("x0", own) - const(less, own) if less else Var("x0", own))
-                self.made[key] = self.add(Map(body), [name], f"{name}.{dtype}", f"{dtype} of {name}")
+                self.made[key] = self.add(
+                    Map(body), [name], f"{name}.{dtype}", Sources.of(f"{dtype} of {name}")
+                )
         return self.made[key]
 
     # --- words
@@ -259,7 +262,9 @@ class _Integers(Editor):
         if key not in self.made:
             begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
             around = (const(0), *map(const, begins), const(0), const(0), *map(const, ends), const(0))
-            self.made[key] = self.add(Pad(around, value=value), [name], f"{name}.padded", f"padded {name}")
+            self.made[key] = self.add(
+                Pad(around, value=value), [name], f"{name}.padded", Sources.of(f"padded {name}")
+            )
         return self.made[key]
 
     def in_rows(self, node: Node, choice: Choice, words: Array, each: int) -> tuple[list[str], Conv]:
@@ -268,7 +273,8 @@ class _Integers(Editor):
         size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
         narrow = self.filled(x, self.reduced(x, choice.less, choice.dot.left), each - channels)
         count = (*self.shape(x)[:-2], const(size * each // terms), const(1))
-        read = self.add(Reshape(count, choice.dot.word), [narrow], f"{x}.rows", f"rows of {x}")
+        source = Sources.of(f"rows of {x}")
+        read = self.add(Reshape(count, choice.dot.word), [narrow], f"{x}.rows", source)
         wide = attrs.strides[-1] * each // terms
         kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
         own = replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
@@ -279,7 +285,7 @@ class _Integers(Editor):
         if not more:
             return narrow
         pads = (*[const(0)] * (2 * len(self.shape(narrow)) - 1), const(more))
-        return self.add(Pad(pads), [narrow], f"{name}.whole", f"whole {name}")
+        return self.add(Pad(pads), [narrow], f"{name}.whole", Sources.of(f"whole {name}"))
 
     def words(self, name: str, axis: int, dtype: DType, word: DType, less: int = 0) -> str:
         """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
@@ -305,7 +311,7 @@ class _Integers(Editor):
             Transpose(perm),
             [self.cast(name, dtype if dtype.is_float else I16)],
             f"{name}.turned",
-            f"turned {name}",
+            Sources.of(f"turned {name}"),
         )
 
     def view(self, name: str, dtype: DType, word: DType, less: int) -> str:
@@ -322,7 +328,7 @@ class _Integers(Editor):
             return self.add(own, [inside], f"{name}.words", pad.source)
         narrow = self.filled(name, self.reduced(name, less, dtype), -rest % terms)
         count = (*shape[:-1], const(words + (rest > 0)))
-        return self.add(Reshape(count, word), [narrow], f"{name}.words", f"words of {name}")
+        return self.add(Reshape(count, word), [narrow], f"{name}.words", Sources.of(f"words of {name}"))
 
     # --- sums in f32
 
@@ -396,7 +402,9 @@ class _Integers(Editor):
         shape = self.shape(name)
         starts = tuple(const(run.start if a == axis else 0) for a in range(len(shape)))
         sizes = tuple(const(len(run)) if a == axis else d for a, d in enumerate(shape))
-        return self.add(Slice(starts, (1,) * len(shape), sizes), [name], f"{name}.part", f"part of {name}")
+        return self.add(
+            Slice(starts, (1,) * len(shape), sizes), [name], f"{name}.part", Sources.of(f"part of {name}")
+        )
 
     def runs(self, node: Node, axis: int) -> list[range]:
         """The runs of terms along `axis` of the right operand whose sums f32 holds exactly; none where there

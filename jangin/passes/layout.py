@@ -30,6 +30,7 @@ from jangin.ir.core import (
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.simplify import interval, simplify
+from jangin.ir.sources import Sources
 from jangin.ir.te import Stage
 from jangin.ir.traversal import rewrite
 from jangin.passes.channels_last import ChannelsLast, inverse, permuted, to_last
@@ -110,7 +111,7 @@ def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
     return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
 
 
-def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: str) -> str:
+def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources) -> str:
     """`x` with zeros around its spatial axes, which `lead` axes stand before."""
     half, rank = len(pads) // 2, len(run.shape(x))
     trail = (0,) * (rank - half - len(lead))

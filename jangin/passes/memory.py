@@ -43,7 +43,7 @@ def plan_buffers(
     return _with_offsets(buffers)
 
 
-def _check_size(b: PlanBuffer, source: str) -> None:
+def _check_size(b: PlanBuffer, source: object) -> None:
     shape = static_shape(b.shape)
     if shape is not None and math.prod(shape) * b.dtype.bytes > MOST_BYTES:
         raise CompileError(

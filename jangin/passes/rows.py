@@ -70,7 +70,7 @@ def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held
     if isinstance(node.attrs, IndexCheck):
         return None
     (name,) = node.outputs
-    where = node.source or node.name
+    where = str(node.source or node.name)
     batched = [n for n in node.inputs if n in held]
     if isinstance(node.attrs, Reshape) and batched:
         return _reshaped(graph.shape(node.inputs[0]), held[node.inputs[0]], graph.shape(name), rows, where)

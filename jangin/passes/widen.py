@@ -37,6 +37,7 @@ from jangin.ir.core import (
 from jangin.ir.dtype import BF16, F16, F32, F64, DType
 from jangin.ir.expr import Cast, Const, Expr, Var, cast, const
 from jangin.ir.graph import Graph, Node
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import rewrite, walk
 from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
@@ -146,7 +147,7 @@ class _Widening(Editor):
             self.emit(replace(node, inputs=tuple(inputs), attrs=Map(body)))
         return True
 
-    def named(self, node: Node) -> tuple[str, str]:
+    def named(self, node: Node) -> tuple[str, Sources]:
         """What a node's twin is called, and where it comes from."""
         return f"{node.outputs[0]}.wide", node.source
 
@@ -162,7 +163,11 @@ class _Widening(Editor):
         dtype = self.waiting.pop(name, None)
         if dtype is not None:
             wide = self.wide[name]
-            self.emit(Node(name, (wide,), (name,), Map(cast(dtype, Var("x0", F32))), f"{dtype} of {wide}"))
+            self.emit(
+                Node(
+                    name, (wide,), (name,), Map(cast(dtype, Var("x0", F32))), Sources.of(f"{dtype} of {wide}")
+                )
+            )
 
     def widened(self, name: str) -> str:
         """The value's f32 twin, which is made where it is first asked for."""
@@ -181,7 +186,9 @@ class _Widening(Editor):
         once = len(self.users.get(name, ())) == 1 and name not in self.graph.outputs
         if producer is not None and once and isinstance(producer.attrs, MOVES):
             return self.add(producer.attrs, [self.widened(producer.inputs[0])], hint, producer.source)
-        return self.add(Map(cast(F32, Var("x0", self.dtype(name)))), [name], hint, f"f32 of {name}")
+        return self.add(
+            Map(cast(F32, Var("x0", self.dtype(name)))), [name], hint, Sources.of(f"f32 of {name}")
+        )
 
 
 def in_f32(body: Expr) -> Expr:

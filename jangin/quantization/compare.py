@@ -198,7 +198,7 @@ class _Ours:
 
     def values(self, tensors: bool) -> dict[str, str]:
         nodes = self.imported.graph.nodes if tensors else self.graph.nodes
-        found = {out: n.source.partition(" (")[0] or n.name for n in nodes for out in n.outputs if out}
+        found = {out: n.source.title or n.name for n in nodes for out in n.outputs if out}
         if tensors:
             return found
         own = {out for n in self.imported.graph.nodes for out in n.outputs}

@@ -9,7 +9,6 @@ turns with float32, and the quickest of all it is.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ import numpy as np
 
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.quantization.parts import Part
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import Runnable
@@ -91,15 +91,14 @@ def owned(
     if not isinstance(plan, Executable):
         raise CompileError("the times of parts can be measured of models that are one plan")
     least: dict[int, float] = {}
-    sources: dict[int, Sequence[str]] = {}
+    sources: dict[int, Sources] = {}
     for _ in range(rounds):
         for n, launch in enumerate(plan.profile(feeds, REPEATS)):
             least[n] = min(least.get(n, np.inf), launch.seconds)
             sources[n] = launch.launch.sources
     found: dict[str, float] = defaultdict(float)
     for n, seconds in least.items():
-        names = re.findall(r"'([^']*)'", " ".join(sources[n]))
-        parts = {owners[name] for name in names if name in owners} or {""}
+        parts = {owners[s.name] for s in sources[n] if s.name in owners} or {""}
         for part in parts:
             found[part] += seconds / len(parts)
     return found
@@ -184,4 +183,4 @@ def explained(
 
 def title(part: Part) -> str:
     """A part as the model's author calls it: "Conv 'conv1'"."""
-    return part.node.source.partition(" (")[0] or part.name
+    return part.node.source.title or part.name

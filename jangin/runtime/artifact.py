@@ -31,7 +31,8 @@ from jangin.mapped import Digests, InMemory, release
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
 """Of files that `runtime.encryption` writes."""
-VERSION = 6
+VERSION = 7
+"""Since version 7 the sources of launches are records, of which older files have the texts."""
 OLDEST = 5
 """The first version that can still be read: it doesn't say what made the code."""
 PLACE = 128

@@ -10,6 +10,7 @@ from jangin.ir.expr import Const, Expr, Var, const, maximum
 from jangin.ir.plan import Plan
 from jangin.ir.program import Bind, Branch, Loop, Program, Region, Segment
 from jangin.ir.simplify import Monomial, Range, simplify, terms
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, substitute
 from jangin.runtime.compiled import Compiled, signature
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -128,7 +129,7 @@ def _mentioned(region: Region, names: Sequence[str]) -> set[Var]:
     return {v for shape in shapes for d in shape for v in free_vars(d)}
 
 
-def _found(region: Region, known: set[Var]) -> Iterator[tuple[Var, str]]:
+def _found(region: Region, known: set[Var]) -> Iterator[tuple[Var, Sources]]:
     """Symbols that steps bind, and the model's node of each."""
     for step in region.steps:
         if isinstance(step, Segment):

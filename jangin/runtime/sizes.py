@@ -13,6 +13,7 @@ from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import linear
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import children, free_vars, rebuild, substitute
 from jangin.visible import visible
 
@@ -132,13 +133,13 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
     return found
 
 
-def needed(condition: Expr, source: str) -> str:
+def needed(condition: Expr, source: Sources) -> str:
     """A condition that sizes don't meet, with the model's node that needs it, where one is known."""
     return f"{condition}, which {source} needs" if source else str(condition)
 
 
 def same_as(
-    joined: Mapping[str, str], inputs: Mapping[str, Sequence[Expr] | None], name: str, axis: int
+    joined: Mapping[str, Sources], inputs: Mapping[str, Sequence[Expr] | None], name: str, axis: int
 ) -> str:
     """Which node needs an input's axis to be as long as another's, whose size goes by the same name in the
     model (see `Graph.joined`); "" where it isn't known."""

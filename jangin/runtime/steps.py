@@ -13,6 +13,7 @@ from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import Value
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Slicing, Step
 from jangin.ir.simplify import Range, linear
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import ANY
 from jangin.runtime.executable import Executable
@@ -63,7 +64,7 @@ class RegionRunner:
         region: Region,
         resources: Resources,
         known: frozenset[Var] = frozenset(),
-        joined: Mapping[str, str] | None = None,
+        joined: Mapping[str, Sources] | None = None,
     ) -> None:
         self.inputs, self.outputs = region.inputs, region.outputs
         dims = {n: region.values[n].shape for n in region.inputs}
@@ -204,7 +205,7 @@ def _segment(step: Segment, resources: Resources) -> Runner:
 def _bind(step: Bind, resources: Resources) -> Runner:
     def run(values: Values, symbols: Symbols) -> None:
         for var, size in zip(step.symbols, values[step.value].reshape(-1).tolist(), strict=True):
-            resources.check(var, size, step.source)
+            resources.check(var, size, str(step.source))
             symbols[var] = size
 
     return run

@@ -21,6 +21,7 @@ from jangin.files import write_whole
 from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
 from jangin.ir.records import dataclass
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ir.traversal import free_vars
 from jangin.mapped import Digests
 from jangin.runtime.artifact import (
@@ -106,13 +107,13 @@ class VariantsArtifact:
             rules += [] if high is None else [var <= high]
         return self._of_inputs(rules)
 
-    def conditions(self, n: int) -> Mapping[Expr, str]:
+    def conditions(self, n: int) -> Mapping[Expr, Sources]:
         """All that the symbols of the inputs must meet for part number `n`, and the nodes that need it. A
         program may do without what is asked for in a branch that it doesn't take."""
         part = self.parts[n]
         plans = [part] if isinstance(part, Artifact) else part.parts
         needed = {c: source for p in reversed(plans) for c, source in p.plan.constraints.items()}
-        return dict.fromkeys(self.limits(n), "") | {c: needed[c] for c in self._of_inputs(needed)}
+        return dict.fromkeys(self.limits(n), NO_SOURCE) | {c: needed[c] for c in self._of_inputs(needed)}
 
     def _of_inputs(self, rules: Iterable[Expr]) -> tuple[Expr, ...]:
         known = {v for shape in self.dims for d in shape or () for v in free_vars(d)}

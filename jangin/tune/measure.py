@@ -18,6 +18,7 @@ from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
+from jangin.ir.sources import NO_SOURCE
 from jangin.ops.editor import Editor, kernel_node
 from jangin.options import Options
 from jangin.runtime.executable import Executable
@@ -160,7 +161,7 @@ def _other_data(count: int) -> Node:
     editor = Editor({})
     given = editor.declare(SWEEP, F32, (const(count),))
     out = editor.add(Map(Var("x0", F32) + const(1.0, F32)), [given], f"{SWEEP}.out")
-    return kernel_node(editor.rewritten(Graph("sweep", (given,), (out,), (), {}, {})), "")
+    return kernel_node(editor.rewritten(Graph("sweep", (given,), (out,), (), {}, {})), NO_SOURCE)
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from jangin.compiler.kernels import (
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.ir.text import print_func
 from jangin.options import Options
 from jangin.passes.stages import is_opaque
@@ -64,7 +65,7 @@ class Tuned:
     out."""
 
     name: str
-    sources: tuple[str, ...]
+    sources: Sources
     launches: int
     before: float
     bound: float
@@ -234,8 +235,7 @@ class _Model:
         hopeful = [c for c, s in ranked if s <= HOPELESS * ranked[0][1] and c != first]
         queue = [c for c in _libraries_first(hopeful, [c for c, _ in ranked]) if str(c) not in tried]
         pruned = len(ranked) - len(hopeful) - 1
-        sources = tuple(node.source.split("; "))
-        report = Tuned(node.name, sources, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
+        report = Tuned(node.name, node.source, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
         possible = self._trial(node, workload).possible
         gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
         return _Kernel(

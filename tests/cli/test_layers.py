@@ -12,7 +12,8 @@ from onnx import TensorProto, helper
 from small import Cli
 
 from jangin.bench import roofs
-from jangin.bench.layers import Layer, source_names
+from jangin.bench.layers import Layer, computes
+from jangin.ir.sources import NO_SOURCE, Source, Sources
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_every_kernel_has_its_time_and_bound(cli: Cli, model: Path, tmp_path: Pa
         for x in found["layers"]:
             assert x["gap"] == pytest.approx(x["seconds"] - x["bound"])
             assert x["bound"] > 0 and x["limit"] in ("flops", "bytes") and x["template"]
-    (conv,) = (x for x in one["layers"] if any("'conv1'" in s for s in x["sources"]) and x["flops"])
+    (conv,) = (x for x in one["layers"] if any(s["name"] == "conv1" for s in x["sources"]) and x["flops"])
     assert conv["flops"] == 2 * 2 * 16 * 64 * 27
     assert conv["bytes"] >= 4 * (2 * 3 * 64 + 16 * 27 + 2 * 16 * 64)
 
@@ -99,8 +100,10 @@ def test_bandwidth_is_that_of_the_next_smaller_set() -> None:
 
 
 def test_names_of_sources() -> None:
-    assert source_names("Conv 'a/b' (ai.onnx 18) + BatchNormalization 'n' (ai.onnx 18)") == [
-        "Conv a/b", "BatchNormalization n",
-    ]  # fmt: skip
-    idle = Layer(0, "k", "rows", "", (), 0.0, 0, 0, 0.0, "bytes")
+    made = Sources(
+        [Source("layout of x"), Source("Conv", "a/Conv", "ai.onnx", 18), Source("aten.relu.default", "r")]
+    )
+    assert computes(made) == "Conv+relu a" and computes(NO_SOURCE) == ""
+    assert computes(Sources.of("layout of x")) == "layout of x"
+    idle = Layer(0, "k", "rows", "", NO_SOURCE, 0.0, 0, 0, 0.0, "bytes")
     assert idle.share == 1.0 and idle.gap == 0.0

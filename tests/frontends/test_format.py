@@ -22,6 +22,7 @@ from jangin.frontends.format import Contents, Format
 from jangin.ir.dtype import F32
 from jangin.ir.expr import const, maximum
 from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 from jangin.ops.values import Tensor
@@ -84,7 +85,7 @@ class Layers(Format, Dialect):
         return [self._node(n, layer, inputs[n], constants, of) for n, layer in enumerate(layers)]
 
     def _node(self, n: int, layer: Mapping[str, Any], x: str, constants: dict[str, Array], of: str) -> Node:
-        source = f"layer {n} ({layer['kind']}){of}"
+        source = Sources.of(f"layer {n} ({layer['kind']}){of}")
         inputs = [x]
         for name in ("weights", "bias"):
             if name in layer:

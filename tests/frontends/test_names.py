@@ -16,6 +16,7 @@ from jangin.cli import app
 from jangin.commands import run
 from jangin.frontends import table
 from jangin.ir.graph import Graph
+from jangin.ir.sources import Source
 
 NAMED = {
     "tflite": "CONV_2D t3",
@@ -36,9 +37,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PROFILED", 1000)  # which launches are the longest is told by time
 
 
-def sources(graph: Graph) -> Iterator[str]:
+def sources(graph: Graph) -> Iterator[Source]:
     for node in graph.nodes:
-        yield node.source
+        yield from node.source
         for value in node.attrs.named().values():
             if isinstance(value, Graph):
                 yield from sources(value)
@@ -61,13 +62,13 @@ def test_reports_call_layers_as_the_model_does(name: str, tmp_path: Path) -> Non
     sizes = [word for size in graph.symbols for word in ("--shape", f"{size}=2")]
     placed, layers, trace = (tmp_path / f"{n}.json" for n in ("placed", "layers", "trace"))
     jangin("inspect", model, "--placement", "--json", placed, *sizes)
-    assert {row["node"] for row in json.loads(placed.read_text())["nodes"]} == called
+    assert {row["node"] for row in json.loads(placed.read_text())["nodes"]} == {str(s) for s in called}
     jangin("bench", "--layers", model, "--threads", "1", "--json", layers, "--trace", trace, *sizes)
     (account,) = json.loads(layers.read_text())["accounts"]
-    found = {part for layer in account["layers"] for s in layer["sources"] for part in s.split(" + ")}
-    added = (s.split()[-1] for s in found - called)  # "layout of x.last", which the compiler adds
+    found = {Source(**s) for layer in account["layers"] for s in layer["sources"]}
+    added = (s.operator.split()[-1] for s in found - called)  # "layout of x.last", which the compiler adds
     assert all(any(s.startswith(value) for value in graph.values) for s in added), found - called
     events = [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     assert any(NAMED[name] in e for e in events), events
     profile = jangin("run", model, "--profile", *sizes)
-    assert all(layer["sources"][0].split(" ")[0] in profile for layer in account["layers"])
+    assert all(layer["sources"][0]["operator"] in profile for layer in account["layers"])

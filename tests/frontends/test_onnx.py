@@ -29,7 +29,7 @@ def test_nodes_keep_their_names_attributes_and_opset() -> None:
     conv = graph.nodes[0]
     assert (conv.op, conv.name, conv.inputs) == ("onnx.Conv", "conv_c", ("image", "w", "b"))
     assert conv.attrs.named() == {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "opset": 17}
-    assert conv.source == "Conv 'conv_c' (ai.onnx 17)"
+    assert str(*conv.source) == "Conv 'conv_c' (ai.onnx 17)"
     assert graph.inputs == ("image",) and graph.outputs == ("probabilities",)
     assert graph.constants["w"].shape == (4, 3, 3, 3)
 

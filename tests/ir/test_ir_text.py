@@ -21,6 +21,7 @@ from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_expr, parse_func, parse_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.sources import NO_SOURCE, Source, Sources
 from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_func
 
@@ -96,6 +97,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             continue
 
 
+CONV = Sources.of("Conv", "x", "ai.onnx", 13)
+
+
 def sample_graph() -> Graph:
     n = Var("batch size")
     x, y = Buffer("x", F32, (n, const(3))), Buffer("y", F32, (n,))
@@ -117,9 +121,7 @@ def sample_graph() -> Graph:
         "small": np.array([1.5, np.nan, -0.0], np.float16), "scalar": np.array(3, np.uint8),
     }  # fmt: skip
     nodes = (
-        Node(
-            "n/1", ("x:0", "", "w"), ("mid",), ImportedAttributes("onnx.Conv", attrs), "Conv 'x' (ai.onnx 13)"
-        ),
+        Node("n/1", ("x:0", "", "w"), ("mid",), ImportedAttributes("onnx.Conv", attrs), CONV),
         Node("", ("mid",), ("z",), LoopNest(te.nest(stage), F32, (n * 2,), (n >= 2,))),
     )
     values = {
@@ -138,7 +140,7 @@ def sample_graph() -> Graph:
         constants,
         values,
         {n: (const(1), None)},
-        {n >= 2: "Conv 'x' (ai.onnx 13)", n <= 9: ""},
+        {n >= 2: CONV, n <= 9: NO_SOURCE},
         {"batch": 4},
     )
 
@@ -186,7 +188,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
             n * 7,
             1,
             const(64),
-            (f"Conv 'c{i}' (13)",),
+            Sources([*CONV, Source(f"Conv {i}")][i % 3 :]),
             "contraction rows=6",
             n * 9,
             n + i,
@@ -197,7 +199,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
     ]
     return Plan(
         "net", "x86_64/skylake", ("in",), ("view", held[2].name), ((n, (const(1), const(8))),),
-        {(n % 2) <= 1: "Add 'a'"}, tuple(held), tuple(steps),
+        {(n % 2) <= 1: Sources.of("Add", "a")}, tuple(held), tuple(steps),
     )  # fmt: skip
 
 

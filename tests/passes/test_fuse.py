@@ -12,6 +12,7 @@ from jangin.ir.expr import Buffer, Load, Var, call, const
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.interpret import bind_symbols, evaluate_stage, run_func
 from jangin.ir.loop import For, Store
+from jangin.ir.sources import Sources
 from jangin.ir.te import lower
 from jangin.ir.text import print_func
 from jangin.ir.traversal import loads
@@ -260,7 +261,7 @@ def test_loop_nests_stand_alone() -> None:
 def test_an_operator_that_was_not_lowered_is_named() -> None:
     t = Net()
     graph = t.done(t.relu(t.input("x", N, 3)))
-    odd = Node("foo", ("x",), ("f",), ImportedAttributes("onnx.Foo"), "Foo 'foo'")
+    odd = Node("foo", ("x",), ("f",), ImportedAttributes("onnx.Foo"), Sources.of("Foo", "foo"))
     with pytest.raises(CompileError, match="Foo 'foo'"):
         fuse(graph.with_nodes([odd, *graph.nodes]), TARGET)
 

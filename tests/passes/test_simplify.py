@@ -13,6 +13,7 @@ from jangin.ir.core import Conv, Map, MatMul, Slice, Transpose
 from jangin.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, U16, DType
 from jangin.ir.expr import Binary, Expr, Var, binary, cast, const, maximum
 from jangin.ir.graph import Graph
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import substitute
 from jangin.ir.verify import verify_graph
 from jangin.ops.interpret import run_graph
@@ -261,9 +262,9 @@ def test_exact_casts(source: DType, target: DType, exact: bool) -> None:
 
 def test_nodes_keep_the_source() -> None:
     t = Net()
-    t.b.source = "Transpose 't' (ai.onnx 13)"
+    t.b.source = Sources.of("Transpose", "t", "ai.onnx", 13)
     graph = simplify(t.done(t.b.transpose(t.input("x", N, 1, 4), (1, 0, 2))))
-    assert [n.source for n in graph.nodes] == ["Transpose 't' (ai.onnx 13)"]
+    assert [n.source for n in graph.nodes] == [Sources.of("Transpose", "t", "ai.onnx", 13)]
 
 
 @pytest.mark.parametrize(

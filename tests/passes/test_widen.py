@@ -127,7 +127,7 @@ def test_what_no_product_comes_before_stays_small() -> None:
 def test_only_what_is_given_is_widened_and_that_once() -> None:
     graph = widen(convolutions(F16))
     assert types_read(graph) == {F32}
-    assert [n.inputs[0] for n in graph.nodes if n.source.startswith("f32 of")] == ["x"]
+    assert [n.inputs[0] for n in graph.nodes if str(n.source).startswith("f32 of")] == ["x"]
 
 
 def test_what_is_only_moved_is_widened_before() -> None:

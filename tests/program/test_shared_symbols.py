@@ -98,4 +98,4 @@ def test_plans_have_one_symbol_where_lengths_meet() -> None:
     m = model(nodes, inputs, ["y"], {"w": ones(8, 4)})
     plan = plan_model(m, Options(NAMED["x86-64-v3"])).plans[0]
     assert [v.name for v, _ in plan.symbols] == ["batch", "N"]
-    assert 'joined ("b[0]" from "Add \'y\' (ai.onnx 21)", "b[1]" from' in print_plan(plan)
+    assert 'joined ("b[0]" from (Add y ai.onnx 21), "b[1]" from' in print_plan(plan)

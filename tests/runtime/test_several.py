@@ -244,7 +244,7 @@ def test_stages_are_of_equal_length() -> None:
 
 
 def test_runs_wait_for_each_other_at_their_ends_alone() -> None:
-    nodes = [Node(f"n{n}", (), (), None, "") for n in range(5)]  # type: ignore[arg-type]
+    nodes = [Node(f"n{n}", (), (), None) for n in range(5)]  # type: ignore[arg-type]
     needs = [(), (0,), (0,), (2,), (1, 3)]
     parts = [Unit((node,), dict.fromkeys(need, 1)) for node, need in zip(nodes, needs, strict=True)]
     made = runs(parts, Placing([0, 1, 0, 0, 0], range(5), 1.0))

@@ -18,7 +18,7 @@ def require_types(graph: Graph, target: Target) -> Graph:
     lacking = [n for n in graph.nodes if any(d is F64 for d in _types(n, graph))]
     if not lacking:
         return graph
-    named = "; ".join(n.source or n.name for n in lacking)
+    named = "; ".join(str(n.source or n.name) for n in lacking)
     raise CompileError(
         f"{target.cpu} has no numbers of 64 bits (cl_khr_fp64), in which these nodes compute: {named}; cast "
         "them to float32 in the model, or compile it for another device"

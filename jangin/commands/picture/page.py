@@ -71,19 +71,19 @@ class _Box:
 
 
 def _of_node(graph: Graph, node: Node, launches: Sequence[Launch], seconds: Mapping[str, float]) -> _Box:
-    mine = {node.source}
+    mine = {*node.source}
     op = node.op.rpartition(".")[2] or node.op
     if isinstance(node.attrs, Kernel):
-        mine |= {n.source for n in node.attrs.body.nodes}
+        mine |= {source for n in node.attrs.body.nodes for source in n.source}
         op = f"kernel: {', '.join(dict.fromkeys(n.op for n in node.attrs.body.nodes))}"
     own = {x.kernel: x for x in launches if not mine.isdisjoint(x.sources)}
     measured = [seconds[k] for k in own if k in seconds]
     took = sum(measured)
-    rows: Rows = [("node", node.source)] if node.source else []
+    rows: Rows = [("node", str(node.source))] if node.source else []
     rows += [("input", _value(graph, n)) for n in node.inputs if n]
     rows += [("output", _value(graph, n)) for n in node.outputs if n]
     rows += [(k, _short(v)) for k, v in node.attrs.named().items()]
-    rows += [("kernel", f"{k}, by {x.template}, for {'; '.join(x.sources)}") for k, x in own.items()]
+    rows += [("kernel", f"{k}, by {x.template}, for {x.sources}") for k, x in own.items()]
     rows += [("time", f"{took * 1e6:.1f} µs in all, with what is fused")] if measured else []
     return _Box(node.name, op, rows, " ".join(own), took)
 

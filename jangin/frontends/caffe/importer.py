@@ -12,6 +12,7 @@ from jangin.frontends.caffe import upgrade
 from jangin.frontends.caffe.prototxt import Message, parse
 from jangin.ir.dtype import F32
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 
 PHASE = "TEST"
 DATA = frozenset(
@@ -105,7 +106,7 @@ class Network:
         self.unread[name] = None
         return name
 
-    def _read(self, bottom: str, source: str) -> str:
+    def _read(self, bottom: str, source: Sources) -> str:
         if bottom not in self.current:
             raise CompileError(f"{source} reads the blob '{bottom}', which no layer before it gives")
         name = self.current[bottom]
@@ -116,7 +117,7 @@ class Network:
         kind, name, tops = layer.word("type"), layer.word("name"), layer.words("top")
         if not kind:
             raise CompileError(f"the layer '{name}' in line {layer.line} has no type")
-        source = f"{kind} '{name}' (line {layer.line})"
+        source = Sources.of(kind, name, place=f"line {layer.line}")
         if kind in DATA:
             shapes = _data_shapes(layer, kind)
             for n, top in enumerate(tops):
@@ -135,7 +136,7 @@ class Network:
         rest = Message(layer.line, {k: v for k, v in layer.fields.items() if k not in APART})
         attrs.update(rest.flat())
         outputs = tuple(self._write(top) for top in tops)
-        called = name or (*outputs, source)[0]
+        called = name or (*outputs, str(source))[0]
         self.nodes.append(
             Node(called, tuple(inputs), outputs, ImportedAttributes(f"caffe.{kind}", attrs), source)
         )

@@ -19,6 +19,7 @@ from jangin.frontends.coreml.mil.values import Weights
 from jangin.frontends.coreml.rows.messages import READ
 from jangin.ir.dtype import F16, F32, F64, I32, I64, DType
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
 """By ArrayFeatureType's data types."""
@@ -159,7 +160,9 @@ class Importer:
             made = {n: f"{n}@{name}" if n in held else n
                     for n in (said.predictedFeatureName, said.predictedProbabilitiesName)}  # fmt: skip
             given = ImportedAttributes("coreml.ml.likeliest", {"labels": labels})
-            self.nodes.append(Node(name, (scores,), tuple(made.values()), given, f"labels of '{scores}'"))
+            self.nodes.append(
+                Node(name, (scores,), tuple(made.values()), given, Sources.of("labels", scores))
+            )
             self.current |= made
 
     def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
@@ -174,7 +177,7 @@ class Importer:
 
     def _rows(self, model: Any, kind: str, name: str) -> None:
         """A model of rows is one node; one that isn't known is named by the dialect, with all others."""
-        source = f"{kind} '{name}'"
+        source = Sources.of(kind, name)
         given = READ[kind](getattr(model, kind)) if kind in READ else {}
         description = model.description
         inputs = [f.name for f in description.input]
@@ -205,7 +208,7 @@ def _declared(feature: Any) -> DType:
 
 def _converted(network: Network, name: str, made: str, dtype: str) -> None:
     """A blob as a value `made` of a type."""
-    network.name = network.source = f"type of '{name}'"
+    network.name, network.source = f"type of '{name}'", Sources.of("type", name)
     network.now[name] = network.node("mil.cast", {"x": [network.now[name]]}, [made], {"dtype": dtype})
 
 
@@ -232,7 +235,7 @@ def prepare(network: Network, message: Any, description: Any) -> None:
     if name not in images:
         raise CompileError(f"the preprocessing names '{name}', which is no image")
     order, _ = COLOURS[images[name].colorSpace]
-    network.name = network.source = f"preprocessing of '{name}'"
+    network.name, network.source = f"preprocessing of '{name}'", Sources.of("preprocessing", name)
     layer = Layer((network.now[name],), (network.fresh(f"{name} prepared"),))
     if message.WhichOneof("preprocessor") == "meanImage":
         mean = np.array(message.meanImage.meanImage, np.float32)

@@ -11,6 +11,7 @@ from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.darknet.sections import Section, Weights, sections
 from jangin.ir.dtype import F32
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 
 Size = tuple[int, int, int]
 """Channels, rows and columns."""
@@ -69,7 +70,7 @@ class Network:
             raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
         given = ImportedAttributes("darknet.nms", self.options)
         name = "detections"
-        self.nodes.append(Node(name, tuple(self.outputs), (name,), given, "suppressing of boxes"))
+        self.nodes.append(Node(name, tuple(self.outputs), (name,), given, Sources.of("suppressing of boxes")))
         self.outputs = [name]
 
     @property
@@ -99,7 +100,7 @@ class Network:
         if min(size) < 1:
             raise CompileError(f"[{self.section.kind}] layer {self.place} would give {size}")
         given = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
-        source = f"[{self.section.kind}] layer {self.place} (line {self.section.line})"
+        source = Sources.of(f"[{self.section.kind}] layer {self.place}", place=f"line {self.section.line}")
         self.nodes.append(Node(name, tuple(inputs), (name,), given, source))
         self.layers.append(_Layer(name, size))
 

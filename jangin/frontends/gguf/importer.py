@@ -13,6 +13,7 @@ from jangin.ir import limits
 from jangin.ir.dtype import F32, I8, I64, DType
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class Llama:
     ) -> str:
         made = tuple(outputs) or (name,)
         key = ImportedAttributes(f"ggml.{kind}", attrs)
-        self.nodes.append(Node(name, tuple(inputs), made, key, f"{kind} '{name}'"))
+        self.nodes.append(Node(name, tuple(inputs), made, key, Sources.of(kind, name)))
         return made[0]
 
     def _weights(self, name: str) -> tuple[str, dict[str, Any]]:

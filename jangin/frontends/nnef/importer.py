@@ -25,6 +25,7 @@ from jangin.frontends.nnef.tensors import read_tensor
 from jangin.ir.dtype import BOOL, from_numpy
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 
 MOST_ELEMENTS = 1 << 28
 """Of a constant that is one number, repeated."""
@@ -211,7 +212,7 @@ class _Importer:
         self, kind: str, name: str, inputs: list[str], outputs: list[str], given: Mapping[str, Any]
     ) -> None:
         attributes = ImportedAttributes(f"nnef.{kind}", given)
-        self.nodes.append(Node(name, tuple(inputs), tuple(outputs), attributes, f"{kind} '{name}'"))
+        self.nodes.append(Node(name, tuple(inputs), tuple(outputs), attributes, Sources.of(kind, name)))
 
 
 def _dequantized(array: Array, how: Mapping[str, Any], what: str) -> Array:

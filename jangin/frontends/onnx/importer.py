@@ -27,6 +27,7 @@ from jangin.frontends.onnx.schema import check_node
 from jangin.ir import limits
 from jangin.ir.dtype import STRING
 from jangin.ir.graph import FUNCTION, Array, CompileError, Graph, ImportedAttributes, Node, Value
+from jangin.ir.sources import Sources
 from jangin.ir.types import tensor_type
 
 MOST_CALLS = 32
@@ -111,7 +112,11 @@ class NodeReader:
                 self.check_size(function, scope)
             body = self.function(function, attrs, scope)
             return Node(
-                unique, inputs, outputs, ImportedAttributes(FUNCTION, {"body": body}), f"{what} ({domain})"
+                unique,
+                inputs,
+                outputs,
+                ImportedAttributes(FUNCTION, {"body": body}),
+                Sources.of(proto.op_type, name, domain),
             )
         if domain not in scope.opsets:
             known = ", ".join(f"{d or 'ai.onnx'} {v}" for d, v in scope.opsets.items())
@@ -122,7 +127,7 @@ class NodeReader:
         check_node(proto, domain, opset, what)
         attrs = self._attributes(proto, what, scope)
         attrs["opset"] = opset
-        source = f"{what} ({domain or 'ai.onnx'} {opset})"
+        source = Sources.of(proto.op_type, name, domain or "ai.onnx", opset)
         return Node(
             unique, inputs, outputs, ImportedAttributes(node_op(domain, proto.op_type), attrs), source
         )

@@ -10,19 +10,23 @@ from jangin.frontends import control
 from jangin.frontends.dialect import Bodies, Inputs, Lowering
 from jangin.ir.expr import select
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node
+from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item
 from jangin.ops.values import Tensor
 
 
-def calls(body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Node:
+def calls(
+    body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str], source: Sources = NO_SOURCE
+) -> Node:
     """A node that computes a sub-graph, whose names are its own."""
     if len(body.inputs) != len(inputs) or len(body.outputs) != len(outputs):
         raise CompileError(
             f"sub-graph '{body.name}' takes {len(body.inputs)} values and gives {len(body.outputs)}, "
             f"not {len(inputs)} and {len(outputs)}"
         )
-    return Node(name, tuple(inputs), tuple(outputs), ImportedAttributes(FUNCTION, {"body": body}), name)
+    attrs = ImportedAttributes(FUNCTION, {"body": body})
+    return Node(name, tuple(inputs), tuple(outputs), attrs, source or Sources.of(name))
 
 
 def _of(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
@@ -66,7 +70,7 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 def _flat(name: str, result: str) -> Node:
     """A condition, which may have one element along some axes, as one of no axes."""
-    return Node(result, (name,), (result,), ImportedAttributes("tflite.condition"), result)
+    return Node(result, (name,), (result,), ImportedAttributes("tflite.condition"), Sources.of(result))
 
 
 def condition(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:

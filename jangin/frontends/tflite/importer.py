@@ -18,6 +18,7 @@ from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
 from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, STRING, U8, U16, U32, U64, DType
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.sources import Sources
 from jangin.ir.types import tensor_type
 
 TYPES: Mapping[int, DType] = {
@@ -210,7 +211,7 @@ class Reader:
         called = [self.names[i] if i >= 0 else "" for i in inputs]
         results = tuple(self.names[i] for i in outputs)
         label = results[0] if results else f"operator_{n}"
-        source = f"{name} '{label}' (operator {n}, version {code.Version()})"
+        source = Sources.of(name, label, "", code.Version(), f"operator {n}")
         if name in ("VAR_HANDLE", "ASSIGN_VARIABLE", "CALL_ONCE"):
             self._variable(name, attrs, inputs, called, results)
             return None
@@ -229,7 +230,7 @@ class Reader:
             inputs, called = inputs[1:2], called[1:2]
         if name == "STABLEHLO_COMPOSITE":
             whole = Reader(self.data, attrs["decomposition_subgraph_index"], self.inside).body()
-            return calls(whole, source, called, results)
+            return calls(whole, str(source), called, results, source)
         if name in BODIES:
             return self._control(name, attrs, inputs, outputs, label, source)
         if name in JOINING:
@@ -298,7 +299,13 @@ class Reader:
         return found.reshape(-1).tolist()[0]
 
     def _control(
-        self, name: str, attrs: dict[str, Any], inputs: list[int], outputs: list[int], label: str, source: str
+        self,
+        name: str,
+        attrs: dict[str, Any],
+        inputs: list[int],
+        outputs: list[int],
+        label: str,
+        source: Sources,
     ) -> Node:
         """IF or WHILE. In place of handles the values of all variables that the bodies use go in, behind the
         others, and come out as they are then."""
@@ -325,7 +332,7 @@ class Reader:
         kind = ImportedAttributes(f"tflite.{name}", graphs)
         return Node(label, (*first, *values), (*results, *after.values()), kind, source)
 
-    def _handles_of(self, outputs: list[int], bodies: Sequence[Reader], source: str) -> None:
+    def _handles_of(self, outputs: list[int], bodies: Sequence[Reader], source: Sources) -> None:
         """Which variables those outputs of an operator stand for that are handles."""
         for at, i in enumerate(outputs):
             if self._is_handle(i):

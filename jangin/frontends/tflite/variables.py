@@ -13,6 +13,7 @@ from typing import Any
 from jangin.frontends.tflite.control import calls
 from jangin.ir.dtype import BOOL, DType
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, Shape, Value
+from jangin.ir.sources import Sources
 
 STARTED = "state.started"
 
@@ -102,5 +103,5 @@ def stateful(main: Parts, variables: Variables, start: Graph | None, started: Va
 
 def _node(kind: str, inputs: Sequence[str], result: str) -> Node:
     return Node(
-        result, tuple(inputs), (result,), ImportedAttributes(f"tflite.{kind}"), f"variable '{result}'"
+        result, tuple(inputs), (result,), ImportedAttributes(f"tflite.{kind}"), Sources.of("variable", result)
     )

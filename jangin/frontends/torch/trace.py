@@ -23,6 +23,7 @@ from jangin.ir.dtype import BOOL, DTYPES, F64, I64, DType
 from jangin.ir.expr import Const, Expr, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars
 
 UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
@@ -234,13 +235,15 @@ class _Trace:
         made = f"{self.prefix}output_{place}"
         if size:
             e = self.sizes(node.meta["val"])
-            self._emit(made, "torch.sizes", (), (made,), {"sizes": [e]}, [(I64, ())], "a size")
+            self._emit(made, "torch.sizes", (), (made,), {"sizes": [e]}, [(I64, ())], Sources.of("a size"))
         else:
             tensor = node.meta["val"]
             if not isinstance(tensor, torch.Tensor):
                 raise CompileError(f"'{node.name}' is a number that only a run knows: give it as a tensor")
             kind = (element_type(tensor.dtype), tuple(map(self.sizes, tensor.shape)))
-            self._emit(made, "aten.alias.default", (name,), (made,), {"tensors": ("self",)}, [kind], name)
+            self._emit(
+                made, "aten.alias.default", (name,), (made,), {"tensors": ("self",)}, [kind], Sources.of(name)
+            )
         return made
 
     # -- sizes ----------------------------------------------------------------------------------
@@ -263,7 +266,7 @@ class _Trace:
         name = self.sizes.symbol(symbol, str(symbol)).name
         self.late[name] = name
         given = {"tensors": ("self",), **attrs}
-        self._emit(name, op, (source,), (name,), given, [(I64, ())], f"the size {symbol}")
+        self._emit(name, op, (source,), (name,), given, [(I64, ())], Sources.of(f"the size {symbol}"))
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -304,7 +307,9 @@ class _Trace:
         if common is not None:
             attrs["common"] = common
         kinds = [(element_type(t.dtype), tuple(map(self.sizes, t.shape))) for t in results]
-        self._emit(self._path(node), op, inputs, names, attrs, kinds, f"{node.target} '{self._path(node)}'")
+        self._emit(
+            self._path(node), op, inputs, names, attrs, kinds, Sources.of(str(node.target), self._path(node))
+        )
         self._late(node)
 
     # -- control flow ---------------------------------------------------------------------------
@@ -340,7 +345,12 @@ class _Trace:
         results = node.meta["val"]
         kinds = [(element_type(t.dtype), tuple(map(self.sizes, t.shape))) for t in results]
         names = self._result_names(node, len(results))
-        self._emit(self._path(node), op, inputs, names, graphs, kinds, f"{node.target} '{self._path(node)}'")
+        self._emit(
+            self._path(node), op, inputs, names, graphs, kinds, Sources.of(str(node.target), self._path(node))
+        )
+
+    def _source(self, node: Any) -> Sources:
+        return Sources.of(str(node.target), self._path(node))
 
     def _name(self, node: Any) -> str:
         return self.results.get((node, 0), str(node.name))
@@ -458,7 +468,7 @@ class _Trace:
 
     def _emit(
         self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: dict[str, Any],
-        kinds: Sequence[tuple[Any, Any]], source: str,
+        kinds: Sequence[tuple[Any, Any]], source: Sources,
     ) -> None:  # fmt: skip
         """Add a node. Values that hold sizes which it mentions, known only in a run, are inputs too."""
         mentioned = {v.name for e in _expressions([*attrs.values(), list(kinds)]) for v in free_vars(e)}

@@ -10,7 +10,7 @@ LESS = "run it on fewer or smaller inputs at once, or compile the model for anot
 
 def named(launch: Launch) -> str:
     """A kernel with the nodes that it computes."""
-    return f"the kernel {launch.kernel}, which computes {'; '.join(launch.sources) or 'nothing of the model'}"
+    return f"the kernel {launch.kernel}, which computes {launch.sources or 'nothing of the model'}"
 
 
 def failed(device: object, what: str, error: DriverError) -> Exception:

@@ -402,7 +402,7 @@ def test_weights_elsewhere(tmp_path: Path) -> None:
             "the caffemodel has no weights of a layer of this name"),
         (layer("ReLU", bottom="other"), r"ReLU 'l' \(line 4\) reads the blob 'other', which no layer"),
         ("layer { dim: 2 }", "the layer '' in line 4 has no type"),
-        ('layer { type: "Wonder" }' + layer("ReLU"), r"Wonder '' \(line 4\).* not supported"),
+        ('layer { type: "Wonder" }' + layer("ReLU"), r"Wonder \(line 4\).* not supported"),
         ("layer { name: \n", "line 4 of the prototxt: a value should stand here, not 'the end'"),
         ("layer { } }", "line 4 of the prototxt: a field's name should stand here, not '}'"),
         (layer("LRN", "lrn_param { local_size: 4 }"), "local_size is 4, and must be odd"),

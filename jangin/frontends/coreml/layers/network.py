@@ -14,6 +14,7 @@ import numpy as np
 from jangin.frontends.coreml.layers.asked import IDLE, Asked
 from jangin.ir.graph import Array, CompileError, ImportedAttributes, Node
 from jangin.ir.records import dataclass
+from jangin.ir.sources import NO_SOURCE, Sources
 
 EXACT = 1
 """How inputs' shapes are meant: as they are, or (0) as a sequence, a batch, channels, rows and columns."""
@@ -39,13 +40,13 @@ class Network:
         self.now, self.taken = dict(now), taken
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
-        self.source = self.name = ""
+        self.source, self.name = NO_SOURCE, ""
 
     def read(self, layers: Sequence[Any]) -> None:
         """Layers, one after another."""
         for layer in layers:
             kind = layer.WhichOneof("layer") or "empty"
-            self.name, self.source = layer.name, f"{kind} '{layer.name}'"
+            self.name, self.source = layer.name, Sources.of(kind, layer.name)
             if not layer.output and kind not in CONTROL:
                 raise CompileError(f"{self.source} gives nothing")
             given = Layer(
@@ -70,7 +71,7 @@ class Network:
         if unread:
             raise CompileError(f"{source}: its parameters {', '.join(unread)} are not supported")
 
-    def _called(self, source: str, kind: str, layer: Layer, m: Any) -> None:
+    def _called(self, source: Sources, kind: str, layer: Layer, m: Any) -> None:
         try:
             self.table[kind](self, layer, m)
         except CompileError:

@@ -13,6 +13,7 @@ from jangin.frontends.coreml.mil import weights_of
 from jangin.frontends.coreml.mil.values import TYPES, Value, Weights, value
 from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
+from jangin.ir.sources import Sources
 
 Names = dict[str, str]
 
@@ -62,13 +63,13 @@ class Program:
         for operation in self.block.operations:
             self._operation(operation)
         for name, held in self.held.items():
-            self._identity(held, f"{name}.next", f"state '{name}'")
+            self._identity(held, f"{name}.next", Sources.of("state", name))
         return list(self.block.outputs)
 
     def _state(self, kind: str, operation: Any, names: list[str]) -> None:
         """What a state is now, or what it is from here on."""
         state, *_ = (a.name for a in operation.inputs["input"].arguments)
-        source = f"{kind} of '{state}'"
+        source = Sources.of(kind, state)
         if state not in self.held:
             raise CompileError(f"{source}: the program's function has no state of this name")
         if kind == "read_state":
@@ -78,13 +79,13 @@ class Program:
             raise CompileError(f"{source} inside of a branch or loop is not supported")
         self.held[state] = self._argument(operation.inputs["data"].arguments[0], f"data of {source}")
 
-    def _identity(self, name: str, made: str, source: str) -> None:
+    def _identity(self, name: str, made: str, source: Sources) -> None:
         given = ImportedAttributes("coreml.mil.identity", {"inputs": (("x", 1),)})
         self.nodes.append(Node(made, (name,), (made,), given, source))
 
     # -- control flow ---------------------------------------------------------------------------
 
-    def _control(self, operation: Any, names: list[str], source: str) -> None:
+    def _control(self, operation: Any, names: list[str], source: Sources) -> None:
         """`cond` of two blocks, or `while_loop` of a condition's and a body's, which take what is carried."""
         if operation.type not in ("cond", "while_loop") or len(operation.blocks) != 2:
             raise CompileError(
@@ -134,9 +135,9 @@ class Program:
             return
         if not names:
             raise CompileError(f"an operation {kind} gives nothing")
-        source = f"{kind} '{names[0]}'"
+        source = Sources.of(kind, names[0])
         if kind == "const":
-            self._constant(names[0], value(operation.attributes["val"], self.weights, source))
+            self._constant(names[0], value(operation.attributes["val"], self.weights, str(source)))
             return
         if operation.blocks:
             self._control(operation, names, source)
@@ -181,7 +182,7 @@ class Program:
         self._constant(name, value(message, self.weights, what))
         return name
 
-    def _decompressed(self, kind: str, given: Mapping[str, Any], source: str) -> list[Array]:
+    def _decompressed(self, kind: str, given: Mapping[str, Any], source: Sources) -> list[Array]:
         """What compressed weights stand for."""
         arrays = {}
         for key, names in given.items():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.sources import Sources
 
 Arrays = Mapping[str, Array]
 
@@ -94,7 +95,7 @@ KINDS: Mapping[str, Callable[[Arrays], Array | Arrays]] = {
 }  # fmt: skip
 
 
-def decompressed(kind: str, arrays: Arrays, source: str) -> list[Array]:
+def decompressed(kind: str, arrays: Arrays, source: Sources) -> list[Array]:
     """Its results; several where it gives a mask too. CompileError for another way of compressing, and for
     parts that don't fit."""
     if kind not in KINDS:

@@ -32,7 +32,7 @@ def _blocks(call: Call, count: Expr, before: Tensor) -> Tensor:
     b = call.b
     seeds = [(int(call.options[n]) + (1 << 31)) % (1 << 32) - (1 << 31) for n in ("seed", "seed2")]
     if not any(seeds):
-        seeds[0] = zlib.crc32(b.source.encode())
+        seeds[0] = zlib.crc32(str(b.source).encode())
     key, high = (halves(const(s % (1 << 64), U64)) for s in seeds)
 
     def made(bufs: Sequence[Buffer], i: Expr) -> tuple[list[Stmt], Words]:

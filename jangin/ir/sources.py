@@ -1,0 +1,62 @@
+"""Where something comes from: the nodes of the model, as its author knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place`: where it stands in its file
+    ("line 12"). What the compiler added is an `operator` alone, in words ("layout of x")."""
+
+    operator: str
+    name: str = ""
+    domain: str = ""
+    version: int = 0
+    place: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a node of the model."""
+        return bool(self.name or self.domain or self.place)
+
+    @property
+    def title(self) -> str:
+        """Its operator and its name: "Conv 'conv1'"."""
+        return f"{self.operator} '{self.name}'" if self.name else self.operator
+
+    def __str__(self) -> str:
+        """Its title and, in brackets, where it stands and what defines it: "Conv 'conv1' (ai.onnx 13)"."""
+        version = str(self.version) if self.version else ""
+        defined = f"{self.domain} {version}".strip() if self.domain else version and f"version {version}"
+        known = ", ".join(filter(None, (self.place, defined)))
+        return f"{self.title} ({known})" if known else self.title
+
+
+class Sources(tuple[Source, ...]):
+    """The nodes that something is made of, in their order and each once; none where that isn't known."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls, operator: str, name: str = "", domain: str = "", version: int = 0, place: str = ""
+    ) -> Sources:
+        """One source."""
+        return cls((Source(operator, name, domain, version, place),))
+
+    @classmethod
+    def joined(cls, sources: Iterable[Sources]) -> Sources:
+        """Those of several, each once."""
+        return cls(dict.fromkeys(one for each in sources for one in each))
+
+    @property
+    def title(self) -> str:
+        return "; ".join(one.title for one in self)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self))
+
+
+NO_SOURCE = Sources()
