@@ -91,6 +91,15 @@ def test_every_option_reaches_the_pipeline(
     assert all(o.shapes in ({"batch": 1}, {}) for o in seen) and seen[0].shapes == {"batch": 1}
 
 
+@pytest.mark.parametrize("way", [w for w in COMMANDS if w != "inspect as imported"])  # which lowers no node
+def test_limits_hold_in_every_command(way: str, cli: Cli, tmp_path: Path) -> None:
+    model, weights = network(tmp_path)
+    np.save(tmp_path / "data.npy", np.zeros((2, 3, 8, 8), np.float32))
+    line = COMMANDS[way].format(model=model, out=tmp_path / "out", data=tmp_path / "data.npy")
+    done = cli("--weights", weights, "--limits", "nodes=1", *line.split())
+    assert done.status == 1 and "more than 1 nodes; limits=Limits(nodes=...) allows more" in done.err
+
+
 def test_no_command_is_left_out() -> None:
     named = {c.name or c.callback.__name__ for c in command_line.app.registered_commands if c.callback}
     assert named == {text.partition(" ")[0] for text in COMMANDS.values()} | UNCOMPILED

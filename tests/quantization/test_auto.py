@@ -14,7 +14,7 @@ import jangin
 from jangin.commands.quantize_report import summary
 from jangin.ir.products import DOT4S
 from jangin.options import Options
-from jangin.quantization import auto, job
+from jangin.quantization import auto
 from jangin.quantization.decide import FLOAT, Decision, Option, explained, most, others, ranked, uniform
 from jangin.quantization.job import Job
 from jangin.quantization.simulate import Simulator
@@ -111,7 +111,8 @@ def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None
     def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
         return dict.fromkeys(owners.values(), next(seconds))
 
-    monkeypatch.setattr(job, "resolve", lambda: replace(resolve(), products=(DOT4S,)))
+    few = replace(resolve(), products=(DOT4S,))
+    monkeypatch.setattr("jangin.targets.resolve", lambda asked=None: few)
     monkeypatch.setattr(auto, "owned", timed)
     monkeypatch.setattr(auto, "raced", lambda first, second, feeds: (1.0, next(races)))
     found = jangin.quantize(convolutions(), pictures(), "auto", drop=0.5, threads=1)

@@ -14,6 +14,7 @@ from small_nets import convolutions, pictures, products, rows
 import jangin
 from jangin.commands.common import terminal
 from jangin.commands.compare import summary, svg, table
+from jangin.options import Options
 from jangin.quantization.compare import _Replayed
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -77,7 +78,7 @@ def test_replay() -> None:
     assert all(d.largest == 0 for d in replayed.differences)
     shapes = {d.name: d.shape for d in every.differences}
     assert all(d.shape == shapes[d.name] for d in replayed.differences)
-    side = _Replayed(model, {}, 1)
+    side = _Replayed(model, Options(threads=1))
     side.ready(list(side.values(False)), False)
     given = {"x": data[0]}
     (want,) = jangin.compile(model, None, 1, cache=False).run(given).values()

@@ -19,7 +19,6 @@ from jangin.ir.core import Conv, MatMul
 from jangin.ir.graph import CompileError
 from jangin.ir.products import DOT2, DOT4S
 from jangin.options import Options
-from jangin.quantization import job
 from jangin.quantization.job import Job, Quantized
 from jangin.quantization.quantize import DropMissed
 from jangin.targets import resolve
@@ -97,7 +96,8 @@ def test_weights_of_7_bits(net: str) -> None:
 @pytest.mark.parametrize("few", [True, False])
 def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """7 where the machine is quicker with these, and 8 where the drop can't be met so, or elsewhere."""
-    monkeypatch.setattr(job, "resolve", lambda: replace(resolve(), products=(DOT4S,) * few))
+    target = replace(resolve(), products=(DOT4S,) * few)
+    monkeypatch.setattr("jangin.targets.resolve", lambda asked=None: target)
     model, data = products(), rows()
     found = jangin.quantize(model, data, method="minmax", threads=1)
     assert (max(map(of_pairs, found.chosen.values())) <= 128) == few == (found.bits == 7)
