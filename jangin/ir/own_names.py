@@ -16,6 +16,7 @@ from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Value
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region
+from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, substitute
 from jangin.ir.types import Type
 from jangin.ir.words import quote
@@ -62,6 +63,8 @@ def with_own_names(made: T, symbols: Iterable[Var]) -> T:
 def _named(value: Any) -> Any:
     if isinstance(value, Expr):
         return own_sizes(value)
+    if isinstance(value, Sources):  # names of nodes, not of sizes
+        return value
     if isinstance(value, (tuple, list)):
         return type(value)(map(_named, value))
     if isinstance(value, Mapping):
