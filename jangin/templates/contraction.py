@@ -170,7 +170,7 @@ class Contraction(Template):
         """Tasks that pack their rows; panels go inside the rows or outside, unless they are widened first."""
         if not isinstance(self.micro, ByLanes) or self.micro.each > 1:
             return
-        packs = PackedRows(*self._product)
+        packs = PackedRows(*self.operands)
         for mr, nv in self.tiles(packs):
             turn = {"unroll": packs.terms_in_turn(self, mr, nv)}
             for ops in TASK_OPS[:2]:
@@ -200,7 +200,7 @@ class Contraction(Template):
 
     def _of_matrices(self) -> Iterator[Params]:
         """Tasks of tiles in matrix registers, the panels inside the rows or outside."""
-        for tile in MatrixRegisters(*self._product).candidates(self):
+        for tile in MatrixRegisters(*self.operands).candidates(self):
             for task in self._of_tiles(tile):
                 for inside in (0, 1) if task["panels"] > 1 and task["row_tiles"] > 1 else (0,):
                     yield {**tile, **task, "panels_inside": inside}
@@ -256,15 +256,15 @@ class Contraction(Template):
         return {"widened": 1} if self.widened else {}
 
     @property
-    def _product(self) -> tuple[Workload, te.Stage, Roles, int]:
+    def operands(self) -> tuple[Workload, te.Stage, Roles, int]:
         """What a micro-kernel must know."""
         return self.workload, self.stage, self.role, self.lanes
 
     def micro_of(self, params: Params) -> Micro:
         """How tiles of a set of parameters are multiplied."""
         if "matrix_rows" in params:
-            return MatrixRegisters(*self._product)
-        return PackedRows(*self._product) if params.get("rows_packed") else self.micro
+            return MatrixRegisters(*self.operands)
+        return PackedRows(*self.operands) if params.get("rows_packed") else self.micro
 
     def tiles(self, micro: Micro | None = None) -> list[tuple[int, int]]:
         """The register tiles (mr, nv) worth a try, the best first."""

@@ -64,6 +64,8 @@ class Micro:
     """Cycles to make the registers of a task ready, and to give them back."""
     quicker = 1
     """Multiply-adds in the time of one in vectors."""
+    begins = True
+    """Whether sums may begin with a bias."""
 
     def __init__(self, workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> None:
         self.workload, self.target = workload, workload.target
@@ -152,6 +154,10 @@ class Micro:
 
     def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
         """Load the rows of a task, if they aren't read as they lie."""
+
+    def parts(self, tiler: Tiler, k: Sequence[str]) -> str:
+        """The loop over parts of a long sum; "" if it is made in one."""
+        return tiler.part_loop(k)
 
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
         """The last loops of the sum as they stand, if they are short; else some terms of it side by side,

@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jangin.ir.dtype import I32
 from jangin.ir.expr import Const, Expr, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
@@ -89,7 +88,8 @@ class Tiler:
             column += "i"
         if self.packed:
             pack_right(self.s, self.role, self.width)
-        bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if role.groups == 1 else ()
+        begins = self.micro.begins and role.groups == 1
+        bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if begins else ()
         row = fuse_all(self.s, role.rows, "m")
         self._tile(row, column)
         outer = [*role.batch, "moo", *groups, f"{column}ooo"]
@@ -104,8 +104,7 @@ class Tiler:
     def in_vectors(self, tile: list[str], column: str, k: list[str]) -> None:
         """Schedules a tile of vectors: where its panel comes from, its terms, and what begins and ends it."""
         do, role, across = self.s.do, self.role, (f"{column}oi", f"{column}i")
-        factored, widened = (bool(self.params.get(n)) for n in ("factored", "widened"))
-        blocks = self._block_loops(k)
+        blocks, widened = self._block_loops(k), bool(self.params.get("widened"))
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         if self.copied:
@@ -113,18 +112,14 @@ class Tiler:
         elif widened:
             block = blocks[-1] if blocks else f"{column}ooi"
             self._widen_panels(block, [n for n in k if n not in blocks], across)
-        if factored:
-            self._factor(k, column)
         self.micro.load(self, column, k)
-        parts = "" if factored else self._part_loop([n for n in k if n not in blocks])
+        parts = self.micro.parts(self, [n for n in k if n not in blocks])
         self.micro.unrolled(self, k, across)
         wide = self.micro.finish(self, tile, ("_l", "_s") if blocks else ())
         if not self.workload.target.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
-            if self.packed:
-                self.prefetch_once()
         if wide:
             written_wide(self.s, self.rows, across, wide)
         if parts:
@@ -144,17 +139,6 @@ class Tiler:
             return
         self.s.do("unroll", f"panel_{k[-1] if self.role.parts else across[0]}")
         self.s.do("vectorize", f"panel_{across[1]}")
-
-    def _factor(self, k: Sequence[str], column: str) -> None:
-        """Multiply each block's sum by its factor. Its words are summed apart, so that additions overlap."""
-        block, word, term = k
-        self.s.do("factor_out", block, f"{column}ooo")
-        if len(self.role.parts) > 2:
-            self.s.do("rfactor", f"{block}_{term}_s", self.params["word"], 1)
-        if self.role.right.dtype is I32:
-            self.s.do("mask_in_place", word, f"{column}ooo")
-            self.s.do("vectorize", f"{word}_{term}_x")
-        self.s.do("partial_sums", word)
 
     def prefetch_once(self) -> None:
         """Hints for weights of which a single tile of rows reads each once, as they come from memory."""
@@ -180,6 +164,8 @@ class Tiler:
             loop = f"{k}o" if f"{k}o" in loop_names(self.s.func) else k
             of = blocks[-1] if blocks else f"{column}ooi"
             do("prefetch_panels", loop, "moi", of, panels.name, tiles)
+        if self.packed:
+            self.prefetch_once()
 
     def _tile(self, row: str, column: str) -> None:
         do, params = self.s.do, self.params
@@ -203,19 +189,15 @@ class Tiler:
         if self.role.parts:
             return k
         sizes = {a.var.name: a.extent for a in self.stage.reduce_axes}
-        while len(k) >= 2 and self._contiguous(k[-2], k[-1], sizes[k[-1]]):
+        if len(k) >= 2 and self._contiguous(k[-2], k[-1], sizes[k[-1]]):
             fused = f"{k[-2]}{k[-1]}"
             self.s.do("fuse", k[-2], k[-1], fused)
-            sizes[fused] = sizes[k[-2]] * sizes[k[-1]]
             k[-2:] = [fused]
-            break
         return k
 
     def short_loops(self, k: Sequence[str]) -> Sequence[str]:
         """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
         Not all: LLVM would sink what no loop holds to the stores."""
-        if self.params.get("factored"):
-            return k[-1:]
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         most = self.workload.target.short_sum
         turns = [int(n.value) if isinstance(n, Const) else most for n in extents]
@@ -243,7 +225,7 @@ class Tiler:
             inside -= 1
         return k[:inside]
 
-    def _part_loop(self, k: Sequence[str]) -> str:
+    def part_loop(self, k: Sequence[str]) -> str:
         """The innermost loop around parts of a long sum, each long enough; "" where there is none, or the sum
         is exact. No loop is split for it: what leaves a loop more often costs 1 to 5 % of a product's
         time."""

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jangin.ir import te
+from jangin.ir.dtype import I32
 from jangin.ir.expr import Binary, Const, Load, const, product_of
 from jangin.ir.traversal import children, free_vars, loads, substitute, walk
 from jangin.templates.common import fuse_all
 from jangin.templates.contraction import TASK_OPS, Contraction
 from jangin.templates.cost import LOOP, SHARE, arithmetic, launch, rate
 from jangin.templates.micro import MAX_ROWS, Micro
-from jangin.templates.roles import Roles, pack_right
+from jangin.templates.roles import Roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Workload
 from jangin.templates.tiling import Tiler
@@ -80,7 +81,7 @@ class Blocks(Contraction):
 
     def __init__(self, workload: Workload, role: Roles, lanes: int) -> None:
         super().__init__(workload, role, lanes)
-        self.packed, self.elements = True, Micro(workload, self.stage, role, lanes)
+        self.packed, self.elements = True, Micro(*self.operands)
         self.block = max((_divisor(p) for p in role.parts), default=1)
         (self.right,) = (e for e in children(self.stage.body) if e is not role.left)
         self.widening = arithmetic(self.right) + 1
@@ -128,10 +129,34 @@ class Blocks(Contraction):
         moving = held / t.memory_rate + (down - 1) * held / rate(t, held)
         return launch(max(work, moving), down * across) / t.clock
 
+    def micro_of(self, params: Params) -> Micro:
+        return _Factored(*self.operands) if params.get("factored") else self.micro
+
     def task_ops(self, params: Params) -> float:
         again = 1 if params["widened"] else params["row_tiles"]
         ops = params["row_tiles"] * params["mr"] + again * self.widening
         return ops * params["nv"] * self.lanes * self.depth * params["panels"]
+
+
+class _Factored(Micro):
+    """For a single row a block's sum is multiplied by its factor. Its words are summed apart, so that
+    additions overlap."""
+
+    def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
+        do, (block, word, term) = tiler.s.do, k
+        do("factor_out", block, f"{column}ooo")
+        if len(self.role.parts) > 2:
+            do("rfactor", f"{block}_{term}_s", tiler.params["word"], 1)
+        if self.role.right.dtype is I32:
+            do("mask_in_place", word, f"{column}ooo")
+            do("vectorize", f"{word}_{term}_x")
+        do("partial_sums", word)
+
+    def parts(self, tiler: Tiler, k: Sequence[str]) -> str:
+        return ""
+
+    def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
+        tiler.s.do("unroll", k[-1])
 
 
 def _shared(panels: int, tasks: int) -> int:
@@ -182,8 +207,7 @@ class RoundedBlocks(Contraction):
         assert product is not None and isinstance(words, Const)
         self.words = int(words.value)
         self.depth *= self.words * product.terms
-        words_of = Micro(whole, dots, role, self.lanes)
-        self.multiplies, self.between = words_of.multiplies, words_of.between
+        self.micro = _BlocksOfWords(whole, dots, role, self.lanes)
         self.widening = arithmetic(children(dots.body)[0])
         held = {p.buffer.name: p.buffer for p in role.parts}.values()
         self.weight_bytes = sum(b.dtype.bytes * math.prod(map(whole.size, b.shape)) for b in held) / (
@@ -194,7 +218,7 @@ class RoundedBlocks(Contraction):
         """The same panels whatever the rows, so that kernels for one and for many share the constants."""
         registers = self.workload.target.registers
         nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
-        most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.between) // (2 * nv)))
+        most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.micro.between) // (2 * nv)))
         return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
 
     def _task(self, mr: int, nv: int) -> Params:
@@ -220,7 +244,7 @@ class RoundedBlocks(Contraction):
 
     def _block_ops(self, mr: int, nv: int) -> float:
         """Instructions of a tile for one block: multiply-adds, what is done once a block, and widening."""
-        return nv * (mr * (self.words * self.multiplies + ADDED) + self.words * (1 + self.widening))
+        return nv * (mr * (self.words * self.micro.multiplies + ADDED) + self.words * (1 + self.widening))
 
     def task_ops(self, params: Params) -> float:
         """At least as many as could be done while the weights come from memory."""
@@ -233,26 +257,24 @@ class RoundedBlocks(Contraction):
         p = self.whole
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         rec.do("inline_sum", self.dots.out.name)
-        outer = _RoundedTiler(self.workload, self.role, self.micro, params, True, rec).tiled(self.dots)
-        rec.do("parallelize", fuse_all(rec, outer, "t"))
+        rec.do("parallelize", fuse_all(rec, self.arrange(rec, params), "t"))
         return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
 
 
-class _RoundedTiler(Tiler):
-    def tiled(self, dots: te.Stage) -> list[str]:
-        """As `run`. The loops over a block's sums are called as the tile's, with an s."""
-        do, column, (row,) = self.s.do, self.role.column, self.role.rows
-        pack_right(self.s, self.role, self.width)
-        self._tile(row, column)
-        tile = ["mi", f"{column}oi", f"{column}i"]
-        outer, inside = ["moo", f"{column}ooo"], [f"{column}ooi", "moi"]
-        do("reorder", [*outer, *inside, *tile])
-        do("privatize", f"{self.stage.out.name}.acc", tile, tuple(self.role.constants))
+class _BlocksOfWords(Micro):
+    """A block's words are summed in i32, in registers of their own, and added to the sums of f32 once a
+    block. `stage`: the sums of a block."""
+
+    begins = False
+
+    def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
+        """The loops over a block's sums are called as the tile's, with an s."""
+        do = tiler.s.do
         for loop in tile:
             do("rename", loop, f"{loop}s")
         block = [f"{loop}s" for loop in tile]
-        do("privatize", f"{dots.out.name}.acc", block)
-        (words,) = dots.reduce_axes
+        do("privatize", f"{self.stage.out.name}.acc", block)
+        (words,) = self.stage.reduce_axes
         name = words.var.name
         if int(str(words.extent)) > SHORT:
             do("split", name, WORD)
@@ -263,10 +285,9 @@ class _RoundedTiler(Tiler):
                 do("unroll", loops[0] + suffix)
                 do("unroll", loops[1] + suffix)
                 do("vectorize", loops[2] + suffix)
-        if self.hints:
-            do("prefetch_tile", "moi", "mi_w", self.width)
-            self.prefetch_once()
-        return outer
+        if tiler.hints:
+            do("prefetch_tile", "moi", "mi_w", tiler.width)
+            tiler.prefetch_once()
 
 
 def _divisor(part: Load) -> int:
