@@ -23,7 +23,7 @@ from dataclasses import replace
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.products import Product
-from jangin.passes.integer_words import axes, fewest, of_matrices
+from jangin.passes.integer_readings import axes, fewest, of_matrices
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
 

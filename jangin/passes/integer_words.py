@@ -1,32 +1,22 @@
-"""Which words of small numbers products read: pairs of int16 or of bfloat16, or fours of bytes (see
-`integers`)."""
+"""Which products of words a machine is to make of a graph's products of small numbers (see `integers`)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from jangin.ir.core import Conv, Map, MatMul, Pad, Reshape, Transpose
-from jangin.ir.dtype import I8, I16, I32, U8, U16, DType
-from jangin.ir.expr import Binary, Const, Var, cast, const
-from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.dtype import I16, I32
+from jangin.ir.expr import Binary, Const, Var, cast
+from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.products import DOT2, DOT4U, Product
 from jangin.ir.records import dataclass
 from jangin.ops.numbers import Numbers
+from jangin.passes.integer_readings import of_one_row, reading_of, words_of
 from jangin.passes.winograd_cost import Estimate, is_window
 from jangin.passes.winograd_transform import MOST, exact_of
 from jangin.targets.target import Target
-
-FEWEST = 3
-"""Channels of a group that are read as pairs; of fewer, too much would be padding."""
-FEWEST_OF_SHORT = 8
-"""And as words of 16 bits, of which a vector has so many: copies of pairs of bytes for all lanes would take
-what multiply-adds save, and of f16 rows are read by whole vectors."""
-FEWEST_ROWS, MOST_TAPS = 3, 25
-"""Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
-rows much is padding, and larger windows have another template."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +45,6 @@ def dot_of_floats(node: Node, graph: Graph) -> Product | None:
     return node.attrs.dot
 
 
-def axes(node: Node, graph: Graph) -> tuple[int, int]:
-    """The axes of a product's operands along which terms are paired, or cut into runs."""
-    attrs = node.attrs
-    if isinstance(attrs, Conv):
-        return (len(graph.shape(node.inputs[0])) - 1 if attrs.layout == "last" else 1), 1
-    assert isinstance(attrs, MatMul)
-    left, right = (len(graph.shape(n)) for n in node.inputs)
-    return left - (2 if attrs.transpose_a else 1), right - (1 if attrs.transpose_b else 2)
-
-
 def offset(node: Node, graph: Graph) -> int | None:
     """What a map takes from numbers of 8 bits to give them as int16 (a zero point); None of any other."""
     if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
@@ -75,76 +55,6 @@ def offset(node: Node, graph: Graph) -> int | None:
         return 0
     if isinstance(body, Binary) and body.op == "sub" and body.a == whole and isinstance(body.b, Const):
         return int(body.b.value)
-    return None
-
-
-def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
-    """Numbers along an axis as words of several of a type, the first in the low bits, the last filled up
-    with 0."""
-    count = word.bytes // dtype.bytes
-    rows = np.moveaxis(array, axis, -1)
-    whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
-    whole[..., : rows.shape[-1]] = rows
-    return np.ascontiguousarray(np.moveaxis(whole.view(word.numpy), -1, axis))
-
-
-def fewest(dot: Product) -> int:
-    """Channels of a group that a convolution made of words has at least."""
-    return FEWEST_OF_SHORT if dot.word.bytes == I16.bytes else FEWEST
-
-
-def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product has constant weights and several rows, for instructions that multiply two rows by two
-    columns of words of 64 bits, and terms enough: of fewer, words of 32 bits are as many."""
-    w, (_, of) = node.inputs[1], axes(node, graph)
-    if w not in graph.constants:
-        return False
-    enough = 2 * graph.constants[w].shape[of] > dot.terms
-    return not of_one_row(node, graph) and (enough or row_words(node, dot, graph) is not None)
-
-
-def of_one_row(node: Node, graph: Graph) -> bool:
-    """Whether a product's result is one row."""
-    sizes = list(graph.shape(node.outputs[0]))
-    del sizes[1 if isinstance(node.attrs, Conv) and node.attrs.layout != "last" else -1]
-    return all(d == const(1) for d in sizes)
-
-
-def of_rows(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product is a depthwise convolution that may be of words of its windows' rows."""
-    attrs, w = node.attrs, node.inputs[1]
-    if not isinstance(attrs, Conv) or attrs.layout != "last":
-        return False
-    if (dot.left, dot.right) != (U8, I8) or dot.clamps or dot.of_matrices:
-        return False
-    shape = static_shape(graph.shape(w))
-    if w not in graph.constants or shape is None or len(shape) != 4 or attrs.groups == 1:
-        return False
-    rows, taps = attrs.kernel[0], math.prod(attrs.kernel)
-    return shape[:2] == (attrs.groups, 1) and rows >= FEWEST_ROWS and taps <= MOST_TAPS
-
-
-def row_words(node: Node, dot: Product, graph: Graph) -> tuple[Array, int] | None:
-    """The weights of a convolution of few channels as words of a window's whole row, across pixels, which
-    are fewer than those of each pixel's channels, and the channels of a pixel, filled up to a power of two
-    where it must be; None where windows or rows begin within words."""
-    (x, w), terms = node.inputs, dot.terms
-    attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
-    if not isinstance(attrs, Conv) or attrs.layout != "last" or w not in graph.constants:
-        return None
-    taps, step, known = attrs.kernel[-1], attrs.strides[-1], np.moveaxis(graph.constants[w], 1, -1)
-    for each in (channels, 1 << (channels - 1).bit_length()):
-        words = -(-taps * each // terms)
-        whole = size * each % terms == 0 == step * each % terms
-        plain = attrs.groups == attrs.dilations[-1] == 1 and not any(attrs.pads)
-        if not (whole and plain) or words >= taps * -(-channels // terms):
-            continue
-        across, wide = size * each // terms, step * each // terms
-        if (across - words) // wide == (size - taps) // step and across >= words:
-            filled = np.zeros((*known.shape[:-1], each), known.dtype)
-            filled[..., :channels] = known
-            rows = filled.reshape(*known.shape[:-2], -1)
-            return words_of(rows, -1, dot.right, dot.word)[:, None], each
     return None
 
 
@@ -213,19 +123,7 @@ class Words:
 
     def fits(self, node: Node, dot: Product) -> bool:
         """Whether the product's operands can be read as words of several terms."""
-        graph, attrs, (x, w), (at, of) = self.graph, node.attrs, node.inputs, axes(node, self.graph)
-        if of_rows(node, graph, dot):
-            return self.target.row("joined", U8, self.target.lanes(I32.bytes)) is not None
-        sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, at), (w, of))]
-        if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
-            return False
-        if dot.of_matrices and not of_matrices(node, graph, dot):
-            return False
-        if not isinstance(attrs, Conv):
-            return True
-        terms = int(str(graph.shape(w)[1]))
-        few = terms < fewest(dot) or (attrs.groups > 1 and terms % dot.terms > 0)
-        return attrs.layout == "last" and not few and w in graph.constants
+        return reading_of(node, dot, self.graph).fits(self.target)
 
     def less(self, node: Node, dot: Product) -> int | None:
         """What is taken from the left operand, so that both are in the range of the numbers of words; None
@@ -248,17 +146,12 @@ class Words:
         x, w = node.inputs
         if w not in self.graph.constants:
             return False
-        words, (low, high) = self.weights(node, choice), I16.limits
+        words, pairs = (reading_of(node, dot, self.graph).weights() for dot in (choice.dot, DOT2))
+        low, high = I16.limits
         most = words.view(np.int8).reshape(-1, 2).astype(np.int64) * (self.numbers.range(x)[1] - choice.less)
         least, largest = (f(most, 0).sum(-1) for f in (np.minimum, np.maximum))
         exact = low <= least.min(initial=0) and largest.max(initial=0) <= high
-        pairs = self.weights(node, Choice(DOT2, 0))
         return bool(exact) and 3 * words.size < 2 * pairs.size and not self.by_winograd(node)
-
-    def weights(self, node: Node, choice: Choice) -> Array:
-        """The words of a product's constant weights."""
-        rows, known = row_words(node, choice.dot, self.graph), self.graph.constants[node.inputs[1]]
-        return words_of(known, axes(node, self.graph)[1], choice.dot.right) if rows is None else rows[0]
 
     def by_winograd(self, node: Node) -> bool:
         """Whether Winograd's method should make a convolution quicker than its sums of pairs as they

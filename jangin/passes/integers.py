@@ -8,11 +8,8 @@ of the bytes that the instruction takes: what is taken from them to have them in
 is added to the product.
 
 Where instructions multiply two rows by two columns of eight bytes, a word has eight, unless a product has one
-row, or so few channels that words of eight are no fewer. A picture's few channels are filled up to four, so
-that a word has two pixels, where windows begin with one.
-
-A depthwise convolution's words are joined of its windows' rows as they are read, of four rows' bytes at a
-place each (`ops.core_rows`).
+row, or so few channels that words of eight are no fewer. `integer_readings` has which numbers are a word's,
+`integer_words` which product is made of which.
 
 Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
 the terms, as multiply-adds of f32 are quicker than those of i32. Where a multiply-add takes int16, depthwise
@@ -32,7 +29,7 @@ import numpy as np
 from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
-from jangin.ir.graph import Array, Graph, Node, static_shape
+from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ops.editor import Editor
@@ -40,17 +37,8 @@ from jangin.ops.numbers import Numbers
 from jangin.passes.clamped import in_integers
 from jangin.passes.dce import dce
 from jangin.passes.integer_blocks import blocks_by_target
-from jangin.passes.integer_words import (
-    Choice,
-    Words,
-    axes,
-    dot_of_floats,
-    is_small,
-    of_rows,
-    offset,
-    row_words,
-    words_of,
-)
+from jangin.passes.integer_readings import axes, reading_of, words_of
+from jangin.passes.integer_words import Choice, Words, dot_of_floats, is_small, offset
 from jangin.passes.rescaled import by_factors
 from jangin.passes.simplify_map import simplify_body
 from jangin.targets.target import Target
@@ -76,7 +64,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
     if not target.issue:  # else bytes take instructions more than int16
         whole |= words.bare(chosen)
-    run = _Integers(_offsets_kept(graph, whole), chosen, whole, target)
+    run = Integers(_offsets_kept(graph, whole), chosen, whole, target)
     for node in run.graph.nodes:
         run.visit(node)
     return dce(run.rewritten(graph))
@@ -149,7 +137,7 @@ def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
     return run.rewritten(graph)
 
 
-class _Integers(Editor):
+class Integers(Editor):
     """One run. `chosen`: for products of words, by their results; `whole`: numbers that are read as bytes.
     `made`: values in other types, and as words, by what they are made of. `shifted`: sums of a product and a
     constant. `floats`: sums of i32 as f32, rounded unless they are `exact`."""
@@ -214,25 +202,8 @@ class _Integers(Editor):
     # --- words
 
     def in_words(self, node: Node, choice: Choice) -> None:
-        attrs, (x, w), (at, of) = node.attrs, node.inputs, axes(node, self.graph)
-        left, right, word, less = choice.dot.left, choice.dot.right, choice.dot.word, choice.less
-        rows, across = of_rows(node, self.graph, choice.dot), row_words(node, choice.dot, self.graph)
-        own: Conv | MatMul
-        if across is not None:
-            inputs, own = self.in_rows(node, choice, *across)
-        else:
-            read = self.reduced(x, less, left) if rows else self.words(x, at, left, word, less)
-            if isinstance(attrs, Conv):
-                if less and any(attrs.pads):  # what is outside the image is no zero any more
-                    border = words_of(np.full(word.bytes // left.bytes, -less), 0, left, word)
-                    read = self.padded(read, attrs.pads, -less if rows else int(border[0]))
-                    attrs = replace(attrs, pads=(0,) * len(attrs.pads))
-                own = replace(attrs, dot=choice.dot)
-            else:
-                apart = w not in self.constants
-                own = node.of(MatMul)
-                own = replace(own, dot=choice.dot, transpose_a=False, transpose_b=own.transpose_b or apart)
-            inputs = [read, self.words(w, 2 if rows else of, right, word)]
+        attrs, w, less, (_, of) = node.attrs, node.inputs[1], choice.less, axes(node, self.graph)
+        inputs, own = reading_of(node, choice.dot, self.graph).operands(self, less)
         if not less:
             self.emit(replace(node, inputs=tuple(inputs), attrs=own))
             return
@@ -266,19 +237,6 @@ class _Integers(Editor):
                 Pad(around, value=value), [name], f"{name}.padded", Sources.of(f"padded {name}")
             )
         return self.made[key]
-
-    def in_rows(self, node: Node, choice: Choice, words: Array, each: int) -> tuple[list[str], Conv]:
-        """What a convolution of words across a row's pixels, of `each` numbers, reads, and what it is."""
-        (x, w), terms, attrs = node.inputs, choice.dot.terms, node.of(Conv)
-        size, channels = static_shape(self.shape(x)[-2:]) or (0, 0)
-        narrow = self.filled(x, self.reduced(x, choice.less, choice.dot.left), each - channels)
-        count = (*self.shape(x)[:-2], const(size * each // terms), const(1))
-        source = Sources.of(f"rows of {x}")
-        read = self.add(Reshape(count, choice.dot.word), [narrow], f"{x}.rows", source)
-        wide = attrs.strides[-1] * each // terms
-        kernel, strides = (*attrs.kernel[:-1], words.shape[-1]), (*attrs.strides[:-1], wide)
-        own = replace(attrs, dot=choice.dot, kernel=kernel, strides=strides)
-        return [read, self.constant(words, f"{w}.rows")], own
 
     def filled(self, name: str, narrow: str, more: int) -> str:
         """A value's bytes with so many zeros behind each row of the last axis."""
