@@ -103,8 +103,8 @@ ALLOWED = {
         "version",
     },
     "onnxruntime": {
-        "files", "frontends.onnx", "ir", "onnx_backend", "options", "quantization", "runtime", "version",
-        "jangin",
+        "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "runtime.system",
+        "version", "jangin",
     },
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "options", "jangin"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -124,19 +124,24 @@ class AdapterFormat:
         _no_adapters()
 
 
+@dataclass(frozen=True)
 class OrtEpAssignedNode:
-    """A node that a provider runs; sessions here tell of none."""
+    """A node that a provider runs."""
 
-    name = domain = op_type = ""
+    name: str
+    domain: str
+    op_type: str
 
 
+@dataclass(frozen=True)
 class OrtEpAssignedSubgraph:
-    """The nodes that a provider runs; sessions here tell of none."""
+    """Nodes that a provider runs."""
 
-    ep_name = ""
+    ep_name: str
+    nodes: Sequence[OrtEpAssignedNode]
 
     def get_nodes(self) -> list[OrtEpAssignedNode]:
-        return []
+        return [*self.nodes]
 
 
 class OrtEpContextData:

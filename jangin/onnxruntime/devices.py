@@ -19,6 +19,11 @@ from jangin.version import __version__
 
 _TYPES = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
 """ONNX Runtime's numbers of kinds of devices."""
+_VENDORS = {
+    "cuda": OrtDeviceVendorId.NVIDIA,
+    "dml": OrtDeviceVendorId.MICROSOFT,
+    "cann": OrtDeviceVendorId.HUAWEI,
+}
 NO_MEMORY = "Can't allocate memory on the device using this package: Jangin's sessions run on the CPU alone"
 _MEMORY: Mapping[str, int] = {"max_mem": 0, "arena_extend_strategy": -1, "initial_chunk_size_bytes": -1}
 
@@ -35,7 +40,8 @@ class OrtDevice:
         name = ort_device_name.lower()
         if name not in _TYPES:
             raise ValueError(f"Unsupported device type: {ort_device_name}")
-        return OrtDevice(_TYPES[name], 0, max(int(vendor_id), 0), device_id)
+        vendor = _VENDORS.get(name, OrtDeviceVendorId.NONE) if vendor_id < 0 else vendor_id
+        return OrtDevice(_TYPES[name], 0, int(vendor), device_id)
 
     def _get_c_device(self) -> OrtDevice:
         return self

@@ -10,6 +10,7 @@ from typing import Any
 from jangin.files import write_whole
 from jangin.onnxruntime.errors import Fail
 from jangin.onnxruntime.options import SessionOptions
+from jangin.runtime.system.processor import architecture, processor_features
 
 Source = Any
 """A path, bytes, or ONNX's message."""
@@ -38,12 +39,22 @@ def with_options(model: Source, options: SessionOptions) -> Source:
     return proto
 
 
+def own_block() -> int:
+    """How many channels ONNX Runtime has in a block on this processor."""
+    return 16 if architecture() == "aarch64" or "avx512f" in processor_features() else 8
+
+
 def keep(model: Source, path: str | os.PathLike[str]) -> None:
     """Write the model as it came, for those who read it there. Data beside it go into the file."""
     proto, folder = _read(model)
     _rest(proto, folder)
     data = proto.SerializeToString()
     write_whole(path, lambda file: file.write(data))
+
+
+def nodes_of(model: Source) -> list[tuple[str, str, str]]:
+    """Of each node of a model's graph its name, domain and operator."""
+    return [(n.name, n.domain, n.op_type) for n in _read(model)[0].graph.node]
 
 
 def _read(model: Source) -> tuple[Any, Path | None]:

@@ -55,6 +55,7 @@ _MET = {
     "session.disable_cpu_ep_fallback": "0",
     "session.use_env_allocators": "0",
     "session.set_denormal_as_zero": "0",
+    "session.record_ep_graph_assignment_info": "1",
 }
 """Entries that hold here without doing anything."""
 

@@ -28,7 +28,19 @@ def get_available_providers() -> list[str]:
     return [PROVIDER]
 
 
-def normalized(providers: Any, options: Sequence[Mapping[str, Any]] | None) -> dict[str, dict[str, str]]:
+def check_and_normalize_provider_args(
+    providers: Any,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+    available_provider_names: Sequence[str],
+) -> tuple[list[str], list[dict[str, str]]]:
+    """As `normalized`, by the name and calls of ONNX Runtime's own helper."""
+    found = normalized(providers, provider_options, available_provider_names)
+    return [*found], [*found.values()]
+
+
+def normalized(
+    providers: Any, options: Sequence[Mapping[str, Any]] | None, here: Sequence[str] = (PROVIDER,)
+) -> dict[str, dict[str, str]]:
     """The options asked for of each provider. A bare string is one name; a provider that isn't here is
     warned of, and the CPU runs the model. Raises ValueError for what is neither names nor pairs."""
     if providers is None:
@@ -38,11 +50,10 @@ def normalized(providers: Any, options: Sequence[Mapping[str, Any]] | None) -> d
         raise ValueError("'providers' should be a sequence.")
     found: dict[str, dict[str, str]] = {}
     for name, given in _pairs(listed, options):
-        if name not in get_available_providers():
-            here = ", ".join(get_available_providers())
+        if name not in here:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names. "
-                f"Available providers: '{here}'; the model runs on the CPU",
+                f"Available providers: '{', '.join(here)}'; the model runs on the CPU",
                 UserWarning,
                 stacklevel=3,
             )

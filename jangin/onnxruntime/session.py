@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
+import numpy as np
+
+from jangin.frontends.onnx.format import OnnxFormat
+from jangin.frontends.onnx.nchwc import UnknownBlock
 from jangin.frontends.onnx.types import element_name
 from jangin.ir.dtype import DTYPES, STRING, from_numpy
 from jangin.ir.errors import CompileError, FormatError
 from jangin.ir.records import dataclass
 from jangin.onnxruntime.binding import IOBinding
+from jangin.onnxruntime.compiler import OrtEpAssignedNode, OrtEpAssignedSubgraph
 from jangin.onnxruntime.devices import OrtEpDevice, OrtMemoryInfo, cpu_memory, get_ep_devices
 from jangin.onnxruntime.enums import OrtDeviceVendorId
 from jangin.onnxruntime.errors import (
@@ -25,11 +30,11 @@ from jangin.onnxruntime.errors import (
     ModelLoadCanceled,
     NoSuchFile,
 )
-from jangin.onnxruntime.model import keep, with_options
+from jangin.onnxruntime.model import keep, nodes_of, own_block, with_options
 from jangin.onnxruntime.options import RunOptions, SessionOptions, idle
 from jangin.onnxruntime.process import global_threads
 from jangin.onnxruntime.profiling import Profile
-from jangin.onnxruntime.providers import PROVIDER, normalized
+from jangin.onnxruntime.providers import PROVIDER, get_all_providers, normalized
 from jangin.onnxruntime.said import nearest, say_idle
 from jangin.onnxruntime.values import OrtValue, OrtValueVector
 from jangin.runtime.load import Runnable
@@ -42,13 +47,18 @@ _ACCEPTED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 """Arguments that ONNX Runtime's sessions take beside the named ones."""
 
 
+NO_VERSION = (1 << 63) - 1
+"""What stands for the version of a model that says none."""
+
+
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `type` as in "tensor(float)"; `shape` has integers and symbol names."""
+    """An input or output: `type` as in "tensor(float)"; `shape` has integers, the model's names of sizes, and
+    None for sizes that it doesn't name."""
 
     name: str
     type: str
-    shape: list[int | str]
+    shape: list[int | str | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class ModelMetadata:
     domain: str = ""
     description: str = ""
     graph_description: str = ""
-    version: int = 0
+    version: int = NO_VERSION
     custom_metadata_map: dict[str, str] = field(default_factory=dict)
 
 
@@ -66,6 +76,7 @@ class Session:
     """What a session does, whatever it is made of."""
 
     _executable: Runnable
+    _model: Any
     _options: SessionOptions
     _outputs: list[str]
     _profile: Profile | None = None
@@ -95,12 +106,13 @@ class Session:
         if options is not None:
             say_idle(idle(options), stacklevel=4)
             _check_ended(options)
-        given = {n: v.python() if isinstance(v, OrtValue) else v for n, v in feeds.items()}
+        given = {n: _given(v) for n, v in feeds.items()}
         try:
             made = self._executable.run(given) if self._profile is None else self._profiled(given)
         except (ValueError, TypeError, IndexError) as error:
-            if any(i.name not in given for i in self._executable.inputs):
-                raise
+            if missing := [i.name for i in self._executable.inputs if i.name not in given]:
+                what = f"Required inputs ({missing}) are missing from input feed ({[*given]})"
+                raise ValueError(f"{what}: {error}") from None
             raise InvalidArgument.said(error) from error
         if options is not None:
             _check_ended(options)
@@ -177,10 +189,10 @@ class Session:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     def get_inputs(self) -> list[NodeArg]:
-        return [_node_arg(s) for s in self._executable.inputs]
+        return _node_args(self._executable.inputs, self._executable.inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        return [_node_arg(s) for s in self._executable.outputs]
+        return _node_args(self._executable.outputs, self._executable.inputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: a compiled model's initializers are fixed (SessionOptions.add_initializer replaces them)."""
@@ -201,13 +213,21 @@ class Session:
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         return {name: dict(options) for name, options in self._provider_options.items()}
 
-    def get_provider_graph_assignment_info(self) -> list[Any]:
-        """Refused: kernels are of several nodes each; `jangin inspect --placement` tells what runs each."""
-        raise Fail.said("nodes aren't assigned to providers: see `jangin inspect MODEL --placement`")
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        """The model's nodes, each in a subgraph of its own (see `jangin inspect --placement` for kernels)."""
+        entry = "session.record_ep_graph_assignment_info"
+        if getattr(self._options, "config", {}).get(entry) != "1":
+            raise Fail.said(f"Session configuration entry '{entry}' must be set to \"1\"")
+        return [OrtEpAssignedSubgraph(PROVIDER, [OrtEpAssignedNode(*n)]) for n in nodes_of(self._model)]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Ask for other providers: the CPU stays what runs the model."""
-        self._provider_options = _provided(normalized(providers, provider_options))
+        """Ask for other providers: the CPU stays what runs the model. Raises RuntimeError for one that ONNX
+        Runtime doesn't know either."""
+        asked = normalized(providers, provider_options)
+        for name in asked:
+            if name not in get_all_providers():
+                raise RuntimeError(f"Unknown Provider Type: {name}{nearest(name, get_all_providers())}")
+        self._provider_options = _provided(asked)
 
     def enable_fallback(self) -> None:
         """Does nothing: the CPU runs the model, and there is nothing to fall back to."""
@@ -220,9 +240,9 @@ class Session:
 
     def get_modelmeta(self) -> ModelMetadata:
         kept = self._executable.artifact.metadata
-        return ModelMetadata(
-            self._executable.name, **{f.name: kept[f.name] for f in fields(ModelMetadata) if f.name in kept}
-        )
+        said = {f.name: kept[f.name] for f in fields(ModelMetadata) if f.name in kept}
+        version = said.pop("version", 0) or NO_VERSION
+        return ModelMetadata(self._executable.name, **said, version=version)
 
     def end_profiling(self) -> str:
         """Write the trace; the name of its file, or "" where `enable_profiling` is off."""
@@ -280,7 +300,7 @@ class InferenceSession(Session):
         say_idle(
             [*idle(options), *given, *(["disabled_optimizers"] if others.get("disabled_optimizers") else [])]
         )
-        self._model_path = None if isinstance(path_or_bytes, bytes) else path_or_bytes
+        self._model = path_or_bytes
         start = time.monotonic_ns()
         self._executable = _opened(path_or_bytes, options)
         self._outputs = [o.name for o in self._executable.outputs]
@@ -288,6 +308,16 @@ class InferenceSession(Session):
             self._began = start
             self._profile = Profile(options.profile_file_prefix, start)
             self._profile.session("session_initialization", start, time.monotonic_ns())
+
+
+def _given(value: Any) -> Any:
+    """A value as executables take it: OrtValues as what they hold, bytes as text."""
+    if isinstance(value, OrtValue):
+        return value.python()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "SV":
+        texts = [bytes(v).decode() for v in value.reshape(-1).tolist()]
+        return np.array(texts, object).reshape(value.shape)
+    return value
 
 
 def _provided(asked: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
@@ -327,16 +357,24 @@ def _open(model: Any, options: SessionOptions) -> Runnable:
         return loaded
     source = with_options(model, options)
     shapes = dict(getattr(options, "shapes", {}))
-    compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes)
+    try:
+        compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes)
+    except UnknownBlock:  # ONNX Runtime itself takes such a file to be made for this processor
+        formats = [OnnxFormat(block=own_block())]
+        compiled = jangin.compile(source, threads=threads, shapes=shapes, formats=formats)
     if options.optimized_model_filepath:
         keep(source, options.optimized_model_filepath)
     return compiled
 
 
-def _node_arg(spec: TensorSpec) -> NodeArg:
-    if spec.type:
-        return NodeArg(spec.name, _type_name(spec.type), list(spec.shape))
-    return NodeArg(spec.name, f"tensor({element_name(from_numpy(spec.dtype))})", list(spec.shape))
+def _node_args(specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]) -> list[NodeArg]:
+    """As ONNX Runtime tells of them: sizes without a name have one in Jangin, after an input and its axis."""
+    ours = {f"{i.name}_d{axis}" for i in inputs for axis in range(len(i.shape))}
+    return [NodeArg(s.name, _type_of(s), [None if d in ours else d for d in s.shape]) for s in specs]
+
+
+def _type_of(spec: TensorSpec) -> str:
+    return _type_name(spec.type) if spec.type else f"tensor({element_name(from_numpy(spec.dtype))})"
 
 
 def _type_name(text: str) -> str:

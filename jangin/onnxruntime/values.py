@@ -142,10 +142,12 @@ class OrtValue:
         _no_sparse()
 
     @classmethod
-    def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """A tensor in the memory of another framework's, by the DLPack protocol, or of its capsule."""
+    def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> OrtValue:
+        """A tensor in the memory of another framework's, by the DLPack protocol, or of its capsule.
+        `is_bool_tensor`: its bytes are truth values."""
         source = data if hasattr(data, "__dlpack__") else _Capsule(data)
-        return cls.holding(np.from_dlpack(source))
+        found = np.from_dlpack(source)
+        return cls.holding(found.view(np.bool_) if is_bool_tensor and found.dtype == np.uint8 else found)
 
     def as_sparse_tensor(self) -> SparseTensor:
         _no_sparse()

@@ -374,3 +374,107 @@ def test_onnxs_backend(ort: ModuleType, model: Path) -> None:
     y, z = backend.run(onnx.load(model), [X])
     assert (y.tolist(), z.tolist()) == ((X * W).tolist(), (-X).tolist())
     assert backend.supports_device("CPU")
+
+
+def small(op: str, kind: int, *names: str, dims: Any = (2,), outputs: Any = (), **attrs: Any) -> bytes:
+    """A model of one node."""
+    inputs = [helper.make_tensor_value_info(n, kind, dims) for n in names]
+    made = [helper.make_tensor_value_info("y", kind, dims), *outputs]
+    graph = helper.make_graph([helper.make_node(op, names, ["y"], **attrs)], "small", inputs, made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+@both
+def test_text(ort: ModuleType) -> None:
+    s = ort.InferenceSession(small("Identity", TensorProto.STRING, "x"))
+    assert s.get_inputs()[0].type == "tensor(string)"
+    given = (
+        np.array(["ab", "한글"]), np.array(["ab", "한글"], object), ["ab", "한글"],
+        np.array([b"ab", b"cd"], np.void),
+    )  # fmt: skip
+    for x in given:
+        assert s.run(None, {"x": x})[0].tolist()[0] == "ab"
+
+
+@both
+def test_sizes_without_a_name(ort: ModuleType) -> None:
+    s = ort.InferenceSession(small("Neg", TensorProto.FLOAT, "x", dims=[None, 3]))
+    assert [a.shape for a in (*s.get_inputs(), *s.get_outputs())] == [[None, 3]] * 2
+    assert s.run(None, {"x": np.ones((0, 3), np.float32)})[0].shape == (0, 3)
+    assert s.get_modelmeta().version == 9223372036854775807
+
+
+@both
+def test_an_input_that_is_an_output(ort: ModuleType) -> None:
+    x = np.ones(2, np.float32)
+    also = [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2,))]
+    y, same = ort.InferenceSession(small("Neg", TensorProto.FLOAT, "x", outputs=also)).run(None, {"x": x})
+    assert not np.shares_memory(same, x) and same.tolist() == [1, 1] and y.tolist() == [-1, -1]
+
+
+@both
+def test_sequences(ort: ModuleType) -> None:
+    x = np.ones(2, np.float32)
+    of_tensors = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("SequenceConstruct", ["x", "x"], ["y"])
+    taken = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])]
+    graph = helper.make_graph([node], "g", taken, [of_tensors])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    s = ort.InferenceSession(model.SerializeToString())
+    assert [a.tolist() for a in s.run(None, {"x": x})[0]] == [[1, 1]] * 2
+    (value,) = s.run_with_ort_values(None, {"x": ort.OrtValue.ortvalue_from_numpy(x)})
+    assert value.is_tensor_sequence() and not value.is_tensor() and value.data_type() == "seq(tensor(float))"
+
+
+@both
+def test_missing_inputs_and_unknown_providers(ort: ModuleType, sessions: dict[str, Any]) -> None:
+    s = sessions[ort.__name__]
+    with pytest.raises(ValueError, match=r"Required inputs \(\['X'\]\) are missing from input feed \(\[\]\)"):
+        s.run(None, {})
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="Unknown Provider Type: Nobody"):
+        warnings.simplefilter("ignore")
+        ort.InferenceSession(
+            small("Neg", TensorProto.FLOAT, "x"), providers=["CPUExecutionProvider"]
+        ).set_providers(["Nobody"])
+
+
+@both
+def test_which_nodes_a_provider_has(ort: ModuleType, model: Path, sessions: dict[str, Any]) -> None:
+    with pytest.raises(errors(ort).Fail, match="must be set to"):
+        sessions[ort.__name__].get_provider_graph_assignment_info()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = ort.InferenceSession(model, options).get_provider_graph_assignment_info()
+    assert {p.ep_name for p in parts} == {"CPUExecutionProvider"}
+    assert sorted((n.op_type, n.name) for p in parts for n in p.get_nodes()) == [
+        ("Mul", "times"),
+        ("Neg", ""),
+    ]
+
+
+@both
+def test_tensors_of_dlpack(ort: ModuleType) -> None:
+    """Truth values, bytes, and tensors without elements."""
+    for x in (np.array([True, False]), np.array([1, 2], np.uint8), np.zeros((1, 8, 0, 3), np.float32)):
+        again = ort.OrtValue.from_dlpack(ort.OrtValue.ortvalue_from_numpy(x))
+        assert again.numpy().dtype == x.dtype and again.shape() == [*x.shape]
+    inner = errors(ort).OrtValue.from_dlpack(np.array([1, 0], np.uint8).__dlpack__(), True)
+    assert inner.numpy().tolist() == [True, False]
+    assert ort.OrtDevice.make("cuda", 0).device_vendor_id() == ort.OrtDeviceVendorId.NVIDIA
+
+
+@both
+def test_arguments_about_providers(ort: ModuleType) -> None:
+    place = importlib.import_module(f"{ort.__name__}.capi.onnxruntime_inference_collection")
+    check = place.check_and_normalize_provider_args
+    assert check(None, None, ["a"]) == ([], [])
+    assert check([("a", {1: 2}), "b"], None, ["a", "b"]) == (["a", "b"], [{"1": "2"}, {}])
+    with pytest.warns(UserWarning, match="Duplicate"):
+        assert check(["a", "a"], [{"x": 1}, {}], ["a"]) == (["a"], [{"x": "1"}])
+    for providers, options in ((3, None), ([3], None), (["a"], 3), (["a"], [3]), (["a", "b"], [{}])):
+        with pytest.raises(ValueError):
+            check(providers, options, ["a", "b"])

@@ -57,7 +57,7 @@ MISSING = {
         "C": HELPERS, "IntEnum": HELPERS, "Any": HELPERS, "Callable": HELPERS, "Sequence": HELPERS,
         "collections": HELPERS, "np": HELPERS, "os": HELPERS, "typing": HELPERS, "warnings": HELPERS,
         "weakref": HELPERS, "annotations": HELPERS, "get_ort_device_type": HELPERS,
-        "get_vendor_id_for_device_type": HELPERS, "check_and_normalize_provider_args": HELPERS,
+        "get_vendor_id_for_device_type": HELPERS,
         "make_get_initializer_location_func_wrapper": HELPERS,
         "GetInitializerLocationFunc": HELPERS, "GetInitializerLocationWrapperFunc": HELPERS,
     },

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from onnx.numpy_helper import from_array
 
 import jangin
+import jangin.onnxruntime
 from jangin.frontends.onnx.format import OnnxFormat
 
 RTOL = 1e-5
@@ -104,5 +105,9 @@ def test_blocks_that_nothing_tells(tmp_path: Path) -> None:
         got = jangin.compile(made, formats=formats, cache=False, isolated=False)(values)
         errors.append(float(np.abs(got - wanted).max()))
     assert min(errors) < RTOL * np.abs(wanted).max() < max(errors)
+    session = jangin.onnxruntime.InferenceSession(made.SerializeToString())
+    np.testing.assert_allclose(
+        session.run(None, {"x": values})[0], wanted, rtol=0, atol=RTOL * np.abs(wanted).max()
+    )
     with pytest.raises(ValueError, match="blocks of 4 channels are unknown"):
         OnnxFormat(block=4)

@@ -17,6 +17,10 @@ IN_BLOCKS = ("Conv", "ReorderInput")
 """Operators that must know it."""
 
 
+class UnknownBlock(CompileError):
+    """A file doesn't say how large its blocks are."""
+
+
 def with_blocks(graph: Graph, given: int = 0) -> Graph:
     """The graph whose operators on blocks have an attribute `block`. `given`: the channels of one, where the
     caller knows. CompileError where nothing tells."""
@@ -37,7 +41,7 @@ def _block(graph: Graph, convolutions: list[Node]) -> int:
     left = {block for block in BLOCKS if all(fits for fits in _fits(graph, convolutions, block))}
     if len(left) == 1:
         return left.pop()
-    raise CompileError(
+    raise UnknownBlock(
         "ONNX Runtime optimized this file for one processor, and nothing in it tells whether channels lie in "
         "blocks of 8 or of 16: give formats=[OnnxFormat(block=16)] if that had AVX-512 or was Arm's, else "
         "block=8; or optimize the original file at its level ORT_ENABLE_EXTENDED"

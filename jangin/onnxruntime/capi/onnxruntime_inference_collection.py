@@ -4,10 +4,11 @@ from jangin.onnxruntime.binding import IOBinding
 from jangin.onnxruntime.compiler import AdapterFormat, ModelCompiler
 from jangin.onnxruntime.devices import OrtDevice
 from jangin.onnxruntime.enums import OrtDeviceVendorId
+from jangin.onnxruntime.providers import check_and_normalize_provider_args
 from jangin.onnxruntime.session import InferenceSession, Session
 from jangin.onnxruntime.values import OrtValue, SparseTensor, copy_tensors
 
 __all__ = [
     "AdapterFormat", "IOBinding", "InferenceSession", "ModelCompiler", "OrtDevice", "OrtDeviceVendorId",
-    "OrtValue", "Session", "SparseTensor", "copy_tensors",
+    "OrtValue", "Session", "SparseTensor", "check_and_normalize_provider_args", "copy_tensors",
 ]  # fmt: skip
