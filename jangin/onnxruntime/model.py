@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jangin.files import write_whole
+from jangin.frontends.onnx.types import element_name, element_type
 from jangin.onnxruntime.errors import Fail
 from jangin.onnxruntime.options import SessionOptions
 from jangin.runtime.system.processor import architecture, processor_features
@@ -50,6 +51,32 @@ def keep(model: Source, path: str | os.PathLike[str]) -> None:
     _rest(proto, folder)
     data = proto.SerializeToString()
     write_whole(path, lambda file: file.write(data))
+
+
+def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:
+    """Of each initializer that an ONNX model lists among its inputs its name, type and shape."""
+    try:
+        proto, _ = _read(model)
+    except Exception:  # another format's model, which has none
+        return []
+    made = {t.name for t in proto.graph.initializer}
+    return [_described(i) for i in proto.graph.input if i.name in made]
+
+
+def _described(value: Any) -> tuple[str, str, list[int | str | None]]:
+    tensor = value.type.tensor_type
+    shape = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim]
+    return value.name, f"tensor({element_name(element_type(tensor.elem_type))})", shape
+
+
+def without_initializers(model: Source, names: Collection[str]) -> Source:
+    """The model with these initializers taken away, so that they are inputs."""
+    proto, folder = _read(model)
+    _rest(proto, folder)
+    kept = [t for t in proto.graph.initializer if t.name not in names]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    return proto
 
 
 def nodes_of(model: Source) -> list[tuple[str, str, str]]:

@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.format import OnnxFormat
-from jangin.frontends.onnx.nchwc import UnknownBlock
 from jangin.frontends.onnx.types import element_name
 from jangin.ir.dtype import DTYPES, STRING, from_numpy
-from jangin.ir.errors import CompileError, FormatError
 from jangin.ir.records import dataclass
 from jangin.onnxruntime.binding import IOBinding
 from jangin.onnxruntime.compiler import OrtEpAssignedNode, OrtEpAssignedSubgraph
@@ -25,21 +22,16 @@ from jangin.onnxruntime.enums import OrtDeviceVendorId
 from jangin.onnxruntime.errors import (
     Fail,
     InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    NoSuchFile,
 )
-from jangin.onnxruntime.model import keep, nodes_of, own_block, with_options
+from jangin.onnxruntime.model import nodes_of, overridable, without_initializers
+from jangin.onnxruntime.opening import opened
 from jangin.onnxruntime.options import RunOptions, SessionOptions, idle
-from jangin.onnxruntime.process import global_threads
 from jangin.onnxruntime.profiling import Profile
 from jangin.onnxruntime.providers import PROVIDER, get_all_providers, normalized
 from jangin.onnxruntime.said import nearest, say_idle
 from jangin.onnxruntime.values import OrtValue, OrtValueVector
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.threads import counted
 
 Feeds = Mapping[str, Any]
 Callback = Callable[[list[Any], Any, str], object]
@@ -77,6 +69,7 @@ class Session:
 
     _executable: Runnable
     _model: Any
+    _others: dict[frozenset[str], Runnable]
     _options: SessionOptions
     _outputs: list[str]
     _profile: Profile | None = None
@@ -110,6 +103,8 @@ class Session:
         try:
             made = self._executable.run(given) if self._profile is None else self._profiled(given)
         except (ValueError, TypeError, IndexError) as error:
+            if (freed := self._freed(given)) is not None:
+                return freed.run(given)
             if missing := [i.name for i in self._executable.inputs if i.name not in given]:
                 what = f"Required inputs ({missing}) are missing from input feed ({[*given]})"
                 raise ValueError(f"{what}: {error}") from None
@@ -117,6 +112,16 @@ class Session:
         if options is not None:
             _check_ended(options)
         return made
+
+    def _freed(self, feeds: Feeds) -> Runnable | None:
+        """The model with those of its initializers as inputs that are fed and may be; None where none is. It
+        is compiled when it is first asked for."""
+        names = frozenset(feeds) - {i.name for i in self._executable.inputs}
+        if not names or not names <= {i.name for i in self.get_overridable_initializers()}:
+            return None
+        if names not in self._others:
+            self._others[names] = opened(without_initializers(self._model, names), self._options)
+        return self._others[names]
 
     def _profiled(self, feeds: Feeds) -> dict[str, Any]:
         assert self._profile is not None
@@ -195,8 +200,9 @@ class Session:
         return _node_args(self._executable.outputs, self._executable.inputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: a compiled model's initializers are fixed (SessionOptions.add_initializer replaces them)."""
-        return []
+        """Initializers that the model lists among its inputs: a run that is given one is of a model compiled
+        for that."""
+        return [NodeArg(*given) for given in overridable(self._model)]
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         return [cpu_memory() for _ in self._executable.inputs]
@@ -300,9 +306,9 @@ class InferenceSession(Session):
         say_idle(
             [*idle(options), *given, *(["disabled_optimizers"] if others.get("disabled_optimizers") else [])]
         )
-        self._model = path_or_bytes
+        self._model, self._others = path_or_bytes, {}
         start = time.monotonic_ns()
-        self._executable = _opened(path_or_bytes, options)
+        self._executable = opened(path_or_bytes, options)
         self._outputs = [o.name for o in self._executable.outputs]
         if options.enable_profiling:
             self._began = start
@@ -328,43 +334,6 @@ def _provided(asked: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
 def _check_ended(options: RunOptions) -> None:
     if options.terminate:
         raise Fail.said("Exiting due to terminate flag being set to true.")
-
-
-def _opened(model: Any, options: SessionOptions) -> Runnable:
-    """The model, compiled or loaded. Raises ONNX Runtime's exceptions, which are Jangin's too."""
-    if not isinstance(model, (str, os.PathLike, bytes)) and not hasattr(model, "SerializeToString"):
-        raise TypeError(f"Unable to load from type '{type(model)}'")
-    if getattr(options, "canceled", False):
-        raise ModelLoadCanceled.said("loading was canceled by set_load_cancellation_flag")
-    try:
-        return _open(model, options)
-    except CompileError as error:
-        if isinstance(model, (str, os.PathLike)) and not os.path.exists(model):
-            raise NoSuchFile.said(
-                f"Load model from {os.fspath(model)} failed: there is no such file"
-            ) from None
-        kind = InvalidProtobuf if isinstance(error, FormatError) else InvalidGraph
-        raise kind.said(error) from error
-
-
-def _open(model: Any, options: SessionOptions) -> Runnable:
-    import jangin
-
-    asked = options.intra_op_num_threads or (0 if options.use_per_session_threads else global_threads())
-    threads = None if asked == 0 and not isinstance(asked, bool) else counted(asked, "intra_op_num_threads")
-    if not isinstance(model, bytes) and str(model).endswith(".jgn"):
-        loaded: Runnable = jangin.load(model, threads=threads)
-        return loaded
-    source = with_options(model, options)
-    shapes = dict(getattr(options, "shapes", {}))
-    try:
-        compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes)
-    except UnknownBlock:  # ONNX Runtime itself takes such a file to be made for this processor
-        formats = [OnnxFormat(block=own_block())]
-        compiled = jangin.compile(source, threads=threads, shapes=shapes, formats=formats)
-    if options.optimized_model_filepath:
-        keep(source, options.optimized_model_filepath)
-    return compiled
 
 
 def _node_args(specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]) -> list[NodeArg]:

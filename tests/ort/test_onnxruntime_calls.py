@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pickle
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from onnx import TensorProto, helper
 
 import jangin.onnxruntime
 from jangin.ir.graph import CompileError
+from jangin.onnxruntime import opening
 
 X = np.arange(6, dtype=np.float32).reshape(3, 2)
 W = np.array([2, 3], np.float32)
@@ -478,3 +480,30 @@ def test_arguments_about_providers(ort: ModuleType) -> None:
     for providers, options in ((3, None), ([3], None), (["a"], 3), (["a"], [3]), (["a", "b"], [{}])):
         with pytest.raises(ValueError):
             check(providers, options, ["a", "b"])
+
+
+@both
+def test_initializers_that_a_run_may_replace(ort: ModuleType) -> None:
+    proto = onnx.ModelProto.FromString(small("Mul", TensorProto.FLOAT, "x", "w"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(W, "w"))
+    s, x = ort.InferenceSession(proto.SerializeToString()), np.ones(2, np.float32)
+    assert [i.name for i in s.get_inputs()] == ["x"]
+    assert [(i.name, i.type, i.shape) for i in s.get_overridable_initializers()] == [
+        ("w", "tensor(float)", [2])
+    ]
+    assert s.run(None, {"x": x})[0].tolist() == W.tolist()
+    for _ in range(2):
+        assert s.run(None, {"x": x, "w": x * 5})[0].tolist() == [5, 5]
+    assert s.run(None, {"x": x})[0].tolist() == W.tolist()
+
+
+def test_a_terminal_sees_what_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    written: list[str] = []
+    monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(opening, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", type("Terminal", (), {
+        "isatty": lambda _: True, "write": lambda _, text: written.append(text), "flush": lambda _: None,
+    })())  # fmt: skip
+    jangin.onnxruntime.InferenceSession(small("Cosh", TensorProto.FLOAT, "x", dims=(3, 11)))
+    assert any("jangin compiles a model: " in text for text in written)
+    assert not written[-1].strip(), "nothing is left on the line"
