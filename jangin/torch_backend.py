@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 import jangin
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.decompositions import table
-from jangin.frontends.torch.parts import copied, refused, split
+from jangin.frontends.torch.parts import copied, is_never_compiled, refused, split
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
@@ -152,7 +152,10 @@ class _Compiled:
                     self._compile(args)
                     return
                 except CompileError as error:
-                    fixed = self.sizes.of_names({own_name(v) for v in error.symbols}) & symbols or symbols
+                    named = {own_name(v) for v in error.symbols}
+                    if not named and self._part(args, is_never_compiled):
+                        return
+                    fixed = (self.sizes.of_names(named) & symbols if named else set()) or symbols
                 except Exception:  # the first call meets it again, and says it
                     fixed = symbols
             for size in (s for n in self.inputs for s in _sizes(n)):
@@ -183,21 +186,32 @@ class _Compiled:
         """Compile the graph, or its parts around what can't be compiled."""
         try:
             self._compile(args)
-            return
         except Exception as error:  # PyTorch can run whatever it gave
-            held = {self.inputs[i].name: args[i] for i in self.static}
-            without = refused(self.whole, held, self.env)
-            for node, problem in without.items():
-                _say_once(str(node.target), problem)
-            if not without:
+            if not self._part(args, lambda _: True):
                 _say_once("a graph", error)
                 self.torch = self.whole.forward
-                return
+
+    def _part(self, args: Sequence[Any], fits: Callable[[torch.fx.Node], bool]) -> bool:
+        """Have the graph run in parts, around its nodes that can't be compiled, where there are some and each
+        of them `fits`. Whether it does."""
+        held = {self.inputs[i].name: args[i] for i in self.static}
+        without = refused(self.whole, held, self.env)
+        if not without or not all(map(fits, without)):
+            return False
+        for node, problem in without.items():
+            _say_once(str(node.target), problem)
+        found: list[tuple[_Compiled, list[Any]]] = []
 
         def compiled(part: torch.fx.GraphModule, places: Mapping[int, str]) -> _Compiled:
-            return _Compiled(part, [i for i, name in places.items() if name in held], self.options)
+            static = [i for i, name in places.items() if name in held]
+            made = _Compiled(part, static, self.options)
+            found.append((made, [held.get(places.get(i, "")) for i in range(len(made.inputs))]))
+            return made
 
         self.torch = split(self.whole, without, compiled).forward
+        for part, given in found:
+            part.settle(given)
+        return True
 
     def _compile(self, args: Sequence[Any]) -> None:
         if not self.parted:

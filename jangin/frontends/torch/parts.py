@@ -20,6 +20,8 @@ from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.sizes import Sizes
 from jangin.frontends.torch.trace import element_type, traced_graph
 from jangin.frontends.torch.views import part_views
+from jangin.ir import graph as ir
+from jangin.ir.errors import CompileError
 
 Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
 """What makes a part's run, of a part and the names of some of its inputs by place."""
@@ -48,11 +50,24 @@ def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[N
     return found
 
 
-def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], env: Any) -> None:
-    """Lower a graph of this node alone. Raises what that raises, and CompileError for a type that no kernel
-    has, were it only looked at."""
+def is_never_compiled(node: Node) -> bool:
+    """Whether no sizes would help: there is no such operator, or a type that no kernel has."""
+    try:
+        _check_types(node)
+    except CompileError:
+        return True
+    return ATEN.lowering(ir.Node("", (), (), ir.ImportedAttributes(str(node.target)))) is None
+
+
+def _check_types(node: Node) -> None:
+    """CompileError for a type that no kernel has, were it only looked at."""
     for tensor in (t for n in (node, *node.all_input_nodes) for t in _tensors(n)):
         element_type(tensor.dtype)
+
+
+def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], env: Any) -> None:
+    """Lower a graph of this node alone. Raises what that raises."""
+    _check_types(node)
     graph = Graph()
     inputs: dict[Node, Node] = {}
     for source in node.all_input_nodes:

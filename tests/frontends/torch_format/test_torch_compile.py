@@ -109,6 +109,22 @@ def test_an_operator_that_cant_be_compiled_parts_its_graph(
     torch._dynamo.reset()
 
 
+def test_sizes_of_a_graph_in_parts_stay_free() -> None:
+    """One compilation of each part serves all sizes."""
+    torch._dynamo.reset()
+    fast, made = torch.compile(spectrum, backend=backend, dynamic=True), list[Any]()
+    original = jangin.compile
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jangin, "compile", lambda x, **given: made.append(x) or original(x, **given))
+        for n in (4, 7, 5, 11):
+            x = torch.randn(n, 8)
+            for got, wanted in zip(leaves(fast(x)), leaves(spectrum(x)), strict=True):
+                near(got, wanted)
+            made.append(n)
+    kinds = [type(m) is int for m in made]
+    assert kinds[-4:] == [True] * 4 and len(made) > 4, "all was compiled for the first"
+
+
 def test_weights_of_a_graph_in_parts_may_change() -> None:
     net = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
 
