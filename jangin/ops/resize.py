@@ -157,6 +157,11 @@ def pixel_centre(line: Line, i: Expr) -> Position:
     return _ratio(line, (i * 2 + 1) * line.down, line.up * 2)
 
 
+def aligned_centre(line: Line, i: Expr) -> Position:
+    """(i + 1/2) * (size - 1) / (result's size - 1)."""
+    return _ratio(line, (i * 2 + 1) * (line.size - 1), maximum(line.out - 1, 1) * 2)
+
+
 def align_corners(line: Line, i: Expr) -> Position:
     """i * (size - 1) / (size * scale - 1): the first and last entries stay where they are."""
     up, down, size, out = line.up, line.down, line.size, line.out

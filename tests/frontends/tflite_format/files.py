@@ -16,6 +16,8 @@ KINDS = {
     "int16": tflite.TensorType.INT16, "resource": tflite.TensorType.RESOURCE,
     "complex64": tflite.TensorType.COMPLEX64, "uint32": tflite.TensorType.UINT32,
     "uint64": tflite.TensorType.UINT64, "string": tflite.TensorType.STRING,
+    "int4": tflite.TensorType.INT4, "float16": tflite.TensorType.FLOAT16,
+    "float64": tflite.TensorType.FLOAT64, "uint16": tflite.TensorType.UINT16,
 }  # fmt: skip
 
 
@@ -106,7 +108,12 @@ def written(
 
 
 def _contents(t: Tensor) -> bytes:
-    """Of text (bytes): how many there are, where each begins, the end, and all of them."""
+    """Of text (bytes): how many there are, where each begins, the end, and all of them. Of int4: two a byte,
+    the first in the lower half."""
+    if t.dtype == "int4":
+        codes = np.asarray(t.data).reshape(-1).astype(np.uint8) & 15
+        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+        return bytes(codes[0::2] | codes[1::2] << 4)
     if t.dtype != "string":
         return np.asarray(t.data, t.dtype).tobytes()
     ends = np.cumsum([4 * (len(t.data) + 2), *map(len, t.data)])

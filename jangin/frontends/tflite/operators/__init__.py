@@ -7,6 +7,7 @@ from jangin.frontends.tflite.operators import (
     custom,
     elementwise,
     move,
+    newton,
     parts,
     random,
     recurrent,
@@ -16,6 +17,6 @@ from jangin.frontends.tflite.operators import (
 )
 
 BUILTINS = declared(
-    (complex, conv, custom, elementwise, move, parts, random, recurrent, reduce, stablehlo, text)
+    (complex, conv, custom, elementwise, move, newton, parts, random, recurrent, reduce, stablehlo, text)
 )
 """Lowerings by the names that the schema has."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.tflite.fixed import HIGH, Multiplier, rounded
-from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8, DType
+from jangin.ir.dtype import F32, F64, I4, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError
@@ -33,8 +33,8 @@ class Quantization:
 
     @property
     def integer(self) -> bool:
-        """Whether it is quantized."""
-        return self.scales is not None and self.dtype in (I8, U8, I16, I32)
+        """Whether it is quantized; a scale of larger integers says nothing to LiteRT's kernels."""
+        return self.scales is not None and self.dtype in (I4, I8, U8, I16)
 
     @property
     def scale(self) -> float:
@@ -95,6 +95,11 @@ class Call:
         """Whether it computes on quantized integers."""
         return self.out.integer and self.given[0].integer
 
+    def only(self, *dtypes: DType) -> None:
+        """CompileError where it is quantized to another type than the reference kernel takes."""
+        if self.given[0].dtype not in dtypes or self.out.dtype not in dtypes:
+            raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
+
     def only_floats(self) -> None:
         """CompileError where it is quantized: a result in floats would not be the reference's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
@@ -103,7 +108,7 @@ class Call:
 
 # -- fused activations ---------------------------------------------------------------------------
 
-NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT = range(6)
+NONE, RELU, RELU_N1_TO_1, RELU6 = range(4)
 RELU_0_TO_1 = 6
 """An operator alone: nothing fuses it."""
 _BOUNDS = {
@@ -115,10 +120,8 @@ _BOUNDS = {
 def activated(call: Call, y: Tensor) -> Tensor:
     """The fused activation of floats."""
     kind = call.options.get("fused_activation_function", NONE)
-    if kind == TANH:
-        return call.b.map(lambda v: intrinsic("tanh", v), y)
     if kind not in _BOUNDS:
-        raise CompileError(f"the fused activation {kind} is not supported")
+        raise CompileError(f"the fused activation {kind} is not supported: LiteRT's kernels leave it out")
     low, high = _BOUNDS[kind]
     return y if low is None else call.b.map(lambda v: clipped(v, low, high), y)
 
@@ -314,10 +317,10 @@ def is_rounded_up(call: Call, kind: int | None = None) -> bool:
 
 def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
     """A function of an 8-bit input as a table, which `fn` gives exactly."""
-    q = call.given[0]
-    low, high = q.limits
-    dtype = call.out.dtype
+    q, dtype = call.given[0], call.out.dtype
+    call.only(I8, U8)
     assert dtype is not None
+    low, high = q.limits
     table = call.b.const(np.array([fn(i) for i in range(low, high + 1)], dtype.numpy))
     places = call.b.map(lambda v: cast(I64, v) - low, call.x())
     return call.b.gather(table, places, 0)
@@ -327,6 +330,8 @@ def real(call: Call, i: int = 0) -> Tensor:
     """A quantized input as what it stands for, f32."""
     q = call.given[i]
     x = call.x(i)
+    if not q.integer and x.dtype.is_int:
+        raise CompileError(f"{x.dtype} without a scale, or of a type that isn't dequantized")
     if not q.integer:
         return call.b.cast(x, F32) if x.dtype.is_float else x
     assert q.scales is not None and q.zeros is not None

@@ -103,6 +103,7 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
     given = {"strides": strides, "dilations": dilations, "pads": pads, "groups": count[0]}
     b = call.b
     if hybrid.is_hybrid(call, x, w):
+        w = b.cast(w, I8)
 
         def summed(q: Tensor, zero: Tensor | None) -> Tensor:
             return channels_last(b, integer_conv(b, q, w, zero, **given))  # type: ignore[arg-type]
@@ -112,7 +113,7 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
         bias = call.optional(2)
         return activated(call, y if bias is None else b.map(lambda v, o: v + o, y, bias))
     if not call.is_integer:
-        w = w if w.dtype.is_float else _real_weights(call, w)
+        w = _float_weights(w)
         bias = call.optional(2)
         y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **given)  # type: ignore[arg-type]
         return activated(call, channels_last(b, y))
@@ -126,17 +127,12 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
     return _scaled(call, channels_last(b, sums), call.optional(2))
 
 
-def _real_weights(call: Call, w: Tensor) -> Tensor:
-    """Integer weights of a layer of floats, as what they stand for. [out, ...], one scale a filter."""
-    q = call.given[1]
-    if q.scales is None or q.zeros is None:
-        raise CompileError(f"weights of {w.dtype} without a scale")
-    shape = [-1, *[1] * (w.rank - 1)]
-    scale, zero = (
-        call.b.const(a.astype(np.float32).reshape(shape if a.size > 1 else [1] * w.rank))
-        for a in (q.scales, q.zeros)
-    )
-    return call.b.map(lambda v, s, z: (cast(F32, v) - z) * s, w, scale, zero)
+def _float_weights(w: Tensor) -> Tensor:
+    """Weights of a layer of floats. CompileError for integers that no kernel of LiteRT's multiplies floats
+    with: it takes those of uint8 to be of int8."""
+    if not w.dtype.is_float:
+        raise CompileError(f"weights of {w.dtype} for floats are not supported: convert the model again")
+    return w
 
 
 def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
@@ -203,10 +199,11 @@ def fully_connected(call: Call) -> Tensor:
         sums = integer_matmul(b, rows, turned, _zero(b, call.given[0], x), _zero(b, call.given[1], w))
         return b.reshape(_scaled(call, sums, call.optional(2), once=True), shape)
     if hybrid.is_hybrid(call, x, w):
+        turned = b.cast(turned, I8)
         zeros = bool(call.options.get("asymmetric_quantize_inputs"))
         y = hybrid.multiplied(call, rows, [1], zeros, lambda q, z: integer_matmul(b, q, turned, z))
     else:
-        w = w if w.dtype.is_float else _real_weights(call, w)
+        w = _float_weights(w)
         y = b.matmul(b.cast(rows, F32), b.cast(w, F32), transpose_b=True)
     bias = call.optional(2)
     y = y if bias is None else b.map(lambda v, o: v + o, y, bias)
@@ -223,6 +220,15 @@ def transpose_conv(call: Call) -> Tensor:
         zeros = _zero(b, call.given[2], x), _zero(b, call.given[1], w)
         x, w = (_whole(b, t, z) for t, z in zip((x, w), zeros, strict=True))
     bias = call.optional(3)
+    if hybrid.is_hybrid(call, x, w):
+
+        def summed(q: Tensor, zero: Tensor | None) -> Tensor:
+            sums = _transposed(call, _whole(b, q, zero), b.cast(w, I32), None, _strides(call)[0])
+            return channels_last(b, sums)
+
+        real_sums = hybrid.multiplied(call, x, [1, 2, 3], True, summed)
+        return activated(call, real_sums if bias is None else b.map(lambda v, o: v + o, real_sums, bias))
+    w = w if integer else _float_weights(w)
     y = channels_last(b, _transposed(call, x, w, None if integer else bias, _strides(call)[0]))
     return _scaled(call, y, bias, operands=(2, 1)) if integer else activated(call, y)
 

@@ -26,7 +26,7 @@ from jangin.frontends.tflite.operators.common import (
     rescaled,
     stored,
 )
-from jangin.ir.dtype import BOOL, F32, I8, I16, I32, I64, U8
+from jangin.ir.dtype import BOOL, F32, F64, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
@@ -78,17 +78,22 @@ def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _gelu(v: Expr, tanh: bool) -> Expr:
-    return activation.gelu_tanh(v) if tanh else activation.gelu(v)
+    """By the complementary error function, of which libraries give the nearest number."""
+    if tanh:
+        return activation.gelu_tanh(v)
+    if v.dtype is not F32:
+        return activation.gelu(v)
+    exact = 1 + intrinsic("erf", cast(F64, v * float(np.float32(np.sqrt(0.5)))))
+    return 0.5 * v * cast(F32, exact)
 
 
 _FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor",
-          "NEG": "neg", "ROUND": "round", "SIN": "sin", "SIGN": "sign"}  # fmt: skip
+          "ROUND": "round", "SIN": "sin", "SIGN": "sign"}  # fmt: skip
 FUNCTIONS = Table({
     **{name: _function(partial(intrinsic, fn), name == "EXP") for name, fn in _FLOAT.items()},
     "SQUARE": _function(lambda v: v * v),
     "ELU": _function(activation.elu, True),
     "GELU": _function(_gelu, True, tanh="approximate"),
-    "LOGICAL_NOT": _function(lambda v: intrinsic("not", v)),
 })  # fmt: skip
 
 
@@ -144,10 +149,14 @@ def _bounded(kind: int) -> Lowering:
             return activated(fused, call.x())
         zero = call.given[0].zero
         centred = call.b.map(lambda v: cast(I32, v) - zero, call.x())
-        factor = call.given[0].scale / call.out.scale
-        return requantized(fused, centred, Factors.of(call.b, [factor]))
+        return requantized(fused, centred, Factors.of(call.b, [_ratio(call)]))
 
     return lower
+
+
+def _ratio(call: Call) -> float:
+    """The scale in units of the result's, in f32."""
+    return float(np.float32(call.given[0].scale) / np.float32(call.out.scale))
 
 
 BOUNDED = Table({
@@ -191,7 +200,7 @@ def absolute(call: Call) -> Tensor:
         return call.b.map(partial(intrinsic, "abs"), call.x())
     zero = call.given[0].zero
     sizes = call.b.map(lambda v: intrinsic("abs", cast(I32, v) - zero), call.x())
-    return requantized(call, sizes, Factors.of(call.b, [call.given[0].scale / call.out.scale]))
+    return requantized(call, sizes, Factors.of(call.b, [_ratio(call)]))
 
 
 @lowers("HARD_SWISH")
@@ -221,6 +230,15 @@ def leaky_relu(call: Call) -> Tensor:
         for f in (ratio, np.float32(x.scale) * np.float32(alpha) / np.float32(y.scale))
     )
     low, high = y.limits
+    if x.dtype is I16:
+        ends = same, low_slope
+
+        def scaled(v: Expr) -> Expr:
+            v = cast(I64, v) - x.zero
+            up, down = (rescaled(v, *constants(m)) for m in ends)
+            return stored(select(v >= 0, up, down), y.zero, low, high, I16)
+
+        return call.b.map(scaled, call.x())
 
     def at(v: int) -> int:
         v -= x.zero
@@ -348,9 +366,50 @@ def _times(v: Expr, w: Expr) -> Expr:
 def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
     def lower(call: Call) -> Tensor:
         call.only_floats()
-        return activated(call, call.b.map(body, call.x(), call.x(1)))
+        return activated(call, call.b.map(body, _number(call), call.x(1)))
 
     return lower
+
+
+def _plain(body: Callable[[Expr, Expr], Expr], floats: bool = True) -> Lowering:
+    """Of integers as they stand, quantized or not."""
+
+    def lower(call: Call) -> Tensor:
+        if call.x().dtype.is_float and not floats:
+            raise CompileError(f"of {call.x().dtype} it is not defined")
+        return call.b.map(body, call.x(), call.x(1))
+
+    return lower
+
+
+def _logical(body: Callable[[Expr, Expr], Expr]) -> Lowering:
+    def lower(call: Call) -> Tensor:
+        return call.b.map(body, _truth(call, 0), _truth(call, 1))
+
+    return lower
+
+
+def _truth(call: Call, i: int) -> Tensor:
+    if call.x(i).dtype is not BOOL:
+        raise CompileError(f"its operands must be truths, not {call.x(i).dtype}")
+    return call.x(i)
+
+
+@lowers("LOGICAL_NOT")
+def logical_not(call: Call) -> Tensor:
+    return call.b.map(partial(intrinsic, "not"), _truth(call, 0))
+
+
+@lowers("NEG")
+def negated(call: Call) -> Tensor:
+    """Of integers as they stand."""
+    return call.b.map(partial(intrinsic, "neg"), _number(call))
+
+
+def _number(call: Call) -> Tensor:
+    if call.x().dtype is BOOL:
+        raise CompileError("of truths it is not defined")
+    return call.x()
 
 
 def _extreme(body: Callable[[Expr, Expr], Expr]) -> Lowering:
@@ -381,9 +440,8 @@ def _shifted_left(v: Expr, by: Expr) -> Expr:
 BINARY = Table({
     "ADD": _sum(1),
     "SUB": _sum(-1),
-    "DIV": _binary(lambda v, w: v / w),
-    "FLOOR_DIV": _binary(_floor_div),
-    "FLOOR_MOD": _binary(lambda v, w: binary("mod", v, w)),
+    "FLOOR_DIV": _plain(_floor_div),
+    "FLOOR_MOD": _plain(lambda v, w: binary("mod", v, w)),
     "ATAN2": _binary(lambda v, w: intrinsic("atan2", v, w)),
     "MAXIMUM": _extreme(maximum),
     "MINIMUM": _extreme(minimum),
@@ -393,9 +451,9 @@ BINARY = Table({
     "STABLEHLO_MULTIPLY": _binary(lambda v, w: v * w),
     "STABLEHLO_MAXIMUM": _extreme(maximum),
     "STABLEHLO_MINIMUM": _extreme(minimum),
-    "LOGICAL_AND": _binary(land),
-    "LOGICAL_OR": _binary(lor),
-    "BITWISE_XOR": _binary(lambda v, w: ne(v, w) if v.dtype is BOOL else binary("xor", v, w)),
+    "LOGICAL_AND": _logical(land),
+    "LOGICAL_OR": _logical(lor),
+    "BITWISE_XOR": _plain(lambda v, w: ne(v, w) if v.dtype is BOOL else binary("xor", v, w), floats=False),
 })  # fmt: skip
 
 
@@ -455,7 +513,22 @@ def select_v2(call: Call) -> Tensor:
 def cast_(call: Call) -> Tensor:
     dtype = call.out.dtype
     assert dtype is not None
-    return call.b.map(lambda v: ne(v, const(0, v.dtype)) if dtype is BOOL else cast(dtype, v), call.x())
+    if dtype is BOOL:
+        return call.b.map(lambda v: ne(v, const(0, v.dtype)), call.x())
+    if call.x().dtype.is_float and dtype.is_int:
+        return call.b.map(lambda v: _saturated(v, dtype), call.x())
+    return call.b.cast(call.x(), dtype)
+
+
+def _saturated(v: Expr, dtype: DType) -> Expr:
+    """A float as the nearest integer towards 0 that the type has; NaN as the largest."""
+    low, high = dtype.limits
+    beyond, least = const(float(high + 1), F64), const(float(low), F64)
+    real = cast(F64, v)
+    below, above = real < least, intrinsic("not", real < beyond)
+    inside = select(lor(below, above), const(0.0, F64), real)
+    found = select(above, const(high, dtype), cast(dtype, inside))
+    return select(below, const(low, dtype), found)
 
 
 @lowers("QUANTIZE")
@@ -465,7 +538,9 @@ def quantize(call: Call) -> Tensor:
     dtype = out.dtype
     assert dtype is not None
     low, high = out.limits
-    if not call.given[0].integer:
+    if call.given[0].dtype is I32 and call.given[0].scales is None:
+        raise CompileError("integers without a scale can't be quantized again")
+    if call.x().dtype.is_float:
         scale = const(out.scale, F32)
 
         def body(v: Expr) -> Expr:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.frontends.tflite.operators.common import Call, Quantization
-from jangin.ir.dtype import F32, I8
+from jangin.ir.dtype import F32, I4, I8
 from jangin.ir.graph import Array, CompileError
 from jangin.ops.levels import RowLevels, Sums
 from jangin.ops.values import Tensor
 
 
 def is_hybrid(call: Call, x: Tensor, w: Tensor) -> bool:
-    return x.dtype is F32 and w.dtype is I8 and call.given[1].scales is not None
+    return x.dtype is F32 and w.dtype in (I4, I8) and call.given[1].scales is not None
 
 
 def multiplied(call: Call, x: Tensor, axes: Sequence[int], zeros: bool, sums: Sums) -> Tensor:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators.common import Call, Factors, Quantization, requantized
-from jangin.ir.dtype import I8, I16, I32, I64
+from jangin.ir.dtype import F32, F64, I4, I8, I16, I32, I64, U8
 from jangin.ir.expr import Buffer, Expr, binary, cast, const, land, maximum, minimum, select
+from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops import index, move
 from jangin.ops.axes import axis_of, channels_first, channels_last, divide
-from jangin.ops.resize import Style, align_corners, asymmetric, half_pixel, pixel_centre, resize, sized_lines
+from jangin.ops.resize import (
+    Style,
+    align_corners,
+    aligned_centre,
+    asymmetric,
+    half_pixel,
+    pixel_centre,
+    resize,
+    sized_lines,
+)
 from jangin.ops.scatter import scatter_nd
 from jangin.ops.select import non_zero, top_k
 from jangin.ops.values import Tensor
@@ -135,19 +145,46 @@ def slice_(call: Call) -> Tensor:
 def strided_slice(call: Call) -> Tensor:
     """NumPy's slicing, whose masks say where a bound isn't given, and which axes an index leaves out."""
     b, x, o = call.b, call.x(), call.options
-    if o.get("ellipsis_mask") or o.get("new_axis_mask"):
-        raise CompileError("slices with an ellipsis or new axes are not supported")
     begins, ends, steps = call.sizes(1), call.sizes(2), call.integers(3)
-    gone, starts, stops = [], [], []
-    for i, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
-        far = const((1 << 31) - 1)
+    axes, gone, new = _sliced(o, len(begins), x.rank)
+    starts, stops = [], []
+    far = const((1 << 31) - 1)
+    for i in axes:
+        begin, end, step = begins[i], ends[i], steps[i]
         starts.append((const(0) if step > 0 else far) if o["begin_mask"] >> i & 1 else begin)
         stops.append((far if step > 0 else const(-(1 << 31))) if o["end_mask"] >> i & 1 else end)
-        if o["shrink_axis_mask"] >> i & 1:
-            gone.append(i)
-            starts[i], stops[i] = begin, (far if begin == const(-1) else begin + 1)
-    cut = move.slice_axes(b, x, starts, stops, list(range(len(begins))), steps)
-    return b.reshape(cut, [d for i, d in enumerate(cut.shape) if i not in gone])
+        if axes[i] in gone:
+            starts[-1], stops[-1] = begin, (far if begin == const(-1) else begin + 1)
+    cut = move.slice_axes(b, x, starts, stops, [*axes.values()], [steps[i] for i in axes])
+    shape: list[Expr] = []
+    for i in range(x.rank + 1):
+        shape += [const(1)] * new.count(i)
+        shape += [cut.shape[i]] if i < x.rank and i not in gone else []
+    return b.reshape(cut, shape)
+
+
+def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int], set[int], list[int]]:
+    """By entry of the bounds the axis that it cuts; the axes that an index leaves out; and before which axes
+    there are new ones. An ellipsis stands for all axes that no other entry does, once."""
+    masks = [o.get(f"{name}_mask", 0) for name in ("ellipsis", "new_axis", "shrink_axis")]
+    ellipses = [i for i in range(count) if masks[0] >> i & 1]
+    if len(ellipses) > 1:
+        raise CompileError(f"its slice has {len(ellipses)} ellipses, and may have one")
+    made = sum(masks[1] >> i & 1 for i in range(count) if i not in ellipses)
+    rest = rank - (count - made - len(ellipses))
+    axis, axes, gone, new = 0, dict[int, int](), set[int](), list[int]()
+    for i in range(count):
+        if i in ellipses:
+            axis += rest
+        elif masks[1] >> i & 1:
+            new.append(axis)
+        else:
+            axes[i] = axis
+            gone |= {axis} if masks[2] >> i & 1 else set()
+            axis += 1
+    if rest < 0:
+        raise CompileError(f"its slice has bounds of {rank - rest} axes, and its input {rank}")
+    return axes, gone, new
 
 
 @lowers("PAD", "PADV2")
@@ -163,10 +200,21 @@ def pad(call: Call) -> Tensor:
 
 @lowers("MIRROR_PAD")
 def mirror_pad(call: Call) -> Tensor:
-    pads = call.integers(1)
-    if call.options["mode"] == 1:
-        raise CompileError("symmetric padding is not supported, reflecting is")
-    return call.b.pad(call.x(), [*pads[0::2], *pads[1::2]], "reflect")
+    b, x, pads = call.b, call.x(), call.integers(1)
+    begins, ends = pads[0::2], pads[1::2]
+    if call.options["mode"] == 0:
+        return b.pad(x, [*begins, *ends], "reflect")
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        """What lies on the other side of the border, which counts itself."""
+        places = []
+        for i, d, before in zip(index, x.shape, begins, strict=True):
+            place = select(i < before, before - 1 - i, i - before)
+            places.append(select(place < d, place, 2 * d - 1 - place))
+        return bufs[0][tuple(places)]
+
+    shape = [p + d + q for p, d, q in zip(begins, x.shape, ends, strict=True)]
+    return b.compute(x.dtype, shape, [x], at)
 
 
 @lowers("TILE")
@@ -204,9 +252,24 @@ def range_(call: Call) -> Tensor:
 
 @lowers("GATHER")
 def gather(call: Call) -> Tensor:
-    if call.options.get("batch_dims", 0):
-        raise CompileError("GATHER with batch_dims is not supported")
-    return index.gather(call.b, call.x(), call.x(1), axis=call.options.get("axis", 0))
+    """The first `batch_dims` axes of both go side by side."""
+    b, x, places = call.b, call.x(), call.x(1)
+    axis = axis_of(call.options.get("axis", 0), x.rank)
+    batch = call.options.get("batch_dims", 0)
+    batch += places.rank if batch < 0 else 0
+    if not batch:
+        return index.gather(b, x, places, axis=axis)
+    if not 0 <= batch <= min(axis, places.rank):
+        raise CompileError(f"batch_dims {batch} of axis {axis} and indices {places}")
+    places = index.in_range(b, places, x.shape[axis], from_end=False)
+
+    def at(bufs: Sequence[Buffer], *out: Expr) -> Expr:
+        inner = out[axis : axis + places.rank - batch]
+        place = maximum(minimum(cast(I64, bufs[1][(*out[:batch], *inner)]), x.shape[axis] - 1), 0)
+        return bufs[0][(*out[:axis], place, *out[axis + places.rank - batch :])]
+
+    shape = [*x.shape[:axis], *places.shape[batch:], *x.shape[axis + 1 :]]
+    return b.compute(x.dtype, shape, [x, places], at)
 
 
 @lowers("GATHER_ND")
@@ -216,8 +279,20 @@ def gather_nd(call: Call) -> Tensor:
 
 @lowers("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> Tensor:
-    """Inputs: indices, the table."""
-    return index.gather(call.b, call.x(1), call.x(0), axis=0)
+    """Inputs: indices, the table, which may be of integers, by scales of its rows, for floats."""
+    b, q, table = call.b, call.given[1], call.x(1)
+    rows = index.gather(b, table, call.x(0), axis=0)
+    if call.out.dtype is table.dtype:
+        return rows
+    if q.dtype not in (I4, I8, U8) or call.out.dtype is not F32 or q.scales is None or q.axis:
+        raise CompileError(f"a table of {table.dtype} for {call.out.dtype} is not supported")
+    if q.zeros is not None and q.zeros.any():
+        raise CompileError("a table with zero points is not supported")
+    if q.scales.size == 1:  # in f64, as LiteRT has a single scale
+        return b.map(lambda v: cast(F32, cast(F64, v) * q.scale), rows)
+    scales = b.gather(b.const(q.scales.astype(np.float32)), call.x(0), 0)
+    apart = b.reshape(scales, [*scales.shape, *[1] * (rows.rank - scales.rank)])
+    return b.map(lambda v, s: cast(F32, v) * s, rows, apart)
 
 
 @lowers("SCATTER_ND")
@@ -238,7 +313,7 @@ def one_hot(call: Call) -> Tensor:
 @lowers("TOPK_V2")
 def topk(call: Call) -> tuple[Tensor, Tensor]:
     values, at = top_k(call.b, call.x(), call.sizes(1)[0])
-    return values, call.b.cast(at, I32)
+    return values, call.b.cast(at, call.gives[1].dtype or I32)
 
 
 @lowers("WHERE")
@@ -308,23 +383,59 @@ def _resized(call: Call, style: Style) -> Tensor:
 def resize_bilinear(call: Call) -> Tensor:
     """Of integers by positions and weights of 10 bits behind the point (`ResizeBilinearInteger`)."""
     o = call.options
+    if o["align_corners"] and o["half_pixel_centers"]:
+        raise CompileError("aligned corners and centres of half pixels exclude each other")
     if call.x().dtype in (I8, I16):
         return _resized_integers(call)
+    if call.x().dtype is U8:
+        return _resized_bytes(call)
     call.only_floats()
     place = align_corners if o["align_corners"] else half_pixel if o["half_pixel_centers"] else asymmetric
     return _resized(call, Style("linear", place, "floor"))
 
 
-def _resized_integers(call: Call) -> Tensor:
+def _resized_bytes(call: Call) -> Tensor:
+    """Of uint8 in f32, a half rounded up (`ResizeBilinear` of the type)."""
+    *corners, down, right = _corners(call, _real_places)
+
+    def mixed(a: Expr, c: Expr, d: Expr, e: Expr, v: Expr, h: Expr) -> Expr:
+        a, c, d, e = (cast(F32, t) for t in (a, c, d, e))
+        total = a * (1 - v) * (1 - h) + d * v * (1 - h) + c * (1 - v) * h + e * v * h
+        return cast(U8, intrinsic("floor", total + 0.5))
+
+    return call.b.map(mixed, *corners, down, right)
+
+
+def _real_places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
+    """As `_places`, in f32."""
+    scale = np.float32(old) / np.float32(new)
+    if o["align_corners"] and new > 1:
+        scale = np.float32(old - 1) / np.float32(new - 1)
+    at = np.arange(new, dtype=np.float32) * scale
+    if o["half_pixel_centers"]:
+        half = np.float32(0.5)
+        at = (np.arange(new, dtype=np.float32) + half) * scale - half
+    first = np.maximum(np.floor(at).astype(np.int64), 0)
+    last = np.minimum(np.ceil(at).astype(np.int64), old - 1)
+    return first, last, at - first.astype(np.float32)
+
+
+def _corners(call: Call, places_of: Callable[[Mapping[str, Any], int, int], Any]) -> list[Tensor]:
+    """The four elements around each of the result's, and how far it is down and to the right of the first."""
     b, x = call.b, call.x()
     sizes = static_shape((*x.shape[1:3], *call.sizes(1)))
     if sizes is None:
         raise CompileError(f"resizing {x} of integers needs known sizes: fix them with shapes=")
-    places = [_places(call.options, old, new) for old, new in zip(sizes[:2], sizes[2:], strict=True)]
+    places = [places_of(call.options, old, new) for old, new in zip(sizes[:2], sizes[2:], strict=True)]
     rows, columns = ([b.const(a) for a in p[:2]] for p in places)
     down = b.const(places[0][2].reshape(1, -1, 1, 1))
     right = b.const(places[1][2].reshape(1, 1, -1, 1))
-    corners = [b.gather(b.gather(x, r, 1), c, 2) for r in rows for c in columns]
+    return [*(b.gather(b.gather(x, r, 1), c, 2) for r in rows for c in columns), down, right]
+
+
+def _resized_integers(call: Call) -> Tensor:
+    b, x = call.b, call.x()
+    *corners, down, right = _corners(call, _places)
 
     def mixed(a: Expr, c: Expr, d: Expr, e: Expr, v: Expr, h: Expr) -> Expr:
         a, c, d, e = (cast(I64, t) for t in (a, c, d, e))
@@ -352,6 +463,8 @@ def _places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Arr
 @lowers("RESIZE_NEAREST_NEIGHBOR")
 def resize_nearest(call: Call) -> Tensor:
     o = call.options
+    if o["align_corners"] and o["half_pixel_centers"]:
+        return _resized(call, Style("nearest", aligned_centre, "half_up"))
     if o["align_corners"]:
         return _resized(call, Style("nearest", align_corners, "half_up"))
     return _resized(call, Style("nearest", pixel_centre if o["half_pixel_centers"] else asymmetric, "floor"))

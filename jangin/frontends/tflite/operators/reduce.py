@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,12 @@ from jangin.frontends.tflite.operators.common import (
     limits,
     rescaled,
     stored,
+)
+from jangin.frontends.tflite.operators.newton import (
+    doubled_high,
+    quantized_lengths,
+    quantized_log_softmax,
+    reciprocal,
 )
 from jangin.ir.dtype import I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, call, cast, const, maximum, minimum, select
@@ -86,6 +91,8 @@ def softmax(c: Call) -> Tensor:
     beta = c.options["beta"]
     if c.is_integer:
         return wide.softmax(c, beta) if c.given[0].dtype is I16 else _integer_softmax(c, beta)
+    if not c.x().dtype.is_float:
+        raise CompileError(f"of {c.x().dtype} it is not defined")
     x = c.x() if beta == 1 else c.b.map(lambda v: v * beta, c.x())
     return c.b.softmax(x, x.rank - 1)
 
@@ -112,18 +119,13 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
     total = b.reduce("sum", b.gather(terms, apart, 0), [last], True)
 
     def inverse(v: Expr) -> Expr:
-        one = binary("shl", v, leading_zeros(v)) - (1 << 31)
-        half = binary("shr", one + fixed.ONE + 1, const(1, I64))
-        y = _high(half, const(fixed.SLOPE, I64)) + fixed.START
-        for _ in range(3):
-            y = y + _inside(binary("shl", _high(y, (1 << 29) - _high(half, y)), const(2, I64)))
-        return _inside(binary("shl", y, const(1, I64)))
+        return reciprocal(binary("shl", v, leading_zeros(v)) - (1 << 31))
 
     scale = b.map(inverse, total)
     over = b.map(lambda v: ACCUMULATED - leading_zeros(v) + (31 - 8), total)
 
     def result(e: Expr, s: Expr, bits: Expr, d: Expr) -> Expr:
-        v = _high(s, e)
+        v = doubled_high(s, e)
         half = binary("shl", const(1, I64), bits - 1)
         q = binary("shr", v + half - select(v < 0, const(1, I64), const(0, I64)), bits) + low
         inside = minimum(maximum(q, const(low, I64)), const(high, I64))
@@ -132,25 +134,22 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
     return b.map(result, b.gather(table, apart, 0), scale, over, apart)
 
 
-def _high(x: Expr, y: Any) -> Expr:
-    """`fixed.doubled_high`."""
-    return binary("shr", x * y + (1 << 30), const(31, I64))
-
-
-def _inside(x: Expr) -> Expr:
-    return minimum(maximum(x, const(fixed.LOW, I64)), const(fixed.HIGH, I64))
-
-
 @lowers("LOG_SOFTMAX")
 def log_softmax(c: Call) -> Tensor:
-    c.only_floats()
+    if c.is_integer:
+        return quantized_log_softmax(c)
+    if not c.x().dtype.is_float:
+        raise CompileError(f"of {c.x().dtype} it is not defined")
     return c.b.softmax(c.x(), c.x().rank - 1, True)
 
 
 @lowers("L2_NORMALIZATION")
 def l2_normalization(c: Call) -> Tensor:
     """Over the last axis."""
-    c.only_floats()
+    if c.options.get("fused_activation_function", 0):
+        raise CompileError("it has no fused activation")
+    if c.is_integer:
+        return quantized_lengths(c)
     squares = c.b.reduce("sum", c.b.map(lambda v: v * v, c.x()), [c.x().rank - 1], True)
     return c.b.map(lambda v, s: v / maximum(call("sqrt", s), 1e-6), c.x(), squares)
 

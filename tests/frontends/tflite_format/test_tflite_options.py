@@ -1,0 +1,229 @@
+"""All options of builtin operators times all types (`options.py`): LiteRT's results, or an error; every input
+of those that are made by tables; what is refused by its name."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+
+pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+
+from files import Operator, Tensor, written
+from options import Case, cases
+
+from jangin.frontends.lower import lower
+from jangin.frontends.table import load
+from jangin.ops.interpret import run_graph
+from jangin.passes.partition import has_steps
+
+CASES = cases()
+MORE = {
+    "AVERAGE_POOL_2D": "without a scale LiteRT cuts means off", "ATAN2": "LiteRT doesn't broadcast",
+    "CAST float16": "LiteRT's casts of float16 to small integers don't saturate",
+    "CONV_2D float of float16": "LiteRT reads the weights as another type",
+    "DIV": "where a denominator is 0, or beyond the result's type, there is no result",
+    "EMBEDDING_LOOKUP": "LiteRT copies bytes of the wrong size",
+    "FLOOR_DIV": "a denominator of 0 is an error of the run's", "FLOOR_MOD": "as FLOOR_DIV",
+    "LOCAL_RESPONSE_NORMALIZATION": "LiteRT's reference kernel leaves out the last channel of each window",
+    "MATRIX_DIAG": "LiteRT moves elements of other sizes than it has", "MATRIX_SET_DIAG": "as MATRIX_DIAG",
+    "MAX_POOL_2D int": "activations of integers without a scale", "MAX_POOL_2D uint": "the same",
+    "PRELU qint16": "LiteRT's products overflow", "SUM": "LiteRT's sums overflow",
+    "MEAN int": "integers without a scale", "MEAN uint": "the same",
+    "QUANTIZE int": "integers without a scale", "QUANTIZE uint": "the same",
+}  # fmt: skip
+"""What differs from LiteRT, by the beginning of its name, and why."""
+
+
+def feed(random: np.random.Generator, t: Tensor) -> Any:
+    if t.dtype == "bool":
+        return random.integers(0, 2, t.shape).astype(bool)
+    if t.dtype.startswith("float"):
+        return (random.standard_normal(t.shape) * 3).astype(t.dtype)
+    whole = {"int8": (-128, 128), "uint8": (0, 256), "int16": (-(1 << 15), 1 << 15)}
+    low, high = whole.get(t.dtype, (0, 9)) if t.scales else (0 if t.dtype[0] == "u" else -9, 9)
+    return random.integers(low, high, t.shape).astype(t.dtype)
+
+
+def litert(case: Case, feeds: list[Any]) -> list[Any] | None:
+    """What LiteRT gives; None where it refuses, or ends the process, as it does for some types."""
+    end, start = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(start, "wb") as file:
+            pickle.dump(_litert(case, feeds), file)
+            file.flush()
+            os._exit(0)
+    os.close(start)
+    with os.fdopen(end, "rb") as file:
+        data = file.read()
+    os.waitpid(child, 0)
+    found: list[Any] | None = pickle.loads(data) if data else None
+    return found
+
+
+def _litert(case: Case, feeds: list[Any]) -> list[Any] | None:
+    """With the first version of the operator that it has."""
+    from test_tflite import reference
+
+    tensors, operator = case
+    given = [i for i in operator.inputs if tensors[i].data is None]
+    for version in (operator.version, *range(1, 13)):
+        one = Operator(**{**vars(operator), "version": version})
+        try:
+            return reference(written(tensors, [one], given, list(operator.outputs)), feeds)
+        except (RuntimeError, ValueError) as error:
+            if "Registration failed" not in str(error):
+                return None
+    return None
+
+
+def ours(case: Case, feeds: list[Any]) -> list[Any]:
+    tensors, operator = case
+    given = [i for i in operator.inputs if tensors[i].data is None]
+    model = written(tensors, [operator], given, list(operator.outputs))
+    graph = lower(load(model))
+    if has_steps(graph):
+        exe = jangin.compile(model, threads=1, cache=False, isolated=False)
+        return list(exe.run({s.name: x for s, x in zip(exe.inputs, feeds, strict=True)}).values())
+    with np.errstate(all="ignore"):
+        return list(run_graph(graph, dict(zip(graph.inputs, feeds, strict=True))).values())
+
+
+def check(name: str) -> None:
+    tensors, operator = CASES[name]
+    random = np.random.default_rng(len(name))
+    feeds = [feed(random, tensors[i]) for i in operator.inputs if tensors[i].data is None]
+    try:
+        found = ours(CASES[name], feeds)
+    except jangin.CompileError as error:
+        assert "TypeError" not in str(error), name
+        return
+    wanted = litert(CASES[name], feeds)
+    for got, exact in zip(found, wanted or (), strict=bool(wanted)):
+        assert (got.shape, got.dtype) == (exact.shape, exact.dtype), name
+        if got.dtype.kind == "f":
+            finite = np.abs(exact[np.isfinite(exact)])
+            near = 1e-5 if got.dtype == np.float32 else 5e-3
+            np.testing.assert_allclose(got, exact, near, near * max(1, finite.max(initial=0)), err_msg=name)
+        else:
+            np.testing.assert_array_equal(got, exact, name)
+
+
+def names() -> list[str]:
+    return [n for n in CASES if not n.startswith(tuple(MORE))]
+
+
+def test_a_sample_of_options_and_types() -> None:
+    pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
+    seed = int(os.environ.get("OPTIONS_SEED", "0"))
+    for name in Random(seed).sample(names(), 60):
+        check(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({n.split()[0] for n in CASES}))
+def test_all_options_and_types(kind: str) -> None:
+    pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
+    for name in names():
+        if name.split()[0] == kind:
+            check(name)
+
+
+def test_the_list_has_all_operators_of_options() -> None:
+    """Operators that have a lowering and options of their own are in it, or in a test of their own."""
+    from jangin.frontends.tflite.operators import BUILTINS
+
+    elsewhere = {
+        "ARG", "ASSIGN", "EMBEDDING_LOOKUP_SPARSE",
+        "REDUCE_WINDOW", "BIDIRECTIONAL", "BITCAST", "CALL", "COMPLEX", "CONV_3D", "CUSTOM", "DENSIFY",
+        "DILATE", "FAKE", "HASHTABLE", "IMAG", "LSTM", "MULTINOMIAL", "NON", "RANDOM", "REAL", "RFFT", "RNN",
+        "SKIP", "SPLIT", "STABLEHLO", "SVDF", "UNIDIRECTIONAL", "BROADCAST", "LSH",
+    }  # fmt: skip
+    listed = {n.split()[0] for n in CASES}
+    left = [n for n in BUILTINS if n.isupper() and n not in listed]
+    assert [n for n in left if not n.startswith(tuple(elsewhere))] == []
+
+
+# -- tables of all 256 inputs ----------------------------------------------------------------------
+
+TABLES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "GELU": ("GeluOptions", {"Approximate": False}, 2), "RELU": ("", {}, 2), "RELU6": ("", {}, 2),
+    "RELU_N1_TO_1": ("", {}, 1), "RELU_0_TO_1": ("", {}, 1), "EXP": ("", {}, 2), "LOG": ("", {}, 2),
+    "SQRT": ("", {}, 2), "HARD_SWISH": ("", {}, 1), "LEAKY_RELU": ("LeakyReluOptions", {"Alpha": 0.3}, 2),
+    "ABS": ("", {}, 2), "LOGISTIC": ("", {}, 2), "TANH": ("", {}, 2), "QUANTIZE": ("", {}, 2),
+}  # fmt: skip
+UNSIGNED = set(TABLES) - {"EXP", "LOG", "SQRT", "ABS"}
+"""Those whose kernels take uint8."""
+
+
+def scales(name: str, low: int, r: Random) -> tuple[float, int, float, int]:
+    """An input's and a result's scale and zero point: many whose results lie half-way between two."""
+    some = [0.1, 0.05, 0.0625, 0.25, 0.5, 0.02, r.uniform(0.001, 0.3)]
+    x = r.choice(some)
+    y = r.choice([x, x * 2, x / 2, *some])
+    zero, end = (
+        low if name in ("SQRT", "LOG", "EXP") else r.randrange(low, low + 256),
+        r.randrange(low, low + 256),
+    )
+    fixed = {"LOGISTIC": (1 / 256, low), "TANH": (1 / 128, low + 128)}
+    return x, zero, *fixed.get(name, (y, end))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_input_of_tables(name: str, dtype: str) -> None:
+    pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed")
+    if dtype == "uint8" and name not in UNSIGNED:
+        pytest.skip("LiteRT's kernel takes no uint8")
+    low = 0 if dtype == "uint8" else -128
+    table, options, version = TABLES[name]
+    x = np.arange(low, low + 256).astype(dtype)
+    for n in range(12):
+        a, zero, c, end = scales(name, low, Random(f"{name} {n}"))
+        tensors = [Tensor([256], dtype, [a], [zero]), Tensor([256], dtype, [c], [end])]
+        case = (tensors, Operator(name, [0], [1], table, options, version))
+        wanted = litert(case, [x])
+        assert wanted is not None
+        np.testing.assert_array_equal(ours(case, [x])[0], wanted[0], f"{name} of {(a, zero, c, end)}")
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+IMAGE, SIZES = Tensor([1, 4, 4, 2]), Tensor([2], "int32", data=[7, 3])
+REFUSED: dict[str, tuple[Case, str]] = {
+    "both flags": (
+        ([IMAGE, SIZES, Tensor([1, 7, 3, 2])],
+         Operator("RESIZE_BILINEAR", [0, 1], [2], "ResizeBilinearOptions",
+                  {"AlignCorners": True, "HalfPixelCenters": True})), "exclude each other"),
+    "a fused tanh": (
+        ([IMAGE, IMAGE, IMAGE], Operator("ADD", [0, 1], [2], "AddOptions", {"FusedActivationFunction": 4})),
+        "the fused activation 4 is not supported"),
+    "a logistic of int32": (
+        ([Tensor([4], "int32", [0.1], [0]), Tensor([4], "int32", [0.1], [0])],
+         Operator("LOGISTIC", [0], [1])), "not supported|not defined"),
+    "two ellipses": (
+        ([IMAGE, *[Tensor([2], "int32", data=[0, 0])] * 2, Tensor([2], "int32", data=[1, 1]), IMAGE],
+         Operator("STRIDED_SLICE", [0, 1, 2, 3], [4], "StridedSliceOptions", {"EllipsisMask": 3})),
+        "2 ellipses"),
+    "logic of floats": (
+        ([IMAGE, IMAGE, IMAGE], Operator("LOGICAL_AND", [0, 1], [2])), "must be truths"),
+    "weights of uint8": (
+        ([Tensor([2, 4]), Tensor([3, 4], "uint8", [0.1], [128], data=np.zeros((3, 4))), Tensor([2, 3])],
+         Operator("FULLY_CONNECTED", [0, 1], [2], "FullyConnectedOptions", {})), "weights of u8 for floats"),
+    "integers without a scale": (
+        ([Tensor([4], "int8"), Tensor([4])], Operator("DEQUANTIZE", [0], [1])), "without a scale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str) -> None:
+    case, message = REFUSED[name]
+    with pytest.raises(jangin.CompileError, match=message):
+        ours(case, [])
