@@ -45,9 +45,16 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
         if table and call.is_integer:
             return _by_table(call, lambda v: body(v, **given))
         call.only_floats()
-        return call.b.map(lambda v: body(v, **given), call.x())
+        return call.b.map(lambda v: body(v, **given), _floats(call))
 
     return lower
+
+
+def _floats(call: Call) -> Tensor:
+    """The input of a function of floats."""
+    if not call.x().dtype.is_float:
+        raise CompileError(f"of {call.x().dtype} it is not defined")
+    return call.x()
 
 
 def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
@@ -88,13 +95,19 @@ def _gelu(v: Expr, tanh: bool) -> Expr:
 
 
 _FLOAT = {"CEIL": "ceil", "COS": "cos", "EXP": "exp", "FLOOR": "floor",
-          "ROUND": "round", "SIN": "sin", "SIGN": "sign"}  # fmt: skip
+          "ROUND": "round", "SIN": "sin"}  # fmt: skip
 FUNCTIONS = Table({
     **{name: _function(partial(intrinsic, fn), name == "EXP") for name, fn in _FLOAT.items()},
     "SQUARE": _function(lambda v: v * v),
     "ELU": _function(activation.elu, True),
     "GELU": _function(_gelu, True, tanh="approximate"),
 })  # fmt: skip
+
+
+@lowers("SIGN")
+def sign(call: Call) -> Tensor:
+    """Of integers as they stand."""
+    return call.b.map(partial(intrinsic, "sign"), _number(call))
 
 
 @lowers("LOG")
@@ -104,7 +117,7 @@ def log(call: Call) -> Tensor:
         low = _least(call, 0)
         return _by_table(call, lambda v: select(v > 0, maximum(intrinsic("log", v), low), low))
     call.only_floats()
-    return call.b.map(partial(intrinsic, "log"), call.x())
+    return call.b.map(partial(intrinsic, "log"), _floats(call))
 
 
 @lowers("RSQRT")
@@ -114,7 +127,7 @@ def rsqrt(call: Call) -> Tensor:
         high = _least(call, 1)
         return _by_table(call, lambda v: select(v > 0, minimum(1 / intrinsic("sqrt", v), high), high))
     call.only_floats()
-    return call.b.map(lambda v: 1 / intrinsic("sqrt", v), call.x())
+    return call.b.map(lambda v: 1 / intrinsic("sqrt", v), _floats(call))
 
 
 def _least(call: Call, end: int) -> Expr:
@@ -137,7 +150,7 @@ def sqrt(call: Call) -> Tensor:
 
         return b.map(whole, call.x())
     call.only_floats()
-    return call.b.map(partial(intrinsic, "sqrt"), call.x())
+    return call.b.map(partial(intrinsic, "sqrt"), _floats(call))
 
 
 def _bounded(kind: int) -> Lowering:
@@ -168,14 +181,14 @@ BOUNDED = Table({
 @lowers("LOGISTIC")
 def logistic(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(activation.sigmoid, call.x())
+        return call.b.map(activation.sigmoid, _floats(call))
     return wide.logistic(call) if call.given[0].dtype is I16 else _saturating(call, fixed.logistic, 8)
 
 
 @lowers("TANH")
 def tanh(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(lambda v: intrinsic("tanh", v), call.x())
+        return call.b.map(lambda v: intrinsic("tanh", v), _floats(call))
     return wide.tanh(call) if call.given[0].dtype is I16 else _saturating(call, fixed.tanh, 7)
 
 
@@ -206,7 +219,7 @@ def absolute(call: Call) -> Tensor:
 @lowers("HARD_SWISH")
 def hard_swish(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(activation.hard_swish, call.x())
+        return call.b.map(activation.hard_swish, _floats(call))
     x, y, (low, high) = call.given[0], call.out, call.out.limits
     fine = np.float32(1 / 128) * np.float32(x.scale)
     whole, gate = (fixed.Multiplier.of(float(fine / np.float32(s))) for s in (y.scale, np.float32(3 / 32768)))
@@ -222,7 +235,7 @@ def hard_swish(call: Call) -> Tensor:
 def leaky_relu(call: Call) -> Tensor:
     alpha = call.options["alpha"]
     if not call.is_integer:
-        return call.b.map(lambda v: activation.leaky_relu(v, alpha), call.x())
+        return call.b.map(lambda v: activation.leaky_relu(v, alpha), _floats(call))
     x, y = call.given[0], call.out
     ratio = np.float32(x.scale) / np.float32(y.scale)
     same, low_slope = (
