@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.dialect import Inputs
-from jangin.ir.expr import Expr, select
+from jangin.ir.expr import Expr, call, select
 from jangin.ops import activation as functions
 from jangin.ops.axes import per_channel
 from jangin.ops.builder import Builder
@@ -30,12 +30,24 @@ ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "gelu": functions.gelu_tanh,
     "mish": functions.mish,
     "swish": functions.swish,
+    "silu": functions.swish,
+    "hard_mish": lambda x: select(x > 0, x, select(x > -2, x * x * 0.5 + x, x * 0.0)),
+    "revleaky": lambda x: functions.leaky_relu(x, 0.1),
+    "stair": lambda x: call("floor", x * 0.5) + (x - call("floor", x)) * _odd(x),
     "lhtan": lambda x: select(x < 0, x * 0.001, select(x > 1, (x - 1.0) * 0.001 + 1.0, x)),
     "plse": lambda x: select(
         x < -4, (x + 4.0) * 0.01, select(x > 4, (x - 4.0) * 0.01 + 1.0, x * 0.125 + 0.5)
     ),
 }
 """By the names in a cfg (src/activations.h)."""
+
+
+def _odd(x: Expr) -> Expr:
+    """1 where the number, rounded down, is odd, else 0."""
+    whole = call("floor", x)
+    return whole - call("floor", whole * 0.5) * 2.0
+
+
 EPSILON = 1e-6
 """Added to the standard deviation, not to the variance (src/blas.c, normalize_cpu)."""
 

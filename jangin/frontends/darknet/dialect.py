@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,47 @@ from jangin.frontends.darknet.activations import ACTIVATIONS, normalized
 from jangin.frontends.darknet.recurrent import recurrent
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Expr, call, cast, const, select
-from jangin.ir.graph import CompileError, ImportedAttributes, Node
+from jangin.ir.expr import Expr, call, cast, const, eq, land, minimum, select
+from jangin.ir.graph import CompileError, ImportedAttributes, Node, static_shape
 from jangin.ops import activation as functions
 from jangin.ops import move, pool
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
-from jangin.ops.conv import conv
+from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.resize import Style, asymmetric, resize, scaled_lines
 from jangin.ops.select import ABSENT, suppressed, top_k
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
+LEAST = 1e-4
+"""What is added to the sum that channels are divided by."""
+
+
+def _channels(softmax: bool, near: bool = False) -> Callable[[Builder, Tensor], Tensor]:
+    """Channels' positive parts, or exponentials, in parts of their sum; `near`: less the largest before."""
+
+    def apply(b: Builder, x: Tensor) -> Tensor:
+        if near:
+            x = b.map(lambda v, m: v - m, x, b.reduce("max", x, [1], True))
+        parts = b.map(lambda v: call("exp", v) if softmax else functions.relu(v), x)
+        return b.map(lambda v, s: v / (s + LEAST), parts, b.reduce("sum", parts, [1], True))
+
+    return apply
+
+
+ACROSS: Mapping[str, Callable[[Builder, Tensor], Tensor]] = {
+    "normalize_channels": _channels(False), "normalize_channels_softmax": _channels(True),
+    "normalize_channels_softmax_maxval": _channels(True, near=True),
+}  # fmt: skip
+"""Activations of all channels of a pixel together."""
 CANDIDATES = 1000
 """Of each class, so many boxes of highest score are compared with each other."""
 
 
 def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
     name = node.of(ImportedAttributes)["activation"]
+    if name in ACROSS:
+        return ACROSS[name](b, x)
     if name not in ACTIVATIONS:
         raise CompileError(f"the activation {name} is none of {', '.join(ACTIVATIONS)}")
     return x if name == "linear" else b.map(ACTIVATIONS[name], x)
@@ -44,7 +67,7 @@ def convolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Ten
     x, w, bias = (_tensor(t) for t in inputs[:3])
     o = node.of(ImportedAttributes)
     y = conv(
-        b, x, w, strides=[o["stride"]] * 2, dilations=[o["dilation"]] * 2, pads=[o["padding"]] * 4,
+        b, x, w, strides=list(o["strides"]), dilations=[o["dilation"]] * 2, pads=[o["padding"]] * 4,
         groups=o["groups"],
     )  # fmt: skip
     return _activated(b, node, normalized(b, y, bias, inputs[3:]))
@@ -64,11 +87,68 @@ def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """Padding is on both sides together: half of it, rounded down, before."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    if "channels" in o:  # of every so many channels, pixel by pixel
+        n, c, h, w = x.shape
+        apart = b.reshape(x, [n, c // o["channels"], o["channels"], h, w])
+        return b.reduce("max", apart, [1])
+    return pool.max_pool(b, x, _window(b, x, o))
+
+
+def _window(b: Builder, x: Tensor, o: Mapping[str, Any]) -> Window:
     before = o["padding"] // 2
     after = o["padding"] - before
     pads = [before, before, after, after]
-    window = Window.over(b, x, [o["size"]] * 2, strides=[o["stride"]] * 2, pads=pads)
-    return pool.max_pool(b, x, window)
+    return Window.over(b, x, [o["size"]] * 2, strides=list(o["strides"]), pads=pads)
+
+
+def local_avgpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x = _tensor(inputs[0])
+    return pool.average_pool(b, x, _window(b, x, node.of(ImportedAttributes)))
+
+
+def deconvolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x, w, bias = (_tensor(t) for t in inputs[:3])
+    o = node.of(ImportedAttributes)
+    y = conv_transpose(b, x, w, strides=[o["stride"]] * 2, pads=[o["padding"]] * 4)
+    return _activated(b, node, normalized(b, y, bias, inputs[3:]))
+
+
+def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """Weights [places, filters, channels, rows, columns], biases [filters, rows, columns]."""
+    x, w, biases = (_tensor(t) for t in inputs)
+    o = node.of(ImportedAttributes)
+    _, height, width = o["size_out"]
+    pad = [0, 0, o["padding"], o["padding"]]
+    x = b.pad(x, [*pad, *pad])
+
+    def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        n, f, i, j = index
+        pixel: Expr = bufs[0][n, k[0], i * o["stride"] + k[1], j * o["stride"] + k[2]]
+        found: Expr = pixel * bufs[1][(i * width + j, f, *k)]
+        return found
+
+    shape, kernel = (x.shape[0], w.shape[1], const(height), const(width)), w.shape[2:]
+    y = b.reduction(F32, shape, kernel, "sum", [x, w], term)
+    return _activated(b, node, b.map(lambda v, bias: v + bias, y, biases))
+
+
+def crop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    n, c, h, w = x.shape
+    _, height, width = o["size_out"]
+    y = b.slice(x, [0, 0, (h - height) // 2, (w - width) // 2], [n, c, height, width], [1] * 4)
+    return b.map(lambda v: v * 2.0 - 1.0, y) if o["adjust"] else y
+
+
+def implicit(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    x, numbers = _tensor(inputs[0]), _tensor(inputs[1])
+    return b.expand(numbers, [x.shape[0], *numbers.shape])
+
+
+def by_channels(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    adds = node.op == "darknet.shift_channels"
+    body: Callable[[Expr, Expr], Expr] = (lambda v, w: v + w) if adds else (lambda v, w: v * w)
+    return b.map(body, _tensor(inputs[0]), _tensor(inputs[1]))
 
 
 def avgpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -88,10 +168,41 @@ def route(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def shortcut(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    y = _tensor(inputs[0])
-    for other in inputs[1:]:
-        y = b.map(lambda v, w: v + w, y, _tensor(other))
+    layers, weights = [_tensor(x) for x in inputs], None
+    if node.of(ImportedAttributes)["weighted"]:
+        weights = layers.pop()
+    first = layers[0]
+    y: Tensor | None = None
+    for n, x in enumerate(layers):
+        part = _fitted(b, x, first)
+        if weights is not None:
+            own = b.slice(weights, [n, 0], [1, weights.shape[1]], [1, 1])
+            part = b.map(lambda v, w: v * w, part, b.reshape(own, [weights.shape[1], 1, 1]))
+        y = part if y is None else b.map(lambda v, w: v + w, y, part)
+    assert y is not None
     return _activated(b, node, y)
+
+
+def _fitted(b: Builder, x: Tensor, like: Tensor) -> Tensor:
+    """x in another's shape: of more channels the first, and of fewer zeros behind them; of more rows and
+    columns every second (or so) of them, and of fewer zeros between them."""
+    sizes, wanted = (static_shape(t.shape[1:]) for t in (x, like))
+    if sizes == wanted:
+        return x
+    assert sizes is not None and wanted is not None
+    steps = [max(d // w, 1) for d, w in zip(sizes, wanted, strict=True)][1:]
+    gaps = [max(w // d, 1) for d, w in zip(sizes, wanted, strict=True)][1:]
+
+    def at(bufs: Any, *index: Expr) -> Expr:
+        inside = index[1] < sizes[0]
+        places = [minimum(index[1], sizes[0] - 1)]
+        for i, step, gap, size in zip(index[2:], steps, gaps, sizes[1:], strict=True):
+            place = i // gap * step
+            inside = land(inside, land(eq(i % gap, 0), place < size))
+            places.append(minimum(place, size - 1))
+        return select(inside, bufs[0][(index[0], *places)], const(0.0, F32))
+
+    return b.compute(F32, (x.shape[0], *map(const, wanted)), [x], at)
 
 
 def times(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -100,6 +211,10 @@ def times(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    if o["stride"] < 0:  # back: sums of blocks
+        (n, c, h, w), s = x.shape, -o["stride"]
+        y = b.reduce("sum", b.reshape(x, [n, c, h // s, s, w // s, s]), [3, 5])
+        return y if o["scale"] == 1 else b.map(lambda v: v * float(o["scale"]), y)
     y = resize(
         b, x, scaled_lines(b, x, [2, 3], [float(o["stride"])] * 2), Style("nearest", asymmetric, "floor")
     )
@@ -107,7 +222,11 @@ def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def reorg(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    return move.reorg(b, _tensor(inputs[0]), node.of(ImportedAttributes)["stride"])
+    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    if o["back"]:
+        return move.depth_to_space(b, x, o["stride"])
+    later = node.op == "darknet.reorg3d"
+    return move.space_to_depth(b, x, o["stride"]) if later else move.reorg(b, x, o["stride"])
 
 
 def softmax(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -157,6 +276,67 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
     return b.reshape(whole, [n, h * w * len(anchors), width])
 
 
+def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """As `detections`: each coordinate has a deviation behind it, whose mean is taken off how certain it is
+    that there is a box (Choi et al. 2019)."""
+    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    anchors, stretch = o["anchors"], float(o["scale_x_y"])
+    n, _, h, w = x.shape
+    shape = (n, h, w, const(len(anchors)))
+    cells = b.transpose(b.reshape(x, [n, len(anchors), 9 + o["classes"], h, w]), [0, 3, 4, 1, 2])
+    sizes = b.const(np.array(anchors, np.float32))
+
+    def part(first: int, count: int) -> Tensor:
+        return b.slice(cells, [0, 0, 0, 0, first], [*shape, count], [1] * 5)
+
+    def extent(bufs: Any, *index: Expr) -> Expr:
+        size: Expr = call("exp", bufs[0][(*index[:4], index[4] * 2 + 4)])
+        found: Expr = size * bufs[1][index[3:]]
+        return found
+
+    def centre(bufs: Any, *index: Expr) -> Expr:
+        v = functions.sigmoid(bufs[0][(*index[:4], index[4] * 2)]) * stretch - 0.5 * (stretch - 1)
+        across = index[4] < 1
+        place = (v + cast(F32, select(across, index[2], index[1]))) / select(
+            across, cast(F32, w), cast(F32, h)
+        )
+        return place + bufs[1][index] * o["point"] if o["point"] else place
+
+    extents = b.compute(F32, (*shape, const(2)), [cells, sizes], extent)
+    places = b.compute(F32, (*shape, const(2)), [cells, extents], centre)
+    doubts = [b.map(functions.sigmoid, part(i, 1)) for i in (1, 3, 5, 7)]
+    doubt = b.map(lambda p, q, r, s: (p + q + r + s) * 0.25, *doubts)
+    certain = b.map(lambda v, d: functions.sigmoid(v) * (1.0 - d), part(8, 1), doubt)
+    whole = b.concat([places, extents, certain, b.map(functions.sigmoid, part(9, o["classes"]))], 4)
+    return b.reshape(whole, [n, h * w * len(anchors), 5 + o["classes"]])
+
+
+def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
+    """As `detections`, of YOLO's first version (Redmon et al. 2016); a cell's boxes have its classes."""
+    o = node.of(ImportedAttributes)
+    side, count, classes = o["side"], o["count"], o["classes"]
+    cells, n = side * side, _tensor(inputs[0]).shape[0]
+    x = b.reshape(_tensor(inputs[0]), [n, cells * (classes + 5 * count)])
+    odds = b.reshape(b.slice(x, [0, 0], [n, cells * classes], [1, 1]), [n, cells, classes])
+    if o["softmax"]:
+        odds = b.softmax(odds, 2)
+    sure = b.slice(x, [0, cells * classes], [n, cells * count], [1, 1])
+    boxes = b.slice(x, [0, cells * (classes + count)], [n, cells * count * 4], [1, 1])
+
+    def coordinate(bufs: Any, *index: Expr) -> Expr:
+        v = bufs[0][index[0], index[1] * 4 + index[2]]
+        cell, axis = index[1] // count, index[2]
+        place = select(axis < 1, cell % side, cell // side)
+        return select(axis < 2, (v + cast(F32, place)) / float(side), v * v if o["squared"] else v)
+
+    shape = (n, const(cells * count))
+    parts = [
+        b.compute(F32, (*shape, const(4)), [boxes], coordinate), b.reshape(sure, [*shape, 1]),
+        b.compute(F32, (*shape, const(classes)), [odds], lambda bufs, i, j, k: bufs[0][i, j // count, k]),
+    ]  # fmt: skip
+    return b.concat(parts, 2)
+
+
 def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """[N, most, 6]: centre, sizes, score and class of the boxes of all detections that no better one
     overlaps, the likeliest first, then rows of 0."""
@@ -193,7 +373,10 @@ def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 LAYERS: Mapping[str, Lowering] = {
     "activation": activation, "avgpool": avgpool, "batchnorm": batchnorm, "connected": connected,
     "convolutional": convolutional, "maxpool": maxpool, "nms": nms, "region": detections, "reorg": reorg,
-    "route": route,
+    "route": route, "control_channels": by_channels, "crop": crop, "deconvolutional": deconvolutional,
+    "detection": first_detections, "gaussian_yolo": gaussian, "implicit": implicit, "implicit_add": implicit,
+    "implicit_mul": implicit, "local": local, "local_avgpool": local_avgpool, "reorg3d": reorg,
+    "shift_channels": by_channels,
     "sam": times, "scale_channels": times, "shortcut": shortcut, "softmax": softmax, "upsample": upsample,
     "yolo": detections,
 }  # fmt: skip

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
+from jangin.frontends.darknet.idle import ANYWHERE, IDLE
 from jangin.frontends.darknet.sections import Section, Weights, sections
 from jangin.ir.dtype import F32
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
@@ -15,9 +18,13 @@ from jangin.ir.sources import Sources
 
 Size = tuple[int, int, int]
 """Channels, rows and columns."""
+ALIASES = {
+    "avg": "avgpool", "conn": "connected", "conv": "convolutional", "deconv": "deconvolutional",
+    "local_avg": "local_avgpool", "max": "maxpool", "soft": "softmax",
+}  # fmt: skip
+"""Other names of sections."""
 IGNORED = frozenset({"cost", "dropout", "detection_loss"})
 """Sections that do nothing but in training."""
-DETECTIONS = ("yolo", "region")
 
 
 @dataclass
@@ -45,6 +52,8 @@ class Network:
         if "inputs" not in self.net.options:
             height, width = (self.net.whole(name, None, 1) for name in ("height", "width"))
             self.size = self.net.whole("channels", 3, 1), height, width
+        self.net.asked.update(("inputs", "height", "width", "channels", "time_steps"))
+        self._all_read(self.net, "[net]")
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
@@ -78,21 +87,36 @@ class Network:
         return self.layers[-1] if self.layers else _Layer("data", self.size)
 
     def _layer(self, n: int, section: Section) -> None:
+        section = replace(section, kind=ALIASES.get(section.kind, section.kind))
         self.place, self.section = n, section
         known: Mapping[str, Callable[[], None]] = {
             "convolutional": self._convolutional, "connected": self._connected, "maxpool": self._maxpool,
             "avgpool": self._avgpool, "route": self._route, "shortcut": self._shortcut,
-            "upsample": self._upsample, "reorg": self._reorg, "softmax": self._softmax,
-            "activation": self._activation, "batchnorm": self._batchnorm, "yolo": self._yolo,
+            "upsample": self._upsample, "reorg": self._reorg, "reorg3d": self._reorg,
+            "softmax": self._softmax, "activation": self._activation, "batchnorm": self._batchnorm,
+            "yolo": self._yolo, "gaussian_yolo": self._gaussian_yolo, "detection": self._detection,
             "region": self._region, "scale_channels": self._scale_channels, "sam": self._sam,
+            "crop": self._crop, "local": self._local, "local_avgpool": self._maxpool,
+            "deconvolutional": self._deconvolutional,
+            **dict.fromkeys(("implicit", "implicit_add", "implicit_mul"), self._implicit),
+            **dict.fromkeys(("shift_channels", "control_channels"), self._by_channels),
             **dict.fromkeys(("rnn", "gru", "lstm"), self._recurrent), "crnn": self._crnn,
         }  # fmt: skip
+        section.only(dontload=0, dontloadscales=0)
+        if section.kind == "contrastive":
+            raise CompileError(f"[contrastive] layer {n} is a loss, which only training has")
         if section.kind in IGNORED:
             self.layers.append(self.last)
         elif section.kind in known:
             known[section.kind]()
+            self._all_read(section, f"[{section.kind}] layer {n}")
         else:
             self._add(self.last.size, [self.last.name], {})  # the dialect says that there is none such
+
+    def _all_read(self, section: Section, what: str) -> None:
+        unread = section.unread(IDLE.get(section.kind, frozenset()) | ANYWHERE)
+        if unread:
+            raise CompileError(f"{what} (line {section.line}): {', '.join(unread)} is not supported")
 
     def _add(self, size: Size, inputs: Sequence[str], attrs: Mapping[str, Any]) -> None:
         """A node for the section in hand, called as Darknet counts layers."""
@@ -119,24 +143,93 @@ class Network:
         return self.layers[at]
 
     def _activated(self) -> dict[str, Any]:
-        return {"activation": self.section.options.get("activation", "logistic")}
+        return {"activation": self.section.text("activation", "logistic")}
 
     def _convolutional(self) -> None:
         s, (c, h, w) = self.section, self.last.size
+        s.only(
+            antialiasing=0, binary=0, bin_output=0, coordconv=0, flipped=0, rotate=0, stretch=0,
+            stretch_sway=0, sway=0, xnor=0,
+        )  # fmt: skip
+        if "share_index" in s.options:
+            raise CompileError(f"[convolutional] layer {self.place}: share_index is not supported")
         filters, size, groups = s.whole("filters", 1, 1), s.whole("size", 1, 1), s.whole("groups", 1, 1)
-        stride, dilation = s.whole("stride", 1, 1), s.whole("dilation", 1, 1)
-        padding = size // 2 * dilation if s.whole("pad", 0) else s.whole("padding", 0, 0)
+        strides, dilation = self._strides(), s.whole("dilation", 1, 1) if size > 1 else 1
+        s.asked.update(("dilation", "padding"))
+        padding = dilation * (size // 2 if s.whole("pad", 0) else s.whole("padding", 0, 0))
         if c % groups or filters % groups:
             raise CompileError(f"layer {self.place}: {groups} groups of {c} channels and {filters} filters")
-        normalized = bool(s.whole("batch_normalize", 0))
+        normalized = bool(s.whole("batch_normalize", 0)) | bool(s.whole("cbn", 0))
         inputs = [self.last.name, self._take([filters], "biases")]
         if normalized:
             inputs += [self._take([filters], what) for what in ("scales", "mean", "variance")]
         inputs.insert(1, self._take([filters, c // groups, size, size], "weights"))
         span = (size - 1) * dilation + 1
-        out = ((h + 2 * padding - span) // stride + 1, (w + 2 * padding - span) // stride + 1)
-        attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        self._add((filters, *out), inputs, {**attrs, **self._activated()})
+        out = tuple((d + 2 * padding - span) // n + 1 for d, n in zip((h, w), strides, strict=True))
+        theirs = tuple((d + 2 * padding // dilation - size) // n + 1
+                       for d, n in zip((h, w), strides, strict=True))  # fmt: skip
+        if out != theirs:
+            raise CompileError(
+                f"[convolutional] layer {self.place}: with dilation={dilation} Darknet gives {theirs}, and "
+                f"its windows fit {out} times, which is not supported"
+            )
+        attrs = {"strides": strides, "padding": padding, "dilation": dilation, "groups": groups}
+        self._add((filters, out[0], out[1]), inputs, {**attrs, **self._activated()})
+
+    def _strides(self) -> tuple[int, int]:
+        """Down and across."""
+        stride = self.section.whole("stride", 1, 1)
+        down, across = (self.section.whole(f"stride_{a}", stride) for a in "yx")
+        return down if down > 0 else stride, across if across > 0 else stride
+
+    def _deconvolutional(self) -> None:
+        s, (c, h, w) = self.section, self.last.size
+        filters, size, stride = s.whole("filters", 1, 1), s.whole("size", 1, 1), s.whole("stride", 1, 1)
+        padding = size // 2 if s.whole("pad", 0) else s.whole("padding", 0, 0)
+        s.asked.add("padding")
+        inputs = [self.last.name, self._take([filters], "biases")]
+        if s.whole("batch_normalize", 0):
+            inputs += [self._take([filters], what) for what in ("scales", "mean", "variance")]
+        inputs.insert(1, self._take([c, filters, size, size], "weights"))
+        height, width = ((d - 1) * stride + size - 2 * padding for d in (h, w))
+        self._add(
+            (filters, height, width), inputs, {"stride": stride, "padding": padding, **self._activated()}
+        )
+
+    def _local(self) -> None:
+        """A convolution whose filters differ from place to place."""
+        s, (c, h, w) = self.section, self.last.size
+        filters, size, stride = s.whole("filters", 1, 1), s.whole("size", 1, 1), s.whole("stride", 1, 1)
+        pad = s.whole("pad", 0, 0)
+        out = tuple((d - (1 if pad else size)) // stride + 1 for d in (h, w))
+        if out != tuple((d + 2 * pad - size) // stride + 1 for d in (h, w)):
+            raise CompileError(f"[local] layer {self.place}: pad={pad} with size={size} is not supported")
+        height, width = out
+        biases = self._take([filters, height, width], "biases")
+        weights = self._take([height * width, filters, c, size, size], "weights")
+        attrs = {"stride": stride, "padding": pad, **self._activated()}
+        self._add((filters, height, width), [self.last.name, weights, biases], attrs)
+
+    def _crop(self) -> None:
+        """The middle of an image; its numbers, of 0 to 1, are those of -1 to 1 unless `noadjust` is set."""
+        c, h, w = self.last.size
+        height, width = (self.section.whole(f"crop_{n}", 1, 1) for n in ("height", "width"))
+        if height > h or width > w:
+            raise CompileError(f"[crop] layer {self.place} cuts {height} x {width} out of {h} x {w}")
+        attrs = {"adjust": not self.section.whole("noadjust", 0)}
+        self._add((c, height, width), [self.last.name], attrs)
+
+    def _implicit(self) -> None:
+        """Learned numbers, the same for all images."""
+        filters, atoms = self.section.whole("filters", 128, 1), self.section.whole("atoms", 1, 1)
+        self._add((filters, atoms, 1), [self.last.name, self._take([filters, atoms, 1], "weights")], {})
+
+    def _by_channels(self) -> None:
+        """The last layer, and a number for each of its channels, which is added or multiplied with."""
+        (other,) = [self._other(i) for i in self.section.numbers("from")]
+        if other.size != (self.last.size[0], 1, 1):
+            raise CompileError(f"[{self.section.kind}] layer {self.place}: {other.size} for {self.last.size}")
+        self._add(self.last.size, [self.last.name, other.name], {})
 
     def _connected(self) -> None:
         s, (c, h, w) = self.section, self.last.size
@@ -189,10 +282,16 @@ class Network:
 
     def _crnn(self) -> None:
         s, (c, h, w) = self.section, self.last.size
-        out, hidden = s.whole("output_filters", 1, 1), s.whole("hidden_filters", 1, 1)
-        if any(s.whole(n, d) != d for n, d in (("size", 3), ("stride", 1), ("dilation", 1), ("groups", 1))):
+        out, hidden = (s.whole(n, None, 1) if n in s.options else s.whole(f"{n}_filters", 1, 1)
+                       for n in ("output", "hidden"))  # fmt: skip
+        s.only(xnor=0)
+        padding = 1 if s.whole("pad", int("output_filters" in s.options)) else s.whole("padding", 0)
+        s.asked.add("padding")
+        if padding != 1 or any(
+            s.whole(n, d) != d for n, d in (("size", 3), ("stride", 1), ("dilation", 1), ("groups", 1))
+        ):
             raise CompileError(
-                f"[crnn] layer {self.place}: only 3 x 3 convolutions of stride 1 are supported"
+                f"[crnn] layer {self.place}: only 3 x 3 convolutions of stride 1 and padding 1 are supported"
             )
         pairs = {"input": (hidden, c), "self": (hidden, hidden), "output": (out, hidden)}
         shapes = {name: [o, i, 3, 3] for name, (o, i) in pairs.items()}
@@ -205,11 +304,20 @@ class Network:
 
     def _maxpool(self) -> None:
         s, (c, h, w) = self.section, self.last.size
-        stride = s.whole("stride", 1, 1)
-        size = s.whole("size", stride, 1)
-        padding = s.whole("padding", size - 1, 0)
-        out = ((h + padding - size) // stride + 1, (w + padding - size) // stride + 1)
-        self._add((c, *out), [self.last.name], {"size": size, "stride": stride, "padding": padding})
+        size = s.whole("size", s.whole("stride", 1, 1), 1)
+        strides, padding = self._strides(), s.whole("padding", size - 1, 0)
+        if s.kind == "maxpool":
+            s.only(antialiasing=0)
+            few = s.whole("out_channels", 1, 1)
+            if s.whole("maxpool_depth", 0):
+                if c % few:
+                    raise CompileError(f"[maxpool] layer {self.place}: {c} channels as {few}")
+                self._add((few, h, w), [self.last.name], {"channels": few})
+                return
+        height, width = ((d + padding - size) // n + 1 for d, n in zip((h, w), strides, strict=True))
+        self._add(
+            (c, height, width), [self.last.name], {"size": size, "strides": strides, "padding": padding}
+        )
 
     def _avgpool(self) -> None:
         self._add((self.last.size[0], 1, 1), [self.last.name], {})
@@ -225,32 +333,55 @@ class Network:
         self._add((channels, *parts[0].size[1:]), [p.name for p in parts], attrs)
 
     def _shortcut(self) -> None:
-        others = [self._other(i) for i in self.section.numbers("from")]
-        if any(o.size != self.last.size for o in others) or not others:
+        """Layers are added up, and may have weights, each one or one for each of its channels. Those of other
+        sizes are fitted first, which only two layers without weights may need for their rows and columns."""
+        s = self.section
+        others = [self._other(i) for i in s.numbers("from")]
+        apart = [o for o in others if o.size[1:] != self.last.size[1:]]
+        plain = len(others) == 1 and s.text("weights_type", "none") == "none"
+        if not others or (apart and not plain) or any(not _in_step(o.size, self.last.size) for o in apart):
             raise CompileError(
-                f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}: "
-                "of other sizes it is not supported"
+                f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}, which is "
+                "not supported"
             )
-        if self.section.options.get("weights_type", "none") != "none":
-            raise CompileError(f"[shortcut] layer {self.place}: learned weights are not supported")
-        attrs = {"activation": self.section.options.get("activation", "linear")}
-        self._add(self.last.size, [self.last.name, *(o.name for o in others)], attrs)
+        kinds = {"none": 0, "per_feature": 1, "per_layer": 1, "per_channel": self.last.size[0]}
+        kind, norm = s.text("weights_type", "none"), s.text("weights_normalization", "none")
+        if kind not in kinds or norm not in ("none", "relu", "avg_relu", "softmax"):
+            raise CompileError(
+                f"[shortcut] layer {self.place}: weights_type={kind}, weights_normalization={norm}"
+            )
+        weights = []
+        if kinds[kind]:
+            weights = [self._take([len(others) + 1, kinds[kind]], "weights")]
+            self.constants[weights[0]] = _balanced(self.constants[weights[0]], norm)
+        attrs = {**self._linear(), "weighted": bool(weights)}
+        self._add(self.last.size, [self.last.name, *(o.name for o in others), *weights], attrs)
 
     def _upsample(self) -> None:
         c, h, w = self.last.size
         stride, scale = self.section.whole("stride", 2), self.section.number("scale", 1)
-        if stride < 1:
-            raise CompileError(f"[upsample] layer {self.place}: stride={stride} is not supported")
-        self._add((c, h * stride, w * stride), [self.last.name], {"stride": stride, "scale": scale})
+        attrs = {"stride": stride, "scale": scale}
+        if stride >= 1:
+            self._add((c, h * stride, w * stride), [self.last.name], attrs)
+            return
+        if not stride or h % stride or w % stride:
+            raise CompileError(f"[upsample] layer {self.place}: stride={stride} of {h} x {w}")
+        self._add((c, h // -stride, w // -stride), [self.last.name], attrs)
 
     def _reorg(self) -> None:
-        c, h, w = self.last.size
-        s = self.section.whole("stride", 1, 1)
-        if self.section.whole("reverse", 0) or c % (s * s) or h % s or w % s:
-            raise CompileError(f"[reorg] layer {self.place} of {self.last.size} by {s} is not supported")
-        self._add((c * s * s, h // s, w // s), [self.last.name], {"stride": s})
+        """[reorg] has Darknet's own order of elements; [reorg3d] puts blocks to channels."""
+        kind, (c, h, w) = self.section.kind, self.last.size
+        s, back = self.section.whole("stride", 1, 1), bool(self.section.whole("reverse", 0))
+        fits = c % (s * s) == 0 if back or kind == "reorg" else True
+        if not fits or (not back and (h % s or w % s)) or (back and kind == "reorg3d"):
+            raise CompileError(f"[{kind}] layer {self.place} of {self.last.size} by {s} is not supported")
+        size = (c // (s * s), h * s, w * s) if back else (c * s * s, h // s, w // s)
+        self._add(size, [self.last.name], {"stride": s, "back": back})
 
     def _softmax(self) -> None:
+        self.section.only(spatial=0)
+        if "tree" in self.section.options:
+            raise CompileError(f"[softmax] layer {self.place}: trees are not supported")
         attrs = {
             "groups": self.section.whole("groups", 1, 1),
             "temperature": self.section.number("temperature", 1),
@@ -258,8 +389,7 @@ class Network:
         self._add(self.last.size, [self.last.name], attrs)
 
     def _activation(self) -> None:
-        attrs = {"activation": self.section.options.get("activation", "linear")}
-        self._add(self.last.size, [self.last.name], attrs)
+        self._add(self.last.size, [self.last.name], self._linear())
 
     def _scale_channels(self) -> None:
         (other,) = [self._other(i) for i in self.section.numbers("from")]
@@ -274,35 +404,93 @@ class Network:
         self._add(other.size, [other.name, self.last.name], self._linear())
 
     def _linear(self) -> dict[str, Any]:
-        return {"activation": self.section.options.get("activation", "linear")}
+        return {"activation": self.section.text("activation", "linear")}
+
+    def _chosen_anchors(self) -> list[tuple[float, float]]:
+        """Those of the mask, in parts of the image."""
+        s = self.section
+        anchors = s.numbers("anchors")
+        mask = [int(m) for m in s.numbers("mask")] or list(range(s.whole("num", len(anchors) // 2)))
+        s.asked.add("num")
+        if any(not 0 <= m < len(anchors) // 2 for m in mask):
+            raise CompileError(f"[{s.kind}] layer {self.place}: mask={mask} of {len(anchors) // 2} anchors")
+        return [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
+
+    def _plain_suppression(self) -> None:
+        """CompileError where boxes are to be suppressed by another measure than how far they overlap."""
+        kind = self.section.text("nms_kind", "default")
+        if self.options and kind not in ("default", "greedynms"):
+            raise CompileError(f"[{self.section.kind}] layer {self.place}: nms_kind={kind} is not supported")
 
     def _yolo(self) -> None:
         s = self.section
-        anchors = s.numbers("anchors")
-        mask = [int(m) for m in s.numbers("mask")] or list(range(len(anchors) // 2))
-        if any(not 0 <= m < len(anchors) // 2 for m in mask):
-            raise CompileError(f"[yolo] layer {self.place}: mask={mask} of {len(anchors) // 2} anchors")
-        chosen = [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
+        self._plain_suppression()
         attrs = {"scale_x_y": s.number("scale_x_y", 1), "new_coords": s.whole("new_coords", 0)}
-        self._detections(s.whole("classes", 20, 1), chosen, attrs)
+        self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs)
+
+    def _gaussian_yolo(self) -> None:
+        s = self.section
+        self._plain_suppression()
+        points = {"center": 0.0, "left_top": 0.5, "right_bottom": -0.5}
+        point = s.text("yolo_point", "center")
+        if point not in points:
+            raise CompileError(f"[gaussian_yolo] layer {self.place}: yolo_point={point}")
+        attrs = {"scale_x_y": s.number("scale_x_y", 1), "point": points[point]}
+        self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs, 9)
+
+    def _detection(self) -> None:
+        """YOLO's first version: all classes of all cells, then how certain boxes are, then the boxes."""
+        s = self.section
+        classes, side, count = s.whole("classes", 1, 1), s.whole("side", 7, 1), s.whole("num", 1, 1)
+        given = math.prod(self.last.size)
+        if s.whole("coords", 1) != 4 or given != side * side * (classes + 5 * count):
+            raise CompileError(
+                f"[detection] layer {self.place} reads {given} numbers, which aren't {side} x {side} "
+                f"cells of {classes} classes and {count} boxes of 4 coordinates"
+            )
+        s.only(reorg=0)
+        attrs = {
+            "side": side, "count": count, "classes": classes, "softmax": s.whole("softmax", 0),
+            "squared": s.whole("sqrt", 0),
+        }  # fmt: skip
+        self._add((side * side * count, classes + 5, 1), [self.last.name], attrs)
+        self.outputs.append(self.layers[-1].name)
 
     def _region(self) -> None:
         s, (_, h, w) = self.section, self.last.size
         given = s.numbers("anchors")
         anchors = [(given[i] / w, given[i + 1] / h) for i in range(0, len(given) - 1, 2)]
+        s.asked.update(("num", "sqrt", "background", "tree"))
         if s.whole("coords", 4) != 4 or "tree" in s.options or s.whole("background", 0):
             raise CompileError(
                 f"[region] layer {self.place}: other coordinates, trees or a background are not supported"
             )
         self._detections(s.whole("classes", 20, 1), anchors, {"softmax": s.whole("softmax", 0)})
 
-    def _detections(self, classes: int, anchors: list[tuple[float, float]], attrs: Mapping[str, Any]) -> None:
+    def _detections(
+        self, classes: int, anchors: list[tuple[float, float]], attrs: Mapping[str, Any], more: int = 5
+    ) -> None:
         c, h, w = self.last.size
-        if not anchors or c != len(anchors) * (classes + 5):
+        if not anchors or c != len(anchors) * (classes + more):
             raise CompileError(
                 f"[{self.section.kind}] layer {self.place} reads {c} channels, which aren't "
-                f"{len(anchors)} anchors of {classes} classes and 5 more"
+                f"{len(anchors)} anchors of {classes} classes and {more} more"
             )
         given = {"classes": classes, "anchors": anchors, **attrs}
         self._add((h * w * len(anchors), classes + 5, 1), [self.last.name], given)
         self.outputs.append(self.layers[-1].name)
+
+
+def _balanced(weights: Array, kind: str) -> Array:
+    """Weights [layers, channels] that add up to almost 1 over the layers, where the cfg asks for it."""
+    if kind == "none":
+        return weights
+    positive = np.maximum(weights, 0) if "relu" in kind else np.exp(weights - weights.max(0))
+    found: Array = (positive / (positive.sum(0) + np.float32(0.0001))).astype(np.float32)
+    return found
+
+
+def _in_step(one: Size, other: Size) -> bool:
+    """Whether rows and columns are as many times those of the other, rounded down, or the other way round."""
+    (_, h, w), (_, rows, columns) = one, other
+    return (h // rows, rows // h) == (w // columns, columns // w)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -18,14 +18,33 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Section:
-    """One "[kind]" of a cfg, from `line` on, with its options."""
+    """One "[kind]" of a cfg, from `line` on, with its options. Those that nothing asks for are an error in
+    the end (`unread`)."""
 
     kind: str
     line: int
     options: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+
+    def text(self, name: str, default: str) -> str:
+        self.asked.add(name)
+        return self.options.get(name, default)
+
+    def only(self, **defaults: float) -> None:
+        """CompileError where an option has another value than the one that says nothing."""
+        for name, value in defaults.items():
+            if self.number(name, value) != value:
+                raise CompileError(
+                    f"[{self.kind}] in line {self.line}: {name}={self.options[name]} is not supported"
+                )
+
+    def unread(self, idle: Collection[str]) -> list[str]:
+        """The options that nothing asked for, but for those that change nothing."""
+        return [name for name in self.options if name not in self.asked and name not in idle]
 
     def number(self, name: str, default: float | None = None) -> float:
         """CompileError where it is no number, or absent and without a default."""
+        self.asked.add(name)
         text = self.options.get(name)
         if text is None:
             if default is None:
@@ -43,7 +62,7 @@ class Section:
         return int(value)
 
     def numbers(self, name: str) -> list[float]:
-        text = self.options.get(name, "")
+        text = self.text(name, "")
         try:
             return [float(part) for part in re.split(r"[,\s]+", text.strip()) if part]
         except ValueError:
