@@ -341,8 +341,8 @@ class Network:
         plain = len(others) == 1 and s.text("weights_type", "none") == "none"
         if not others or (apart and not plain) or any(not _in_step(o.size, self.last.size) for o in apart):
             raise CompileError(
-                f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}, which is "
-                "not supported"
+                f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}: "
+                "it is not supported"
             )
         kinds = {"none": 0, "per_feature": 1, "per_layer": 1, "per_channel": self.last.size[0]}
         kind, norm = s.text("weights_type", "none"), s.text("weights_normalization", "none")

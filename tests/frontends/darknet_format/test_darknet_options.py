@@ -192,7 +192,8 @@ SINGLE = [
     "[maxpool]\nmaxpool_depth=1\nout_channels=2\n", "[local_avgpool]\nsize=3\nstride=2\nstride_x=1\n",
     "[local_avg]\nsize=2\nstride=2\npadding=0\n", "[upsample]\nstride=2\nscale=1.5\n",
     "[upsample]\nstride=-2\n", "[upsample]\nstride=-2\nscale=0.25\n", "[reorg]\nstride=2\n",
-    "[reorg]\nstride=2\nreverse=1\n", "[reorg3d]\nstride=2\n", "[crop]\ncrop_height=3\ncrop_width=5\nflip=1\n",
+    "[reorg]\nstride=2\nreverse=1\n", "[reorg3d]\nstride=2\n",
+    "[crop]\ncrop_height=3\ncrop_width=5\nflip=1\n",
     "[crop]\ncrop_height=6\ncrop_width=4\nnoadjust=1\nangle=7\n",
     "[deconvolutional]\nfilters=3\nsize=3\nstride=2\npad=1\nactivation=silu\n",
     "[deconv]\nfilters=2\nsize=4\nstride=2\npadding=1\nactivation=linear\n",
@@ -277,15 +278,11 @@ def test_shortcuts_of_other_sizes(filters: int, wide: bool, tmp_path: Path) -> N
 def test_learned_numbers_of_channels(tmp_path: Path) -> None:
     """YOLOR's: [implicit_add] and [implicit_mul], which [shift_channels] and [control_channels] take."""
     text = "[implicit_add]\nfilters=4\n[implicit_mul]\nfilters=4\nmean=1.0\nstd=0.02\n[implicit]\nfilters=4\n"
-    text += "[route]\nlayers=-1\n[upsample]\nstride=1\n"  # [1, 1], to which an image isn't added
     numbers = Numbers(6)
     values = [numbers.take(4, 1, 1) for _ in range(3)]
     x = np.random.default_rng(7).standard_normal((2, *SIZE)).astype(np.float32)
     (got,) = results(tmp_path, text, numbers, x)
     near(got, np.broadcast_to(values[2], (2, 4, 1, 1)))
-    text = (
-        "[implicit_add]\nfilters=6\n[implicit_mul]\nfilters=6\n[local]\nfilters=1\nsize=1\nstride=1\npad=0\n"
-    )
     image = CONV + "stride=1\nactivation=linear\n"
     numbers = Numbers(8)
     y = convolutional(options(image), x.astype(np.float64), numbers)
@@ -305,7 +302,7 @@ def test_gaussian_boxes(point: str, tmp_path: Path) -> None:
     x = np.random.default_rng(10).standard_normal((2, *SIZE)).astype(np.float32) * 0.5
     y = convolutional(options(plain), x.astype(np.float64), numbers)
     (got,) = results(tmp_path, text, numbers, x)
-    n, _, h, w = y.shape
+    h, w = y.shape[2:]
     boxes = []
     for j in range(h):
         for i in range(w):
@@ -382,7 +379,8 @@ def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -
     """A network with all of them is the one without."""
     plain = {
         "net": "", "convolutional": CONV + "stride=1\n", "maxpool": "[maxpool]\nsize=2\nstride=2\n",
-        "crop": "[crop]\ncrop_height=2\ncrop_width=2\n", "route": "[upsample]\nstride=1\n[route]\nlayers=-1\n",
+        "crop": "[crop]\ncrop_height=2\ncrop_width=2\n",
+        "route": "[upsample]\nstride=1\n[route]\nlayers=-1\n",
         "softmax": "[softmax]\ngroups=1\n", **{k: f"[{k}]\nfilters=3\n" for k in IDLE if "implicit" in k},
     }  # fmt: skip
     if kind not in plain:
