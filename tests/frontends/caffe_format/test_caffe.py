@@ -118,6 +118,13 @@ FORMULAS: dict[str, tuple[str, Any]] = {
     "threshold": ("Threshold threshold_param { threshold: 0.5 }", lambda x: x > 0.5),
     "log": ("Log log_param { base: 2 shift: 9 }", lambda x: np.log2(x + 9)),
     "tile": ("Tile tile_param { axis: 1 tiles: 2 }", lambda x: np.concatenate([x, x], 1)),
+    "clip": ("Clip clip_param { min: -0.3 max: 1.5 }", lambda x: np.clip(x, -0.3, 1.5)),
+    "swish": ("Swish swish_param { beta: 1.7 }", lambda x: x / (1 + np.exp(-1.7 * x))),
+    "swish plain": ("Swish", lambda x: x / (1 + np.exp(-x))),
+    "crelu": ("CReLU", lambda x: np.concatenate([np.maximum(x, 0), np.maximum(-x, 0)], 1)),
+    "crelu leaky": (
+        "CReLU crelu_param { negative_slope: 0.1 axis: 2 }",
+        lambda x: np.concatenate([np.where(x > 0, x, 0.1 * x), np.where(x < 0, -x, -0.1 * x)], 2)),
 }  # fmt: skip
 """What OpenCV doesn't have, or has otherwise."""
 
@@ -130,6 +137,58 @@ def test_against_numpy(name: str, tmp_path: Path) -> None:
     wanted = formula(x.astype(np.float64))
     assert got.shape == wanted.shape
     near(got, wanted)
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_normalization_of_segnet_and_pspnet(statistics: bool, tmp_path: Path) -> None:
+    blobs: Blobs = {"l": [(1, 6, 1, 1)] * (4 if statistics else 2)}
+    text = "bn_param { frozen: true eps: 0.01 }" if statistics else "bn_param { bn_mode: INFERENCE }"
+    path, x = write(tmp_path, DATA + layer("BN", text), blobs), image()
+    rng = np.random.default_rng(0)
+    factor, offset, *rest = (rng.uniform(0.05, 0.4, (1, 6, 1, 1)).astype("<f4") for _ in blobs["l"])
+    mean, variance = rest or (0, 0.99)
+    near(interpreted(path, x), (x - mean) / np.sqrt(variance + 0.01) * factor + offset)
+    with pytest.raises(jangin.CompileError, match="bn_mode: LEARN takes the statistics of the batch"):
+        interpreted(write(tmp_path, DATA + layer("BN"), {"l": blobs["l"][:2]}), x)
+
+
+@pytest.mark.parametrize("size", ["", "unpool_size: 12"])
+def test_unpooling(size: str, tmp_path: Path) -> None:
+    """The maxima, where they stood."""
+    text = layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 }", "data", "p mask", "pool")
+    text += layer("Unpooling", f"unpooling_param {{ unpool: MAX kernel_size: 3 stride: 2 {size} }}", "p mask")
+    shape = (2, 6, 11, 11)
+    data = 'name: "tiny"\ninput: "data"\ninput_shape { dim: 2 dim: 6 dim: 11 dim: 11 }\n'
+    x = image(0, shape)
+    got = interpreted(write(tmp_path, data + text, {}), x)
+    view = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].reshape(2, 6, 5, 5, 9)
+    at = view.argmax(-1)
+    rows, columns = 2 * np.arange(5)[:, None] + at // 3, 2 * np.arange(5) + at % 3
+    wide = 12 if size else 11
+    wanted = np.zeros((2, 6, wide * wide), np.float32)
+    place = (rows * 11 + columns).reshape(2, 6, 25)
+    np.put_along_axis(wanted, place, view.max(-1).reshape(2, 6, 25), 2)
+    np.testing.assert_array_equal(got, wanted.reshape(2, 6, wide, wide))
+
+
+def test_products_of_bottoms(tmp_path: Path) -> None:
+    x = image()
+    text = layer("TanH", top="t", name="t") + layer("MatMul", "matmul_param { transpose_b: true }", "data t")
+    near(interpreted(write(tmp_path, DATA + text, {}), x), x @ np.tanh(x).swapaxes(2, 3))
+    sizes = "matmul_param { dim_1: 54 dim_2: 11 dim_3: 54 }"
+    text = layer("TanH", top="t", name="t") + layer("MatMul", sizes, "data t")
+    near(
+        interpreted(write(tmp_path, DATA + text, {}), x), x.reshape(2, 54, 11) @ np.tanh(x).reshape(2, 11, 54)
+    )
+
+
+@pytest.mark.parametrize("name", sorted({t.split(" ")[0] for t, _ in FORMULAS.values()}))
+def test_no_parameter_is_passed_over(name: str, tmp_path: Path) -> None:
+    """One that no layer has is refused by its name."""
+    text = next(t for t, _ in FORMULAS.values() if t.split(" ")[0] == name)
+    odd = layer(*f"{text} odd_param {{ odd: 3 }}".split(" ", 1))
+    with pytest.raises(jangin.CompileError, match=r"its parameters odd_param\.odd are not supported"):
+        interpreted(write(tmp_path, DATA + odd, {}), image())
 
 
 def write(folder: Path, text: str, blobs: Blobs, kind: str = "layer") -> Path:

@@ -14,7 +14,7 @@ from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Expr, call, cast, const, maximum, select
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
-from jangin.ops.axes import per_channel, product
+from jangin.ops.axes import axis_of, per_channel, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
 from jangin.ops.normalize import moments
@@ -30,7 +30,7 @@ def _function(body: Callable[[Expr], Expr]) -> Lowering:
 FUNCTIONS = Table({
     "AbsVal": _function(lambda v: call("abs", v)), "BNLL": _function(activation.softplus),
     "Mish": _function(activation.mish), "ReLU6": _function(lambda v: activation.clip(v, 0.0, 6.0)),
-    "Sigmoid": _function(activation.sigmoid), "Swish": _function(activation.swish),
+    "Sigmoid": _function(activation.sigmoid),
     "TanH": _function(activation.tanh),
 })  # fmt: skip
 
@@ -47,6 +47,56 @@ def same(layer: Layer) -> list[Tensor]:
 def relu(layer: Layer) -> Tensor:
     slope = layer.number("relu_param.negative_slope")
     return layer.b.map(lambda v: activation.leaky_relu(v, slope) if slope else activation.relu(v), layer.x())
+
+
+@lowers("CReLU")
+def crelu(layer: Layer) -> Tensor:
+    """What is above 0, and behind it what is below (Shang et al. 2016)."""
+    b, x, p = layer.b, layer.x(), "crelu_param."
+    slope, axis = (
+        layer.number(p + "negative_slope"),
+        layer.whole(p + "axis", layer.whole(p + "concat_axis", 1)),
+    )
+    parts = [b.map(lambda v, s=s: activation.leaky_relu(v * s, slope), x) for s in (1.0, -1.0)]
+    return b.concat(parts, axis_of(axis, x.rank))
+
+
+@lowers("Clip")
+def clip(layer: Layer) -> Tensor:
+    ends = [layer.all(f"clip_param.{n}") for n in ("min", "max")]
+    if not all(ends):
+        raise CompileError("clip_param must have min and max")
+    low, high = (layer.number(f"clip_param.{n}") for n in ("min", "max"))
+    return layer.b.map(lambda v: activation.clip(v, low, high), layer.x())
+
+
+@lowers("Swish")
+def swish(layer: Layer) -> Tensor:
+    beta = layer.number("swish_param.beta", 1)
+    return layer.b.map(lambda v: activation.swish(v, beta), layer.x())
+
+
+@lowers("BN")
+def bn(layer: Layer) -> Tensor:
+    """SegNet's, of factors and offsets, into which its statistics went; or PSPNet's, with statistics behind
+    them."""
+    b, x, p = layer.b, layer.x(), "bn_param."
+    mode, epsilon = (
+        layer.choice(p + "bn_mode", ("LEARN", "INFERENCE"), "LEARN"),
+        layer.number(p + "eps", 1e-5),
+    )
+    layer.number(p + "var_eps"), layer.number(p + "momentum"), layer.flag(p + "frozen", False)
+    factor, offset, *statistics = (
+        layer.constant(n, "factors").astype(np.float64).reshape(-1) for n in range(max(len(layer.blobs), 2))
+    )
+    if len(statistics) >= 2:
+        mean, variance = statistics[:2]
+        factor = factor / np.sqrt(variance + epsilon)
+        offset = offset - mean * factor
+    elif mode == "LEARN":
+        raise CompileError("bn_mode: LEARN takes the statistics of the batch at hand: INFERENCE is supported")
+    pair = [per_channel(b, b.const(a.astype(np.float32)), x.rank) for a in (factor, offset)]
+    return b.map(lambda v, f, o: v * f + o, x, *pair)
 
 
 @lowers("ELU")

@@ -142,13 +142,48 @@ def upsample(layer: Layer) -> Tensor:
         return resize(b, x, scaled_lines(b, x, [2, 3], scales), Style("nearest", asymmetric, "floor"))
     sizes = [(layer.wholes(p + n) or [0])[-1] for n in ("upsample_h", "upsample_w")]
     layer.flag(p + "pad_out_h", False), layer.flag(p + "pad_out_w", False)
-    n, c, h, w = x.shape
-    area = [const(s) if s else d * k for s, d, k in zip(sizes, (h, w), scales, strict=True)]
+    area = [const(s) if s else d * k for s, d, k in zip(sizes, x.shape[2:], scales, strict=True)]
+    return _put_back(layer, area)
+
+
+def _put_back(layer: Layer, area: Sequence[Expr]) -> Tensor:
+    """The first bottom's elements where the second says that they stood in their channels, of such sizes."""
+    b, x = layer.b, layer.x()
+    n, c = x.shape[:2]
 
     def place(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         return (index[0] * c + index[1]) * area[0] * area[1] + cast(I64, bufs[0][index])
 
     return unpool(b, x, b.compute(I64, x.shape, [layer.x(1)], place), (n, c, *area))
+
+
+@lowers("Unpooling")
+def unpooling(layer: Layer) -> Tensor:
+    """DeconvNet's, by the places that its pooling gives as a second top."""
+    x, p = layer.x(), "unpooling_param."
+    kind = layer.choice(p + "unpool", ("MAX", "AVE", "TILE"), "MAX")
+    if kind != "MAX":
+        raise CompileError(f"unpool: {kind} is not supported, MAX is")
+    kernel = layer.pair(p, "kernel_size", "kernel_h", "kernel_w", None)
+    strides, pads = (layer.pair(p, n, f"{n}_h", f"{n}_w", d) for n, d in (("stride", 1), ("pad", 0)))
+    sizes = layer.pair(p, "unpool_size", "unpool_h", "unpool_w", 0)
+    area = [
+        const(n) if n else (d - 1) * s + k - 2 * q
+        for n, d, s, k, q in zip(sizes, x.shape[2:], strides, kernel, pads, strict=True)
+    ]
+    return _put_back(layer, area)
+
+
+@lowers("MatMul")
+def matmul(layer: Layer) -> Tensor:
+    """Of two bottoms' last axes, or of their elements as matrices of sizes that are given."""
+    b, x, y, p = layer.b, layer.x(), layer.x(1), "matmul_param."
+    dims = [layer.whole(p + f"dim_{n}") for n in (1, 2, 3)]
+    turned = [layer.flag(p + f"transpose_{n}", False) for n in "ab"]
+    if any(dims):
+        rows, depth, columns = dims
+        x, y = b.reshape(x, [x.shape[0], rows, depth]), b.reshape(y, [y.shape[0], depth, columns])
+    return b.matmul(x, y, transpose_a=turned[0], transpose_b=turned[1])
 
 
 @lowers("Interp")
