@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property, wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Door = TypeVar("Door", bound="Callable[..., Any]")
+Keyed = bool | Literal["for several"]
 
 LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -52,15 +53,15 @@ class Given(Common, total=False):
 
 class About(NamedTuple):
     """What is known of an option. `flag`: the command line's, "" where there is none. `keyed`: whether
-    compiled models differ by it, so that the cache's key has it."""
+    compiled models differ by it, so that the key of the cache has it, or only those for several devices."""
 
     default: Any
     help: str
     flag: str = ""
-    keyed: bool = False
+    keyed: Keyed = False
 
 
-def _option(default: T, help: str, flag: str = "", keyed: bool = False) -> T:
+def _option(default: T, help: str, flag: str = "", keyed: Keyed = False) -> T:
     """A field of `Options`: a type checker sees its default, the class body an `About`."""
     return cast(T, About(default, help, flag, keyed))
 
@@ -82,6 +83,7 @@ class Options:
         "How many threads will run the model, for which tuning measures; by default as many as the process "
         "may use.",
         "--threads",
+        keyed="for several",  # whose measured times decide where nodes run
     )
     shapes: Mapping[str, Any] = _option(
         _NONE,
@@ -147,7 +149,7 @@ class Options:
     )
     tune: str | float | None = _option(None, 'How long ("60s", "2m") to measure candidates before compiling.')
     sizes: Mapping[str, int] | None = _option(
-        None, "The sizes of symbols that stay open for which tuning measures."
+        None, "The sizes of symbols that stay open for which tuning measures.", keyed="for several"
     )
     isolated: bool | None = _option(
         None,
@@ -252,8 +254,9 @@ class Options:
 
     def key(self) -> str:
         """A text that differs exactly where a keyed field does."""
-        keyed = (f"{n}={_text(getattr(self, n))}" for n, a in ABOUT.items() if a.keyed and n != "asked")
-        return " ".join((repr(self.target), *keyed))
+        kinds = (True, "for several") if len(self.target.each) > 1 else (True,)
+        names = (n for n, about in ABOUT.items() if about.keyed in kinds and n != "asked")
+        return " ".join((repr(self.target), *(f"{n}={_text(getattr(self, n))}" for n in names)))
 
 
 ABOUT: Mapping[str, About] = {n: a for n, a in vars(Options).items() if isinstance(a, About)}
@@ -264,7 +267,7 @@ def _text(value: Any) -> str:
     """A text of a field's value that doesn't depend on its order or its kind of container."""
     if hasattr(value, "items"):
         return repr(sorted((name, str(v)) for name, v in value.items()))
-    return repr(value if isinstance(value, (bool, str)) else list(value))
+    return repr(list(value) if isinstance(value, (list, tuple)) else value)
 
 
 def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> None:
