@@ -289,7 +289,7 @@ def _sum(sign: int) -> Lowering:
     def lower(call: Call) -> Tensor:
         b = call.b
         if not call.is_integer:
-            return activated(call, b.map(lambda v, w: v + w if sign > 0 else v - w, call.x(), call.x(1)))
+            return activated(call, b.map(lambda v, w: v + w if sign > 0 else v - w, _number(call), call.x(1)))
         bytes_ = call.given[0].dtype in (I8, U8)
         left, wide, given = (20, I32, operands) if bytes_ else (15, I64, constants)
         twice = 2 * max(call.given[0].scale, call.given[1].scale)
@@ -346,7 +346,7 @@ def _sum_in_floats(
 def squared_difference(call: Call) -> Tensor:
     """Of integers at a common scale, of twice the larger one, and with 7 bits behind the point."""
     if not call.is_integer:
-        return call.b.map(lambda v, w: (v - w) * (v - w), call.x(), call.x(1))
+        return call.b.map(lambda v, w: (v - w) * (v - w), _number(call), call.x(1))
     twice, left = 2 * max(q.scale for q in call.given[:2]), 7
     parts = [constants(fixed.Multiplier.of(q.scale / twice)) for q in call.given[:2]]
     whole = fixed.Multiplier.of(twice * twice / ((1 << 2 * left) * call.out.scale))
@@ -486,11 +486,12 @@ def add_n(call: Call) -> Tensor:
 
 
 def _comparison(body: Callable[[Expr, Expr], Expr]) -> Lowering:
-    """Integers that are quantized differently are compared as what they stand for, at a common scale."""
+    """Numbers of 8 bits that are quantized differently are compared as what they stand for, at one scale;
+    those of 16 as they stand, as in LiteRT."""
 
     def lower(call: Call) -> Tensor:
         x, y = call.given[:2]
-        if not x.integer or (x.scale, x.zero) == (y.scale, y.zero):
+        if not x.integer or x.dtype is I16 or (x.scale, x.zero) == (y.scale, y.zero):
             return call.b.map(body, call.x(), call.x(1))
         left = 8
         parts = [fixed.Multiplier.of(q.scale) for q in (x, y)]

@@ -11,6 +11,7 @@ from jangin.frontends.tflite.operators.common import Call
 from jangin.ir.core import Reshape
 from jangin.ir.dtype import BOOL, F32, I32, I64, U8
 from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, land, maximum, minimum, select
+from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops import move
 from jangin.ops import select as chosen
@@ -127,6 +128,8 @@ def broadcast_args(call: Call) -> Tensor:
 def right_shift(call: Call) -> Tensor:
     """By at least 0 and less than the type's bits: other distances count as the nearest of these."""
     x, by = call.x(), call.x(1)
+    if not x.dtype.is_int:
+        raise CompileError(f"of {x.dtype} it is not defined")
     most = const(x.dtype.bits - 1, x.dtype)
     return call.b.map(lambda v, n: binary("shr", v, minimum(maximum(n, const(0, n.dtype)), most)), x, by)
 
