@@ -81,7 +81,9 @@ def _shape(tensor: Tensor) -> str:
 def example(model: Model) -> str:
     """A program that runs the model on files of raw numbers, or on zeros."""
     p = model.prefix
-    text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "").replace("<P>", p)
+    text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
+    stop = "  <P>_stop_threads();\n" if model.has_threads else ""
+    text = text.replace("<ENDED>", stop + ("  free(weights);\n" if model.beside else "")).replace("<P>", p)
     text = text.replace("<THREADS>", f"{p}_start_threads(threads)" if model.has_threads else "0")
     text = text.replace("<U>", p.upper())
     return text.replace("<SIZES>", "".join(f" {identifier(s)}" for s in model.symbols))
@@ -160,8 +162,11 @@ int main(int argc, char **argv) {
     for (int32_t axis = 0; axis < rank; ++axis) printf(axis ? ", %lld" : "%lld", (long long)shape[axis]);
     printf("]\n");
     if (file && (fwrite(out[n], 1, size, file) != size || fclose(file))) return 1;
+    free(out[n]);
   }
-  return 0;
+  for (int32_t n = 0; n < inputs; ++n) free((void *)in[n]);
+  free(arena);
+<ENDED>  return 0;
 }
 """
 

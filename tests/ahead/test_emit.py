@@ -271,6 +271,48 @@ def test_the_example_runs(kind: str, tmp_path: Path) -> None:
     assert wrong.returncode == 1 and "gone.raw" in wrong.stderr
 
 
+COUNTED = r"""
+#include <stdio.h>
+#include <stdlib.h>
+static long held;
+static void told(void) { printf("held: %ld\n", held); }
+static void *counted(void *made) {
+  if (!held++) atexit(told);
+  return made;
+}
+void *counted_malloc(size_t n) { return counted(malloc(n)); }
+void *counted_calloc(size_t n, size_t each) { return counted(calloc(n, each)); }
+void *counted_aligned(size_t to, size_t n) { return counted(aligned_alloc(to, n)); }
+void counted_free(void *made) {
+  if (made) --held;
+  free(made);
+}
+"""
+
+
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_the_example_frees_what_it_allocates(weights: str, tmp_path: Path) -> None:
+    """Each of its allocations is counted, and each that it gives back."""
+    made = emit(small_network(), "c", name="net", weights=weights)
+    made.save(tmp_path)
+    (tmp_path / "counted.c").write_text(COUNTED)
+    flags = (*STRICT, *compiler_flags(made.model.target), "-c")
+    names = {"malloc": "malloc", "calloc": "calloc", "aligned_alloc": "aligned", "free": "free"}
+    renamed = [f"-D{name}=counted_{other}" for name, other in names.items()]
+    others = sorted(f for f in made.files if f.endswith(".c") and f != "main.c")
+    objects = [f"{f[:-2]}.o" for f in (*others, "main.c", "counted.c")]
+    for command in (
+        [*flags, *renamed, "main.c"], [*flags, *others, "counted.c"],
+        [*objects, "-o", "example", "-lm", "-lpthread"],
+    ):  # fmt: skip
+        done = subprocess.run([COMPILERS[0], *command], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    ends = ["-"] * (len(made.model.inputs) + len(made.model.outputs))
+    run = [tmp_path / "example", *["2"] * len(made.model.symbols), *ends]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, env={"THREADS": "2"})
+    assert done.returncode == 0 and "held: 0" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_out_of_range(kind: str, tmp_path: Path) -> None:
     """A run says which node met one."""

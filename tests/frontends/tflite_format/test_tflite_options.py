@@ -3,6 +3,7 @@ of those that are made by tables; what is refused by its name."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 from collections.abc import Iterator
@@ -63,6 +64,7 @@ def litert(asked: list[Asked]) -> Iterator[list[Any] | None]:
         end, start = os.pipe()
         child = os.fork()
         if not child:
+            faulthandler.disable()
             with os.fdopen(start, "wb") as file:
                 for case, feeds in asked:
                     pickle.dump(_litert(case, feeds), file)
