@@ -73,6 +73,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "onnxruntime":
+        return importlib.import_module("jangin.onnxruntime")
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -81,6 +81,11 @@ class Session:
         return self
 
     @property
+    def _model_path(self) -> str | None:
+        """The path of the model, which programs read by this name, where it has one."""
+        return os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else None
+
+    @property
     def executable(self) -> Runnable:
         return self._executable
 

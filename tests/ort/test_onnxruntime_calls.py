@@ -388,6 +388,13 @@ def small(op: str, kind: int, *names: str, dims: Any = (2,), outputs: Any = (), 
 
 
 @both
+def test_where_a_session_is_from(ort: ModuleType, model: Path) -> None:
+    """By the private name that other packages read."""
+    assert ort.InferenceSession(str(model))._model_path == str(model)
+    assert ort.InferenceSession(small("Neg", TensorProto.FLOAT, "x"))._model_path is None
+
+
+@both
 def test_text(ort: ModuleType) -> None:
     s = ort.InferenceSession(small("Identity", TensorProto.STRING, "x"))
     assert s.get_inputs()[0].type == "tensor(string)"
