@@ -56,7 +56,12 @@ def is_never_compiled(node: Node) -> bool:
         _check_types(node)
     except CompileError:
         return True
-    return ATEN.lowering(ir.Node("", (), (), ir.ImportedAttributes(str(node.target)))) is None
+    return ATEN.lowering(_bare(node)) is None
+
+
+def _bare(node: Node) -> ir.Node:
+    """A call as the dialect knows it."""
+    return ir.Node(node.name, (), (), ir.ImportedAttributes(str(node.target)))
 
 
 def _check_types(node: Node) -> None:
@@ -88,7 +93,9 @@ def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], en
     alone = GraphModule(module, graph)
     part_views(alone)
     if not next(iter(reversed(alone.graph.nodes))).args[0]:
-        return  # a view, which PyTorch makes
+        if ATEN.lowering(_bare(node)) is None:
+            raise CompileError(ATEN.remedy(_bare(node)))
+        return  # a view of an input, which PyTorch makes; inside a part it is lowered
     constants = {n: t for n, t in held.items() if any(p.name == n for p in alone.graph.nodes)}
     traced = traced_graph(alone.graph, constants, Sizes({}, {}, env))
     lower(Imported(traced.model.bound({}), ATEN, {}))

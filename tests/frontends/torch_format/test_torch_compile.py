@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
@@ -83,8 +84,12 @@ def noisy(x: Any) -> Any:
     return torch.rand_like(x).ge(2).float() * 5 + x.tanh() * 2
 
 
+def windows(x: Any) -> Any:
+    return (x * 2).unfold(0, 3, 1).clone().exp() + 1, x.exp() * 2
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", [spectrum, powers, gaps, noisy])
+@pytest.mark.parametrize("function", [spectrum, powers, gaps, noisy, windows])
 def test_an_operator_that_cant_be_compiled_parts_its_graph(
     function: Any, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,3 +275,45 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
     assert {first.data_ptr(), second.data_ptr(), x.data_ptr()} == {*found}
     assert first.data_ptr() != second.data_ptr() != x.data_ptr()
     near(second, x.t() * 2)
+
+
+def sampled(count: int) -> list[Any]:
+    """PyTorch's own samples of operators, of another choice in each run (see --seed)."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    unset = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+    infos = [i for i in op_db if torch.float32 in i.supported_dtypes("cpu") and i.name not in unset]
+    return random.sample(infos, count)
+
+
+def check_operator(info: Any) -> None:
+    """The first of its samples that PyTorch itself computes."""
+    for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
+        given = (sample.input, *sample.args)
+
+        def function(*x: Any, named: Any = sample.kwargs) -> Any:
+            return info.op(*x, **named)
+
+        torch._dynamo.reset()
+        with torch.no_grad():
+            try:
+                torch.manual_seed(0)
+                wanted = torch.compile(function, backend="aot_eager")(*given)
+            except Exception:  # an operator that TorchDynamo can't take, or that raises for these
+                continue
+            torch._dynamo.reset()
+            torch.manual_seed(0)
+            got = torch.compile(function, backend=backend)(*given)
+        for a, b in zip(leaves(got), leaves(wanted), strict=True):
+            if isinstance(b, torch.Tensor):
+                torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True, msg=info.name)
+        return
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore")
+def test_what_pytorch_runs_never_fails(count: int) -> None:
+    """Operators that Jangin knows and those that it doesn't. The tolerance is for functions whose samples are
+    close to where they change fast (logarithms of gamma, inverses)."""
+    for info in sampled(count):
+        check_operator(info)
