@@ -73,6 +73,7 @@ class Session:
     _options: SessionOptions
     _outputs: list[str]
     _profile: Profile | None = None
+    _has_text: bool = False
     _began: int = 0
     _provider_options: dict[str, dict[str, str]]
 
@@ -104,19 +105,31 @@ class Session:
         if options is not None:
             say_idle(idle(options), stacklevel=4)
             _check_ended(options)
-        given = {n: _given(v) for n, v in feeds.items()}
+        if self._has_text:
+            feeds = {n: _given(v) for n, v in feeds.items()}
         try:
-            made = self._executable.run(given) if self._profile is None else self._profiled(given)
+            made = self._executable.run(feeds) if self._profile is None else self._profiled(feeds)
         except (ValueError, TypeError, IndexError) as error:
-            if (freed := self._freed(given)) is not None:
-                return freed.run(given)
-            if missing := [i.name for i in self._executable.inputs if i.name not in given]:
-                what = f"Required inputs ({missing}) are missing from input feed ({[*given]})"
-                raise ValueError(f"{what}: {error}") from None
-            raise InvalidArgument.said(error) from error
+            made = self._otherwise(feeds, error)
         if options is not None:
             _check_ended(options)
         return made
+
+    def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
+        """A run that failed, made again with what OrtValues hold, or by the model that takes these inputs.
+        Raises what ONNX Runtime raises where nothing helps."""
+        given = {n: _given(v) for n, v in feeds.items()}
+        executable = self._freed(given)
+        if executable is not None or any(given[n] is not feeds[n] for n in given):
+            try:
+                made: dict[str, Any] = (executable or self._executable).run(given)
+                return made
+            except (ValueError, TypeError, IndexError) as again:
+                error = again
+        if missing := [i.name for i in self._executable.inputs if i.name not in given]:
+            what = f"Required inputs ({missing}) are missing from input feed ({[*given]})"
+            raise ValueError(f"{what}: {error}") from None
+        raise InvalidArgument.said(error) from error
 
     def _freed(self, feeds: Feeds) -> Runnable | None:
         """The model with those of its initializers as inputs that are fed and may be; None where none is. It
@@ -315,6 +328,7 @@ class InferenceSession(Session):
         start = time.monotonic_ns()
         self._executable = opened(path_or_bytes, options)
         self._outputs = [o.name for o in self._executable.outputs]
+        self._has_text = any("string" in i.type for i in self._executable.inputs)
         if options.enable_profiling:
             self._began = start
             self._profile = Profile(options.profile_file_prefix, start)
