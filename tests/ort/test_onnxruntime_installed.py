@@ -50,6 +50,8 @@ def test_a_script_runs_with_it(tmp_path: Path) -> None:
     done = run(MODULE, str(script), "a", "-b")
     assert done.stdout == f"{SAID}\narguments ['a', '-b'] __main__\n", done.stderr
     assert run(MODULE).returncode == 2
+    done = run(f"import os; os.chdir({str(tmp_path)!r}); {MODULE}", "-m", "program", "c")
+    assert done.stdout == f"{SAID}\narguments ['c'] __main__\n", done.stderr
 
 
 def test_install(tmp_path: Path) -> None:

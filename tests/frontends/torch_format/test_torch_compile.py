@@ -114,6 +114,39 @@ def test_an_operator_that_cant_be_compiled_parts_its_graph(
     torch._dynamo.reset()
 
 
+def written(x: Any) -> Any:
+    x.add_(torch.fft.fft(x * 2).abs())
+    return x * 3 + 1
+
+
+def shared(x: Any) -> Any:
+    y = x * 2 + 1
+    return x.view(8, 4), torch.fft.fft(y).abs().t(), x[1:], y.t(), None, x.shape[0]
+
+
+def looked_up(x: Any) -> Any:
+    return torch.fft.fft(x[x.argsort(0)[:, 0]]) + 1, (x.exp() + 1) * 2
+
+
+@pytest.mark.filterwarnings("ignore:jangin leaves")
+@pytest.mark.parametrize("function", [written, shared, looked_up])
+def test_results_of_a_graph_in_parts_lie_as_pytorchs(function: Any) -> None:
+    """What is written to an input, which results share its memory, and their strides."""
+    torch._dynamo.reset()
+    mine, theirs = (torch.arange(32.0).view(4, 8).sin() for _ in range(2))
+    with torch.no_grad():
+        got, wanted = torch.compile(function, backend=backend)(mine), function(theirs)
+    near(mine, theirs)
+    for a, b in zip(leaves(got), leaves(wanted), strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        assert a.stride() == b.stride()
+        places = [t.untyped_storage().data_ptr() for t in (a, mine, b, theirs)]
+        assert (places[0] == places[1]) == (places[2] == places[3])
+
+
 def test_sizes_of_a_graph_in_parts_stay_free() -> None:
     """One compilation of each part serves all sizes."""
     torch._dynamo.reset()
