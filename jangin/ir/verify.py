@@ -97,6 +97,8 @@ class Scope:
                 self.fail(f"unknown function {n.fn} of {len(n.args)} argument(s)")
             if any(a.dtype != n.args[0].dtype for a in n.args):
                 self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")
+            if n.product is not None and n.args[0].dtype is not n.product.word:
+                self.fail(f"{n.fn} multiplies words of {n.product.word}, not of {n.args[0].dtype}: {n}")
 
     def access(self, buffer: Buffer, index: Sequence[Expr]) -> None:
         known = self.buffers.get(buffer.name)

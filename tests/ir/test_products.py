@@ -15,8 +15,10 @@ from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import parse_graph, print_graph
 from jangin.ir.interpret import run_func
+from jangin.ir.parse import parse_func
 from jangin.ir.products import DOT2BF, DOT4, DOT4S, DOT4U, DOT8, PRODUCTS, Product
 from jangin.ir.reader import ParseError
+from jangin.ir.verify import VerifyError, verify_func
 from jangin.ops.builder import Builder
 from jangin.targets import NAMED
 from jangin.targets.rows import Row
@@ -71,6 +73,15 @@ def test_the_text_names_the_product(name: str) -> None:
     assert text.count(f'dot = "{name}"') == 2 and parse_graph(text) == made
     with pytest.raises(ParseError, match="there is no product 'dot9'; there are dot1, dot2"):
         parse_graph(text.replace(f'"{name}"', '"dot9"'))
+
+
+def test_a_product_multiplies_its_own_words() -> None:
+    for name, product in PRODUCTS.items():
+        operands = f"x: {{0}}[4], y: {{0}}[4], out: out {product.total}[1]"
+        func = f"func k({operands}) {{{{ out[0] = {name}(x[0], y[0]) }}}}"
+        verify_func(parse_func(func.format(product.word)))
+        with pytest.raises(VerifyError, match=f"{name} multiplies words of {product.word}, not of u16"):
+            verify_func(parse_func(func.format("u16")))
 
 
 def rows() -> list[Any]:
