@@ -281,7 +281,8 @@ def fuse_terms(tiler: Tiler, k: list[str]) -> None:
 def _load_panel(tiler: Tiler, terms: Sequence[str], across: Sequence[str]) -> None:
     """Load the panel's vectors of several terms at once, if an instruction does."""
     if terms and tiler.target.several_loads:
-        load_terms(tiler.s, tiler.target, terms, tiler.panel, across, tiler.params["nv"], "vectors")
+        panel, nv = tiler.panel.name(tiler.role.right), tiler.params["nv"]
+        load_terms(tiler.s, tiler.target, terms, panel, across, nv, "vectors")
 
 
 def _lanes_of_pairs(tiler: Tiler, tile: Sequence[str], copies: Sequence[str]) -> list[str]:

@@ -27,12 +27,11 @@ from jangin.ir.graph import static_shape
 from jangin.ir.simplify import linear, simplify
 from jangin.ir.traversal import row_major
 from jangin.schedule.primitives import find, loop_names
-from jangin.templates.common import fuse_all, stride
-from jangin.templates.cost import SHARE
+from jangin.templates.common import fuse_all
 from jangin.templates.micro import Micro
+from jangin.templates.panel import panel_of
 from jangin.templates.register_tile import (
     begin_with_bias,
-    unroll_sum,
     written_wide,
 )
 from jangin.templates.roles import Roles, pack_right
@@ -46,8 +45,6 @@ AHEAD = 8192
 """Bytes before it is read that a weight is asked for, where all are read once: two pages."""
 COLUMNS = "columns"
 """The loop over columns of several axes."""
-WIDENED = 4
-"""Terms of a panel that are widened in one turn of a loop, where its instructions count."""
 DEEP_SUM = 512
 """Terms from which a sum is made in parts where its loops allow."""
 DEEP_PART = 64
@@ -67,14 +64,13 @@ class Tiler:
         self.l2, self.hints = workload.target.l2, workload.target.hints
         self.s = rec
         self.packed = packed
-        self.copied = not packed and not params.get("in_place")
         self.symbols = dict(self.s.func.symbols)
         self.extents = {a.var.name: a.extent for a in self.stage.axes}
         columns = math.prod((self.extents[c] for c in role.columns), start=const(1))
         self.columns = simplify(columns // role.groups, self.symbols)
         self.width = params["nv"] * self.lanes
         self.acc = f"{self.stage.out.name}.acc"
-        self.panel = "panel" if params.get("widened") or self.copied else role.right.buffer.name
+        self.panel = panel_of(params, packed)
 
     def run(self) -> list[str]:
         """Schedules the loops; gives those that may become tasks."""
@@ -103,15 +99,11 @@ class Tiler:
 
     def in_vectors(self, tile: list[str], column: str, k: list[str]) -> None:
         """Schedules a tile of vectors: where its panel comes from, its terms, and what begins and ends it."""
-        do, role, across = self.s.do, self.role, (f"{column}oi", f"{column}i")
-        blocks, widened = self._block_loops(k), bool(self.params.get("widened"))
+        do, across = self.s.do, (f"{column}oi", f"{column}i")
+        blocks = self._block_loops(k)
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
-        if self.copied:
-            self._pack_panels(column, k, across)
-        elif widened:
-            block = blocks[-1] if blocks else f"{column}ooi"
-            self._widen_panels(block, [n for n in k if n not in blocks], across)
+        self.panel.make(self, column, k, across, blocks)
         self.micro.load(self, column, k)
         parts = self.micro.parts(self, [n for n in k if n not in blocks])
         self.micro.unrolled(self, k, across)
@@ -124,21 +116,7 @@ class Tiler:
             written_wide(self.s, self.rows, across, wide)
         if parts:
             do("partial_sums", parts)
-        if widened and not role.parts and not self.workload.target.issue:
-            # beside multiply-adds it takes hardly any time, but a few instructions more
-            do("copy_as_read", "panel", "moi")
-
-    def _widen_panels(self, at: str, k: Sequence[str], across: Sequence[str]) -> None:
-        """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms, in
-        each turn of loop `at`."""
-        self.s.do("pack", at, self.role.constants, [*k, *across], "panel")
-        if self.workload.target.issue and not self.role.parts:
-            unroll_sum(self.s, f"panel_{k[-1]}", WIDENED)
-            self.s.do("fuse", *(f"panel_{n}" for n in across), "panel_w")
-            self.s.do("vectorize", "panel_w")
-            return
-        self.s.do("unroll", f"panel_{k[-1] if self.role.parts else across[0]}")
-        self.s.do("vectorize", f"panel_{across[1]}")
+        self.panel.finish(self)
 
     def prefetch_once(self) -> None:
         """Hints for weights of which a single tile of rows reads each once, as they come from memory."""
@@ -242,34 +220,3 @@ class Tiler:
         flat = row_major(self.role.left.index, self.role.left.buffer.shape)
         a, b = linear(flat, Var(outer)), linear(flat, Var(inner))
         return a is not None and b is not None and simplify(a[0] - b[0] * size, self.symbols) == const(0)
-
-    def _pack_panels(self, column: str, k: Sequence[str], across: Sequence[str]) -> None:
-        """Copy the right operand by panels, by vectors along the columns where those lie contiguously. Of few
-        enough all panels of a task are copied at once, row after row, as short pieces of rows come from other
-        pages each. Where terms lie contiguously, vectors of them are turned in registers."""
-        do, right, (columns, lanes) = self.s.do, self.role.right, across
-        sizes = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
-        terms = math.prod(int(n.value) if isinstance(n, Const) else self.l2 for n in sizes)
-        held = terms * self.width * self.params["panels"] * right.buffer.dtype.bytes
-        along = right.index[-1] == Var(self.role.column)
-        if along and self.params["panels"] > 1 and held <= self.l2 // SHARE:
-            do("pack", f"{column}ooo", right.buffer.name, [f"{column}ooi", *k, columns, lanes], "panel")
-            do("reorder", [*(f"panel_{n}" for n in k), f"panel_{column}ooi"])
-        else:
-            do("pack", f"{column}ooi", right.buffer.name, [*k, columns, lanes], "panel")
-        short = isinstance(sizes[-1], Const) and int(sizes[-1].value) < self.lanes
-        if not along and not short and stride(right, Var(k[-1]), self.symbols) == 1:
-            self._turn(right.buffer.name, f"panel_{k[-1]}", f"panel_{columns}", f"panel_{lanes}")
-        elif along:
-            do("vectorize", f"panel_{lanes}")
-
-    def _turn(self, buffer: str, terms: str, columns: str, lanes: str) -> None:
-        """Copy by vectors of terms, as many as there are lanes, which change places."""
-        do, turned = self.s.do, f"turned_{lanes}"
-        do("split", terms, self.lanes, "cut")
-        do("reorder", [columns, f"{terms}i"])
-        do("pack", columns, buffer, [lanes, f"{terms}i"], "turned", "register")
-        do("unroll", turned)
-        do("vectorize", f"turned_{terms}i")
-        do("unroll", f"{terms}i")
-        do("vectorize", lanes)
