@@ -170,7 +170,11 @@ class _Winograd(Editor):
             return self.graph
         return dce(self.rewritten(self.graph))
 
-    def estimate(self, m: Match) -> Estimate:
+    def estimate(self, m: Match) -> Estimate | None:
+        """What it takes; None for pairs on a machine without vectors. It adds two pairs in six instructions,
+        and has no room for four times as many weights."""
+        if m.pairs and self.target.lanes(I32.bytes) == 1:
+            return None
         sizes = m.height, m.width, m.terms, m.outputs
         return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
 

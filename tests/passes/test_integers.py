@@ -27,6 +27,7 @@ from jangin.passes.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1, NEOVERSE_V1
+from jangin.targets.micro import CORTEX_M4
 from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
@@ -261,6 +262,14 @@ def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
     assert made and all(p.dot == DOT2 for p in made) == (net != "depthwise")
+
+
+def test_pairs_are_transformed_by_vectors_alone() -> None:
+    """Without them a transform's sums of pairs take six instructions each, and chips lack memory."""
+    graph, _ = built(NARROW["Winograd's"][0], 0)
+    for target, kind in ((V4, MatMul), (CORTEX_M4, Conv)):
+        made = products(optimize(graph, Options(target)))
+        assert [type(p) for p in made if p.dot == DOT2] == [kind]
 
 
 @pytest.mark.parametrize("net", NETS)
