@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from jangin.ahead.emit import emit
     from jangin.compiler.driver import build, compile
     from jangin.custom import hosted, operator
+    from jangin.frontends.caffe.format import CaffeFormat
+    from jangin.frontends.coreml.format import CoreMLFormat
+    from jangin.frontends.darknet.format import DarknetFormat
+    from jangin.frontends.gguf.format import GgufFormat
+    from jangin.frontends.nnef.format import NnefFormat
+    from jangin.frontends.onnx.format import OnnxFormat
+    from jangin.frontends.tflite.format import TfliteFormat
+    from jangin.frontends.torch.format import TorchFormat
     from jangin.ir.checks import IndexOutOfRange
     from jangin.ir.graph import CompileError
     from jangin.ir.limits import Limits
@@ -28,13 +36,20 @@ if TYPE_CHECKING:
     from jangin.runtime.load import load
     from jangin.runtime.program import ProgramExecutable
     from jangin.runtime.several import SeveralExecutable
+    from jangin.runtime.stateful import StatefulExecutable
     from jangin.runtime.variants import VariantsExecutable
 
 _HOMES = {
+    "CaffeFormat": "jangin.frontends.caffe.format",
     "CompileError": "jangin.ir.graph",
+    "CoreMLFormat": "jangin.frontends.coreml.format",
+    "DarknetFormat": "jangin.frontends.darknet.format",
     "Executable": "jangin.runtime.executable",
+    "GgufFormat": "jangin.frontends.gguf.format",
     "IndexOutOfRange": "jangin.ir.checks",
     "Limits": "jangin.ir.limits",
+    "NnefFormat": "jangin.frontends.nnef.format",
+    "OnnxFormat": "jangin.frontends.onnx.format",
     "InferenceSession": "jangin.onnxruntime",
     "SessionOptions": "jangin.onnxruntime",
     "build": "jangin.compiler.driver",
@@ -44,6 +59,9 @@ _HOMES = {
     "hosted": "jangin.custom",
     "ProgramExecutable": "jangin.runtime.program",
     "SeveralExecutable": "jangin.runtime.several",
+    "StatefulExecutable": "jangin.runtime.stateful",
+    "TfliteFormat": "jangin.frontends.tflite.format",
+    "TorchFormat": "jangin.frontends.torch.format",
     "VariantsExecutable": "jangin.runtime.variants",
     "load": "jangin.runtime.load",
     "operator": "jangin.custom",
@@ -51,14 +69,23 @@ _HOMES = {
 }
 
 __all__ = [
+    "CaffeFormat",
     "CompileError",
+    "CoreMLFormat",
+    "DarknetFormat",
     "Executable",
+    "GgufFormat",
     "IndexOutOfRange",
     "InferenceSession",
     "Limits",
+    "NnefFormat",
+    "OnnxFormat",
     "ProgramExecutable",
     "SessionOptions",
     "SeveralExecutable",
+    "StatefulExecutable",
+    "TfliteFormat",
+    "TorchFormat",
     "VariantsExecutable",
     "__version__",
     "build",
@@ -78,3 +105,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(n for n in globals() if n.startswith("__"))})

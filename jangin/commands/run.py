@@ -26,7 +26,7 @@ from jangin.compiler.account import Account
 from jangin.compiler.driver import build_by
 from jangin.files import write_whole, writing
 from jangin.ir.graph import Array
-from jangin.runtime.compiled import Compiled, plans, signature
+from jangin.runtime.compiled import Compiled, signature, targets, weight_bytes
 from jangin.runtime.encryption import save_encrypted
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.load import Runnable
@@ -201,15 +201,13 @@ def summary(made: Compiled) -> Table:
         return table
     if isinstance(made, VariantsArtifact):
         table.add_row("variants", "; ".join(map(listed, made.sizes)))
-        held = {id(a): a.nbytes for p in plans(made) for a in p.plan.constants.values()}
-        table.add_row("weights", f"{sum(held.values()) / 1e6:.2f} MB")
+        table.add_row("weights", f"{weight_bytes(made) / 1e6:.2f} MB")
         return table
     plan = made.plan
-    weights = sum(a.nbytes for a in plan.constants.values())
-    table.add_row("target", plan.target.split("/")[1])
+    table.add_row("target", *targets(made))
     table.add_row("made by", made.made_by or "a Jangin that didn't say so yet")
     table.add_row("kernels", f"{len({x.kernel for x in plan.launches})} in {len(plan.launches)} launches")
-    table.add_row("weights", f"{weights / 1e6:.2f} MB")
+    table.add_row("weights", f"{weight_bytes(made) / 1e6:.2f} MB")
     arena = "grows with the sizes of a run"
     if plan.is_static:
         arena = f"{Layout(Frame(plan), (), Evaluator({})).placement.arena / 1e6:.2f} MB"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from jangin.files import writing
-from jangin.ir.graph import CompileError
+from jangin.ir.errors import CompileError, MissingError, UnreadError
 from jangin.ir.records import dataclass
 from jangin.mapped import map_file
 
@@ -108,7 +108,8 @@ class Contents:
 
 
 def opened(model: ModelSource) -> Contents:
-    """The model, read by no format yet. CompileError where there is nothing to read."""
+    """The model, read by no format yet. CompileError where there is nothing to
+    read, which is FileNotFoundError too where there is no file."""
     if isinstance(model, Paired):
         return replace(opened(model.structure), weights=Path(model.weights))
     if isinstance(model, (mmap, Written)):
@@ -126,7 +127,8 @@ def opened(model: ModelSource) -> Contents:
         try:
             contents = Contents(map_file(path), path)
         except OSError as error:
-            raise CompileError(f"{path}: {error.strerror or error}") from None
+            kind = MissingError if isinstance(error, FileNotFoundError) else UnreadError
+            raise kind(error.errno, error.strerror or str(error), str(path)) from None
     if not contents.data:
         raise CompileError(f"{contents} is empty")
     return contents
@@ -215,7 +217,7 @@ class TwoFiles(Format):
             where = (
                 "there is no such file as" if contents.weights else "whose weights should lie beside it as"
             )
-            raise CompileError(f"{contents} is {self.structure}, {where} {path}; weights= names another file")
+            raise MissingError(f"{contents} is {self.structure}, {where} {path}; weights= names another file")
         return path
 
     def _weights(self, contents: Contents) -> Path:

@@ -23,5 +23,17 @@ class CompileError(Exception):
         return visible(super().__str__())
 
 
+class UnreadError(CompileError, OSError):
+    """The system can't open a model's file: the number of its error, what that means, and the path."""
+
+    def __init__(self, *said: object) -> None:
+        OSError.__init__(self, *said)
+        self.symbols = frozenset()
+
+
+class MissingError(UnreadError, FileNotFoundError):
+    """There is no file where a model, or its weights, should be."""
+
+
 class FormatError(CompileError):
     """What was given is no model of a format that is read here."""

@@ -37,6 +37,17 @@ def plans(made: Compiled) -> Iterator[Artifact]:
         yield from program.parts
 
 
+def targets(made: Compiled) -> list[str]:
+    """The names of the targets that a model's code is for."""
+    return list(dict.fromkeys(part.plan.target.split("/")[1] for part in plans(made)))
+
+
+def weight_bytes(made: Compiled) -> int:
+    """Of all constants, each once where parts share it."""
+    held = {id(a): a.nbytes for part in plans(made) for a in part.plan.constants.values()}
+    return sum(held.values())
+
+
 def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """The inputs and the outputs of a compiled model. Of outputs of variants, what is the same in all."""
     if isinstance(made, Artifact):

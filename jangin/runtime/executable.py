@@ -16,6 +16,7 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
 from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.called import Called, joined, ordered
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.pickled import Loaded
@@ -29,8 +30,9 @@ SHAPES = 64
 """Shapes of inputs whose layout is known without checking them again."""
 
 
-class Executable(Loaded):
-    """Runs a compiled model: `exe(x, y)` with arrays in input order, or `exe.run({"x": x})`.
+class Executable(Called, Loaded):
+    """Runs a compiled model: `exe(x, y)` with arrays in input order, `exe(y=y, x=x)` by name, or
+    `exe.run({"x": x, "y": y})`.
 
     Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
     once; each call then has its own working memory. `threads`: how many threads a call uses,
@@ -89,6 +91,11 @@ class Executable(Loaded):
     def outputs(self) -> tuple[TensorSpec, ...]:
         return self._signature.outputs
 
+    @property
+    def working(self) -> int | None:
+        """Bytes of intermediate memory a run takes, where every size is known (see `arena_bytes`)."""
+        return None if self._static is None else self._static.placement.arena
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
@@ -107,10 +114,10 @@ class Executable(Loaded):
             raise ValueError(f"the sizes to give are: {wanted}")
         return self._layout(tuple(sizes[n] for n in names)).placement.arena
 
-    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+    def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
         """The output array, or a tuple of them. Raises TypeError for a dtype, ValueError for a
         count or shape that is not what the model takes."""
-        results = self._listed(self._run(arrays))
+        results = self._listed(self._run(joined(self.inputs, arrays, named) if named else arrays))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -124,9 +131,7 @@ class Executable(Loaded):
         except KeyError:
             given = []
         if len(feeds) != len(names) or len(given) != len(names):
-            problems = [f"missing input {n!r}" for n in names if n not in feeds]
-            problems += [f"no input is named {n!r}" for n in feeds if n not in names]
-            raise ValueError(f"{', '.join(problems)}; {self._signature}")
+            given = ordered(self.inputs, feeds)
         return self._run(given)
 
     def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:

@@ -12,17 +12,18 @@ import numpy as np
 from jangin.host.table import FUNCTIONS, HostFunction
 from jangin.ir.program import Program
 from jangin.runtime.apart import apart, owners
+from jangin.runtime.called import Called, joined, ordered
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.program_artifact import ProgramArtifact
-from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.sizes import TensorSpec, told
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import counted
 
 
-class ProgramExecutable(Loaded):
+class ProgramExecutable(Called, Loaded):
     """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
@@ -84,28 +85,22 @@ class ProgramExecutable(Loaded):
 
         return explain(self._artifact)
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, /, *values: Any, **named: Any) -> Any:
         """The output, or a tuple of them. Raises TypeError for a value of another kind, ValueError for
         a count or shape that is not what the model takes, or a step that can't run on its values."""
+        if named:
+            values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self.inputs):
-            raise ValueError(f"expected {len(self.inputs)} inputs, got {len(values)}; {self._signature()}")
+            raise ValueError(f"expected {len(self.inputs)} inputs, got {len(values)}; {told(self.inputs)}")
         given = [_accepted(v, s) for v, s in zip(values, self.inputs, strict=True)]
         results = apart(self._region(given, {}), self._constants | owners(given))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """As a call, by name."""
-        names = [s.name for s in self.inputs]
-        if feeds.keys() != set(names):
-            problems = [f"missing input {n!r}" for n in names if n not in feeds]
-            problems += [f"no input is named {n!r}" for n in feeds if n not in names]
-            raise ValueError(f"{', '.join(problems)}; {self._signature()}")
-        results = self(*(feeds[n] for n in names))
+        results = self(*ordered(self.inputs, feeds))
         outputs = results if len(self.outputs) != 1 else (results,)
         return {s.name: r for s, r in zip(self.outputs, outputs, strict=True)}
-
-    def _signature(self) -> str:
-        return "the inputs are: " + "; ".join(map(str, self.inputs)) if self.inputs else "there are no inputs"
 
 
 def _accepted(value: Any, want: TensorSpec) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from jangin.host.table import HostFunction
 from jangin.ir.expr import Const
 from jangin.runtime.artifact import Artifact
+from jangin.runtime.called import Called, joined
 from jangin.runtime.compiled import plans, signature
 from jangin.runtime.device import threads_of
 from jangin.runtime.executable import SHAPES, Executable
@@ -34,7 +35,7 @@ AHEAD = 2
 """Inputs of a stream for each device that are on their way at once."""
 
 
-class SeveralExecutable(Loaded):
+class SeveralExecutable(Called, Loaded):
     """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
     or `exe.stream(feeds)` for many inputs one after another.
 
@@ -97,9 +98,11 @@ class SeveralExecutable(Loaded):
         """As `Executable.explain_shapes`."""
         return self.parts[0].explain_shapes()
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, /, *values: Any, **named: Any) -> Any:
         """The output, or a tuple of them. Raises TypeError for a dtype, ValueError for a count or shape that
         is not what the model takes."""
+        if named:
+            values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self._names):
             return self.parts[0](*values)  # which says what is wrong
         made = self.run(dict(zip(self._names, values, strict=True)))

@@ -36,6 +36,11 @@ class TensorSpec:
         return visible(f"{self.name} {kind}")
 
 
+def told(inputs: Sequence[TensorSpec]) -> str:
+    """What a model takes, as messages say it."""
+    return "the inputs are: " + "; ".join(map(str, inputs)) if inputs else "there are no inputs"
+
+
 def spec(buffer: PlanBuffer) -> TensorSpec:
     return TensorSpec(buffer.name, buffer.dtype.numpy, _sizes(buffer.shape))
 
@@ -167,7 +172,7 @@ class Signature:
         self.symbols = tuple(v for v, _ in plan.symbols)
 
     def __str__(self) -> str:
-        return "the inputs are: " + "; ".join(map(str, self.inputs)) if self.inputs else "there are no inputs"
+        return told(self.inputs)
 
     def bind(self, shapes: Sequence[Sizes]) -> Sizes:
         """The symbols' values, in the plan's order. Raises ValueError where a rank, a size, a

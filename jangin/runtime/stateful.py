@@ -11,6 +11,7 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.runtime.artifact import ArtifactError
+from jangin.runtime.called import Called, joined
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.sizes import TensorSpec
 
@@ -32,7 +33,7 @@ def _fixed(spec: TensorSpec) -> bool:
     return all(isinstance(d, int) for d in spec.shape)
 
 
-class StatefulExecutable:
+class StatefulExecutable(Called):
     """Runs a compiled model as `Executable` does, one run after the other, and keeps its state: zeros or what
     the model starts with, before the first run. `model`: what runs it; `state`: those of its inputs that are
     kept, with the output that each takes next."""
@@ -81,6 +82,11 @@ class StatefulExecutable:
     def outputs(self) -> tuple[TensorSpec, ...]:
         return tuple(s for s in self.model.outputs if s.name not in self._next.values())
 
+    @property
+    def working(self) -> int | None:
+        found: int | None = getattr(self.model, "working", None)
+        return found
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.jgn` file that `jangin.load` reads; the state isn't in it."""
         self.model.save(path)
@@ -88,8 +94,10 @@ class StatefulExecutable:
     def explain_shapes(self) -> str:
         return str(self.model.explain_shapes())
 
-    def __call__(self, *arrays: Any) -> Array | tuple[Array, ...]:
+    def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
         """The output array, or a tuple of them."""
+        if named:
+            arrays = tuple(joined(self.inputs, arrays, named))
         if len(arrays) != len(self.inputs):
             raise ValueError(f"the model takes {len(self.inputs)} arrays, not {len(arrays)}")
         found = tuple(self.run({s.name: a for s, a in zip(self.inputs, arrays, strict=True)}).values())

@@ -11,6 +11,7 @@ import numpy as np
 
 from jangin.host.table import HostFunction
 from jangin.ir.expr import Var
+from jangin.runtime.called import Called, joined
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device
 from jangin.runtime.executable import SHAPES, Executable
@@ -22,7 +23,7 @@ from jangin.runtime.sizes import Evaluator, Sizes, needed, solved
 from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
-class VariantsExecutable(Loaded):
+class VariantsExecutable(Called, Loaded):
     """Runs a compiled model by the last of its variants, the most special, whose conditions the inputs' sizes
     meet, as `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
 
@@ -80,10 +81,11 @@ class VariantsExecutable(Loaded):
         fixed = self._artifact.sizes[self.variants.index(part)]
         return part.arena_bytes(**{name: size for name, size in sizes.items() if name not in fixed})
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, /, *values: Any, **named: Any) -> Any:
         """The output, or a tuple of them. Raises TypeError for a dtype or a value of another kind, ValueError
         for a count or shape that the model doesn't take."""
-        return self._choose(values)(*values)
+        given = joined(self.inputs, values, named) if named else values
+        return self._choose(given)(*given)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """As a call, by name."""

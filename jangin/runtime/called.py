@@ -1,0 +1,78 @@
+"""What executables of every kind have in common for those who call them: inputs by name, and what they say
+of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from jangin.runtime.compiled import Compiled, targets, weight_bytes
+from jangin.runtime.sizes import TensorSpec, told
+
+LISTED = 6
+"""Inputs, or outputs, that a `repr` lists."""
+
+
+class Model(Protocol):
+    """What a compiled model says of itself."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def artifact(self) -> Compiled: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def inputs(self) -> Sequence[TensorSpec]: ...
+    @property
+    def outputs(self) -> Sequence[TensorSpec]: ...
+
+
+class Called:
+    """A compiled model whose `repr` says what it is."""
+
+    def __repr__(self: Model) -> str:
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        weights = f"{weight_bytes(self.artifact) / 1e6:.2f} MB of weights"
+        return (
+            f"<{type(self).__name__} {self.name!r}: {_listed(self.inputs)} -> {_listed(self.outputs)}; "
+            f"{', '.join(targets(self.artifact)) or 'any target'}; {threads}; {weights}, {_working(self)}>"
+        )
+
+
+def _working(model: Model) -> str:
+    """The memory that a run works in, as a `repr` has it."""
+    size = getattr(model, "working", None)
+    return "a run's memory as its sizes need" if size is None else f"{size / 1e6:.2f} MB for a run"
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    more = len(specs) - LISTED
+    return ", ".join([*map(str, specs[:LISTED]), *([f"and {more} more"] if more > 0 else [])]) or "nothing"
+
+
+def ordered(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[Any]:
+    """Inputs in the model's order. ValueError for a name that is missing, or that no input has."""
+    names = [s.name for s in specs]
+    problems = [f"missing input {n!r}" for n in names if n not in feeds]
+    problems += [f"no input is named {n!r}{_near(n, names)}" for n in feeds if n not in names]
+    if problems:
+        raise ValueError(f"{', '.join(problems)}; {told(specs)}")
+    return [feeds[n] for n in names]
+
+
+def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Inputs in the model's order, of which the first are `given` by place and the rest by name. ValueError
+    where they aren't the model's, or one is given twice."""
+    if len(given) > len(specs):
+        raise ValueError(f"expected {len(specs)} inputs, got {len(given) + len(named)}; {told(specs)}")
+    placed = {s.name: value for s, value in zip(specs, given, strict=False)}
+    if twice := [n for n in named if n in placed]:
+        raise ValueError(f"input {twice[0]!r} is given by place and by name; {told(specs)}")
+    return ordered(specs, {**placed, **named})
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
