@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jangin.commands.common import Settings, alarm, parse_limits, terminal
+from jangin.commands.common import Settings, alarm, parse_limits, plain, terminal
 from jangin.options import ABOUT, Common, Options
 from jangin.pictures import PIXELS
 from jangin.version import __version__
@@ -88,6 +88,9 @@ def options(
         bool, typer.Option("--no-cache", envvar="JANGIN_NO_CACHE", help="Keep and reuse nothing.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say what takes time.")] = False,
+    tabs: Annotated[
+        bool, typer.Option("--plain", help="Write tables for other programs: a row a line, with tabs.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show an error's traceback.")] = False,
     version: Annotated[
         bool,
@@ -95,6 +98,7 @@ def options(
     ] = False,
     **given: Any,
 ) -> None:
+    plain(tabs)
     told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     told |= {name: read(told[name]) for name, read in READ.items() if name in told}
     context.obj = Settings(verbose, **{**told, **({"cache": False} if no_cache else {})})

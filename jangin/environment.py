@@ -48,3 +48,8 @@ def tell_drivers(settings: Mapping[str, str]) -> None:
     otherwise."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
+
+
+def has_columns() -> bool:
+    """Whether COLUMNS says how wide a terminal is."""
+    return os.environ.get("COLUMNS", "").isdigit()

@@ -28,8 +28,6 @@ FEWEST = 10
 """Runs that count at least."""
 LISTED = 40
 """Kernels that the table lists."""
-WIDTH = 100
-SOURCES_ROOM = 25
 
 
 @dataclass(frozen=True)
@@ -154,11 +152,11 @@ def table(found: Account) -> Table:
     """The kernels, that with the largest gap first."""
     sizes = "".join(f", {name} {size}" for name, size in found.shapes.items())
     title = f"{found.model}{sizes}, {threads_text(found.roofs.threads)}"
-    out = Table(title=title, title_justify="left", width=WIDTH, box=box.SIMPLE_HEAD, padding=0)
+    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for heading in ("gap ms", "ms", "GFLOP", "GFLOP/s", "MB", "GB/s", "bound", "of it"):
         out.add_column(heading, justify="right", no_wrap=True)
     out.add_column("made by", no_wrap=True)
-    out.add_column("computes", width=SOURCES_ROOM)
+    out.add_column("computes")
     largest = sorted(found.layers, key=lambda x: -x.gap)
     for x in largest[:LISTED]:
         out.add_row(*_figures(x), made_by(x.template), computes(x.sources))
@@ -187,16 +185,12 @@ def made_by(template: str) -> str:
 
 
 def computes(sources: Sources) -> str:
-    """The operators of a kernel's sources, and the first one's name, or as much of both as there is room for:
-    of those in the model, if any are."""
+    """The operators of a kernel's sources, and the first one's name: of those in the model, if any are."""
     found = [s for s in sources if s.is_own] or [*sources]
     short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in found)
     operators, first = "+".join(dict.fromkeys(short)), found[0] if found else Source("")
     name = first.name.removesuffix(f"/{first.operator}")
-    room = max(SOURCES_ROOM // 2, SOURCES_ROOM - 1 - len(name))
-    operators = operators if len(operators) <= room else operators[: room - 1] + "…"
-    room = SOURCES_ROOM - 1 - len(operators)
-    return f"{operators} {name if len(name) <= room else '…' + name[1 - room :]}".strip()
+    return f"{operators} {name}".strip()
 
 
 def summary(found: Account) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,11 +22,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 import jangin
+from jangin.commands.tables import laid_out, tabbed
 from jangin.compiler.account import Account
 from jangin.compiler.driver import compile_by
+from jangin.environment import has_columns
 from jangin.frontends.format import Format, opened
 from jangin.frontends.gguf.format import GgufFormat
 from jangin.frontends.onnx.format import OnnxFormat
@@ -44,6 +47,8 @@ from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants import VariantsExecutable
 from jangin.visible import visible
 
+PIPED = 160
+"""Columns of what goes into a file or pipe, where COLUMNS doesn't say."""
 REPORTED = 0.05
 """Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
 SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
@@ -85,7 +90,21 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
 
 
 class _Terminal(Console):
-    """Shows what models say as `visible` has it, and takes none of it for markup."""
+    """Shows what models say as `visible` has it, and takes none of it for markup. Lines of text stay whole,
+    so that paths can be copied; tables are laid out for its width, or, if `plain`, for other programs."""
+
+    plain = False
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        if not any(isinstance(o, Table) for o in objects):
+            super().print(*objects, **{"soft_wrap": True, **how})
+            return
+        for o in objects:
+            made = laid_out(o, self) if isinstance(o, Table) and not self.plain else o
+            if isinstance(made, Table) and self.plain:
+                self.file.write(visible(tabbed(made)))
+            else:
+                super().print(made, soft_wrap=not isinstance(made, Table))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -93,10 +112,15 @@ class _Terminal(Console):
 
 
 def terminal(error: bool = False) -> Console:
-    """A console; into a file or pipe, tables are wide enough not to be cut."""
+    """A console, as wide as the terminal is, or as COLUMNS says; 160 columns into a file or pipe."""
     stream = sys.stderr if error else sys.stdout
-    width = None if stream.isatty() else 160
+    width = None if stream.isatty() or has_columns() else PIPED
     return _Terminal(file=stream, highlight=False, markup=False, emoji=False, width=width)
+
+
+def plain(wanted: bool) -> None:
+    """Tables are written for other programs from now on, or for people."""
+    _Terminal.plain = wanted
 
 
 def say(text: str) -> None:
@@ -109,11 +133,23 @@ def alarm(what: str, text: str) -> Text:
     return Text.assemble((what, "bold red"), f" {text}")
 
 
+class _Bars(Progress):
+    """Appears once work has begun, which its first update tells: nothing flickers before an error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def update(self, *given: Any, **fields: Any) -> None:
+        super().update(*given, **fields)
+        self.start()
+
+
 def bar_with(*columns: ProgressColumn | str) -> Progress:
-    """A progress bar on stderr, gone at its end; columns that are text have its fields."""
+    """A progress bar on stderr, there from the first update on and gone at its end; columns that are text
+    have its fields."""
     console = terminal(error=True)
     made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
-    return Progress(*made, console=console, transient=True, disable=not console.is_terminal)
+    return _Bars(*made, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager

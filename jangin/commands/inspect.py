@@ -302,7 +302,7 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
         template = kernels[launch.kernel][1].template
         sources = str(launch.sources)
         sizes = str(launch.tasks), str(launch.grain)
-        table.add_row(launch.kernel, template, *sizes, sources[:100])
+        table.add_row(launch.kernel, template, *sizes, sources)
     console.print(table)
 
 

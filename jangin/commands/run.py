@@ -100,7 +100,7 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     ordered = sorted(found, key=lambda t: -t.seconds)
     for t in ordered[:PROFILED]:
         speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
-        share, sources = f"{t.seconds / total if total else 0:.1%}", str(t.launch.sources)[:80]
+        share, sources = f"{t.seconds / total if total else 0:.1%}", str(t.launch.sources)
         table.add_row(f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, sources)
     if rest := ordered[PROFILED:]:
         table.caption = f"{len(rest)} more take {sum(t.seconds for t in rest) * 1e3:.3f} ms"

@@ -90,7 +90,7 @@ def table(found: Outcome) -> Table:
     for heading in ("ms", "tuned", "gain", "of bound", "times", "tried", "earlier", "pruned"):
         result.add_column(heading, justify="right", no_wrap=True)
     for heading in ("chosen", "computes"):
-        result.add_column(heading, no_wrap=True)
+        result.add_column(heading)
     for r in found.kernels[:ROWS]:
         result.add_row(
             f"{r.before * 1e3:.3f}",

@@ -1,0 +1,85 @@
+"""Tables as a terminal has room for them: no word is ever cut."""
+
+from __future__ import annotations
+
+import textwrap
+from copy import copy
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+INDENT = 4
+"""Columns by which the further lines of a row are indented."""
+ENDLESS = 1 << 20
+"""More columns than any table is wide."""
+
+
+def laid_out(table: Table, console: Console) -> Table | Text:
+    """A table that fits the console: as it is, or with its words on several lines, or, where there is no room
+    for the longest word of each column, each row as a paragraph of headings and cells."""
+    room = console.options.update(width=ENDLESS, max_width=ENDLESS)
+    widest, words = [], []
+    for column in table.columns:
+        cells = [*([column.header] if table.show_header else []), *column.cells]
+        lines = [line for cell in cells for line in _text(cell).splitlines()]
+        pieces = lines if column.no_wrap else [word for line in lines for word in line.split()]
+        widest.append(max(map(cell_len, lines), default=0))
+        words.append(max(map(cell_len, pieces), default=0))
+    edges = Measurement.get(console, room, table).maximum - sum(widest)
+    left = console.width - edges - sum(words)
+    if left < 0:
+        return _paragraphs(table, console.width)
+    if edges + sum(widest) <= console.width:
+        return table
+    wanted = sum(widest) - sum(words)
+    made = copy(table)
+    made.columns = [copy(column) for column in table.columns]
+    for column, wide, word in zip(made.columns, widest, words, strict=True):
+        column.width = word + left * (wide - word) // wanted
+    return made
+
+
+def tabbed(table: Table) -> str:
+    """A table for other programs: a line a row, with tabs between cells, and `#` before what is no row."""
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    heads = [[column.header for column in table.columns]] if table.show_header else []
+    lines = ["\t".join(" ".join(_text(cell).split()) for cell in row) for row in (*heads, *rows)]
+    before, after = ([f"# {_text(text)}"] if text else [] for text in (table.title, table.caption))
+    return "\n".join([*before, *lines, *after]) + "\n"
+
+
+def _paragraphs(table: Table, width: int) -> Text:
+    """Each row as lines of `heading cell`."""
+    found = Text()
+    if table.title:
+        found.append(f"{_text(table.title)}\n", style="bold")
+    headings = [_text(column.header) if table.show_header else "" for column in table.columns]
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        pairs = zip(headings, map(_text, row), strict=True)
+        lines = _paragraph([f"{heading} {cell}".strip() for heading, cell in pairs if cell], width)
+        found.append("".join(f"{line}\n" for line in lines))
+    if table.caption:
+        found.append(f"{_text(table.caption)}\n")
+    found.right_crop(1)
+    return found
+
+
+def _paragraph(pieces: list[str], width: int) -> list[str]:
+    """Pieces on as few lines as they fit, of which a long one is wrapped between words."""
+    lines = [""]
+    for piece in pieces:
+        apart = " · " if lines[-1].strip() else ""
+        if cell_len(lines[-1]) + cell_len(apart + piece) <= width:
+            lines[-1] += apart + piece
+            continue
+        room = max(width - INDENT, 1)
+        wrapped = textwrap.wrap(piece, room, break_long_words=False, break_on_hyphens=False)
+        lines += [" " * INDENT + line for line in wrapped]
+    return [line for line in lines if line]
+
+
+def _text(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)

@@ -1,0 +1,109 @@
+"""What a terminal of 80 columns, a pipe and another program read: whole words, whatever there is room for."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from small import Cli
+
+from jangin.commands import common
+from jangin.commands.common import bar_with, terminal
+from jangin.commands.tables import laid_out
+from jangin.targets import NAMED
+
+SEED = 20261126
+
+
+def shown(table: Table, width: int) -> str:
+    file = io.StringIO()
+    common._Terminal(file=file, markup=False, highlight=False, width=width).print(table)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 40))
+def test_no_table_cuts_a_word(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def word() -> str:
+        return "".join(rng.choices("abcdefgh_-.0123", k=rng.choice((1, 4, 9, 30))))
+
+    titles = [word() for _ in range(rng.randint(1, 9))]
+    rows = [[" ".join(word() for _ in range(rng.randint(1, 4))) for _ in titles] for _ in range(3)]
+    table = Table(title="a title")
+    for title in titles:
+        table.add_column(title, no_wrap=rng.random() < 0.3, justify=rng.choice(("left", "right")))
+    for row in rows:
+        table.add_row(*row)
+    for width in (200, 80, 40):
+        found = shown(table, width)
+        words = found.replace("│", " ").replace("┃", " ").split()
+        for wanted in [*titles, *(w for row in rows for cell in row for w in cell.split())]:
+            assert wanted in words, f"seed {seed}, {width} columns: {wanted} is cut in\n{found}"
+        longest = max(len(w) for w in words)
+        assert max(map(len, found.splitlines())) <= max(width, longest + 4)
+
+
+def test_a_table_that_fits_stays_as_it_is() -> None:
+    table = Table("one", "two")
+    table.add_row("1", "2")
+    assert laid_out(table, Console(width=80, file=io.StringIO())) is table
+
+
+def test_devices_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = cli("devices")
+    assert "…" not in done.out and set(NAMED) <= set(done.out.split())
+    assert max(map(len, done.out.splitlines())) <= 80
+    for flag in ("object,", "shared,"):
+        assert flag in done.out.split()
+
+
+def test_profile_and_inspect_at_80_columns(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in (("run", model, "--shape", "batch=1", "--profile"), ("inspect", model)):
+        done = cli(*command)
+        assert done.status == 0 and "…" not in done.out, done.err
+        assert {"computes", "k_mean1_2", "ReduceMean", "'scores1'"} <= set(done.out.split())
+        assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert terminal().width == common.PIPED
+    monkeypatch.setenv("COLUMNS", "57")
+    assert terminal().width == 57 and terminal(error=True).width == 57
+
+
+def test_lines_stay_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Path) -> None:
+    """A path that is to be copied has no line's end in it."""
+    monkeypatch.setenv("COLUMNS", "40")
+    folder = tmp_path / ("a" * 30) / ("b c" * 10)
+    done = cli("run", model, "--shape", "batch=1", "--output", folder)
+    assert f"written to {folder / 'y.npy'}\n" in done.out
+
+
+def test_plain_tables_have_tabs(cli: Cli, model: Path) -> None:
+    lines = cli("--plain", "run", model, "--shape", "batch=1", "--profile").out.splitlines()
+    first = lines.index("ms\tshare\tGB/s\ttasks\tkernel\tcomputes")
+    assert lines[first - 1].startswith("# ") and lines[first - 1].endswith(" ms a run")
+    rows = [line.split("\t") for line in lines[first + 1 :]]
+    assert rows and all(len(row) == 6 for row in rows) and all(float(row[0]) >= 0 for row in rows)
+    assert "┃" in cli("run", model, "--shape", "batch=1", "--profile").out
+
+
+def test_progress_appears_only_when_work_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr(common, "terminal", lambda error=False: console)
+    with pytest.raises(FileNotFoundError), bar_with("{task.description}") as bar:
+        bar.add_task("import", total=1)
+        raise FileNotFoundError
+    assert screen.getvalue() == ""
+    with bar_with("{task.description}") as bar:
+        bar.update(bar.add_task("import", total=1), completed=1)
+    assert "import" in screen.getvalue()
