@@ -12,15 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from jangin.commands.common import Settings, alarm, parse_limits, plain, terminal
+from jangin.commands.help import Command, Group, among, example
 from jangin.options import ABOUT, Common, Options
 from jangin.pictures import PIXELS
 from jangin.version import __version__
 
 app = typer.Typer(
     name="jangin",
+    cls=Group,
     help="A deep-learning compiler: run, time, look into and save models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -43,13 +44,16 @@ Threads = Annotated[
 ]
 TargetName = Annotated[
     str | None,
-    typer.Option(ABOUT["asked"].flag, help=ABOUT["asked"].help),
+    typer.Option(ABOUT["asked"].flag, help=ABOUT["asked"].help, autocompletion=among("target")),
 ]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="NAME=WHAT", help="A .npy file, a picture or `random` (the default)."),
 ]
-Pixels = Annotated[str, typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.")]
+Pixels = Annotated[
+    str,
+    typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.", autocompletion=among("pixels")),
+]
 Crop = Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")]
 Tokenizer = Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")]
@@ -120,10 +124,16 @@ def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-app.callback()(_with_flags(options))
+app.callback(epilog=example("run"))(_with_flags(options))
 
 
-@app.command()
+def _command(work: Callable[..., None]) -> Callable[..., None]:
+    """Makes a function the command of its name, whose help has its example."""
+    name = work.__name__.removesuffix("_command")
+    return app.command(name, cls=Command, epilog=example(name))(work)
+
+
+@_command
 def run(
     context: typer.Context,
     model: Model,
@@ -142,7 +152,7 @@ def run(
     work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed, profile)
 
 
-@app.command("compile")
+@_command
 def compile_command(
     context: typer.Context,
     model: Model,
@@ -153,7 +163,11 @@ def compile_command(
     shape: Shapes = None,
     target: TargetName = None,
     emit: Annotated[
-        str, typer.Option(help="jgn (a file for jangin.load), or without Jangin: object, shared or c.")
+        str,
+        typer.Option(
+            help="jgn (a file for jangin.load), or without Jangin: object, shared or c.",
+            autocompletion=among("emit"),
+        ),
     ] = "jgn",
     name: Annotated[str, typer.Option(help="With --emit: what names in C begin with.")] = "",
     constants: Annotated[
@@ -203,7 +217,7 @@ def compile_command(
     )
 
 
-@app.command()
+@_command
 def convert(
     context: typer.Context,
     model: Model,
@@ -222,7 +236,7 @@ def convert(
     work(model, context.obj, output, shape or [])
 
 
-@app.command()
+@_command
 def quantize(
     context: typer.Context,
     model: Model,
@@ -252,7 +266,11 @@ def quantize(
         Path | None, typer.Option(metavar="OUT.html", help="With --auto: write why each part is what it is.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Ranges by minmax, percentile, entropy or mse (default: try them).")
+        str | None,
+        typer.Option(
+            help="Ranges by minmax, percentile, entropy or mse (default: try them).",
+            autocompletion=among("method"),
+        ),
     ] = None,
     labels: Labels = None,
     block: Annotated[int, typer.Option(min=1, help="With --int4: weights that share a scale.")] = 32,
@@ -266,7 +284,10 @@ def quantize(
     ] = False,
     pixels: Annotated[
         str | None,
-        typer.Option(help=f"A picture's value range: {', '.join(PIXELS)} (default: as the model says)."),
+        typer.Option(
+            help=f"A picture's value range: {', '.join(PIXELS)} (default: as the model says).",
+            autocompletion=among("pixels"),
+        ),
     ] = None,
     crop: Crop = 1.0,
     tokenizer: Tokenizer = None,
@@ -287,7 +308,7 @@ def quantize(
     )  # fmt: skip
 
 
-@app.command()
+@_command
 def compare(
     context: typer.Context,
     a: Annotated[Path, typer.Argument(metavar="A", help="The reference.")],
@@ -333,11 +354,14 @@ def compare(
     )
 
 
-@app.command()
+@_command
 def bench(
     context: typer.Context,
     models: Models,
-    against: Annotated[str, typer.Option(help="Peers, the first of them the reference.")] = "onnxruntime",
+    against: Annotated[
+        str,
+        typer.Option(help="Peers, the first of them the reference.", autocompletion=among("against")),
+    ] = "onnxruntime",
     threads: Annotated[
         str | None, typer.Option(help="Thread counts (default: 1,2; with --layers all there are).")
     ] = None,
@@ -385,7 +409,7 @@ def bench(
     )
 
 
-@app.command()
+@_command
 def tune(
     context: typer.Context,
     model: Model,
@@ -404,13 +428,21 @@ def tune(
     work(model, context.obj, budget, shape or [], symbolic, threads, target, json)
 
 
-@app.command()
+@_command
 def inspect(
     context: typer.Context,
     model: Model,
-    after: Annotated[str, typer.Option(metavar="PASS", help="Print the IR after a pass (or `plan`).")] = "",
+    after: Annotated[
+        str,
+        typer.Option(
+            metavar="PASS", help="Print the IR after a pass (or `plan`).", autocompletion=among("after")
+        ),
+    ] = "",
     kernel: Annotated[str, typer.Option(metavar="NAME", help="A kernel, or a node of the model.")] = "",
-    show: Annotated[str, typer.Option(help="Of the kernel: naive, steps, loop, llvm or asm.")] = "loop",
+    show: Annotated[
+        str,
+        typer.Option(help="Of the kernel: naive, steps, loop, llvm or asm.", autocompletion=among("show")),
+    ] = "loop",
     shape: Shapes = None,
     target: TargetName = None,
     placement: Annotated[
@@ -458,7 +490,7 @@ def inspect(
     )
 
 
-@app.command()
+@_command
 def opt(
     file: Annotated[str, typer.Argument(help="A loop nest or graph as text; - for standard input.")],
     passes: Annotated[
@@ -474,7 +506,7 @@ def opt(
     work(file, passes or [], emit, target)
 
 
-@app.command()
+@_command
 def templates() -> None:
     """Print which template makes what: operators, by classes of shapes and element types."""
     from jangin.commands.templates import templates
@@ -482,7 +514,7 @@ def templates() -> None:
     templates()
 
 
-@app.command()
+@_command
 def devices() -> None:
     """Say what this machine is, and which targets, libraries and peers there are."""
     from jangin.commands.devices import devices as work

@@ -1,0 +1,82 @@
+"""How typer shows the commands: flags without types, an example each, and values that a shell completes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+EXAMPLES = {
+    "run": "jangin run model.onnx --input photo.jpg",
+    "compile": "jangin compile model.onnx --shape batch=1 -o model.jgn",
+    "convert": "jangin convert model.tflite model.onnx",
+    "quantize": "jangin quantize model.onnx --data calib/ --drop 0.5% -o small",
+    "compare": "jangin compare model.onnx small.onnx --data calib/",
+    "bench": "jangin bench model.onnx --against onnxruntime,openvino --threads 1,2",
+    "tune": "jangin tune model.onnx --shape batch=1 --budget 60s",
+    "inspect": "jangin inspect model.onnx --kernel conv1 --show loop",
+    "opt": "jangin opt nest.loop --pass simplify --pass vectorize",
+    "templates": "jangin templates",
+    "devices": "jangin --plain devices",
+}
+"""A call of each command, for its help."""
+
+
+def example(command: str) -> str:
+    """The line of a command's help that shows a call."""
+    return f"Example: {EXAMPLES[command]}"
+
+
+def _shown(params: Iterable[Any]) -> list[Any]:
+    """Parameters of which flags show no type, as they take no value; those of completion stand apart, so
+    that their long names take no room of the others' texts."""
+    found = [*params]
+    for param in found:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+        if param.name in ("install_completion", "show_completion"):
+            param.rich_help_panel = "Completion"
+    return found
+
+
+class Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _shown(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _shown(super().get_params(ctx))
+
+
+def among(option: str) -> Callable[[str], list[str]]:
+    """What completes an option's value, or the last of several values between commas."""
+
+    def completed(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{value}" for value in _values(option) if value.startswith(last)]
+
+    return completed
+
+
+def _values(option: str) -> list[str]:
+    """The values that an option takes, or those that have names. They are imported when a shell asks."""
+    from jangin.ahead.emit import KINDS
+    from jangin.bench.engines import PEERS
+    from jangin.commands.inspect import SCHEDULE
+    from jangin.passes.table import GRAPH_PASSES
+    from jangin.pictures import PIXELS
+    from jangin.quantization.observers import METHODS
+    from jangin.targets import NAMED
+
+    known: dict[str, Iterable[str]] = {
+        "target": ("cpu", *NAMED),
+        "pixels": PIXELS,
+        "emit": ("jgn", *KINDS),
+        "method": METHODS,
+        "against": PEERS,
+        "show": (*SCHEDULE, "llvm", "asm"),
+        "after": (*(step.name for step in GRAPH_PASSES), "plan"),
+    }
+    return [*known[option]]
