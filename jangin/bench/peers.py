@@ -30,7 +30,7 @@ def ncnn(job: Job) -> Engine:
 
     converter = find_spec("pnnx")
     if converter is None or not converter.submodule_search_locations:
-        raise ModuleNotFoundError("pnnx, ncnn's converter, is not installed")
+        raise ModuleNotFoundError("pnnx, ncnn's converter, is not installed: pip install pnnx")
     tool = Path(converter.submodule_search_locations[0], "pnnx")  # importing it would import PyTorch
     feeds = job.feeds()
     start = time.perf_counter()

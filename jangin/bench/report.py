@@ -40,7 +40,7 @@ def row(c: Comparison, r: Result) -> list[str]:
     """The cells of one engine's row."""
     title = f"{TITLES[r.engine]} {r.version}".strip()
     if r.problem:
-        return [title, "absent: not installed" if r.absent else f"failed: {r.problem}"]
+        return [title, f"{'absent' if r.absent else 'failed'}: {r.problem}"]
     ratio = c.ratio(r.engine) if r.engine != "jangin" else None
     speed = c.flops / r.median * 1e3
     return [

@@ -30,7 +30,8 @@ def main() -> None:
         engine = make(Job(**json.loads(sys.argv[1])))
         engine.call()
     except ModuleNotFoundError as error:
-        answer({"error": str(error), "absent": True})
+        told = f"{error.name} is not installed" if error.name else str(error)
+        answer({"error": told, "absent": True})
         return
     except Exception as error:  # any engine's own error types end here, as one line for the report
         answer({"error": f"{type(error).__name__}: {error}", "absent": False})

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from jangin.ahead.emit import Emitted, emit_by
-from jangin.commands.common import Settings, check_output, formats_of, progress, terminal
+from jangin.commands.common import Settings, check_output, formats_of, progress, refuse_model, terminal
 
 
 def emit_files(
@@ -21,6 +21,7 @@ def emit_files(
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     check_output(folder, model)
+    refuse_model(folder, model)
     options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))
     start = time.perf_counter()
     with progress(settings) as tell:

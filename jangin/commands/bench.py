@@ -20,6 +20,7 @@ from jangin.bench.trace import Event, several_events, trace_events
 from jangin.commands.common import (
     Settings,
     bar_with,
+    check_output,
     executable,
     fixed_sizes,
     parse_shapes,
@@ -30,6 +31,7 @@ from jangin.commands.common import (
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.files import write_text
+from jangin.frontends.format import opened
 from jangin.ir.graph import Array
 from jangin.passes.work import flops
 from jangin.runtime.several import SeveralExecutable
@@ -58,6 +60,8 @@ def bench(
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
     if tune:
         parse_seconds(tune)
+    counts = _counts(threads)
+    _ready(models, output)
     compiling = settings.options(target, tune=tune or None)
     sizes = fixed_sizes(parse_shapes(shapes))
     names = (*(["untuned"] if tune else []), *peers)
@@ -66,7 +70,7 @@ def bench(
     console = terminal()
     for model in models:
         work = flops(import_model(model, compiling.but(shapes=sizes), until="fuse")) or 0
-        for count in _counts(threads):
+        for count in counts:
             found.append(_compare(model, count, options, work))
             for table in benchmark.tables(found[-1:]):
                 console.print(table)
@@ -86,11 +90,12 @@ def layers(
     trace: Path | None,
 ) -> list[Account]:
     """Account for each model's time kernel by kernel, at each thread count; print and keep the figures."""
-    options = settings.options(target, shapes)
+    options, counts = settings.options(target, shapes), _counts(threads or str(default_threads()))
+    _ready(models, output, trace)
     bound, console = options.shapes, terminal()
     found: list[Account] = []
     events: list[Event] = []
-    for count in _counts(threads or str(default_threads())):
+    for count in counts:
         roofs = measure(count)
         for model in models:
             loaded = executable(model, settings, options.but(threads=count))
@@ -109,6 +114,14 @@ def layers(
     if trace is not None:
         _write(trace, {"traceEvents": events, "displayTimeUnit": "ms"})
     return found
+
+
+def _ready(models: Sequence[Path], *outputs: Path | None) -> None:
+    """Says of every model that it is missing, and of a file that can't be written, before anything runs."""
+    for model in models:
+        opened(model)
+        for output in filter(None, outputs):
+            check_output(output, model)
 
 
 def _write(path: Path, content: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ from jangin.visible import visible
 
 PIPED = 160
 """Columns of what goes into a file or pipe, where COLUMNS doesn't say."""
+CONVERTED = (".onnx", ".tflite", ".nnef", ".tgz", ".tar.gz", ".tar")
+"""How names of models end that `jangin convert` writes."""
 REPORTED = 0.05
 """Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
 SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
@@ -197,6 +200,13 @@ def check_output(output: Path, model: Path) -> None:
     folder = next(p for p in (output.absolute(), *output.absolute().parents) if p.is_dir())
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def refuse_model(output: Path, model: Path) -> None:
+    """ValueError for the output of a compilation that is named as a model of some format."""
+    if output.name.endswith(CONVERTED):
+        command = shlex.join(["jangin", "convert", str(model), str(output)])
+        raise ValueError(f"{output} is no compiled model; to write the model in that format: {command}")
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:

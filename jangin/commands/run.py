@@ -20,6 +20,7 @@ from jangin.commands.common import (
     parse_inputs,
     progress,
     read_inputs,
+    refuse_model,
     terminal,
 )
 from jangin.compiler.account import Account
@@ -155,6 +156,7 @@ def compile_file(
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)
+    refuse_model(output, model)
     options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))
     start = time.perf_counter()
     account = Account()

@@ -82,7 +82,7 @@ def _array(given: Any, spec: TensorSpec, what: str) -> Array:
         raise ValueError(f"{what} is of {array.dtype}, and the input {spec} of {spec.dtype}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{what} has values that are infinite or no number")
-    return np.ascontiguousarray(array, spec.dtype)
+    return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would give a scalar an axis
 
 
 def _of_path(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
@@ -125,17 +125,23 @@ def _of_file(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Iterable[tuple[str, Any]]:
-    """Arrays whose first axis is longer than the inputs' are a run an entry."""
-    ranks = {s.name: len(s.shape) for s in specs}
-    firsts = {s.name: s.shape[0] for s in specs if s.shape}
-    stacked = all(
-        a.ndim == ranks.get(n) and a.ndim and (firsts[n] == 1 or not isinstance(firsts[n], int))
-        for n, a in arrays.items()
-    )
-    counts = {len(a) for a in arrays.values()} if stacked else set()
-    if len(counts) != 1:
+    """Arrays whose first axis is longer than the inputs' are a run an entry; so are those of one axis more
+    than a scalar."""
+    shapes = {s.name: s.shape for s in specs}
+
+    def is_stacked(name: str, array: Array) -> bool:
+        shape = shapes.get(name)
+        if not shape:
+            return shape is not None and array.ndim == 1
+        return array.ndim == len(shape) and (shape[0] == 1 or not isinstance(shape[0], int))
+
+    counts = {len(a) if is_stacked(n, a) else -1 for n, a in arrays.items()}
+    if len(counts) != 1 or -1 in counts:
         return [(what, arrays)]
-    return [(f"{what}[{i}]", {n: a[i : i + 1] for n, a in arrays.items()}) for i in range(counts.pop())]
+    return [
+        (f"{what}[{i}]", {n: a[i : i + 1] if shapes[n] else a[i] for n, a in arrays.items()})
+        for i in range(counts.pop())
+    ]
 
 
 def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
