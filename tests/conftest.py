@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import repeatable
@@ -27,6 +28,11 @@ from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.options import Options
+
+hypothesis.settings.register_profile(
+    "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("no clock")  # a busy machine decides no test
 
 pytest_runtest_setup = repeatable.pytest_runtest_setup
 pytest_runtest_makereport = repeatable.pytest_runtest_makereport

@@ -112,7 +112,7 @@ def test_quote() -> None:
 
 
 @given(exprs(F32, (X, Y)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rebuilding_and_substituting(e: Expr) -> None:
     kids = children(e)
     if kids:
@@ -123,7 +123,7 @@ def test_rebuilding_and_substituting(e: Expr) -> None:
 
 
 @given(exprs(F32, (X, Y)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_equal_expressions_are_one_object(e: Expr) -> None:
     assert parse_expr(str(e), (X, Y)) is e
     assert pickle.loads(pickle.dumps(e)) is e

@@ -49,7 +49,7 @@ def _loads(e: Expr) -> list[Load]:
 
 
 @given(st.data(), st.sampled_from(COMMON))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_grid_and_nest_agree_on_any_expression(data: st.DataObject, dtype: DType) -> None:
     shape = (const(3), N)
     buffers = [Buffer(f"b.{t}", t, shape) for t in COMMON]

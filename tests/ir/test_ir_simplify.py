@@ -60,7 +60,7 @@ def points(count: int = 12) -> list[dict[str, int]]:
 
 
 @given(st.one_of(indices(), conditions()))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_simplify_keeps_every_value(e: Expr) -> None:
     simple = simplify(e, RANGES)
     low, high = interval(e, RANGES) if e.dtype == I64 else (None, None)
@@ -72,7 +72,7 @@ def test_simplify_keeps_every_value(e: Expr) -> None:
 
 
 @given(indices(), st.sampled_from((I0, M)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_linear_recomposes(e: Expr, var: Var) -> None:
     parts = linear(e, var)
     if parts is not None:

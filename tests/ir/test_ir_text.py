@@ -25,7 +25,7 @@ from jangin.ir.sources import NO_SOURCE, Source, Sources
 from jangin.ir.text import print_func, print_plan
 from jangin.ir.verify import verify_func
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=60)
 
 
 @given(st.data(), st.sampled_from(COMMON), NAMES)

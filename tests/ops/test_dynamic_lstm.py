@@ -156,7 +156,7 @@ def by_onnxruntime(proto: onnx.ModelProto, feeds: dict[str, Array]) -> list[Arra
     return [np.asarray(a) for a in session.run(None, feeds)]
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=8, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(
     st.integers(0, 1 << 32),
     st.sampled_from(["int8", "uint8"]),

@@ -61,7 +61,7 @@ def check(graph: Graph, options: Options, threads: int) -> None:
             assert_close(f"{name}, n = {n}", got[name], want[name])
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.sampled_from(TARGETS), st.integers(1, 4), st.booleans())
 def test_random_graphs(seed: int, length: int, target: Target, threads: int, winograd: bool) -> None:
     graph = random_graph(seed, length)

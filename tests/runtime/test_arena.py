@@ -28,7 +28,7 @@ def check(buffers: list[Item]) -> int:
     return total
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(items)
 def test_never_overlap(buffers: list[Item]) -> None:
     total = check(buffers)

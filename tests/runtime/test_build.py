@@ -124,7 +124,7 @@ def _grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.recursive(numbers, _grow, max_leaves=8), min_size=1, max_size=12), st.data())
 def test_sizes_in_the_entry_equal_pythons(sizes: list[Expr], data: st.DataObject) -> None:
     copy = kernel(

@@ -111,7 +111,7 @@ def _chains(func: Func) -> list[list[str]]:
     return found
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.data(), kernels())
 def test_random_schedules(data: st.DataObject, func: Func) -> None:
     before, steps = func, []
@@ -154,7 +154,7 @@ def tilings(draw: st.DrawFn) -> tuple[Func, list[Step]]:
     return func, steps
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(tilings())
 def test_tiled_products(made: tuple[Func, list[Step]]) -> None:
     func, steps = made

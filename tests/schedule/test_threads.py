@@ -131,7 +131,7 @@ def products(draw: st.DrawFn) -> tuple[Func, list[Step], int]:
     return func, product_steps(ty, tx, tm, tn, kd, left=left), ty * tx
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(products())
 def test_random_products(made: tuple[Func, list[Step], int]) -> None:
     func, steps, count = made

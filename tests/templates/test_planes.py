@@ -74,7 +74,7 @@ def test_pool(size: tuple[int, ...], kernel: int, stride: int, pad: int, combine
     assert_planes(pooled(size, kernel, stride, pad, combiner, average), TARGETS[1])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.integers(1, 50), st.integers(1, 5), st.integers(1, 3), st.integers(0, 2), st.integers(1, 4),
     st.sampled_from(TARGETS), st.data(),

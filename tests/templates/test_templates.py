@@ -175,7 +175,7 @@ def test_sums_stay_in_registers_where_terms_are_left_over(target: Target) -> Non
         assert not any(loop.var in free_vars(i) for s in stores for i in s.index), loop.var
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.integers(1, 9), st.integers(1, 9), st.integers(1, 7), st.integers(4, 40), st.integers(1, 3),
     st.integers(1, 2), st.sampled_from(TARGETS), st.integers(0, 99),
@@ -201,7 +201,7 @@ def test_depthwise(
     assert_equal_to_stages(found, built)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(1, 17), st.integers(1, 20), st.integers(1, 5), st.integers(1, 2), st.integers(0, 2),
     st.sampled_from(TARGETS), st.data(),
@@ -215,7 +215,7 @@ def test_any_depthwise(
         assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(2, 23), st.sampled_from([5, 8, 20, 64]), st.integers(2, 9), st.integers(1, 2),
     st.integers(0, 4), st.sampled_from([*TARGETS, NAMED["x86-64-v4"]]), st.data(),
