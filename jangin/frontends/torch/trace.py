@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.decompositions import table
+from jangin.frontends.torch.errors import without_errors
 from jangin.frontends.torch.model import TracedModel
 from jangin.frontends.torch.sizes import FAR, Sizes
 from jangin.frontends.torch.strided import STRIDED, lying
@@ -100,6 +101,7 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # of its own trees
         program = program.run_decompositions(table())
+    without_errors(program.graph)
     signature = program.graph_signature
     changed = set(signature.buffers_to_mutate.values())
     held = {**program.constants, **program.state_dict}
@@ -108,19 +110,26 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
     for node, spec in zip(placeholders(program.graph), signature.input_specs, strict=True):
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(node.name if isinstance(node.meta.get("val"), torch.Tensor) else "")
+        elif spec.kind is InputKind.TOKEN:
+            continue
         elif spec.kind not in HELD:
             raise CompileError(f"input '{node.name}' of the exported program is a {spec.kind.name}")
         elif spec.target not in changed:
             constants[node.name] = held[spec.target]
     arguments = next(iter(reversed(program.graph.nodes))).args[0]
+    results = [
+        (argument, spec) for argument, spec in zip(arguments, signature.output_specs, strict=True)
+        if spec.kind is not OutputKind.TOKEN
+    ]  # fmt: skip
     written = [
         spec.target if spec.kind in WRITTEN else ("" if spec.kind is OutputKind.USER_OUTPUT else None)
-        for spec in signature.output_specs
+        for _, spec in results
     ]
     if None in written:
-        raise CompileError("the exported program gives gradients or tokens: export it for inference")
-    sizes = Sizes(names or {}, program.range_constraints)
-    model, outputs = _Trace(program.graph, constants, sizes).model(arguments, [w or "" for w in written])
+        raise CompileError("the exported program gives gradients: export it for inference")
+    trace = _Trace(program.graph, constants, Sizes(names or {}, program.range_constraints))
+    trace.tokens = {s.arg.name for s in signature.input_specs if s.kind is InputKind.TOKEN}
+    model, outputs = trace.model([argument for argument, _ in results], [w or "" for w in written])
     return Traced(model, tuple(inputs), outputs)
 
 
@@ -128,12 +137,14 @@ def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes
     """A graph of operators without a signature, some of whose inputs are `constants` by name. `sizes` gets
     its symbols."""
     sizes = sizes or Sizes({}, {})
+    trace = _Trace(graph, constants, sizes)
+    trace.tokens = {n.name for n in placeholders(graph) if not n.users}
     inputs = tuple(
-        n.name if isinstance(n.meta.get("val"), torch.Tensor) and n.name not in constants else ""
-        for n in placeholders(graph)
-    )
+        n.name if isinstance(n.meta.get("val"), torch.Tensor) and n.name not in {*constants, *trace.tokens}
+        else "" for n in placeholders(graph)
+    )  # fmt: skip
     arguments = next(iter(reversed(graph.nodes))).args[0]
-    model, outputs = _Trace(graph, constants, sizes).model(arguments, [""] * len(arguments))
+    model, outputs = trace.model(arguments, [""] * len(arguments))
     return Traced(model, inputs, outputs, (*sizes.given, *sizes.fractions))
 
 
@@ -160,6 +171,8 @@ class _Trace:
         self.nodes: list[Node] = []
         self.results: dict[tuple[Any, int], str] = {}
         self.prefix = ""
+        self.tokens: set[str] = set()
+        """Inputs that nothing reads, such as those of `errors`."""
 
     def model(
         self, given: Sequence[Any], written: Sequence[str], prefix: str = ""
@@ -170,7 +183,7 @@ class _Trace:
         for node in placeholders(self.graph):
             if node.name in self.held:
                 self._constant(node.name, self.held[node.name])
-            elif isinstance(node.meta.get("val"), torch.Tensor):
+            elif isinstance(node.meta.get("val"), torch.Tensor) and node.name not in self.tokens:
                 inputs.append(node.name)
                 self._input(node)
         for node in self.graph.nodes:

@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true as known
 from torch.utils import _pytree as pytree
 
+from jangin.frontends.torch.errors import without_errors
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
@@ -37,6 +38,7 @@ def part_views(module: GraphModule) -> Views | None:
     """Have a module's graph give new memory alone, row by row. What makes its results of that, or None where
     that is what they are. CompileError names a result that has gaps of its own in memory."""
     graph = module.graph
+    without_errors(graph)
     end = next(iter(reversed(graph.nodes)))
     given = end.args[0]
     leaves, inner = _sources(graph, [n for n in given if isinstance(n, Node)])

@@ -11,11 +11,14 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError
 from jangin.ir.simplify import simplify
 from jangin.ops import attention as neutral
+from jangin.ops import factorize
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widen
 from jangin.ops.linear import einsum as einstein
 from jangin.ops.linear import matmul as multiply
+from jangin.ops.operands import broadcast
+from jangin.ops.quantized import integer_matmul
 from jangin.ops.values import Tensor
 
 
@@ -70,6 +73,86 @@ def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor 
         rows = b.reshape(x, [1, *x.shape]) if x.rank == 1 else x
         y = b.reshape(b.matmul(rows, w, transpose_b=True), out.shape)
     return b.cast(y if bias is None else b.map(lambda p, q: p + q, y, widen(b, bias)), out.dtype)
+
+
+@lowers("_int_mm")
+def int_mm(b: Builder, out: Result, self: Tensor, mat2: Tensor) -> Tensor:
+    return integer_matmul(b, self, mat2)
+
+
+@lowers("linalg_inv_ex")
+def inv_ex(b: Builder, out: Result, A: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Whether a matrix has an inverse isn't told: of one that hasn't numbers are infinite or NaN."""
+    _untold(out, 1)
+    return b.cast(factorize.inverse(b, widen(b, A)), out.dtype), None
+
+
+@lowers("inverse", "linalg_inv")
+def inv(b: Builder, out: Result, self: Tensor | None = None, A: Tensor | None = None) -> Tensor:
+    x = self if A is None else A
+    assert x is not None
+    return b.cast(factorize.inverse(b, widen(b, x)), out.dtype)
+
+
+@lowers("_linalg_solve_ex")
+def solve_ex(
+    b: Builder, out: Result, A: Tensor, B: Tensor, left: bool = True, check_errors: bool = False
+) -> tuple[Tensor | None, ...]:
+    _untold(out, 1)
+    return _solved(b, out, A, B, left), *[None] * (len(out.all) - 1)
+
+
+def _solved(b: Builder, out: Result, a: Tensor, y: Tensor, left: bool) -> Tensor:
+    """Where the right side has an axis less, or the shape of the matrices without their columns, it is of
+    vectors."""
+    a, y = widen(b, a), widen(b, y)
+    vector = y.rank == 1 or (y.rank == a.rank - 1 and y.shape == a.shape[:-1])
+    if vector:
+        y = b.reshape(y, [*y.shape, 1])
+    lead = broadcast(a.shape[:-2], y.shape[:-2])
+    a, y = (b.expand(t, [*lead, *t.shape[-2:]]) for t in (a, y))
+    if not left:
+        a, y = _turned(b, a), _turned(b, y)
+    x = factorize.solved(b, a, y)
+    return b.reshape(b.cast(x if left else _turned(b, x), out.dtype), out.shape)
+
+
+def _turned(b: Builder, x: Tensor) -> Tensor:
+    return b.transpose(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+@lowers("linalg_cholesky_ex")
+def cholesky_ex(
+    b: Builder, out: Result, self: Tensor, upper: bool = False, check_errors: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Whether a matrix is positive isn't told: of one that isn't numbers are NaN."""
+    _untold(out, 1)
+    return cholesky(b, out, self, upper), None
+
+
+@lowers("cholesky", "linalg_cholesky")
+def cholesky(b: Builder, out: Result, self: Tensor, upper: bool = False) -> Tensor:
+    x = widen(b, self)
+    y = factorize.cholesky(b, _turned(b, x) if upper else x)
+    return b.cast(_turned(b, y) if upper else y, out.dtype)
+
+
+@lowers("linalg_solve_triangular")
+def solve_triangular(
+    b: Builder, out: Result, self: Tensor, B: Tensor, upper: bool, left: bool = True,
+    unitriangular: bool = False,
+) -> Tensor:  # fmt: skip
+    lead = out.shape[:-2]
+    a, y = (b.expand(widen(b, t), [*lead, *t.shape[-2:]]) for t in (self, B))
+    if not left:
+        a, y, upper = _turned(b, a), _turned(b, y), not upper
+    x = factorize.triangular(b, a, y, upper, unitriangular)
+    return b.cast(x if left else _turned(b, x), out.dtype)
+
+
+def _untold(out: Result, first: int) -> None:
+    if any(out.wanted[first:]):
+        raise CompileError("its factors and errors aren't given, its first result is")
 
 
 @lowers("einsum")

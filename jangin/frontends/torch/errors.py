@@ -1,0 +1,28 @@
+"""Operators that only raise errors are left out: a run has infinite numbers or NaN where PyTorch raises them.
+
+PyTorch keeps their order by tokens, which go from one to the next and hold nothing."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Graph, Node
+
+RAISING = (torch.ops.aten._linalg_check_errors.default,)
+
+
+def without_errors(graph: Graph) -> None:
+    """Take such operators out of a graph; a token goes on as it came."""
+    for node in [n for n in graph.nodes if _raises(n)]:
+        for user in list(node.users):
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(node.args[0])
+            graph.erase_node(user)
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _raises(node: Node) -> bool:
+    ordered = node.target is torch.ops.higher_order.with_effects
+    return (node.args[1] if ordered else node.target) in RAISING
