@@ -6,17 +6,74 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
 from jangin.frontends.tflite.control import CONTROL
 from jangin.frontends.tflite.left_out import LEFT_OUT
 from jangin.frontends.tflite.operators import BUILTINS
 from jangin.frontends.tflite.operators.common import Call, Quantization
 from jangin.frontends.tflite.operators.complex import of_complex
-from jangin.ir.graph import ImportedAttributes, Node
+from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
 KINDS = frozenset({"inputs", "outputs", "intermediates"})
 """What the importer says of a node's tensors, beside the operator's own options."""
+SAID = frozenset({"body", "keys", "shapes", "values"})
+"""What it says of other things that belong to an operator."""
+
+
+class Asked(dict[str, Any]):
+    """An operator's options, which know which of them were asked for."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+    def unread(self, operator: str) -> list[str]:
+        """Options that say something and that nothing asked for."""
+        idle = IDLE.get(operator, frozenset()) | SAID
+        return [n for n, value in self.items() if _says(n, value) and n not in self.asked and n not in idle]
+
+
+def _says(name: str, value: Any) -> bool:
+    """Whether an option has another value than the one that stands for nothing."""
+    if isinstance(value, list | tuple):
+        return len(value) > 1 or any(_says(name, one) for one in value)
+    if isinstance(value, str | bytes | dict | None):
+        return bool(value)
+    return np.size(value) > 1 or (
+        np.size(value) == 1 and value not in ((0, 1) if "dilation" in name else (0,))
+    )
+
+
+_ROUNDED = frozenset({"asymmetric_quantize_inputs", "quantized_bias_type"})
+_WITHIN = frozenset({"fused_activation_function"})
+IDLE: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), frozenset({"output_type"})),
+    **dict.fromkeys(("BATCH_MATMUL", "CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"), _ROUNDED),
+    **dict.fromkeys(("ADD", "SUB"), frozenset({"pot_scale_int16"})),
+    **dict.fromkeys(("LSTM", "SVDF", "UNIDIRECTIONAL_SEQUENCE_LSTM"), _WITHIN),
+    "STABLEHLO_REDUCE_WINDOW": frozenset({"body_subgraph_index"}),
+    "STABLEHLO_SCATTER": frozenset({"update_computation_subgraph_index"}),
+    "MaxUnpooling2D": frozenset({"padding"}),
+    "TFLite_Detection_PostProcess": frozenset({"detections_per_class", "max_classes_per_detection"}),
+    "CAST": frozenset({"in_data_type", "out_data_type"}), "PACK": frozenset({"values_count"}),
+    "DEPTHWISE_CONV_2D": _ROUNDED | {"depth_multiplier"}, "RESHAPE": frozenset({"new_shape"}),
+    "SHAPE": frozenset({"out_type"}), "SPLIT_V": frozenset({"num_splits"}),
+    "UNIQUE": frozenset({"idx_out_type"}),
+}  # fmt: skip
+"""Options that a file's tensors say too, those of layers whose inputs aren't rounded, those of the other of
+two ways (to suppress boxes, to compute a recurrent layer), what sizes don't rest on, and which
+operators a sub-graph has."""
 
 
 class Tflite(Dialect):
@@ -30,19 +87,24 @@ class Tflite(Dialect):
         return self._lower if node.op.removeprefix("tflite.") in BUILTINS else None
 
     def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        attrs = node.of(ImportedAttributes)
+        attrs, options = node.of(ImportedAttributes), Asked(self.attributes(node))
         call = Call(
             b,
             tuple(inputs),
             tuple(Quantization(*k) for k in attrs["inputs"]),
             tuple(Quantization(*k) for k in attrs["outputs"]),
-            self.attributes(node),
+            options,
             tuple(Quantization(*k) for k in attrs.get("intermediates", ())),
         )
         name = node.op.removeprefix("tflite.")
+        made: Outputs
         if any(q.complex for q in (*call.given, *call.gives)):
-            return of_complex(name, BUILTINS[name], call)
-        made: Outputs = BUILTINS[name](call)
+            made = of_complex(name, BUILTINS[name], call)
+        else:
+            made = BUILTINS[name](call)
+        unread = options.unread(name)
+        if unread:
+            raise CompileError(f"its options {', '.join(unread)} are not supported")
         return made
 
     def remedy(self, node: Node) -> str:

@@ -210,6 +210,27 @@ def test_every_input_of_tables(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(ours(case, feeds)[0], wanted[0], f"{name} of {case[0]}")
 
 
+def test_tables_of_few_bits() -> None:
+    """DEQUANTIZE of int4, and rows of tables for floats, with a scale for all or one for each."""
+    data = np.arange(-8, 8).reshape(4, 4)
+    numbers = Tensor([4, 4], "int4", [0.1], [1], data=data)
+    at = Tensor([2], "int32")
+    model = written(
+        [numbers, Tensor([4, 4]), at, Tensor([2, 4])],
+        [Operator("DEQUANTIZE", [0], [1], version=6), Operator("GATHER", [1, 2], [3], "GatherOptions", {})],
+        [2], [3],
+    )  # fmt: skip
+    places = np.array([3, 0], np.int32)
+    (got,) = jangin.compile(model, threads=1, cache=False, isolated=False).run({"t2": places}).values()
+    np.testing.assert_array_equal(got, (data[places] - 1).astype(np.float32) * np.float32(0.1))
+    for dtype, scales in (("int4", [0.1]), ("int8", [0.1, 0.5, 0.2, 0.3]), ("int4", [0.1, 0.5, 0.2, 0.3])):
+        table = Tensor([4, 4], dtype, scales, [0] * len(scales), data=data)
+        case = ([at, table, Tensor([2, 4])], Operator("EMBEDDING_LOOKUP", [0, 1], [2], version=4))
+        (got,) = ours(case, [places])
+        exact = data[places] * np.broadcast_to(np.float32(scales), 4)[places][:, None].astype(np.float64)
+        np.testing.assert_allclose(got, exact, 1e-6)
+
+
 # -- what is refused -------------------------------------------------------------------------------
 
 IMAGE, SIZES = Tensor([1, 4, 4, 2]), Tensor([2], "int32", data=[7, 3])
@@ -221,6 +242,14 @@ REFUSED: dict[str, tuple[Case, str]] = {
     "a fused tanh": (
         ([IMAGE, IMAGE, IMAGE], Operator("ADD", [0, 1], [2], "AddOptions", {"FusedActivationFunction": 4})),
         "the fused activation 4 is not supported"),
+    "a sum of 16 bits at different powers of two": (
+        ([Tensor([4], "int16", [2.0**-k], [0]) for k in (7, 8, 6)],
+         Operator("ADD", [0, 1], [2], "AddOptions", {"PotScaleInt16": True})),
+        "pot_scale_int16 is not supported"),
+    "a fused bound of a concatenation": (
+        ([IMAGE, IMAGE, Tensor([2, 4, 4, 2])],
+         Operator("CONCATENATION", [0, 1], [2], "ConcatenationOptions", {"FusedActivationFunction": 1})),
+        "its options fused_activation_function are not supported"),
     "a logistic of int32": (
         ([Tensor([4], "int32", [0.1], [0]), Tensor([4], "int32", [0.1], [0])],
          Operator("LOGISTIC", [0], [1])), "not supported|not defined"),

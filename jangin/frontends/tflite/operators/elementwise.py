@@ -291,6 +291,8 @@ def _sum(sign: int) -> Lowering:
         if not call.is_integer:
             return activated(call, b.map(lambda v, w: v + w if sign > 0 else v - w, _number(call), call.x(1)))
         bytes_ = call.given[0].dtype in (I8, U8)
+        if call.options.get("pot_scale_int16") and not bytes_ and _are_powers(call):
+            raise CompileError("its option pot_scale_int16 is not supported where powers of two differ")
         left, wide, given = (20, I32, operands) if bytes_ else (15, I64, constants)
         twice = 2 * max(call.given[0].scale, call.given[1].scale)
         parts = [fixed.Multiplier.of(q.scale / twice) for q in call.given[:2]]
@@ -313,6 +315,12 @@ def _sum(sign: int) -> Lowering:
         return requantized(call, b.map(total, call.x(), call.x(1)), factors)
 
     return lower
+
+
+def _are_powers(call: Call) -> bool:
+    """Whether a sum's scales are different powers of two: LiteRT only shifts and rounds 16 bits of those."""
+    scales = {q.scale for q in (*call.given[:2], call.out)}
+    return len(scales) > 1 and all(math.frexp(scale)[0] == 0.5 for scale in scales)
 
 
 def _sum_in_floats(
