@@ -45,7 +45,7 @@ def run(
     options = settings.options(None, shapes, threads)
     if output.suffix == ".tflite":  # what that can't say is told before anything is measured
         with within(options.limits):
-            tflite.written(prepared(lower(imported(model, options))))
+            tflite.check(prepared(lower(imported(model, options))))
         if kind == "int8":  # LiteRT is no quicker with fewer bits
             weight_bits = weight_bits or I8.bits
     with bar() as tell:

@@ -39,6 +39,10 @@ VERSIONS: Mapping[str, tuple[int, int]] = {
     "RESHAPE": (1, 1), "BROADCAST_TO": (2, 2), "RESIZE_BILINEAR": (3, 3), "RESIZE_NEAREST_NEIGHBOR": (3, 3),
 }  # fmt: skip
 """The versions that began to take floats, and int8, where these aren't 1 and 2."""
+SPARE = 65536
+"""Bytes of what a file has once."""
+ENTRY, RECORD = 12, 512
+"""Bytes of a scale with its zero, and at most of a tensor's or an operator's other fields."""
 ALIGNMENT = 16
 """Of buffers' contents, as the schema demands."""
 
@@ -87,7 +91,7 @@ class File:
     def data(self, inputs: Sequence[str], outputs: Sequence[str], described: str = "") -> bytes:
         """The file's bytes."""
         held = [t.data for t in self.tensors.values() if t.data is not None]
-        b = flatbuffers.Builder(sum(a.nbytes for a in held) + 65536)
+        b = flatbuffers.Builder(sum(a.nbytes for a in held) + self._described())
         buffers = [_table(b, "Buffer", {}), *(_table(b, "Buffer", {"Data": _bytes(b, a)}) for a in held)]
         filled = iter(range(1, len(buffers)))
         places = {name: n for n, name in enumerate(self.tensors)}
@@ -112,7 +116,13 @@ class File:
             "Buffers": _vector(b, tflite.ModelStartBuffersVector, buffers),
         }
         b.Finish(_table(b, "Model", model), b"TFL3")
-        return bytes(b.Output())
+        return bytes(memoryview(b.Bytes)[b.Head() :])  # Output would copy it first
+
+    def _described(self) -> int:
+        """At least the bytes of all but the constants: a builder that is full doubles, constants too."""
+        entries = sum(len(t.scales.scale) for t in self.tensors.values() if t.scales is not None)
+        names = sum(len(name.encode()) for name in self.tensors)
+        return SPARE + ENTRY * entries + names + RECORD * (len(self.tensors) + len(self.operators))
 
     def _version(self, o: Operator) -> int:
         kinds = [self.tensors[n].dtype for n in (*o.inputs, o.output) if n]

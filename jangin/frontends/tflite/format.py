@@ -25,6 +25,15 @@ def written(graph: Graph, description: str = "") -> bytes:
     return write(graph, description)
 
 
+def check(graph: Graph) -> None:
+    """As `writer.check`, whose packages may not be there."""
+    try:
+        from jangin.frontends.tflite.writer import check as look
+    except ImportError:
+        raise CompileError(WRITES) from None
+    look(graph)
+
+
 class TfliteFormat(Format):
     name = "TFLite"
 

@@ -5,6 +5,7 @@ the channels last, as floats or as int8. Each is made where it is first read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,10 @@ class Forms(Writer):
     def array(self, array: Array, hint: str, scales: Scales | None = None) -> Name:
         """A constant, once for all that are equal."""
         array = np.ascontiguousarray(array).reshape(array.shape)
-        key = array.dtype, array.shape, array.tobytes(), scales
+        content = blake2b(
+            array.reshape(-1).view(np.uint8).data
+        ).digest()  # a key with the bytes would keep a copy
+        key = array.dtype, array.shape, content, scales
         if key not in self.numbers:
             self.numbers[key] = self.fresh(hint)
             dtype = next(d for d in CODES if d.numpy == array.dtype)

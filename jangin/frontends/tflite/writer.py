@@ -62,6 +62,11 @@ def written(graph: Graph, description: str = "") -> bytes:
     return TfliteWriter(graph).model(description)
 
 
+def check(graph: Graph) -> None:
+    """CompileError where `written` raises one; no file is made, which takes several times the weights."""
+    TfliteWriter(graph).laid()
+
+
 def step(node: Node) -> str:
     """The operator on int8 that a map is, or "" for another."""
     match node.of(core.Map).body:
@@ -78,13 +83,16 @@ def step(node: Node) -> str:
 
 class TfliteWriter(Products):
     def model(self, description: str = "") -> bytes:
+        return self.file.data(*self.laid(), description)
+
+    def laid(self) -> tuple[list[Name], list[Name]]:
+        """Fills the file, and gives its inputs and outputs."""
         graph = self.graph
         if sum(a.nbytes for a in graph.constants.values()) > MOST_BYTES:
             raise CompileError("the weights don't fit into one TFLite file: it holds 2 GB")
         inputs = [self.give(n) for n in graph.inputs if not self.check(n)]  # type: ignore[func-returns-value]
         self.body()
-        outputs = [self.read(n) for n in graph.outputs]
-        return self.file.data(inputs, outputs, description)
+        return inputs, [self.read(n) for n in graph.outputs]
 
     # -- moving data ----------------------------------------------------------------------------
 
