@@ -25,7 +25,7 @@ from jangin.ir.limits import within
 from jangin.ir.records import dataclass
 from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
-from jangin.quantization.data import Data, Reading, read
+from jangin.quantization.data import Data, Reading, present, read
 from jangin.quantization.engine import Engine, Tell
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.threads import counted
@@ -110,6 +110,7 @@ def compare(
         raise ValueError(f"a tolerance of {tolerance} is below 0")
     if replay and set(engines) != {"jangin"}:
         raise ValueError(f"only Jangin's kernels can be replayed, not those of {' and '.join(engines)}")
+    present(data)
     tell: Tell = progress or (lambda done, total, what: None)
     tell(0, 1, "import")
     options = Options(None, shapes, threads, **given)

@@ -50,6 +50,12 @@ def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) ->
     return feeds
 
 
+def present(data: Data) -> None:
+    """FileNotFoundError for a path where there is nothing, which is said before any work."""
+    if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
+        raise FileNotFoundError(2, "there is no such file or folder", os.fspath(data))
+
+
 def _called(data: Data) -> str:
     return str(data) if isinstance(data, (str, os.PathLike)) else "what was given"
 
@@ -86,8 +92,7 @@ def _array(given: Any, spec: TensorSpec, what: str) -> Array:
 
 
 def _of_path(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
-    if not path.exists():
-        raise FileNotFoundError(2, "there is no such file or folder", str(path))
+    present(path)
     if not path.is_dir():
         return _of_file(path, specs, how)
     files = files_of(path)

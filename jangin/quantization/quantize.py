@@ -14,7 +14,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.options import Common, Options, takes
 from jangin.pictures import pixels_of
 from jangin.quantization.auto import decided
-from jangin.quantization.data import Data, Reading, read, read_labels
+from jangin.quantization.data import Data, Reading, present, read, read_labels
 from jangin.quantization.engine import Tell
 from jangin.quantization.job import BITS, KINDS, Job, Quantized
 from jangin.quantization.observers import METHODS
@@ -77,6 +77,7 @@ def quantize(
     Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
     fit; CompileError for a model that can't be quantized."""
     _check(kind, method, drop, smooth, weight_bits, block, limit)
+    present(data)
     threads = None if threads is None else counted(threads)
     job = Job(model, Options(None, shapes, threads, **given), progress, equalize)
     reading = pixels or pixels_of(job.metadata)

@@ -49,6 +49,19 @@ def test_bench_says_which_package_a_peer_lacks(
     assert "absent: pnnx, ncnn's converter, is not installed: pip install pnnx" in done.out
 
 
+def test_missing_data_is_said_before_the_model_is_read(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: Any) -> None:
+        raise AssertionError("a model was read")
+
+    for module in ("job", "compare"):
+        monkeypatch.setattr(f"jangin.quantization.{module}.imported", read)
+    for command in (("quantize", model, "-o", tmp_path / "smaller"), ("compare", model, model)):
+        done = cli(*command, "--data", tmp_path / "nowhere")
+        assert done.status == 1 and f"{tmp_path / 'nowhere'}: there is no such file or folder" in done.err
+
+
 @pytest.mark.parametrize("output", ["new model.onnx", "new.tflite", "new.nnef", "new.nnef.tgz"])
 @pytest.mark.parametrize("more", [(), ("--emit", "c")])
 def test_compile_points_to_convert(
