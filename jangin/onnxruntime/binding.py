@@ -38,7 +38,7 @@ class IOBinding:
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Read an input from an array."""
         self._known(name, (i.name for i in self.session.get_inputs()))
-        self._inputs[name] = OrtValue.holding(np.ascontiguousarray(arr_on_cpu))
+        self._inputs[name] = OrtValue.holding(np.asarray(arr_on_cpu, order="C"))
 
     def bind_input(
         self,

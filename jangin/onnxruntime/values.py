@@ -113,7 +113,7 @@ class OrtValue:
             on_cpu(device_type, device_id, vendor_id)
         if not isinstance(numpy_obj, np.ndarray):
             raise RuntimeError(f"an OrtValue is made of a NumPy array, not of {type(numpy_obj).__name__}")
-        return cls.holding(np.ascontiguousarray(numpy_obj) if numpy_obj.ndim else numpy_obj)
+        return cls.holding(np.asarray(numpy_obj, order="C"))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
