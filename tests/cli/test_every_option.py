@@ -78,6 +78,8 @@ def call(cli: Cli, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def test_every_option_reaches_the_pipeline(
     way: str, call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if way == "quantize for TFLite":
+        pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
     seen = watched(monkeypatch)
     given = call(COMMANDS[way], ["libraries"] if way == "emit" else [])
     uncached = way == "compile, timed"
