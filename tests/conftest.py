@@ -40,6 +40,7 @@ pytest_runtest_makereport = repeatable.pytest_runtest_makereport
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/*.txt anew")
+    parser.addoption("--share", help="2/4: the second of four parts of the tests, by their names")
     repeatable.add_option(parser)
 
 
@@ -48,6 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
     look through it all for nothing."""
     gc.disable()
     repeatable.configure(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what isn't in the share that was asked for."""
+    if config.option.share is None:
+        return
+    part, count = map(int, config.option.share.split("/"))
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % count != part - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % count == part - 1]
 
 
 def pytest_collection_finish() -> None:
