@@ -102,6 +102,10 @@ def _plain(name: str) -> str:
     return "/".join(parts)
 
 
+NO_MEMORY = "Error -4 "
+"""How the texts of zlib's errors begin if there was no memory, its Z_MEM_ERROR."""
+
+
 def is_model(contents: Contents) -> bool:
     """Whether something opened is a model: a folder or archive with a graph.nnef, or such a file itself."""
     if contents.message is not None:
@@ -114,7 +118,9 @@ def is_model(contents: Contents) -> bool:
         try:
             with _opened(contents) as archive:
                 return any(_plain(m.name) == GRAPH for m in archive if m.isfile())
-        except (tarfile.TarError, OSError, EOFError, zlib.error, CompileError):
+        except (tarfile.TarError, OSError, EOFError, zlib.error, CompileError) as error:
+            if NO_MEMORY in str(error):
+                raise MemoryError(str(error)) from error
             return False
     return BEGINS.match(bytes(contents.data[:4096])) is not None
 
