@@ -1,4 +1,4 @@
-"""What a session compiles: the model that it is given, with what its options replace in it."""
+"""These functions prepare the model that a session compiles. They apply the session's options to it."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ def keep(model: Source, path: str | os.PathLike[str]) -> None:
 
 
 def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:
-    """Of each initializer that an ONNX model lists among its inputs its name, type and shape."""
+    """List the name, type and shape of each initializer that an ONNX model has among its inputs."""
+    from google.protobuf.message import DecodeError
+
     try:
         proto, _ = _read(model)
-    except Exception:  # another format's model, which has none
+    except (DecodeError, IsADirectoryError, TypeError):  # another format's bytes, folder or message
         return []
     made = {t.name for t in proto.graph.initializer}
     return [_described(i) for i in proto.graph.input if i.name in made]
@@ -80,7 +82,7 @@ def without_initializers(model: Source, names: Collection[str]) -> Source:
 
 
 def nodes_of(model: Source) -> list[tuple[str, str, str]]:
-    """Of each node of a model's graph its name, domain and operator."""
+    """List the name, domain and operator of each node of a model's graph."""
     return [(n.name, n.domain, n.op_type) for n in _read(model)[0].graph.node]
 
 
@@ -98,7 +100,7 @@ def _read(model: Source) -> tuple[Any, Path | None]:
 
 
 def _place(tensor: Any) -> dict[str, str]:
-    """Where a tensor's external data lie, if they are external."""
+    """Return the location of a tensor's external data. It is empty if the tensor has none."""
     return {e.key: e.value for e in tensor.external_data} if tensor.data_location == 1 else {}
 
 

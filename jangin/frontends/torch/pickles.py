@@ -1,11 +1,14 @@
-"""What PyTorch saves that is no program: weights by name, and pickled modules. Nothing is unpickled, as that
-runs whatever code a file asks for: what a file would import says what it is."""
+"""Explain PyTorch's files that are no program: weights by name, and pickled modules.
+
+Nothing is unpickled, because unpickling runs any code that a file asks for. The imports that a file
+asks for tell what the file is."""
 
 from __future__ import annotations
 
 import io
 import json
 import pickletools
+import struct
 import zipfile
 from collections.abc import Iterator
 
@@ -24,7 +27,9 @@ _WEIGHTS = (
 
 
 def explained(contents: Contents) -> str:
-    """What a model is that PyTorch's weights or pickles are, and what to do with it; "" for anything else."""
+    """Say what a model is, and what to do with it, if it is PyTorch's weights or a pickle.
+
+    Returns "" for anything else."""
     if _is_safetensors(contents):
         return _WEIGHTS.format(contents, f"safetensors.torch.load_file({_path(contents)})")
     imports = [*_imports(contents)]
@@ -76,7 +81,7 @@ def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
                     yield texts[-2], texts[-1]
                 elif isinstance(argument, str):
                     texts.append(argument)
-    except Exception:  # it ends, or is none: what was read says what it is
+    except (ValueError, struct.error):  # its end, or no pickle: what was read before says what the file is
         return
 
 

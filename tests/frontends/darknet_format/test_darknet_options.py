@@ -1,8 +1,9 @@
-"""Darknet's sections with all their options, against Darknet's definitions (its src/) in NumPy and float64;
-and every option of every section is read, known to change nothing, or refused by its name."""
+"""Darknet's sections with all their options, against Darknet's definitions (its src/) in NumPy and float64.
+Every option of every section is read, is known to change nothing, or is refused by its name."""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import jangin
 from jangin.frontends.darknet.idle import ANYWHERE, IDLE
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
+from jangin.ir.expr import Const
 from jangin.ops.interpret import run_graph
 
 SIZE = (4, 6, 8)
@@ -44,7 +46,11 @@ def results(path: Path, text: str, numbers: Numbers, x: Array) -> list[Array]:
     path.write_text(NET + text)
     numbers.written(path)
     graph = lower(load(path))
-    return list(run_graph(graph, {graph.inputs[0]: x}).values())
+    sizes = {
+        n: [d.value if isinstance(d, Const) else len(x) for d in graph.shape(n)] for n in graph.inputs[1:]
+    }
+    states = {n: np.zeros(size, np.float32) for n, size in sizes.items()}
+    return list(run_graph(graph, {graph.inputs[0]: x, **states}).values())
 
 
 def options(text: str) -> dict[str, str]:
@@ -374,19 +380,25 @@ def test_what_is_refused_is_named(text: str, reason: str, tmp_path: Path) -> Non
         results(tmp_path, text, numbers, np.zeros((1, *SIZE), np.float32))
 
 
-@pytest.mark.parametrize("kind", sorted(IDLE))
+PLAIN = {
+    "net": "", "convolutional": CONV + "stride=1\n", "maxpool": "[maxpool]\nsize=2\nstride=2\n",
+    "crop": "[crop]\ncrop_height=2\ncrop_width=2\n",
+    "route": "[upsample]\nstride=1\n[route]\nlayers=-1\n",
+    "rnn": "[rnn]\noutput=4\nhidden=3\n", "softmax": "[softmax]\ngroups=1\n",
+    **{k: f"[{k}]\nfilters=3\n" for k in IDLE if "implicit" in k},
+}  # fmt: skip
+"""Networks of one layer each. Sections that find boxes have tests with the options of real files."""
+
+
+def test_sections_with_idle_options_are_tested() -> None:
+    assert IDLE.keys() - PLAIN.keys() == {"detection", "gaussian_yolo", "region", "yolo"}
+
+
+@pytest.mark.parametrize("kind", sorted(PLAIN))
 def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -> None:
     """A network with all of them is the one without."""
-    plain = {
-        "net": "", "convolutional": CONV + "stride=1\n", "maxpool": "[maxpool]\nsize=2\nstride=2\n",
-        "crop": "[crop]\ncrop_height=2\ncrop_width=2\n",
-        "route": "[upsample]\nstride=1\n[route]\nlayers=-1\n",
-        "softmax": "[softmax]\ngroups=1\n", **{k: f"[{k}]\nfilters=3\n" for k in IDLE if "implicit" in k},
-    }  # fmt: skip
-    if kind not in plain:
-        pytest.skip("its boxes' tests give the options that real files have")
     more = "".join(f"{name}=1\n" for name in sorted({*IDLE[kind], *(ANYWHERE if kind != "net" else ())}))
-    texts = [plain[kind], plain[kind] + more] if kind != "net" else ["[avgpool]\n", more + "[avgpool]\n"]
+    texts = [PLAIN[kind], PLAIN[kind] + more] if kind != "net" else ["[avgpool]\n", more + "[avgpool]\n"]
     x = np.random.default_rng(0).standard_normal((1, *SIZE)).astype(np.float32)
     found = []
     for n, text in enumerate(texts):
@@ -395,5 +407,7 @@ def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -
             convolutional(options(CONV + "stride=1\n"), x, numbers)
         elif "implicit" in kind:
             numbers.take(3)
+        elif kind == "rnn":  # a layer from its input, one from its state and one to its output, with biases
+            numbers.take(3 * math.prod(SIZE) + 3 * 3 + 3 * 4 + 3 + 3 + 4)
         found.append(results(tmp_path, text, numbers, x)[0])
         assert n == 0 or np.array_equal(*found)

@@ -131,7 +131,8 @@ def looked_up(x: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:jangin leaves")
 @pytest.mark.parametrize("function", [written, shared, looked_up])
 def test_results_of_a_graph_in_parts_lie_as_pytorchs(function: Any) -> None:
-    """What is written to an input, which results share its memory, and their strides."""
+    """Writes to an input, results that share the input's memory, and the results' strides are the same as
+    PyTorch's."""
     torch._dynamo.reset()
     mine, theirs = (torch.arange(32.0).view(4, 8).sin() for _ in range(2))
     with torch.no_grad():
@@ -319,7 +320,7 @@ def sampled(count: int) -> list[Any]:
     return random.sample(infos, count)
 
 
-def check_operator(info: Any) -> None:
+def check_operator(info: Any) -> bool:
     """The first of its samples that PyTorch itself computes."""
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
         given = (sample.input, *sample.args)
@@ -340,7 +341,8 @@ def check_operator(info: Any) -> None:
         for a, b in zip(leaves(got), leaves(wanted), strict=True):
             if isinstance(b, torch.Tensor):
                 torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True, msg=info.name)
-        return
+        return True
+    return False
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.slow)])
@@ -348,5 +350,5 @@ def check_operator(info: Any) -> None:
 def test_what_pytorch_runs_never_fails(count: int) -> None:
     """Operators that Jangin knows and those that it doesn't. The tolerance is for functions whose samples are
     close to where they change fast (logarithms of gamma, inverses)."""
-    for info in sampled(count):
-        check_operator(info)
+    checked = sum(map(check_operator, sampled(count)))
+    assert checked >= count * 3 // 4
