@@ -81,9 +81,10 @@ def _version(wanted: bool) -> None:
 BEFORE = [name for name in Common.__annotations__ if ABOUT[name].flag]
 """The options that stand before the command. Those of one model's compilation stand after it."""
 KINDS = {"bool": bool, "str": str}
-"""What an option's value is on the command line, by its type: a path, unless it is here or in `READ`."""
+"""Maps an option's type to the type of its value on the command line. A type that is in neither `KINDS` nor
+`READ` is a path."""
 READ: Mapping[str, Callable[[str], Any]] = {"limits": parse_limits}
-"""What makes a value of an option's text."""
+"""Maps an option's name to the function that parses the option's text."""
 
 
 def options(

@@ -25,7 +25,9 @@ _REMEDIES = {
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Where this writes a file or a folder, the system's errors say which and what to do: OSError."""
+    """Name the file or folder in the system's errors, and say what to do, while the caller writes the path.
+
+    Raises OSError."""
     try:
         yield
     except OSError as error:

@@ -52,8 +52,11 @@ class Given(Common, total=False):
 
 
 class About(NamedTuple):
-    """What is known of an option. `flag`: the command line's, "" where there is none. `keyed`: whether
-    compiled models differ by it, so that the key of the cache has it, or only those for several devices."""
+    """The description of an option.
+
+    `flag` is the option's name on the command line, "" if there is none. `keyed` says whether compiled models
+    differ by the option, so that the cache's key has it. "for several" limits this to models for several
+    devices."""
 
     default: Any
     help: str
@@ -67,9 +70,9 @@ def _option(default: T, help: str, flag: str = "", keyed: Keyed = False) -> T:
 
 
 class Options:
-    """What a caller says of one compilation. It never changes: `but` makes another.
+    """A caller's options for one compilation. The object never changes: `but` makes another.
 
-    `asked`: the target as it was given; `target`: the one that it names."""
+    `asked` is the target as it was given. `target` is the target that `asked` names."""
 
     asked: str | Target | None = _option(
         None,
@@ -260,7 +263,7 @@ class Options:
 
 
 ABOUT: Mapping[str, About] = {n: a for n, a in vars(Options).items() if isinstance(a, About)}
-"""What is known of each field of `Options`."""
+"""The description of each field of `Options`."""
 
 
 def _text(value: Any) -> str:

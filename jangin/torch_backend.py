@@ -1,9 +1,9 @@
 """`torch.compile(model, backend="jangin")`: TorchDynamo's graphs, compiled by Jangin.
 
 PyTorch finds the back end by the entry point `torch_dynamo_backends`. Graph breaks, guards and recompiling go
-by PyTorch's own rules; options are those of `jangin.compile` (`torch.compile(model, backend="jangin",
-options={"threads": 1})`). What is compiled is kept in the cache, for other processes too. An operator that
-can't be compiled parts its graph: PyTorch runs it, and the parts around it are compiled.
+by PyTorch's own rules. The options are the options of `jangin.compile`, given by `torch.compile`'s `options`
+(`options={"threads": 1}`). Compiled graphs are kept in the cache, for other processes too. An operator that
+can't be compiled parts its graph: PyTorch runs the operator, and the parts around it are compiled.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Numbers = Callable[[Sequence[Any]], list[Any]]
 
 
 def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
-    """What `torch.compile` calls for each graph. Operators that can't be compiled PyTorch runs, and a warning
-    names each once."""
+    """Compile a graph for `torch.compile`. PyTorch runs the operators that can't be compiled, and a warning
+    names each of them once."""
     options = _options(given.get("options") or {})
     parts: list[_Compiled] = []
 
@@ -75,7 +75,7 @@ def _say_once(what: str, error: object) -> None:
 
 
 _SAID: set[str] = set()
-"""What a warning has said already in this process to be run by PyTorch."""
+"""The operators and graphs left to PyTorch that a warning has named already in this process."""
 REASON = 300
 """Letters of a reason that are shown: the rest is about what surrounds it."""
 
@@ -125,15 +125,17 @@ def _training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Any:
 
 
 class _Compiled:
-    """A graph whose parameters and buffers are constants: it is compiled when it is first called, or before
-    where sizes are symbols (see `settle`), and again when one of its constants has changed since."""
+    """A graph whose parameters and buffers are constants.
+
+    The graph is compiled at its first call, or before if sizes are symbols (see `settle`). It is compiled
+    again when one of its constants has changed."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
     ) -> None:
         self.graph, self.options, self.whole = graph, options, copied(graph)
         self.torch: Callable[..., Any] | None = None
-        """What runs the graph where it can't be compiled as a whole."""
+        """The function that runs the graph if the graph can't be compiled as a whole."""
         self.views: Views | None = None
         self.parted = False
         self.inputs = placeholders(graph.graph)
@@ -223,8 +225,8 @@ class _Compiled:
         self.addresses = [args[i].data_ptr() for i in self.static]
 
     def _compiled(self, held: Mapping[str, torch.Tensor]) -> tuple[Run, list[int], Numbers]:
-        """What computes the graph's results, which of its inputs it takes, and the numbers that it takes
-        behind them."""
+        """Return three things: the function that computes the graph's results, the places of the inputs that
+        it takes, and the function for further numbers. These numbers come behind the inputs."""
         if not next(iter(reversed(self.graph.graph.nodes))).args[0]:
             return lambda _: (), [], lambda _: []
         self.sizes = Sizes({}, {}, self.env)

@@ -244,8 +244,8 @@ def test_no_parts_know_each_other_s_types_in_a_circle() -> None:
 
 
 ASKS_FOR_GPUS = ("jangin.targets", "jangin.templates.gpu")
-"""What may know the class of targets for work-groups: others ask a target for its list of passes, its
-templates or `groups`."""
+"""Modules that may know the class of targets for work-groups. Other modules ask a target for its list of
+passes, its templates or `groups`."""
 
 
 def test_only_their_own_templates_know_targets_for_work_groups() -> None:
@@ -287,7 +287,7 @@ SYSTEMS_OWN = {
     "select": {"epoll"},
     "signal": {"pause"},
 }  # fmt: skip
-"""What only some operating systems have, by Python's modules."""
+"""Names that only some operating systems have, by Python's modules."""
 SYSTEMS_MODULES = {"fcntl", "grp", "msvcrt", "pwd", "resource", "termios", "winreg"}
 SYSTEMS_WORDS = re.compile(
     r"/proc\b|/sys/|futex|prctl|sched_get|sched_set|getauxval|mprotect|process_vm_|MADV_"
@@ -299,7 +299,7 @@ PROGRAMS = {"chatting.py", "parsing.py"}
 
 
 def test_the_operating_system_has_one_room() -> None:
-    """What not every system has is asked for in `jangin.runtime.system` alone, comments apart."""
+    """Only `jangin.runtime.system` asks for names that some systems lack; comments don't count."""
     outside = [p for p in files() if not p.is_relative_to(ROOM) and p.name not in PROGRAMS]
     found = {str(path.relative_to(ROOT)): [*_asked_of_the_system(parsed(path))] for path in outside}
     assert {path: names for path, names in found.items() if names} == {}

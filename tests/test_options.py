@@ -162,7 +162,7 @@ def test_a_request_to_another_process_has_every_option(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_takes_the_record_whole(tmp_path: Path) -> None:
-    """To the process that is timed, but for the cache, which would leave nothing to time."""
+    """The timed process gets every option, except the cache, which would leave nothing to time."""
     model, weights = network(tmp_path)
     given = {**values(weights, tmp_path), "tune": "1s"}
     race = measure.Options((), shapes={"batch": 1}, compiling=Options("x86-64-v2", **given))
@@ -189,7 +189,7 @@ def test_emitted_code_calls_no_library(tmp_path: Path) -> None:
 
 
 def test_the_driver_imports_little() -> None:
-    """What starts the compiler's process must not wait for what only reading options would take."""
+    """The start of the compiler's process must not wait for imports that only reading options needs."""
     code = "import sys, jangin.compiler.driver as d; print([m for m in ('dataclasses', 'inspect', 'pathlib', "
     code += "'numpy', 'jangin.targets') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

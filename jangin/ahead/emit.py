@@ -67,14 +67,16 @@ def emit(
     progress: Progress | None = None,
     **given: Unpack[Common],
 ) -> Emitted:
-    """Compile a model ahead of time, to code with a C API that needs nothing of Jangin; `save` writes it.
+    """Compile a model ahead of time, to code with a C API that needs no part of Jangin.
 
-    `kind`: "object" (a relocatable object file), "shared" (a shared library, linked by what is here) or "c"
-    (C11 with GNU's vector types). `name`: what all names in C begin with, by default the model's;
-    `constants`: the weights lie "inside" the code, or in a file "beside" it that the program maps. Tuning's
-    results are those for one thread. The rest: as for `jangin.build`.
-    Raises CompileError that names the node for a model that runs in steps, ValueError for an unknown target
-    or kind, or if a library is to be called, LinkError where nothing here can link."""
+    `Emitted.save` writes the code.
+    `kind` is "object" (a relocatable object file), "shared" (a shared library) or "c" (C11 with GNU's vector
+    types). A linker on this machine links the shared library. `name` begins all names in C; the default is
+    the model's name. `constants` says if the weights lie "inside" the code or in a file "beside" the code.
+    The program maps the file. The code uses tuning results for one thread. The other arguments mean the same
+    as for `jangin.build`.
+    Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
+    kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
     if given.get("weights") in CONSTANTS:
         constants = str(given.pop("weights"))
         warnings.warn(f"weights={constants!r} is called constants= now", DeprecationWarning, stacklevel=3)

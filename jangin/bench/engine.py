@@ -14,9 +14,11 @@ from jangin.options import Options
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told. `inputs`: an .npz file with the model's inputs, in order; `outputs`: their
-    names, in order; `shapes` fixes the model's size symbols (empty: they stay symbolic). `compiling`: how
-    Jangin compiles, in a text that `packed` makes."""
+    """A worker's job.
+
+    `inputs` is an .npz file with the model's inputs in order. `outputs` are the names of the outputs in
+    order. `shapes` fixes the model's size symbols; the symbols stay symbolic if `shapes` is empty.
+    `compiling` is the text that `packed` makes of the options of Jangin's compilation."""
 
     engine: str
     threads: int

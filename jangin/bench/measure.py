@@ -39,11 +39,13 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Options:
-    """`peers`: engines to compare with; `seconds`: of a turn;
-    `inputs`: arrays by name, the others are random; `symbolic`: keep the size symbols in the
-    compiled models, and give the sizes of `shapes` only when they run; `files` and `pythons`: an
-    engine's own file of the model, and the interpreter it lives in, where they aren't the common ones;
-    `compiling`: how Jangin compiles, but for sizes and threads."""
+    """The options of a benchmark.
+
+    `peers` are the engines to compare with. `seconds` is the length of a turn. `inputs` has arrays by name;
+    all other inputs are random. `symbolic` keeps the size symbols in the compiled models, so that `shapes`
+    gives sizes only when the models run. `files` has an engine's own file of the model if the engine doesn't
+    read the common file. `pythons` has an engine's own interpreter if the engine doesn't live in the common
+    interpreter. `compiling` has the options of Jangin's compilation, except sizes and threads."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
     rounds: int = 15

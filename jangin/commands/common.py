@@ -60,7 +60,8 @@ EfficientNet-B0: reading the model and its passes take the time before."""
 
 
 class Settings:
-    """What stands before the command: `verbose`, and options by the names that `jangin.compile` has."""
+    """The options that stand before the command: `verbose`, and options by the names that `jangin.compile`
+    has."""
 
     def __init__(self, verbose: bool = False, **given: Unpack[Common]) -> None:
         self.verbose, self.given = verbose, given

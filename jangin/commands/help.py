@@ -51,7 +51,7 @@ class Group(TyperGroup):
 
 
 def among(option: str) -> Callable[[str], list[str]]:
-    """What completes an option's value, or the last of several values between commas."""
+    """Return a function that completes an option's value, or the last of several values between commas."""
 
     def completed(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")

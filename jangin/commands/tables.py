@@ -18,8 +18,10 @@ ENDLESS = 1 << 20
 
 
 def laid_out(table: Table, console: Console) -> Table | Text:
-    """A table that fits the console: as it is, or with its words on several lines, or, where there is no room
-    for the longest word of each column, each row as a paragraph of headings and cells."""
+    """Lay out a table so that the table fits the console.
+
+    The table stays unchanged if it fits. Otherwise its words go on several lines. Each row becomes a
+    paragraph of headings and cells if there is no room for the longest word of each column."""
     room = console.options.update(width=ENDLESS, max_width=ENDLESS)
     widest, words = [], []
     for column in table.columns:

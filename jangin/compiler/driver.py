@@ -37,20 +37,23 @@ def build(
     progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Compiled:
-    """Compile a model for any target, whether this machine runs its code or not. `save` writes what comes
-    back as a file that `jangin.load` reads.
+    """Compile a model for any target, whether this machine runs its code or not. `save` writes the result as
+    a file that `jangin.load` reads.
 
-    `model`: a path, bytes or a message, of any format that Jangin knows, or of `formats`.
-    `target`: a name ("cpu" is this machine), or one of your own with its back end and device (see
-    `jangin.targets.target`); by default what the environment's JANGIN_TARGET names, or else "cpu".
-    `threads`: how many it will run on, which tuned kernels are for.
-    `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} its inclusive range,
-    {"image": (1, 3, 224, 224)} a whole input.
-    `progress(done, total, what)` is told of each step.
+    `model` is a path, bytes or a message, of any format that Jangin knows, or of `formats`.
+    `target` is a name ("cpu" is this machine), or a target of your own with its back end and device (see
+    `jangin.targets.target`). The default is the target that the environment's JANGIN_TARGET names, or else
+    "cpu".
+    `threads` is the number of threads that the model will run on. Tuned kernels are for this number.
+    `shapes` binds sizes. {"batch": 1} binds a symbol, {"seq": (1, 512)} its inclusive range, {"image": (1, 3,
+    224, 224)} a whole input.
+    `progress(done, total, what)` is called at each step.
+
     A model that is compiled with something of your own, a target too, is not cached.
-    Raises CompileError with the node, its operator and what to do about it, ValueError for an unknown
-    target, TypeError for an unknown option, and LoadError for `tune` where this machine can't run the
-    target's code."""
+
+    Raises CompileError with the node, its operator and a remedy. Raises ValueError for an unknown target and
+    TypeError for an unknown option. Raises LoadError for `tune` if this machine can't run the target's
+    code."""
     return build_by(Options(target, shapes, threads, **given), model, progress)
 
 

@@ -89,11 +89,16 @@ class Workers:
         forks: bool = True,
         names: Sequence[str] = (),
     ) -> list[T]:
-        """What the jobs give, in order, computed by at `most` so many processes. Jobs and results travel
-        pickled. `progress(done, total)` of the `weights`, where each job has one: the heaviest are begun
-        first, so that none is left that the others wait for. `forks`: whether a process that did such a job
-        can be forked: else all are before it does. `names`: of what each is for. Raises what a job raises,
-        and ChildProcessError where a process dies; after that there is no work for the others."""
+        """Return the jobs' results in order, computed by up to `most` processes. Jobs and results travel
+        pickled.
+
+        `progress(done, total)` counts in `weights` if each job has a weight. The heaviest jobs begin first,
+        so that no heavy job is left for the others to wait for. `forks` says whether a process can be forked
+        after it has done such a job. If it can't, all processes are forked before they do one. `names` says
+        what each job is for.
+
+        Raises what a job raises, and ChildProcessError if a process dies. The other processes get no more
+        work after an error."""
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         with _told():

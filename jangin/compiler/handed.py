@@ -100,7 +100,10 @@ def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
 
 
 def taken(caller: Connection) -> Compiled:
-    """What a process hands over. Raises EOFError where it ends before, OSError where it can't do so."""
+    """Return the compiled model that a process hands over.
+
+    Raises EOFError if the process ends before the hand-over, and OSError if the process can't hand the model
+    over."""
     with Connection(recv_handle(caller)) as pipe:
         process, data, found = pipe.recv()
         parts = [_Held(n, start, size, 0) for n, start, size in found]

@@ -1,7 +1,8 @@
-"""Which sizes that a model calls by one name are one size.
+"""Decides which sizes that a model calls by one name are one size.
 
-To ONNX Runtime a name is a hint: inputs may differ in what they both call N. So each has a symbol of its own,
-unless a node needs them to be equal: then a run says which.
+A name is a hint to ONNX Runtime: inputs may differ in the size that they both call N. Each input therefore
+has a symbol of its own, unless a node needs the sizes to be equal. In that case an error at run time names
+the node.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
 
 
 def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
-    """Symbols of a lowered graph that meet in an equation, each with the node that needs it; and those of a
-    branch or a loop, whose sizes would depend on data if they differed."""
+    """Yield the symbols of a lowered graph that meet in an equation, with the node that needs the equation.
+    The symbols of a branch or a loop also come together, because its sizes would depend on data if the
+    symbols differed."""
     for node in graph.nodes:
         if isinstance(node.attrs, (IfStep, LoopStep)):
             shapes = (graph.values[n].shape or () for n in node.inputs if n)

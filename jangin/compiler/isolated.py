@@ -41,9 +41,11 @@ take a core for some 50 ms beside imports."""
 
 
 class Asked(NamedTuple):
-    """What the other process must know of a compilation before it hands the request on: the `target`, whether
-    the caller is to be `told` how it goes, the model's path where it has one, the caller's folder, unless
-    that was removed, and whether the model is in a `file`, which is handed over after the request."""
+    """The facts about a compilation that the other process needs before it hands the request on.
+
+    `target` is the target. `told` says whether the caller wants reports of progress. `path` is the model's
+    path if the model has one. `folder` is the caller's folder, unless that folder was removed. `file` says
+    whether the model is in a file, which is handed over after the request."""
 
     target: Target
     told: bool
@@ -221,7 +223,7 @@ def _result(pipe: Connection, progress: Progress | None) -> Compiled:
 
 
 def _epitaph(end: End) -> str:
-    """What the compiler's process died of."""
+    """Return the error text for the death of the compiler's process: its cause and a remedy."""
     why = f"exit code {end.status}" if end.exited else f"signal {signal.Signals(end.status).name}"
     what = f"the process that compiled the model ended early ({why})"
     if not end.exited and end.status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
@@ -230,7 +232,7 @@ def _epitaph(end: End) -> str:
 
 
 def starved(what: str) -> str:
-    """What happened where memory ran out, most likely, and what to do."""
+    """Return an error text that names lack of memory as the most likely cause, and a remedy."""
     return (
         f"{what}: most likely this machine, or the process's control group (a container's limit), is out of "
         "memory; give it more, or compile on a larger machine (jangin compile -o) and load that file here"

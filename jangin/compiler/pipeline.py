@@ -248,10 +248,12 @@ class Cases:
 
 
 def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
-    """An imported model in core operators; again for the sizes of 1 that its own runtime takes, where code
-    may be larger, and for each symbol that it was lowered for as other than 1, and so on. Where that
-    makes more than `VARIANTS`, sizes that met in a broadcast stay equal, and if there are still too many,
-    no more are made."""
+    """Lower an imported model to core operators, once for each case of its size symbols.
+
+    One more case takes the sizes of 1 that the model's own runtime takes, if code may be larger. A further
+    case follows for each symbol that a case was lowered for as other than 1. If there are more than
+    `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too many, no more cases are
+    made."""
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:

@@ -30,8 +30,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile and how, in plain values that another process can be sent. `source`: what the model
-    was read from, if the cache was asked for it already."""
+    """A model and the options of its compilation, in plain values that another process can be sent. `source`
+    is the place that the model was read from, if the cache was asked for the model already."""
 
     model: ModelSource
     asked: Options
@@ -68,7 +68,7 @@ def folder_of(options: Options) -> str | Path | None:
 
 
 def winners_of(options: Options) -> Store | None:
-    """Where tuning's results are kept, if they are."""
+    """Return the store of tuning's results, or None if they aren't kept."""
     if options.cache is False:
         return None
     from jangin.tune.store import Store

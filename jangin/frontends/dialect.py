@@ -24,12 +24,12 @@ Place = tuple[str, int]
 class Imported:
     """A model as its format has it, nothing interpreted yet.
 
-    `graph`: its nodes' `op` is "domain.Name", and their `source` what the model's author calls them; a node
-    "function" stands for the graph in its attribute `body`, on names of its own. Constants may lie in the
-    model's file or bytes. `metadata`: what the model says of itself, under names of
-    `jangin.onnxruntime.ModelMetadata`. `ones`: symbols that the model's own runtime takes to be 1 unless it
-    is told otherwise. `hints`: places whose symbols the model's own runtime doesn't hold to be one where they
-    are called alike.
+    `graph` has nodes whose `op` is "domain.Name". The `source` of a node is its name by the model's author. A
+    node "function" stands for the graph in its attribute `body`, which has names of its own. Constants may
+    lie in the model's file or bytes. `metadata` is the model's own description, under the names of
+    `jangin.onnxruntime.ModelMetadata`. `ones` are symbols that the model's own runtime takes to be 1, unless
+    the runtime is told otherwise. `hints` are places whose symbols have equal names, but may have different
+    values in the model's own runtime.
     """
 
     graph: Graph

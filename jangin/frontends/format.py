@@ -167,8 +167,9 @@ class Format(Protocol):
         """Whether the model is of this format, by its content: names of files say nothing."""
 
     def explains(self, contents: Contents) -> str:
-        """What a model is that no format reads, and what to do with it, where this framework writes such;
-        "" else."""
+        """Say what kind of model this is, and what to do with it, if this framework writes it.
+
+        The model is one that no format reads. Returns "" if the framework doesn't write this kind."""
         return ""
 
     def beside(self, contents: Contents) -> Mapping[str, Path | None]:

@@ -107,7 +107,9 @@ def tokenize(
 
 
 def _between(separator: Any, text: str, shortest: int) -> list[str]:
-    """What lies between the matches. An empty match takes the character behind it along."""
+    """Return the parts of the text between the matches.
+
+    An empty match also consumes the character that follows it."""
     parts, start = list[str](), 0
     for match in separator.finditer(text):
         if match.start() >= start:

@@ -49,7 +49,7 @@ def _numbers(words: Any, dtype: DType) -> Any:
 
 
 def _multiplied(product: Product, a: Any, b: Any) -> Any:
-    """What the product's function makes of two words."""
+    """The value of the product's function for two words."""
     x: Any
     y: Any
     words = np.broadcast_arrays(*(np.asarray(v, product.word.numpy) for v in (a, b)))

@@ -23,9 +23,11 @@ class IndexOutOfRange(IndexError):
 
 @dataclass(frozen=True)
 class Check:
-    """That the i64 scalar `buffer`, which a launch writes, is IN_RANGE at the end of a run: else it is the
-    smallest of the indices out of range. `sizes`: of the axis, or of one axis for each entry of an index
-    tuple; `from_end`: negative indices count from the end; `source`: the model's nodes."""
+    """A condition on the i64 scalar `buffer`, which a launch writes. The scalar is IN_RANGE at the end of a
+    run if every index is in range. Otherwise the scalar is the smallest of the indices out of range.
+
+    `sizes` are the sizes of the axis, or of one axis for each entry of an index tuple. `from_end` says
+    whether negative indices count from the end. `source` has the model's nodes."""
 
     buffer: str
     sizes: tuple[Expr, ...]

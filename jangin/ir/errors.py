@@ -1,4 +1,4 @@
-"""What a model's author reads where a model can't be compiled."""
+"""The errors that a model's author reads if a model can't be compiled."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ class MissingError(UnreadError, FileNotFoundError):
 
 
 class FormatError(CompileError):
-    """What was given is no model of a format that is read here."""
+    """The given data is no model in a format that is read here."""

@@ -133,11 +133,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in topological order. `values` has an entry for every input, constant and result;
-    `symbols` gives each free size symbol's inclusive range; `constraints` are conditions on them that
-    every run must meet, also where passes have removed what needed them, each with the model's node that
-    does; `bound` are the model's symbols that were given one size; `joined` has the node that needs an
-    input's axis ("x[0]") to be as long as another that the model calls alike."""
+    """Nodes in topological order, with their values and the conditions on sizes.
+
+    `values` has an entry for every input, constant and result. `symbols` gives each free size symbol's
+    inclusive range. `constraints` are conditions on the symbols that every run must meet, each with the
+    model's node that needs the condition. A condition stays even if passes have removed the code that needed
+    it. `bound` has the model's symbols that were given one size. `joined` has an input's axis ("x[0]") and
+    the node that needs the axis to be as long as another. The model calls both axes by the same name."""
 
     name: str
     inputs: tuple[str, ...]

@@ -1,9 +1,10 @@
-"""What compiling a model may take: one budget of time, memory and nodes for all that works on it.
+"""The budget of a compilation: one limit of time, memory and nodes for all code that works on the model.
 
-Whoever works says at which node (`at`), and asks: `spend` for nodes, `room` before much memory is taken,
-`tick` where it may take long. Expressions ask as they are made (`ir.interned`), so that what makes many
-needn't. Where the budget is gone, `OverLimit` goes through all handlers of errors to `within`, which makes
-one CompileError of it, with the node. So it does of Python's own errors of memory and depth.
+Code at work names its node (`at`) and asks the budget. The code calls `spend` for nodes, `room` before much
+memory is taken, and `tick` if the work may take long. Each expression asks when it is made (`ir.interned`),
+and code that makes many expressions needn't ask. If the budget is gone, `OverLimit` goes through all handlers
+of errors to `within`. `within` makes one CompileError with the node. `within` does the same with Python's own
+errors of memory and depth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from jangin.ir.records import dataclass
 T = TypeVar("T")
 
 SECONDS, SECONDS_PER_GIB = 600.0, 60.0
-"""Of compiling, by default: several times what the largest models take of a slow processor."""
+"""The default limit of compile time: seconds for any model, and more seconds for each GiB of the model. The
+limit is several times what the largest models take on a slow processor."""
 MEMORY, MEMORY_PER_BYTE = 4 << 30, 16
 """Bytes, by default: weights in blocks that aren't compiled as they are become f32, of eight times their
 size, and are packed once more."""
@@ -41,12 +43,14 @@ LONGEST_NAME = 1000
 
 @dataclass(frozen=True)
 class Limits:
-    """What compiling a model may take, before it ends with a CompileError that names the node in hand.
+    """The limits of compiling a model. Compiling ends with a CompileError that names the node in hand if a
+    limit is exceeded.
 
-    `seconds`: of the clock, without those of tuning; by default 600, and 60 more for each GiB of the model.
-    `memory`: bytes that each of the compiler's processes may take for itself; by default 4 GiB, and 16 times
-    the model's size more. `nodes`: of the model, with its functions and the bodies of its branches and loops
-    as often as they are compiled. ValueError for what isn't more than 0."""
+    `seconds` is clock time without the time of tuning. The default is 600, and 60 more for each GiB of the
+    model. `memory` is the bytes that each of the compiler's processes may take for itself. The default is 4
+    GiB, and 16 times the model's size more. `nodes` counts the model's nodes, its functions' nodes, and the
+    nodes of its branches' and loops' bodies. Functions and bodies count as often as they are compiled.
+    ValueError is raised for a limit that isn't more than 0."""
 
     seconds: float | None = None
     memory: int | None = None
@@ -118,7 +122,7 @@ class Budget:
         return self.began + self.seconds + self.extra
 
     def where(self) -> str:
-        """What is worked on, for messages."""
+        """The node and the step that are worked on, for messages."""
         return f"{self.node or 'the model'}{self.step and f', in the step {self.step}'}"
 
     def at(self, node: object) -> None:
@@ -207,7 +211,8 @@ def sized(size: int) -> None:
 
 
 def at(node: object) -> None:
-    """This node is worked on from now on. What says so in messages is a text of it, made when needed."""
+    """Says that this node is worked on from now on. The node's text is made only if a message needs the
+    text."""
     budget = _budget.get()
     if budget is not None:
         if node:
@@ -274,13 +279,13 @@ def late(node: object) -> NoReturn:
 
 
 def where() -> str:
-    """What is worked on, for messages."""
+    """The node and the step that are worked on, for messages."""
     budget = _budget.get()
     return "the model" if budget is None else budget.where()
 
 
 def wait(made: Future[T]) -> T:
-    """What a thread makes, as long as there is time."""
+    """Waits for the result of a thread's work, as long as there is time."""
     budget = _budget.get()
     if budget is None:
         return made.result()

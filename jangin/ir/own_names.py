@@ -1,7 +1,8 @@
-"""What a model calls its symbols, and what they are called while it is compiled.
+"""The model's names for its symbols, and the names of the same symbols during compilation.
 
-A name that the compiler might make itself (x0, i1, acc, ...), or that is no identifier, is marked until there
-is a plan or a program: so no loop's variable is taken for a size. People read own names alone.
+A name is marked if the compiler might make the same name itself (x0, i1, acc, ...), or if the name is no
+identifier. The mark stays until there is a plan or a program. The mark keeps a loop's variable from being
+taken for a size. People read own names alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MARK = "_"
 _MADE = re.compile(r"[a-z]{1,2}\d+|[a-z]|acc|out")
 """Names that the compiler makes."""
 _SIZED = (Plan, PlanBuffer, Launch, Check, Program, Region, HostCall, Bind, Branch, Loop, Value, Type)
-"""What has sizes in it."""
+"""The classes whose fields have sizes in them."""
 T = TypeVar("T")
 
 

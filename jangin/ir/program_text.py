@@ -1,5 +1,6 @@
-"""The text form of programs. `parse_program(print_program(p)) == p`, but for the constants' data.
+"""The text form of programs. `parse_program(print_program(p)) == p` holds, but for the constants' data.
 
+```
 program = "program" name "target" string known region
 region  = "{" "inputs" names "outputs" names {"value" name ":" vtype} {step} "}"
 vtype   = (DTYPE | "string" | "?") "[" ["?" | expr {"," expr}] "]"
@@ -11,6 +12,7 @@ step    = "segment" INTEGER names "->" names           plan number INTEGER
         | "loop" ["trips" name] ["while" name] names "->" names source "carried" INTEGER
           ["conditional"] ["slices" slicing] ["stacks" slicing] region
 slicing = "(" {["reverse"] INTEGER ","} ")"
+```
 """
 
 from __future__ import annotations

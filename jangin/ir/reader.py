@@ -188,7 +188,7 @@ class Reader:
         return tuple(self.items(one)) if self.take("symbols") else ()
 
     def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, Sources]]:
-        """What a graph, a plan or a program says of sizes."""
+        """Reads the symbols, bound sizes and joined axes of a graph, a plan or a program."""
         return self.ranges(), self.bound(), self.joined()
 
     def bound(self) -> dict[str, int]:

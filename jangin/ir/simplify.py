@@ -26,7 +26,8 @@ _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 CONTEXTS = 128
 """Sets of ranges for which what was simplified is remembered: a kernel has about one for each loop."""
 MOST_TERMS, HIGHEST_DEGREE = 1000, 64
-"""Of a product that is multiplied out: what would be more stays a product, of which nothing more is known."""
+"""The most terms, and the highest degree, of a product that is multiplied out. A larger product stays a
+product, and nothing more is known of it."""
 REMEMBERED = 20_000
 """Expressions remembered for one set of ranges, before all are forgotten."""
 

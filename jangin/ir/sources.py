@@ -1,4 +1,4 @@
-"""Where something comes from: the nodes of the model, as its author knows them."""
+"""The nodes of the model that something comes from, by the names that the model's author knows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place`: where it stands in its file
-    ("line 12"). What the compiler added is an `operator` alone, in words ("layout of x")."""
+    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place` says where the node stands in its
+    file ("line 12"). A part that the compiler added is an `operator` alone, in words ("layout of x")."""
 
     operator: str
     name: str = ""

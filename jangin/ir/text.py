@@ -1,7 +1,8 @@
-"""The text forms of the three IRs. `ir.parse` reads back what this prints: parse(print(x)) == x.
+"""The text forms of the three IRs. `ir.parse` reads back the printed text: parse(print(x)) == x.
 
-Shared:
+The forms share these rules.
 
+```
     name   = identifier, dots inside allowed | "any text, escaped as in JSON"
     type   = DTYPE "[" [expr {"," expr}] "]"                  shapes are i64 expressions
     expr   = expr INFIX expr | "(" expr ")" | INTEGER (i64) | FLOAT (f32) | "true" | "false"
@@ -15,9 +16,11 @@ Shared:
     known  = [ranges] [bound] [joined]
     source = ["from" "(" {origin ","} ")"]                    the model's nodes (`ir.sources`)
     origin = name [name [name [INTEGER [name]]]]              operator, name, domain, version, place
+```
 
-Loop:
+These are the rules of Loop IR.
 
+```
     func   = "func" name "(" {name ":" ["out"] [MEMORY] type} ")" [ranges] "{" {stmt} "}"
     stmt   = ("serial" | "parallel" | "vector" | "unroll" | "block" | "thread") name "in" expr "{" {stmt} "}"
            | "alloc" MEMORY name ":" type                     lives to the end of its braces
@@ -26,9 +29,11 @@ Loop:
            | name "[" indices "]" "=" expr
            | "prefetch" name "[" indices "]"                  a hint; may lie outside the buffer
            | "{" {stmt} "}"
+```
 
-Graph (DTYPE or shape is `?` where it isn't inferred yet):
+These are the rules of Graph IR. DTYPE or shape is `?` if it isn't inferred yet.
 
+```
     graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" known "{" {line} "}"
     line   = "const" name [":" type] "=" data                 an initializer
            | "outer" name ":" type                            a value of an enclosing graph
@@ -42,9 +47,11 @@ Graph (DTYPE or shape is `?` where it isn't inferred yet):
     decls  = "(" {name ":" (DTYPE | ["out"] [MEMORY] type)} ")" free variables and buffers, typed
     axes   = "[" {name "in" expr} "]"
     data   = "{" numbers "}" | sha256.DIGEST                  large arrays are kept beside the text
+```
 
-Plan (constants and kernels are kept beside the text):
+These are the rules of plans. Constants and kernels are kept beside the text.
 
+```
     plan   = "plan" name "target" string known "{" "inputs" names "outputs" names {item} "}"
     item   = "require" expr source
            | "check" name ["signed"] "within" "(" {expr} ")" source
@@ -54,6 +61,7 @@ Plan (constants and kernels are kept beside the text):
              ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" INTEGER
              "scratch" expr ["calls" name]
              ["by" string "flops" expr "bytes" expr] source
+```
 """
 
 from __future__ import annotations
@@ -164,7 +172,7 @@ def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
 
 
 def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Program) -> str:
-    """What a graph, a plan or a program says of sizes."""
+    """The text of a graph's, a plan's or a program's symbols, bound sizes and joined axes."""
     bound = ", ".join(f"{quote(n)} = {size}" for n, size in whole.bound.items())
     joined = ", ".join(f"{quote(axis)}{print_source(source)}" for axis, source in whole.joined.items())
     text = print_ranges(symbols) + (f" bound ({bound})" if bound else "")

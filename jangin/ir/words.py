@@ -27,11 +27,13 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "add2", "sub2", *PRODUCTS,
 }  # fmt: skip
-"""round is half to even; fma(a, b, c) = a*b + c, which may be fused;
-rounded(a) = a, which isn't fused with a sum around it (see `ir.rounding`); not: bool or bits. A function of
-PRODUCTS multiplies the numbers of two words, the first in the low bits, and adds up the products: clamped in
-pairs, or rounded, as its Product says. add2 and sub2 of i32, each a pair of int16: the pair of the sums, or
-differences, of the firsts and of the seconds."""
+"""The names of functions in the expression language. round rounds half to even. fma(a, b, c) = a*b + c may be
+fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not takes bool or bits.
+
+A function of PRODUCTS multiplies the numbers of two words, the first in the low bits, and adds up the
+products. Its Product says whether the products are clamped in pairs, or rounded. add2 and sub2 take words of
+i32, each a pair of int16. Their result is the pair of the sums, or differences, of the firsts and of the
+seconds."""
 PAIRS = frozenset({"add2", "sub2"})
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*PRODUCTS, *PAIRS, *BINARY), 2)}
 """Of functions that take more than one argument."""

@@ -1,8 +1,9 @@
-"""ONNX Runtime's interface over Jangin: `import jangin.onnxruntime as onnxruntime`.
+"""This package offers ONNX Runtime's interface over Jangin: `import jangin.onnxruntime as onnxruntime`.
 
-Every public name of onnxruntime is here. What Jangin can't do is refused with what to do instead, and options
-that it can't honour are named in a warning, once. `install()`, or `python -m jangin.onnxruntime script.py`,
-puts this module in the place of the real one for programs that import `onnxruntime`."""
+Every public name of onnxruntime is here. A call that Jangin can't serve is refused, and its error names an
+alternative. A warning names each option that Jangin can't honour, once. `install()`, or
+`python -m jangin.onnxruntime script.py`, substitutes this module for the real one in programs that import
+`onnxruntime`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 class IOBinding:
-    """What `run_with_iobinding` reads and writes. Inputs are read where they lie; an output that is bound to
-    memory is copied there at the end of a run."""
+    """An IOBinding holds the inputs that `run_with_iobinding` reads and the outputs that it writes.
+
+    Inputs are read in place. An output is copied at the end of a run if it is bound to memory."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

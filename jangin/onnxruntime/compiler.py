@@ -16,7 +16,7 @@ from jangin.onnxruntime.options import SessionOptions
 
 @dataclass(frozen=True)
 class OrtExternalInitializerInfo:
-    """Where an initializer's data lie."""
+    """This names the file, offset and size in bytes of an initializer's data."""
 
     filepath: str
     file_offset: int
@@ -145,7 +145,7 @@ class OrtEpAssignedSubgraph:
 
 
 class OrtEpContextData:
-    """What a provider compiled, of which there is nothing here."""
+    """This stands for data that a provider compiled. It is empty because no provider compiles here."""
 
     size = 0
 
@@ -154,7 +154,7 @@ class OrtEpContextData:
 
 
 class OrtEpContextDataBuffer:
-    """Where a provider's data would be read to, of which there are none here."""
+    """This stands for a buffer of a provider's data. It refuses data because no provider reads any."""
 
     size = max_size = 0
     is_allocated = False

@@ -106,7 +106,7 @@ def on_cpu(name: str, device_id: int = 0, vendor_id: int = -1) -> None:
 
 
 class OrtMemoryInfo:
-    """What memory is: its name, how it is allocated, of which device."""
+    """This describes a kind of memory: its name, its allocator and its device."""
 
     name: str
     allocator_type: OrtAllocatorType

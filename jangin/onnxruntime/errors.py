@@ -11,7 +11,7 @@ from jangin.ir.graph import CompileError
 
 
 class Status:
-    """What is common to them: the number and the name of ONNX Runtime's status."""
+    """Every exception here has the number (`code`) and the name (`status`) of ONNX Runtime's status."""
 
     code: int
     status: str

@@ -89,12 +89,17 @@ class _Configured:
 
 @dataclass
 class SessionOptions(_Named, _Configured):
-    """What has effect: `intra_op_num_threads` (0: what the process may use), the free dimension overrides,
-    initializers, `enable_profiling` with `profile_file_prefix`, and with `use_per_session_threads` off the
-    number of threads that `set_global_thread_pool_sizes` gave. `optimized_model_filepath` gets the model as
-    it came. Operators run one after the other, and the same inputs give the same outputs, so that
-    `inter_op_num_threads` and `use_deterministic_compute` ask for nothing more; Jangin logs nothing. A
-    session warns once of the others that were changed."""
+    """These are a session's options. A session warns once of each changed option that has no effect.
+
+    - `intra_op_num_threads` sets the number of threads; 0 stands for all processors that the process may use.
+    - If `use_per_session_threads` is off, `set_global_thread_pool_sizes` gives the default number of threads.
+    - Free dimension overrides, initializers and files of external initializers change the compiled model.
+    - `enable_profiling` writes a trace, and `profile_file_prefix` begins its name.
+    - `optimized_model_filepath` gets the model unchanged.
+    - `inter_op_num_threads` has no effect because operators run one after the other.
+    - `use_deterministic_compute` has no effect because the same inputs always give the same outputs.
+    - The options of logging have no effect because Jangin logs nothing.
+    """
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -191,8 +196,9 @@ class SessionOptions(_Named, _Configured):
 
 @dataclass
 class RunOptions(_Named, _Configured):
-    """What has effect: `terminate`, which refuses runs that begin, and whose results those that are under way
-    don't give. Jangin logs nothing. A run warns once of the others that were changed."""
+    """These are a run's options. `terminate` makes new runs and runs in progress raise Fail.
+
+    No other option has an effect, and Jangin logs nothing. A run warns once of each that was changed."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

@@ -1,4 +1,4 @@
-"""What ONNX Runtime has for a whole process: loggers, telemetry, seeds, threads, and what it is."""
+"""These functions concern the whole process: loggers, telemetry, seeds, threads, and version and build."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
 
 def global_threads() -> int:
-    """What `set_global_thread_pool_sizes` was given; 0 for what the process may use."""
+    """Return the number of threads that `set_global_thread_pool_sizes` was given.
+
+    0 stands for all processors that the process may use."""
     return _THREADS["intra"]
 
 

@@ -1,4 +1,4 @@
-"""What `SessionOptions.enable_profiling` writes: a trace as ONNX Runtime's, which Perfetto reads too."""
+"""`SessionOptions.enable_profiling` writes a trace in ONNX Runtime's format, which Perfetto reads too."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ Event = dict[str, Any]
 
 
 class Profile:
-    """The events of a session. Each run is an event "model_run"; where the model is one plan for its sizes,
-    it is run again kernel by kernel, and each kernel is an event of category "Node", called by its node."""
+    """A profile collects the events of a session.
+
+    Each run is an event "model_run". If one plan on the CPU runs the inputs, the run is repeated kernel by
+    kernel. Each kernel is then an event of category "Node", named after its node."""
 
     def __init__(self, prefix: str, began: int) -> None:
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -68,7 +70,7 @@ class Profile:
 
 
 def _one_plan(executable: Runnable, feeds: Mapping[str, Any]) -> Executable | None:
-    """What runs these inputs, where it is one plan on the CPU."""
+    """Return the plan that runs these inputs, or None unless it is a single plan on the CPU."""
     if isinstance(executable, VariantsExecutable):
         executable = executable.variant(feeds)
     return executable if isinstance(executable, Executable) else None

@@ -1,4 +1,4 @@
-"""What is said of options: misspelt ones are errors, and those that can't be honoured are named once."""
+"""These functions report options: a misspelt one is an error, and a warning names each idle one once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say_idle(names: Iterable[str], stacklevel: int = 3) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What a misspelt name should be, or what there is."""
+    """Suggest the known name nearest to `name`, or list all known names if none is near."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

@@ -40,7 +40,7 @@ _ACCEPTED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
 
 
 NO_VERSION = (1 << 63) - 1
-"""What stands for the version of a model that says none."""
+"""This number, the largest 64-bit integer, is the version of a model that states none."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class ModelMetadata:
 
 
 class Session:
-    """What a session does, whatever it is made of."""
+    """This class has the methods that all sessions share, whatever they are made of."""
 
     _executable: Runnable
     _model: Any

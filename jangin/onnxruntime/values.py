@@ -71,7 +71,7 @@ def _no_sparse() -> NoReturn:
 
 
 class OrtValue:
-    """What a model takes or gives. A tensor lies in the memory of the array that it was made of."""
+    """An OrtValue is an input or output of a model. A tensor uses the memory of the array it was made of."""
 
     _value: Any
 
@@ -89,7 +89,7 @@ class OrtValue:
 
     @classmethod
     def of(cls, value: Any) -> OrtValue:
-        """What may be an OrtValue already."""
+        """Return an OrtValue unchanged, and make one of any other value."""
         return value if isinstance(value, OrtValue) else cls.holding(value)
 
     @property
@@ -193,7 +193,7 @@ class OrtValue:
         return self._value
 
     def python(self) -> Any:
-        """What a run takes or gives for it: an array, a list, a dictionary or None."""
+        """Return the value that a run takes or gives: an array, a list, a dictionary or None."""
         return self._value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -254,7 +254,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 class _Capsule:
-    """What offers a bare capsule of DLPack's as a tensor would."""
+    """This object offers a bare DLPack capsule by the protocol that `np.from_dlpack` reads."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

@@ -49,8 +49,9 @@ MOST_SYMBOLIC = 8
 """Inputs of unknown sizes that one kernel concatenates: each looks for its place among sums of sizes, and the
 kernel grows with the square of their number."""
 LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
-"""Parts of an expression, and of all that is multiplied by another, up to which the contents of tensors are
-followed: those of a product of sums are as many as in both together. Beyond, runs compute them."""
+"""The most parts of an expression whose tensor's contents are followed, and the largest product of its
+operands' numbers of parts. A product of sums has up to that product of parts when multiplied out. Runs
+compute the contents beyond these limits."""
 MOST_JOINED = 256
 """Inputs of known sizes that one kernel concatenates: each is a choice, one inside the other."""
 FAR = 1 << 62
@@ -63,8 +64,9 @@ OF_BYTES = DOT4U, DOT4
 
 @dataclass(frozen=True)
 class WordTile:
-    """What accumulates products of bytes: at most so many vectors of so many `bytes`, by `dot`, one of
-    `OF_BYTES`, or of one by one where that is None."""
+    """The registers that accumulate products of bytes: at most `accumulators` vectors of `bytes` bytes each.
+    The Product `dot`, one of `OF_BYTES`, makes the products. If `dot` is None, the products are made one by
+    one."""
 
     dot: Product | None = OF_BYTES[0]
     accumulators: int = 12

@@ -36,8 +36,8 @@ def _for(name: str, extent: Expr | int, body: Callable[[Var], Stmt]) -> Stmt:
 
 
 def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
-    """x of a x = y, for a [..., n, n] and y [..., n, k], by Gauss's and Jordan's elimination: the largest
-    entry of a column is the pivot. Of a singular matrix it is infinite or NaN."""
+    """Solves a x = y for a [..., n, n] and y [..., n, k], by Gauss-Jordan elimination. The largest entry of a
+    column is the pivot. The result is infinite or NaN for a singular matrix."""
     n, shape = _square(a), y.shape
     a, y = _matrices(b, a), _matrices(b, y)
     count, columns = a.shape[0], y.shape[2]
@@ -117,7 +117,7 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
     t, j, i, zero = Var("t"), Var("j"), Var("i"), (const(0),)
 
     def less(row: Expr) -> Stmt:
-        """What is left of an entry of column j, less the products of the columns before it."""
+        """Computes in `total` an entry of column j, less the products of the columns before it."""
         product_ = _for("k", n, lambda k: If(k < j, Store(
             total, zero, Load(total, zero) - Load(out, (t, row, k)) * Load(out, (t, j, k)))))  # fmt: skip
         return block(Store(total, zero, Load(given, (t, row, j))), product_)

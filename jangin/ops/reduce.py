@@ -119,8 +119,9 @@ def first_extreme(
 def arg_extreme(
     b: Builder, x: Tensor, axis: int, combiner: str, *, last: bool = False, keepdims: bool = False
 ) -> Tensor:
-    """Where along `axis` the largest ("max") or smallest ("min") element stands, the first or the `last`
-    such, or a NaN: i64, without that axis, or with it of size 1. A run refuses an axis without any."""
+    """The position along `axis` of the largest ("max") or smallest ("min") element, or of a NaN. If several
+    elements qualify, the position is the first one's, or the last one's with `last`. The result is i64
+    without the axis, or with the axis of size 1 if `keepdims`. A run refuses an axis without elements."""
     axis = axis_of(axis, x.rank)
     _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
     some = x.shape[axis] >= 1

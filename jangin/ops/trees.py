@@ -45,9 +45,11 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True)
 class Ensemble:
-    """What a model says of its trees: one entry a node, leaves among them. `roots`: a node of each tree.
-    `below` [2, nodes]: the nodes that follow where a test holds, and where it doesn't; several nodes may lead
-    to one. `sets`: how many members each node of mode MEMBER tests for, in order, and all members."""
+    """A model's description of its trees, with one entry for each node, leaves among them.
+
+    `roots` has a node of each tree. `below` [2, nodes] has the nodes that follow if a test holds, and the
+    nodes that follow otherwise. Several nodes may lead to one. `sets` has the number of members that each
+    node of mode MEMBER tests for, in order, and all members."""
 
     roots: Array
     mode: Array
@@ -60,7 +62,7 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class Weights:
-    """What leaves add to targets: one entry each."""
+    """The weights that leaves add to targets, with one entry for each weight."""
 
     node: Array
     target: Array
@@ -112,7 +114,7 @@ class Numbered:
 
 
 def _found(known: Array, values: Array) -> tuple[Array, Array]:
-    """Where values are among sorted ones, and whether they are."""
+    """The positions of values among sorted ones, and whether each value is there."""
     if not known.size:
         return np.zeros(values.shape, np.int64), np.zeros(values.shape, bool)
     at = np.minimum(np.searchsorted(known, values), known.size - 1)
@@ -148,8 +150,9 @@ def planted(given: Ensemble, weights: Weights) -> Forest:
 
 
 def _lengths(given: Ensemble) -> tuple[Array, Array]:
-    """How many places each node takes: one for each member of a set, asked one after another; and what is
-    compared with in all of them, NaN for a set without members, which nothing equals."""
+    """The number of places that each node takes, and the set members that all places compare with. A set's
+    node takes one place for each member, and the members are asked for one after another. A set without
+    members has NaN, which nothing equals."""
     counts, values = given.sets
     of_sets = np.flatnonzero(given.mode == MEMBER)
     if of_sets.size != counts.size:
@@ -234,7 +237,8 @@ def _measured(given: Ensemble, order: _Order, lengths: Array) -> tuple[Array, Ar
 
 
 def _places(given: Ensemble, order: _Order, lengths: Array, size: Array) -> Array:
-    """Where each node stands: behind the one above it, and the one on the other side behind all of that."""
+    """The place of each node. The node on a test's first side stands behind the node above it. The node on
+    the other side stands behind all of the first side."""
     place = np.full(given.mode.size, -1)
     for here in order.levels:
         above = order.above[here]
@@ -250,7 +254,7 @@ def _places(given: Ensemble, order: _Order, lengths: Array, size: Array) -> Arra
 
 
 def _by_leaf(given: Ensemble, weights: Weights, place: Array, count: int) -> tuple[Array, Array]:
-    """Where each place's weights begin, and which these are, in order."""
+    """The position at which each place's weights begin, and the indices of these weights, in order."""
     known = np.flatnonzero((weights.node >= 0) & (weights.node < given.mode.size))
     nodes = weights.node[known]
     kept = known[(given.mode[nodes] == LEAF) & (place[nodes] >= 0)]

@@ -1,18 +1,21 @@
-"""Products of bfloat16 that the machine makes by pairs: one instruction adds two of them to a sum of f32,
-where a multiply-add of f32 adds one. And products of float16, where a multiply-add takes f16 and adds to f32
-(Arm's FMLAL): as many as of f32, but nothing is widened, and registers and loads have twice the numbers.
+"""The marking of products of bfloat16 and float16 for instructions that take 16-bit numbers.
 
-Such products are marked here, while the types are the model's, with the Product that is to make them: what
-they read stays of 16 bits in memory, as `widen` sees to, and `integers` has those of bfloat16 read words of
-two numbers. Their sums are f32.
+One instruction adds two products of bfloat16 to a sum of f32, while a multiply-add of f32 adds one. For
+float16, a multiply-add takes f16 and adds to f32 (Arm's FMLAL). FMLAL makes as many products as a
+multiply-add of f32. Nothing is widened for FMLAL, and registers and loads have twice the numbers.
 
-Numbers are rounded where the model says, as far as they go through memory, and subnormal ones of bfloat16
-taken for 0. FMLAL's product is exact, and its sum rounded once, as of f32. Of bfloat16 x86's instruction
-rounds to the nearest each time it adds a product, Arm's to odd.
+Products are marked here, while the types are the model's, with the Product that is to make them. `widen`
+leaves the operands of marked products at 16 bits in memory. `integers` has marked products of bfloat16 read
+words of two numbers. The sums of marked products are f32.
 
-Where an instruction multiplies matrices of two rows by two columns, of four numbers each, it makes products
-of several rows: Arm's adds two pairs, one after the other, as the other instruction does (processors with
-FEAT_EBF16 may be set to round sums of pairs otherwise).
+Numbers are rounded at the model's own points, as far as the numbers go through memory. Subnormal numbers of
+bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once, like a sum of f32. For
+bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
+odd.
+
+Some instructions multiply matrices of two rows by two columns, of four numbers each. The instructions make
+products of several rows. Arm's matrix instruction adds two pairs, one after the other, like the
+instruction for pairs. Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
 """
 
 from __future__ import annotations

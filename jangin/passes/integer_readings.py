@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 FEWEST = 3
 """Channels of a group that are read as pairs; of fewer, too much would be padding."""
 FEWEST_OF_SHORT = 8
-"""And as words of 16 bits, of which a vector has so many: copies of pairs of bytes for all lanes would take
-what multiply-adds save, and of f16 rows are read by whole vectors."""
+"""The fewest channels of a group that are read as words of 16 bits. A vector has as many of these words. With
+fewer channels, copies of pairs of bytes for all lanes would take what multiply-adds save. Rows of f16 are
+read by whole vectors."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
 """Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
 rows much is padding, and larger windows have another template."""
@@ -69,7 +70,7 @@ class Reading:
         return int(words_of(np.full(self.dot.terms, -less), 0, self.dot.left, self.dot.word)[0])
 
     def operands(self, run: Integers, less: int) -> tuple[list[str], Conv | MatMul]:
-        """What the product of words reads, and what it is."""
+        """The operands and the attributes of the product of words."""
         read, attrs, w = self.left(run, less), self.node.attrs, self.node.inputs[1]
         own: Conv | MatMul
         if isinstance(attrs, Conv):
@@ -159,8 +160,9 @@ def fewest(dot: Product) -> int:
 
 
 def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product has constant weights and several rows, for instructions that multiply two rows by two
-    columns of words of 64 bits, and terms enough: of fewer, words of 32 bits are as many."""
+    """Whether a product suits instructions that multiply two rows by two columns of words of 64 bits. The
+    product needs constant weights, several rows and enough terms. With fewer terms, words of 32 bits are as
+    many as words of 64 bits."""
     w, (_, of) = node.inputs[1], axes(node, graph)
     if w not in graph.constants:
         return False
@@ -190,9 +192,9 @@ def _of_rows(node: Node, graph: Graph, dot: Product) -> bool:
 
 
 def _row_words(node: Node, dot: Product, graph: Graph) -> tuple[Array, int] | None:
-    """The weights of a convolution of few channels as words of a window's whole row, across pixels, which
-    are fewer than those of each pixel's channels, and the channels of a pixel, filled up to a power of two
-    where it must be; None where windows or rows begin within words."""
+    """The weights of a convolution of few channels as words across pixels, and the channels of a pixel. The
+    words are of a window's whole row, and are fewer than words of each pixel's channels. The channels are
+    filled up to a power of two if necessary. The result is None if windows or rows begin within words."""
     (x, w), terms = node.inputs, dot.terms
     attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
     if not isinstance(attrs, Conv) or attrs.layout != "last" or w not in graph.constants:

@@ -1,19 +1,23 @@
-"""Products of small integers, as the machine does them best; their sums stay exact.
+"""Products of small integers in the form that the machine does best; their sums stay exact.
 
-Where one instruction adds up two products of int16, or four of bytes (`Target.products`), operands are kept
-as these, and a product reads pairs or fours of their channels, or of their columns, as words: the same bytes
-as i32, several terms of a sum each. So a product of integers has the loops of one of f32, and a half or a
-quarter of the terms. Weights become words here. Numbers of 8 bits less a zero point may be out of the range
-of the bytes that the instruction takes: what is taken from them to have them in it, times the weights' sum,
-is added to the product.
+One instruction may add up two products of int16, or four of bytes (`Target.products`). Operands are then kept
+as int16 or as bytes. A product reads pairs or fours of their channels, or of their columns, as words. A word
+is the same bytes as an i32, and has several terms of a sum. A product of integers then has the loops of one
+of f32, and a half or a quarter of the terms. Weights become words here.
 
-Where instructions multiply two rows by two columns of eight bytes, a word has eight, unless a product has one
-row, or so few channels that words of eight are no fewer. `integer_readings` has which numbers are a word's,
-`integer_words` which product is made of which.
+Numbers of 8 bits less a zero point may be out of the range of the instruction's bytes. An offset is then
+taken from the numbers to bring them into the range. The offset times the weights' sum is added to the
+product.
 
-Elsewhere a product is one of f32 where that holds its sums exactly, or the i32 sum of a few such over runs of
-the terms, as multiply-adds of f32 are quicker than those of i32. Where a multiply-add takes int16, depthwise
-convolutions are of these (`Target.wide_products`).
+Some instructions multiply two rows by two columns of eight bytes. A word then has eight bytes if the product
+has several rows, and if words of eight bytes are fewer. With few channels, words of eight bytes may be no
+fewer. `integer_readings` decides which numbers are in a word. `integer_words` decides which Product makes a
+product.
+
+Elsewhere a product is one of f32 if f32 holds its sums exactly. A product may also be the i32 sum of a few
+products of f32 over runs of the terms. Multiply-adds of f32 are preferred because they are quicker than
+multiply-adds of i32. If a multiply-add takes int16, depthwise convolutions use int16
+(`Target.wide_products`).
 """
 
 from __future__ import annotations

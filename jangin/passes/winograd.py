@@ -171,8 +171,9 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate | None:
-        """What it takes; None for pairs on a machine without vectors. It adds two pairs in six instructions,
-        and has no room for four times as many weights."""
+        """The estimated cost of a match, or None for pairs on a machine without vectors. A machine without
+        vectors adds two pairs in six instructions. The machine also has no room for four times as many
+        weights."""
         if m.pairs and self.target.lanes(I32.bytes) == 1:
             return None
         sizes = m.height, m.width, m.terms, m.outputs

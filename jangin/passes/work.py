@@ -19,9 +19,10 @@ Symbols = Mapping[Var, Range]
 def stages_work(
     parts: Sequence[Stage], inputs: Sequence[Buffer], symbols: Symbols, outputs: int = 1
 ) -> tuple[Expr, Expr]:
-    """(operations, bytes) of a kernel: multiply-adds times two of its sums over products; the operands
-    and the results, each counted once, and of an operand that is read in part (a gather, a slice) no more
-    than the reads there are. They are estimates: no size is taken to be 0."""
+    """The (operations, bytes) of a kernel. Operations are two for each multiply-add of a sum over products.
+    Bytes are the operands and the results, each counted once. An operand that is read in part (a gather, a
+    slice) counts no more than the number of reads. Both figures are estimates, because no size is taken to be
+    0."""
     symbols = filled(symbols)
     reads: dict[str, Expr] = {b.name: const(0) for b in inputs}
     for stage in parts:

@@ -13,11 +13,16 @@ from jangin.runtime.relocations import Relocation, Stub
 
 @dataclass(frozen=True)
 class Abi:
-    """`name`: what LLVM calls it, "" for the triple's own; `elf_machine`: e_machine of object files;
-    `pause`: an LLVM intrinsic that tells the processor that a loop
-    waits, with its arguments, "" for none; `relocations`: those that the loader knows, by number; `stub`: a
-    jump to a function of another library; `flush`: the C function of (first byte, byte after the last,
-    flags) after which fresh code can be fetched, "" where the processor sees to it."""
+    """An Abi describes the conventions that machine code follows on an architecture.
+
+    - `name` is LLVM's name of the ABI, or "" for the triple's default.
+    - `elf_machine` is the field e_machine of ELF object files.
+    - `pause` is a call of an LLVM intrinsic that tells the processor that a loop waits, or "" for none.
+    - `relocations` are the relocations that the loader supports, by number.
+    - `stub` is a jump to a function of another library, or None.
+    - `flush` is a C function that makes fresh code safe to fetch. Its arguments are the first byte, the byte
+      after the last, and flags. `flush` is "" if the processor keeps its instruction fetches coherent itself.
+    """
 
     elf_machine: int
     name: str = ""
@@ -44,10 +49,11 @@ ABIS: Mapping[str, Abi] = {
     "wasm32": Abi(0, pointer_bytes=4),
     "armv7": Abi(40, pause="llvm.arm.hint(i32 1)", pointer_bytes=4),
 }  # fmt: skip
-"""By the first part of a triple. On AArch64 libgcc's function
-cleans the data cache and invalidates the instruction cache line by line; on RISC-V libgcc's does nothing, and
-the C library's makes the system fence every hart that runs the process (riscv_flush_icache, system call
-259)."""
+"""This maps the first part of a triple to its ABI.
+
+On AArch64, libgcc's function cleans the data cache and invalidates the instruction cache line by line. On
+RISC-V, libgcc's function does nothing. The C library's function makes the system fence every hart that runs
+the process (riscv_flush_icache, system call 259)."""
 
 
 def abi_of(triple: str) -> Abi:

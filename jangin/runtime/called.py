@@ -1,5 +1,4 @@
-"""What executables of every kind have in common for those who call them: inputs by name, and what they say
-of themselves."""
+"""Executables of every kind share the code here: they take inputs by name and describe themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ LISTED = 6
 
 
 class Model(Protocol):
-    """What a compiled model says of itself."""
+    """A Model is any compiled model with the properties that describe it."""
 
     @property
     def name(self) -> str: ...

@@ -43,7 +43,7 @@ def targets(made: Compiled) -> list[str]:
 
 
 def weight_bytes(made: Compiled) -> int:
-    """Of all constants, each once where parts share it."""
+    """Return the total size of all constants in bytes. A constant counts once if several parts share it."""
     held = {id(a): a.nbytes for part in plans(made) for a in part.plan.constants.values()}
     return sum(held.values())
 

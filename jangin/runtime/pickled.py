@@ -14,8 +14,10 @@ from jangin.runtime.compiled import Compiled, read_memory
 
 
 class Loaded:
-    """What was loaded of an artefact; `_given` are its class's other arguments. Its pickle is all of the
-    file, which is loaded where it is unpickled. A caller's own functions and devices must pickle too."""
+    """A Loaded object was loaded from an artefact, and can be pickled.
+
+    `_given` are the other arguments of its class. The pickle contains the whole file, and unpickling loads
+    the file again. A caller's own functions and devices must be picklable too."""
 
     _given: tuple[Any, ...]
 

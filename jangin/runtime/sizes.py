@@ -37,7 +37,7 @@ class TensorSpec:
 
 
 def told(inputs: Sequence[TensorSpec]) -> str:
-    """What a model takes, as messages say it."""
+    """Describe a model's inputs for a message."""
     return "the inputs are: " + "; ".join(map(str, inputs)) if inputs else "there are no inputs"
 
 

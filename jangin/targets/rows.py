@@ -33,26 +33,27 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
 
-    `operands` and `result` (of N elements; empty where the row stores): as in Loop IR. T[1] is
-    one value for all lanes; `memory` is an address, the others are values. Operands of rows and columns, R, C
-    or K of them, are matrix registers by number, and `stride` the bytes from row to row in memory.
-    `reference`: what is done for lane `i`, or for whole matrices, in Loop IR; it leaves the result in `r`.
-    `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, `{T.bytes}`
-    its size, `{i32:16}` a constant, `{pairs}` two i16 for each lane, `{bfloats}` two bfloat16, `{quads}`
-    four i8, `%x` an operand. The last line is the result or the effect. `lanes`: how many it takes; 0 for any
-    number.
-    `c`: C with GNU's vector types, on operands that fill a vector register: an expression, in which `{bits}`
-    is what the names of x86's intrinsics call the register ("" of 128 bits), `{reg}` its bits, `{s}` the type
-    of its floats (s or d), `{T}` the type and `{i32}` that of as many i32. Where it is empty, and for one
-    lane of a row for any number, C does what the reference says lane by lane.
-    `expansion`: the result as an expression of `small.ARGUMENT`, for languages in which the row has no text.
-    `needs`: LLVM's names of processor features. `becomes`: a pattern of the one instruction, in
-    the processors' assembly (x86's in rows for all), that a vector register takes; empty where it takes
-    several. `multiplies`: instructions of a multiply-add's units that it takes; `between`: registers for what
-    these hand on to each other, as LLVM has several sums under way. `registers`: those that hold its sums and
-    operands, if these aren't the target's vector registers.
-    `product`: what it adds to `z`, or to a matrix; None if it multiplies no small numbers. `words`: how many
-    words of each operand it multiplies."""
+    `operands` and `result` are written as in Loop IR. The result has N elements, and is empty if the row
+    stores. T[1] is one value for all lanes. `memory` is an address, and the others are values. Operands of R,
+    C or K rows and columns are matrix registers by number. `stride` is the bytes from row to row in memory.
+    `reference` is the work for lane `i`, or for whole matrices, in Loop IR, and leaves the result in `r`.
+    `llvm` is LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, and `{T.bytes}`
+    is its size. `{i32:16}` is a constant, and `%x` is an operand. `{pairs}` is two i16 for each lane,
+    `{bfloats}` is two bfloat16, and `{quads}` is four i8. The last line is the result or the effect. `lanes`
+    is the number of lanes that the row takes, or 0 for any number.
+    `c` is a C expression with GNU's vector types, on operands that fill a vector register. `{bits}` is what
+    the names of x86's intrinsics call the register ("" for 128 bits), and `{reg}` is its bits. `{s}` is the
+    type of its floats (s or d). `{T}` is the type, and `{i32}` is the type of as many i32. C does the
+    reference's work lane by lane if `c` is empty. C does the same for one lane of a row for any number.
+    `expansion` is the result as an expression of `small.ARGUMENT`, for languages in which the row has no
+    text. `needs` has LLVM's names of processor features. `becomes` is a pattern of the one instruction that a
+    vector register takes, in the processors' assembly. Rows for all processors have x86's. `becomes` is empty
+    if a vector register takes several instructions. `multiplies` is the number of instructions of a
+    multiply-add's units that the row takes. `between` is the registers for what these instructions hand on to
+    each other, because LLVM has several sums under way. `registers` is the number of registers that hold the
+    row's sums and operands, if these aren't the target's vector registers.
+    `product` is what the row adds to `z`, or to a matrix. `product` is None if the row multiplies no small
+    numbers. `words` is the number of words of each operand that the row multiplies."""
 
     name: str
     dtypes: tuple[DType, ...]

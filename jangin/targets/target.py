@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """What code is made for, by which back end, and what runs it. Those for work-groups are `targets.gpu`'s.
+    """The machine that code is made for, the back end that makes the code, and the device that runs it.
+    Targets for work-groups are in `targets.gpu`.
 
-    Figures that estimates read are those that the last generations of server cores have in common, by their
-    makers' optimization guides (AMD Zen 2 to 4, Intel Ice Lake on). A wrong one costs speed, never
+    Estimates read figures that the last generations of server cores have in common. The figures come from the
+    makers' optimization guides (AMD Zen 2 to 4, Intel Ice Lake on). A wrong figure costs speed, never
     correctness. A text after each field says its unit, its meaning and who reads it."""
 
     name: str
-    """What users call it, in options, messages and the keys of the cache."""
+    """The users' name of the target, in options, messages and the keys of the cache."""
     triple: str
     """LLVM's triple: processor, maker, system, ABI. `runtime.abi`, `runtime.system` and LLVM read it."""
     cpu: str
@@ -80,9 +81,9 @@ class Target:
     """Multiply-adds of vectors take int16 and add to int32. `passes.integers` and the template `window` use
     them."""
     products: tuple[Product, ...] = ()
-    """What products of small numbers are made of, the preferred first. It is empty if no instruction adds
-    up several, or takes smaller floats than it adds to. Those that multiply matrices come before those for
-    single rows. The passes `bf16` and `integers` choose by it."""
+    """The instructions that make products of small numbers, the preferred first. The tuple is empty if no
+    instruction adds up several products, or takes smaller floats than it adds to. Products that multiply
+    matrices come before products for single rows. The passes `bf16` and `integers` choose by the order."""
     multiply_adds: int = 2
     """Vector multiply-adds a cycle of a core, for estimates."""
     latency: int = 4
@@ -98,20 +99,22 @@ class Target:
     memory_rate: float = 4.0
     """Bytes a cycle that stream from memory to a core, for estimates."""
     backend: str | object = "llvm"
-    """What makes its code: a name in `backends.backend.BACKENDS`, or a back end from outside the package. Its
-    type isn't known here, as back ends know targets. `backends.backend.backend_of` reads it."""
+    """The maker of the target's code: a name in `backends.backend.BACKENDS`, or a back end from outside the
+    package. The type isn't known here, because back ends know targets. `backends.backend.backend_of` reads
+    this field."""
     device: str | Device = "cpu"
-    """What runs its code: a name in `runtime.device.DEVICES`, or a device from outside the package."""
+    """The device that runs the code: a name in `runtime.device.DEVICES`, or a device from outside the
+    package."""
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
-    """What `passes.winograd` decides by."""
+    """The figures that `passes.winograd` decides by."""
     fusion: FusionFigures = field(default_factory=FusionFigures)
-    """What the passes `layout`, `fuse`, `attention` and `separable` decide by."""
+    """The figures that the passes `layout`, `fuse`, `attention` and `separable` decide by."""
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
-    """What lowering of recurrent layers decides by."""
+    """The figures that lowering of recurrent layers decides by."""
     outputs: tuple[str, ...] = field(default=("jgn", "object", "shared", "c"), repr=False)
-    """What `jangin compile --emit` can make for it."""
+    """The kinds of output that `jangin compile --emit` can make for the target."""
     c_flags: tuple[str, ...] = field(default=(), repr=False)
-    """What gcc and clang are given to compile C for it."""
+    """The options that gcc and clang are given to compile C for the target."""
     c_compiler: str = field(default="", repr=False)
     """The C compiler that `jangin compile` asks how large the code becomes; empty for none."""
 

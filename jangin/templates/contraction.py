@@ -1,32 +1,38 @@
 """GEMM and convolution: one template for every product of two operands summed over something.
 
-The output axes are those of the left operand only (rows: pixels, tokens), of the right operand
-only (columns: output channels, which must come last), and of both (batches and groups). Rows are
-numbered through as one loop, so tiles cross image rows, and so are columns of several axes, where all that
-is read runs through them evenly (the pixels of planes); the right operand is read in panels of
-`nv` vectors of columns that lie contiguously: packed at compile time where it is constant, at the top
-of each panel's loop where it isn't, and as it lies where one tile of rows reads it alone. A tile of `mr`
-rows by `nv` vectors of columns accumulates in registers; a task is `row_tiles` tiles by `panels` panels.
+The output axes are of three kinds. Rows (pixels, tokens) are axes of the left operand only. Columns (output
+channels, which must come last) are axes of the right operand only. Batches and groups are axes of both.
 
-    parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }
+Rows are numbered through as one loop, so tiles cross image rows. Columns of several axes are numbered through
+if everything that is read runs through them evenly (the pixels of planes).
 
-Where multiply-adds take one lane of a vector (NEON), a vector holds the next terms of a row, or the rows
-themselves are packed, term by term, for a task's tiles and all panels, so that a vector holds several rows'
-values of one term: fewer loads, and more registers left for the tile.
+The right operand is read in panels of `nv` vectors of columns that lie contiguously. A constant operand is
+packed at compile time. Any other operand is packed at the top of each panel's loop. The operand is read as
+it lies if one tile of rows reads it alone.
 
-Where instructions multiply two rows by two columns of words (`Product.of_matrices`), a register has the
-sums of these: rows go in pairs, whose words are packed side by side or put together as they are read, and
-vectors of a row are taken from two registers each where results are written.
+A tile of `mr` rows by `nv` vectors of columns accumulates in registers. A task has `row_tiles` tiles
+by `panels` panels.
 
-Where a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms
-after the other, and partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
-high-performance matrix multiplication", 2008).
+    `parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }`
 
-Weights that a single tile of rows reads, each once, come from memory; hints ask for them two pages ahead.
+If multiply-adds take one lane of a vector (NEON), a vector holds the next terms of a row. Alternatively the
+rows themselves are packed, term by term, for a task's tiles and all panels. A vector of packed rows holds
+several rows' values of one term. This takes fewer loads, and leaves more registers for the tile.
 
-Constants of 16 bits are kept so in their panels. For a few rows each vector is widened where it is
-multiplied; for more, a task's first tile widens a panel (or a block of its terms) for all of them, as it
-reads it.
+If instructions multiply two rows by two columns of words (`Product.of_matrices`), a register has the sums of
+these rows and columns. Rows go in pairs. A pair's words are packed side by side, or put together when they
+are read. Vectors of a row are taken from two registers each when results are written.
+
+If a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms after the
+other. Partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication", 2008).
+
+Weights that a single tile of rows reads, each once, come from memory. Hints ask for these weights two pages
+ahead.
+
+Constants of 16 bits stay 16 bits wide in their panels. For a few rows each vector is widened before it is
+multiplied. For more rows a task's first tile widens a panel (or a block of its terms) for all tiles, while it
+reads the panel.
 """
 
 from __future__ import annotations
@@ -126,13 +132,16 @@ def _over_axes(workload: Workload, lanes: int) -> Roles | None:
 
 
 class Contraction(Template):
-    """A product with its sizes: `rows` by `columns` (of a group), `depth` terms, the innermost sum over
-    `inner` of them, `batches` times. `micro`: how a tile of rows as they lie is multiplied.
+    """A product with its sizes.
 
-    Parameters: `mr` rows by `nv` vectors of a register tile; `row_tiles` and `panels` of a task;
-    `panels_inside`: a task goes over all panels for each row tile; `unroll`: terms in a turn of the sum's
-    loop; `terms` of a block of the sum; `in_place`: the right operand is read as it lies; `widened`: a task
-    widens its panels first; `rows_packed`: it packs its rows; `matrix_rows`: of a matrix register."""
+    The product has `rows` by `columns` (of a group) and sums `depth` terms, `inner` of them in the innermost
+    sum. It is computed `batches` times. `micro` multiplies a tile of rows as they lie.
+
+    A register tile has `mr` rows by `nv` vectors. A task has `row_tiles` tiles and `panels` panels. With
+    `panels_inside` a task goes over all panels for each row tile. `unroll` is the number of terms in a turn
+    of the sum's loop. `terms` is the number of terms in a block of the sum. With `in_place` the right operand
+    is read as it lies. With `widened` a task widens its panels first. With `rows_packed` a task packs its
+    rows. `matrix_rows` is the number of rows of a matrix register."""
 
     name = "contraction"
 
@@ -257,7 +266,7 @@ class Contraction(Template):
 
     @property
     def operands(self) -> tuple[Workload, te.Stage, Roles, int]:
-        """What a micro-kernel must know."""
+        """The arguments of a micro-kernel's class."""
         return self.workload, self.stage, self.role, self.lanes
 
     def micro_of(self, params: Params) -> Micro:
@@ -276,7 +285,7 @@ class Contraction(Template):
         return sorted(cycles, key=lambda t: cycles[t])[:TILES]
 
     def tile_cycles(self, mr: int, nv: int) -> float:
-        """Of one tile of rows as they lie."""
+        """Return the cycles of one tile of rows as they lie."""
         return self.micro.tile_cycles(self, mr, nv, self.micro.unroll)
 
     def panel_cycles(self, nv: int) -> float:

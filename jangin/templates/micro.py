@@ -45,7 +45,8 @@ PACKED_TERMS = 8, 32
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are turned in registers."""
 LONG_LOOP = 1.01
-"""What more instructions in the innermost loop cost in doubt."""
+"""Factor on the estimated time for more than `UNROLL` terms in a turn of the loop, if instructions aren't
+counted. The value is a small cost because the effect is in doubt."""
 TESTED = 4
 """Instructions more to write a tile's row back where tiles don't divide the rows, or the columns: a test, and
 what rows would share."""
@@ -110,13 +111,15 @@ class Micro:
         return mr
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """Of one tile."""
+        """Return the cycles of one tile."""
         return self.tile_cycles(product, params["mr"], params["nv"], params["unroll"])
 
     def tile_cycles(self, product: Contraction, mr: int, nv: int, unroll: int) -> float:
-        """Of one tile: per term mr*nv multiply-adds, the rows' and the panel's loads, at least a
-        multiply-add's latency, its share of the loop, and its part of a panel that the L1 cache doesn't hold;
-        then what begins and ends it."""
+        """Return the cycles of one tile.
+
+        Each term costs mr*nv multiply-adds and the loads of the rows and the panel, at least a multiply-add's
+        latency. A term also costs its share of the loop, and its part of a panel that the L1 cache doesn't
+        hold. The beginning and the end of the tile come on top."""
         t, rows = self.target, self.row_loads(mr, unroll)
         step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
         if product.small and not product.widened:

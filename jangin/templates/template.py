@@ -28,7 +28,8 @@ def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
 
 
 def least(size: Expr, symbols: Mapping[Var, Range]) -> int:
-    """What a size is at the least, where no symbol is 0: what has no elements needs no speed."""
+    """Return the least value of a size if no symbol is 0. Symbols of 0 don't count, because a tensor without
+    elements needs no speed."""
     return interval(size, filled(symbols))[0] or 1
 
 

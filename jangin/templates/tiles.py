@@ -75,7 +75,8 @@ class MatrixRegisters(Micro):
         return sorted(_tiles(product, row.product), key=cycles)[:MOST]
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """Of a tile's multiplications and loads, its bias, and its sums to memory and from there."""
+        """Return the cycles of a tile: its multiplications and loads, its bias, and the stores and loads of
+        its sums."""
         rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
         down = params["mr"] // rows
         crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)

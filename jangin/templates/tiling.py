@@ -1,20 +1,20 @@
 """The schedule of a tiled product, step by step (see `contraction`).
 
-Loops are named by how they came about: `split` makes of `i` the outer `io` and the inner `ii`. Of the rows,
-numbered through as `m`, and of the column `c` (an output axis) there are
+Loops are named by their origin: `split` makes of `i` the outer `io` and the inner `ii`. The rows, numbered
+through as `m`, and the column `c` (an output axis) have the loops of this table.
 
     moo    tasks                     cooo   tasks
-    moi    row tiles of a task       cooi   panels of a task
-    mi     rows of a tile            coi    vectors of a panel's width
-                                     ci     lanes of a vector
+    moi    a task's row tiles        cooi   a task's panels
+    mi     a tile's rows             coi    a panel's vectors
+                                     ci     a vector's lanes.
 
-and a sum's `k` has `ko` around `ki`, its unrolled terms; where some of them are loaded at once, `ki` is `kio`
-around `kii`. The tile's loops have copies: _z begin the sums, _w
-write them back; where a sum is made in blocks, _l fetch the partial sums and _s keep them. The loops that
-copy a panel are called panel_*, those that pack rows rows_*. Outer loops that become tasks are fused to `t`.
+A sum's `k` has `ko` around `ki`, its unrolled terms. If some terms are loaded at once, `ki` is `kio` around
+`kii`. The tile's loops have copies: _z begin the sums, _w write them back. If a sum is made in blocks, _l
+fetch the partial sums and _s keep them. Loops that copy a panel are called panel_*, and loops that pack rows
+are called rows_*. Outer loops that become tasks are fused to `t`.
 
-Where instructions multiply small matrices (`Product.of_matrices`), `mi` is pairs `mio` of rows `mii`, and the
-lanes of a vector of sums, `v`, are a pair's rows by a vector's columns; they are written back row by row.
+If instructions multiply small matrices (`Product.of_matrices`), `mi` is pairs `mio` of rows `mii`. The lanes
+of a vector of sums, `v`, are then a pair's rows by a vector's columns. The sums are written back row by row.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ class Store:
             db.execute(_OLDEST, (self.limit,))
 
     def try_put(self, place: str, found: Mapping[str, Finding]) -> str:
-        """As `put`; why that can't be done, or "". What was measured counts all the same."""
+        """Put findings as `put` does; return why this failed, or "".
+
+        The measured results count even if they can't be stored."""
         try:
             self.put(place, found)
         except (OSError, sqlite3.Error) as error:

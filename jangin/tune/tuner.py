@@ -83,10 +83,13 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`kernels`, the longest first; `findings` by digest; seconds of a run of the model `before`, and how
-    it is `tuned`, beside that (None where the user stopped it first); `spent`: seconds on it all; `stopped`:
-    by the user; `defects`: candidates that can't be made, or compute something else; `unkept`: why what was
-    found couldn't be stored, where that is so."""
+    """The results of tuning a model.
+
+    `kernels` begins with the longest. `findings` are by digest. `before` is the seconds of a run of the model
+    untuned. `tuned` is the timing of the tuned model, measured beside the untuned one. `tuned` is None if the
+    user stopped tuning first. `spent` is the seconds of the whole tuning. `stopped` says if the user stopped.
+    `defects` are candidates that can't be made or compute something else. `unkept` says why the findings
+    couldn't be stored, or is ""."""
 
     kernels: tuple[Tuned, ...]
     findings: Mapping[str, Finding]

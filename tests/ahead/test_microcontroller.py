@@ -79,7 +79,7 @@ def of_bytes() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7"])
 def test_products_of_bytes_are_by_smlad(target: str, tmp_path: Path) -> None:
-    """To the last bit what this machine gives."""
+    """The board's results equal this machine's results to the last bit."""
     e, model = example(), of_bytes()
     made = jangin.emit(model, "c", target, name="model")
     firmware = e.build(made, tmp_path)

@@ -1,4 +1,4 @@
-"""What is wrong with a call is said before anything runs."""
+"""An error in a call is reported before anything runs."""
 
 from __future__ import annotations
 

@@ -110,7 +110,8 @@ def test_no_command_is_left_out() -> None:
 def test_bench_hands_every_option_on(
     call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the processes that it times; see `tests/test_options.py` for the way there."""
+    """The benchmark's options have every option; `tests/test_options.py` tests their way to the timed
+    processes."""
     taken: list[benchmark.Options] = []
 
     def compared(model: Path, threads: int, options: benchmark.Options, *_: Any) -> benchmark.Comparison:

@@ -1,4 +1,4 @@
-"""What a terminal of 80 columns, a pipe and another program read: whole words, whatever there is room for."""
+"""A terminal of 80 columns, a pipe and another program read whole words, whatever room there is."""
 
 from __future__ import annotations
 

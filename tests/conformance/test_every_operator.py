@@ -27,7 +27,7 @@ BLOCKS = (
     "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
     "Upsample",
 )  # fmt: skip
-"""What ONNX Runtime writes for one processor."""
+"""Operators of models that ONNX Runtime has written for one processor."""
 
 
 def implemented(domain: str, name: str, version: int) -> bool:

@@ -1,9 +1,10 @@
-"""Writes files of every kind to a folder that takes no more: a disk of its own that is full, or one in which
-files may have no more bytes (`limit`).
+"""Writes files of every kind to a folder that takes no more. The folder is on a full disk of its own, or its
+files may take no more bytes (`limit`).
 
-`python full.py FOLDER ELSEWHERE disk|limit WAY...` prints as JSON how each way ended: what it said, and what
-is wrong with that. A way is wrong where it doesn't name the file and a remedy, where it leaves anything, or
-where what was there isn't what it was."""
+`python full.py FOLDER ELSEWHERE disk|limit WAY...` prints as JSON how each way ended: its message, and what
+is wrong with the ending. A way is wrong if its message doesn't name the file and a remedy. A way is also
+wrong if it leaves anything behind, or changes a file that was there before.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from jangin.commands.errors import explain
 KEPT = b"what was there before"
 OVERWRITTEN = (".jgn", ".html", ".json", ".svg", ".npy")
 Way = tuple[str, str, Callable[[], str]]
-"""What it is called, the file or folder that it writes, and what writes it and gives the error."""
+"""A way to write a file: its name, the file or folder that it writes, and the function that writes and
+returns the error's text."""
 
 
 def large_model(folder: Path) -> Path:
@@ -41,7 +43,7 @@ def large_model(folder: Path) -> Path:
 
 
 def command(*arguments: object) -> str:
-    """What the command line says of an error."""
+    """Run a command and return the text of its error, "" if there is none."""
     sys.argv = ["jangin", *map(str, arguments)]
     said = StringIO()
     with redirect_stdout(said), redirect_stderr(said):
@@ -128,7 +130,7 @@ def state(folder: Path) -> dict[str, bytes]:
 
 
 def wrong(way: Way, said: str, before: dict[str, bytes], after: dict[str, bytes]) -> str:
-    """What is wrong with how a way ended; "" for nothing."""
+    """Return the fault in how a way ended, "" if there is none."""
     if not said:
         return "nothing was said, as if it had been written"
     if way[1] not in said or "Traceback" in said or "defect" in said:

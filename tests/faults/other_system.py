@@ -1,8 +1,8 @@
-"""A process that finds itself on another operating system: what only Linux has is taken away.
+"""A process that finds itself on another operating system: everything that only Linux has is taken away.
 
-`python other_system.py SYSTEM MODEL FILE...`: SYSTEM is Python's name of a system, MODEL an ONNX file, and
-each FILE a compiled model. It imports the whole package, describes the files, tries to load them, and builds
-the model. What it found is a line of JSON.
+`python other_system.py SYSTEM MODEL FILE...` takes Python's name of a system, an ONNX file, and compiled
+models. The process imports the whole package, describes the files, tries to load them, and builds the model.
+It prints its findings as a line of JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OS = (
     "readv", "register_at_fork", "sched_getaffinity", "sched_setaffinity", "sysconf", "waitid", "waitpid",
 )  # fmt: skip
 MMAP = ("MAP_ANONYMOUS", "MAP_PRIVATE", "MAP_SHARED", "PROT_EXEC", "PROT_READ", "MADV_DONTNEED")
-"""What Python's module hasn't on Windows."""
+"""Names that Python's module `mmap` lacks on Windows."""
 SYMBOLS = ("getauxval", "prctl", "process_vm_readv", "syscall", "mprotect")
 OTHERS = ("torch", "coremltools", "tensorflow", "sklearn", "pyopencl", "pytest")
 """Packages of other makers, which would find their own systems' parts missing, or take long to import."""
@@ -121,7 +121,7 @@ def told(work: Callable[[], object]) -> str:
 
 
 def described(path: str) -> dict[str, Any]:
-    """What a compiled model says of itself, and what loading it says."""
+    """Return the summary of a compiled model, and the message of an attempt to load it."""
     import jangin
     from jangin.commands.common import Settings
     from jangin.commands.inspect import inspect

@@ -34,8 +34,11 @@ def own_children(process: int) -> list[int]:
 
 
 def victim(server: int, which: str) -> int | None:
-    """The process that was started, the first worker that it forked, another, which that forked where it is
-    there yet, or the one that was forked for this model, the youngest."""
+    """Return the process to kill.
+
+    "server" is the process that was started. "first" is the first worker that the server forked. "other" is
+    another worker, which the first worker forked, or None if there is none yet. "model" is the process that
+    was forked for this model, the server's youngest."""
     if which == "server":
         return server
     first, *_, model = own_children(server)
@@ -137,8 +140,8 @@ def control_group(controller: str, settings: dict[str, int]) -> Iterator[Callabl
     ],
 )
 def test_a_control_group(controller: str, settings: dict[str, int], said: str) -> None:
-    """Of less memory than a compilation takes, or of few processes. Where memory is so short that the caller
-    itself is killed, nobody can say a thing."""
+    """The control group has less memory than a compilation takes, or few processes. No message is possible if
+    memory is so short that the caller itself is killed."""
     with control_group(controller, settings) as enter:
         done = subprocess.run(
             [sys.executable, "-c", COMPILE, str(Path(__file__).parent.parent)],

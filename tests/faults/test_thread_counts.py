@@ -50,7 +50,7 @@ def test_of_an_executable(which: Kind, tmp_path: Path) -> None:
 
 
 def test_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where 0 stands for what the process may use."""
+    """A session's count of 0 stands for the threads that the process may use."""
     monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path))
     which = kind("plan")
     for given in RIGHT:

@@ -15,7 +15,7 @@ NUMBERS = (
     0, 1, -1, 2, 3, 5, -7, 100, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63),
 )  # fmt: skip
 HUGE = (1000, 10**6, 10**9, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1)
-"""What asks for time or memory, where it is a size or a number of anything."""
+"""Integers that ask for much time or memory if they are a size or a count."""
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, float("inf"), float("-inf"), float("nan"))
 WORDS = (
     "", "x", "y", "nowhere", "axis", "axes", "constant", "reflect", "linear", "SAME_UPPER", "ij,jk->ik",
@@ -95,7 +95,7 @@ def huge(data: bytes, rng: random.Random) -> bytes:
 
 
 def _integers(model: Message) -> Iterator[Callable[[int], None]]:
-    """What sets each integer of a model."""
+    """Yield a setter for each integer of a model."""
     for message in _messages(model):
         for field, value in message.ListFields():
             if field.cpp_type not in (field.CPPTYPE_INT32, field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
@@ -150,7 +150,8 @@ def huge_varint(data: bytes, rng: random.Random) -> bytes:
 def _varints(
     data: bytes, path: tuple[int, ...], at: int = 0, end: int | None = None
 ) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """Where numbers stand in a message, and the lengths of those around it. ValueError for what is none."""
+    """Return the places of the numbers in a message, each with the lengths of the messages around it. Raises
+    ValueError if the bytes are no message."""
     stop = len(data) if end is None else end
     found: list[tuple[tuple[int, ...], int, int]] = []
     while at < stop:

@@ -1,9 +1,12 @@
 """Runs mutants in a process of its own: `python -m tests.fuzz.worker KIND SEED FIRST COUNT FOLDER`.
 
-It says on a line each when it begins a mutant ("N compile"), when it runs one ("N run"), and how that ended
-("N fine", "N refused", "N over", "N WRONG error"). What it works on lies in the folder before it begins. A
-mutant may be refused by the errors that are documented; any other is wrong, and so is a crash, or a byte
-that a run writes beyond its buffers (in a tenth of the processes they end where memory does).
+The process writes a line when it begins a mutant ("N compile"), and a line when it runs one ("N run"). A
+third line says how the mutant ended ("N fine", "N refused", "N over", "N WRONG error"). The mutant lies in
+the folder before the work on it begins.
+
+A mutant may be refused by the documented errors. Any other error is wrong, and a crash is wrong. A byte that
+a run writes beyond its buffers is wrong, too. In a tenth of the processes the buffers end at a page that
+can't be read.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from . import formats, mutants, seeds, values
 MOST_BYTES = 4 << 30
 """Memory of its own that a process may take."""
 LIMITS = jangin.Limits(seconds=20, memory=2 << 30)
-"""Of a compilation, well within what ends the process (see `run.SECONDS`)."""
+"""The limits of a compilation. They are well within the limit that ends the process (see `run.SECONDS`)."""
 MOST_ELEMENTS = 1 << 20
 """A model that takes larger inputs is compiled, but not run."""
 IN_PAGES = 0.1
@@ -42,7 +45,7 @@ LOAD_ERRORS = (ArtifactError, LoadError)
 
 
 def refusal(error: CompileError) -> str:
-    """What became of a model that isn't compiled: `over`, where it came to a limit."""
+    """Return how a model ended that isn't compiled: `over` if it came to a limit, else `refused`."""
     return "over" if "limits=" in str(error) else "refused"
 
 

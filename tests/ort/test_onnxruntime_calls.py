@@ -1,4 +1,4 @@
-"""What programs do with onnxruntime, done with the real one and with Jangin: each test holds of both."""
+"""Programs' calls of onnxruntime, made to the real one and to Jangin. Each test holds for both."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def say(value):
     print("RESULT", json.dumps(value, default=lambda v: v.tolist() if hasattr(v, "tolist") else str(v)))
 """
 NEAR = 2e-3
-"""How far numbers may lie apart: both compute in float32, and packages round, crop and normalize what comes
-out; boxes and probabilities are so good to this share of their size."""
+"""Allowed difference of two numbers, as a share of their size (absolute below 1). Both runtimes compute in
+float32, and packages round, crop and normalize the results. Boxes and probabilities are this accurate."""
 
 PROGRAMS: dict[str, tuple[list[str], str]] = {
     "silero-vad": (["silero-vad==6.2.3", "packaging==26.4"], """

@@ -28,7 +28,8 @@ def numbers(*shape: int) -> Array:
 
 
 def wanted(m: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
-    """Of ONNX Runtime, or, where something is empty, of ONNX's reference: ONNX Runtime divides by 0."""
+    """Return ONNX Runtime's results, or ONNX's reference results if an input is empty. ONNX Runtime divides
+    by 0 for empty inputs."""
     if any(a.size == 0 for a in feeds.values()):
         return list(ReferenceEvaluator(m).run(None, feeds))
     made = onnx.ModelProto()

@@ -1,4 +1,5 @@
-"""Inputs that share a symbol: its name is a hint. Where a node needs them to be equal, a run says which."""
+"""Inputs that share a symbol. The symbol's name is a hint. If a node needs the sizes to be equal, a run's
+error names the node."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def test_one_input_of_two_lengths() -> None:
 
 
 def test_the_node_that_needs_them_equal_is_named(tmp_path: Path) -> None:
-    """Of those inputs that meet; the third is of any length."""
+    """Only the inputs that meet in a node must have equal sizes; the third input has any length."""
     nodes = [node("Add", ["b", "c"], ["y"]), node("Relu", ["a"], ["z"])]
     m = model(nodes, [info(n, ["n"]) for n in "abc"], ["y", "z"])
     exe = jangin.compile(m, cache=False)

@@ -1,7 +1,7 @@
 """Mutants of ONNX models that give the same results: nodes that no output needs, of every kind, anywhere.
 
-What is *idle* no node reads. What is *aside* is made beside what is used: the second result of a function,
-the branch that isn't taken, a loop's further results.
+An *idle* value is one that no node reads. A value made *aside* comes beside a used one: the second result of
+a function, the branch that isn't taken, a loop's further results.
 """
 
 from __future__ import annotations

@@ -43,11 +43,11 @@ from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 
 ALIGNMENT, LARGEST, UNITS = 128, 1 << 28, 3
 UNWRITTEN = 0xA5
-"""What fresh memory and arrays that a queue will fill hold."""
+"""Byte that fills fresh memory, and arrays before a queue writes them."""
 
 
 class Failed(DriverError):
-    """What this driver's calls fail with, where a test says so: "lost", "full" or something else."""
+    """The error of this driver's calls if a test wants an error: "lost", "full" or something else."""
 
     @property
     def lost(self) -> bool:
@@ -236,8 +236,11 @@ class MemoryQueue:
 
 
 class MemoryDriver:
-    """See `driver.Driver`. `log`: the calls so far; `failures`: what a call of a name raises from now on;
-    `copies`: arrays so far that a device which shares memory would have to copy, as they lie."""
+    """A driver in memory (see `driver.Driver`).
+
+    `log` has the calls so far. `failures` maps a call's name to the function that may raise an error from now
+    on. `copies` counts the arrays so far whose position in memory would force a device that shares memory to
+    copy."""
 
     units, alignment, largest = UNITS, ALIGNMENT, LARGEST
 

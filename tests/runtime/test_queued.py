@@ -1,4 +1,5 @@
-"""What queued devices have in common, by a driver in memory that checks the order of all its calls."""
+"""Tests the common behaviour of queued devices, by a driver in memory that checks the order of all its
+calls."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def driver_of(exe: Any) -> MemoryDriver:
 
 
 def failing(message: str, after: int = 0, only: str = "") -> Any:
-    """What raises an error of the driver's, once it was called so often (for `only`)."""
+    """Return a function that raises a driver's error once it was called `after` times (for `only`)."""
     calls = iter(range(after))
 
     def fail(what: str) -> None:

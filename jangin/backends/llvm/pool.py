@@ -1,23 +1,28 @@
-"""The thread pool, as LLVM IR text: pthreads and atomics, so it needs no C compiler.
+"""The thread pool is LLVM IR text. The pool uses pthreads and atomics, and needs no C compiler.
 
-A job is cut into at most `UNITS_PER_THREAD` units a thread, as many for each. Threads take runs of them
-as they come free, so that a thread whose core has another tenant takes fewer; the runs grow shorter
-towards the end (guided self-scheduling, Polychronopoulos and Kuck, 1987), where threads would wait for
-the last.
-Threads of even number take from the front, the others from the back: of two, each meets in its own
-cache what it made in the job before. The ticket is one 64-bit word, `job sequence << 32 | first unit
-left << 16 | units left`, taken by compare-and-swap. While it has units left, its job is live and the
-job fields are stable, so a swap that succeeds proves that the fields read before it belong to that
-job; a late worker finds the ticket empty or changed, and touches nothing. The caller waits only for
-units that were taken.
+A job is cut into at most `UNITS_PER_THREAD` units a thread, the same number for each thread. A free thread
+takes a run of units, so a thread takes fewer units if its core has another tenant. The runs grow shorter
+towards the end, because threads would otherwise wait for the last run (guided self-scheduling,
+Polychronopoulos and Kuck, 1987).
 
-How threads start and end is in `pool_threads.py`. How they wait, wake and change their core is the system's
-(`runtime.system.waiting`). A worker that wakes on the caller's core moves to another first: it would run
-instead of the caller, and something else may spin on the other cores.
+Threads of even number take units from the front, the others from the back.
+If there are two threads, each finds in its own cache the data that it made in the job before.
 
-The structure's cache lines: 0 job fields, 1 ticket, 2 units done and the caller's sleep flag,
-3 busy flag and the core of the caller that last woke workers, 4 sleeping workers, wake-up
-sequence and stop flag, 5 thread count and a job's longest run, 6... thread handles and worker arguments.
+The ticket is one 64-bit word, `job sequence << 32 | first unit left << 16 | units left`. A thread takes units
+by compare-and-swap of the ticket. The job is live and its fields are stable while the ticket has units left.
+A swap that succeeds therefore proves that the fields read before the swap belong to the same job. A late
+worker finds the ticket empty or changed, and touches nothing. The caller waits only for units that were
+taken.
+
+`pool_threads.py` says how threads start and end. `runtime.system.waiting` says how threads wait, wake and
+change their core, because the system decides this. A worker that wakes on the caller's core moves to another
+core first. The worker would otherwise run instead of the caller, and another program may spin on the other
+cores.
+
+The structure's cache line 0 holds the job fields, and line 1 the ticket. Line 2 holds the units done and the
+caller's sleep flag. Line 3 holds the busy flag and the core of the caller that last woke workers. Line 4
+holds the sleeping workers, the wake-up sequence and the stop flag. Line 5 holds the thread count and a job's
+longest run. The lines from 6 on hold thread handles and worker arguments.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from jangin.ir.sources import Sources
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
 """By ArrayFeatureType's data types."""
 WORDS: Mapping[DType, str] = {F16: "fp16", F32: "fp32", F64: "fp64", I32: "int32"}
-"""What MIL calls them."""
+"""MIL's names of the data types."""
 COLOURS = {0: ("grey", 1), 10: ("grey", 1), 20: ("RGB", 3), 30: ("BGR", 3), 40: ("grey", 1)}
 """By ImageFeatureType's colour spaces, the order of planes and how many there are."""
 PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
@@ -166,8 +166,9 @@ class Importer:
             self.current |= made
 
     def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
-        """The outputs that are made of the blobs of their names in the end, with the types that they are
-        declared to have: those of another type than f32, and those whose blobs are written several times."""
+        """Return the outputs that are made of the last blobs of the same name, with their declared types.
+
+        An output is returned if its type isn't f32, or if its blob is written several times."""
         written = Counter(n for layer in layers_of(message) for n in layer.output)
         types = {f.name: _declared(f) for f in model.description.output}
         return {

@@ -25,7 +25,7 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 LEAST = 1e-4
-"""What is added to the sum that channels are divided by."""
+"""The number added to the sum that divides the channels, because the sum may be 0."""
 
 
 def _channels(softmax: bool, near: bool = False) -> Callable[[Builder, Tensor], Tensor]:
@@ -184,8 +184,11 @@ def shortcut(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def _fitted(b: Builder, x: Tensor, like: Tensor) -> Tensor:
-    """x in another's shape: of more channels the first, and of fewer zeros behind them; of more rows and
-    columns every second (or so) of them, and of fewer zeros between them."""
+    """Return x in the shape of `like`.
+
+    The first channels are kept if x has more channels, and zeros follow the channels if x has fewer. Every
+    second (or n-th) row is kept if x has more rows, and zeros lie between the rows if x has fewer. Columns
+    are treated like rows."""
     sizes, wanted = (static_shape(t.shape[1:]) for t in (x, like))
     if sizes == wanted:
         return x

@@ -24,8 +24,10 @@ LONG = 32
 
 
 class File:
-    """A GGUF file, whose tensors lie in it, mapped. Of a split model it is the first, and has the tensors of
-    all. CompileError for one that is damaged."""
+    """A GGUF file, mapped into memory with its tensors.
+
+    The file is the first of a split model's files, and has the tensors of all. Raises CompileError if the
+    file is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 ORT = b"ORTM"
-"""What ONNX Runtime's own files have behind their first offset."""
+"""The four bytes that follow the first offset in ONNX Runtime's own files."""
 
 
 @dataclass(frozen=True)
 class OnnxFormat(Format):
-    """`activations`: what weights in blocks (MatMulNBits, or a MatMul of DequantizeLinear's blocks) are
-    multiplied with stays float32, which every `accuracy_level` allows, or is rounded to int8, by the weights'
-    blocks, unless the model's `accuracy_level` asks for more (1 to 3). ValueError for other types.
+    """ONNX models, by how activations and blocks are treated.
 
-    `block`: how many channels lie in a block (8 or 16) in a file that ONNX Runtime optimized for one
-    processor, where the file doesn't tell."""
+    `activations` is the type of the input that is multiplied with weights in blocks. MatMulNBits has weights
+    in blocks, and so has a MatMul of DequantizeLinear's blocks. Every `accuracy_level` allows float32. The
+    type int8 rounds the input by the weights' blocks, unless the model's `accuracy_level` asks for more
+    (1 to 3). Raises ValueError for other types.
+
+    `block` is the number of channels (8 or 16) in a block in a file that ONNX Runtime optimized for one
+    processor. `block` is used if the file doesn't tell the number."""
 
     activations: str = "float32"
     block: int = 0

@@ -40,7 +40,7 @@ def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
 
 
 def metadata(proto: messages.ModelProto) -> dict[str, Any]:
-    """What the model says of itself, under the names that `jangin.onnxruntime.ModelMetadata` has."""
+    """Return the model's own description, under the names of `jangin.onnxruntime.ModelMetadata`."""
     return {
         "producer_name": proto.producer_name,
         "domain": proto.domain,

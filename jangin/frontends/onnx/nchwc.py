@@ -1,7 +1,7 @@
-"""How many channels lie in a block in a file that ONNX Runtime optimized for one processor.
+"""Find the number of channels in a block in a file that ONNX Runtime optimized for one processor.
 
-The file doesn't say: it is 16 where the processor had AVX-512 or was Arm's, else 8. What its weights were
-padded to often tells."""
+The file doesn't say the number. The number is 16 if the processor had AVX-512 or was Arm's, else 8.
+The padding of the weights often tells which."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ def _block(graph: Graph, convolutions: list[Node]) -> int:
 
 
 def _fits(graph: Graph, convolutions: list[Node], block: int) -> Iterator[bool]:
-    """Whether each convolution may be of such blocks: its outputs fill them, no more of them than those that
-    are kept need, and inputs that don't fill blocks are fewer than one holds."""
+    """Yield whether each convolution fits blocks of `block` channels.
+
+    A convolution fits if its outputs fill blocks, with no more blocks than the kept outputs need. Its inputs
+    must fill blocks too, unless they are fewer than one block holds."""
     kept = _kept(graph)
     for node in convolutions:
         weights = graph.constants.get(node.inputs[1])

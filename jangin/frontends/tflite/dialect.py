@@ -20,7 +20,7 @@ from jangin.ops.builder import Builder
 KINDS = frozenset({"inputs", "outputs", "intermediates"})
 """What the importer says of a node's tensors, beside the operator's own options."""
 SAID = frozenset({"body", "keys", "shapes", "values"})
-"""What it says of other things that belong to an operator."""
+"""Names that the importer gives to other things that belong to an operator."""
 
 
 class Asked(dict[str, Any]):
@@ -71,9 +71,11 @@ IDLE: Mapping[str, frozenset[str]] = {
     "SHAPE": frozenset({"out_type"}), "SPLIT_V": frozenset({"num_splits"}),
     "UNIQUE": frozenset({"idx_out_type"}),
 }  # fmt: skip
-"""Options that a file's tensors say too, those of layers whose inputs aren't rounded, those of the other of
-two ways (to suppress boxes, to compute a recurrent layer), what sizes don't rest on, and which
-operators a sub-graph has."""
+"""Options, by operator, that may stay unread.
+
+A file's tensors repeat some options. Other options matter only for layers whose inputs are rounded. Some
+belong to the other of two ways to suppress boxes or to compute a recurrent layer. Some don't affect sizes,
+and others only say which operators a sub-graph has."""
 
 
 class Tflite(Dialect):

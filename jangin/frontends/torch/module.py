@@ -133,14 +133,16 @@ class _Weights(torch.nn.Module):  # type: ignore[misc]
 
 
 class CompiledModule(_Weights):
-    """Called as the module: the same arguments, positional or by name, nested as it takes them, and the same
-    results. NumPy's arrays are taken too. It is a `torch.nn.Module`, whose parameters are those that were
-    compiled: reading them is all that can be done. Tensors share memory with the executable's arrays. What
-    the module changes (its buffers, or its inputs) is written back. `executable`: what runs it, which `save`
-    writes to a file.
+    """A compiled module is called like its module, and gives the same results.
 
-    Compiled for inference: a call raises ValueError for arguments that are nested otherwise, and where one
-    that is no tensor isn't what it was when the module was exported."""
+    A call takes the same arguments, positional or by name, nested as the module takes them. NumPy's arrays
+    are taken too. The class is a `torch.nn.Module`. Its parameters are the ones that were compiled, and can
+    only be read. Tensors share memory with the executable's arrays. If the module changes its buffers or its
+    inputs, the changes are written back. `executable` runs the module, and `save` writes `executable`
+    to a file.
+
+    The module is compiled for inference. A call raises ValueError if arguments are nested otherwise. A call
+    also raises ValueError if an argument that is no tensor differs from its value at export."""
 
     def __init__(
         self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
@@ -188,8 +190,9 @@ class CompiledModule(_Weights):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """What `to`, `half`, `cuda` and their like go through. Raises CompileError where it would change a
-        parameter's type or device."""
+        """Convert tensors, as `to`, `half`, `cuda` and similar methods do.
+
+        Raises CompileError if a parameter's type or device would change."""
         for tensor in (*self.parameters(), *self.buffers(), torch.empty(0)):
             made = fn(tensor)
             if made.dtype is not tensor.dtype or made.device != tensor.device:

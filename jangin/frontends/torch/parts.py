@@ -24,7 +24,7 @@ from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
 
 Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
-"""What makes a part's run, of a part and the names of some of its inputs by place."""
+"""A function that makes a part's run from the part and the names of some of its inputs, by place."""
 
 
 def copied(module: GraphModule) -> GraphModule:
@@ -106,7 +106,7 @@ def _tensors(node: Node) -> list[Tensor]:
 
 
 class _Compiles(OperatorSupportBase):  # type: ignore[misc]
-    """What goes into parts: nodes that give tensors and aren't refused."""
+    """Choose the nodes that go into parts: nodes that give tensors and aren't refused."""
 
     def __init__(self, without: Mapping[Node, Exception]) -> None:
         self._without = without
@@ -120,9 +120,10 @@ class _Compiles(OperatorSupportBase):  # type: ignore[misc]
 
 
 def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler) -> GraphModule:
-    """The module with its parts that can be compiled in the hands of `compiled`, which gets a part and those
-    of its inputs that are the module's constants or inputs, by place. A single node between two that are
-    refused stays PyTorch's."""
+    """Return the module with its parts run by what `compiled` makes of them.
+
+    `compiled` gets a part and, by place, the inputs of the part that are the module's constants or inputs. A
+    single node between two refused nodes stays PyTorch's."""
     made = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
     for call in [n for n in made.graph.nodes if n.op == "call_module"]:
         part = made.get_submodule(call.target)

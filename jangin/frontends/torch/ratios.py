@@ -19,8 +19,10 @@ class Unsaid(Exception):
 
 
 LARGEST = 1 << 52
-"""A numerator up to which a rounded quotient lies on the same side of each integer, and of each half, as the
-quotient itself: their distance is more than half a unit in the last of 53 places."""
+"""A numerator up to which rounding keeps a quotient on the same side of each integer and each half.
+
+A quotient that differs from an integer or a half differs by more than half a unit in the last of 53 places.
+Rounding therefore can't cross the integer or the half."""
 
 
 class Ratio(NamedTuple):

@@ -53,10 +53,12 @@ FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
 class Sizes:
     """The sizes of one program, and of the bodies of its branches and loops.
 
-    `names`: what a caller calls symbols. `limits`: PyTorch's ranges of them. `env`: PyTorch's account of a
-    graph of `torch.compile`. There, whoever runs the graph has all numbers at hand: what no expression of
-    Jangin's says, and symbols that are no input's size, become symbols that a run is given (`given`), and
-    `fractions` of sizes become values, by name."""
+    `names` are the caller's names of symbols. `limits` are PyTorch's ranges of symbols. `env` is PyTorch's
+    account of a graph of `torch.compile`.
+
+    The runner of a graph of `torch.compile` has all numbers at hand. New symbols replace sizes that no
+    expression of Jangin's says, and symbols that are no input's size. A run is given the new symbols
+    (`given`). `fractions` of sizes become values, by name."""
 
     def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
         self.names, self.env = names, env
@@ -84,7 +86,7 @@ class Sizes:
         return self.symbols[symbol]
 
     def ranges(self) -> dict[Var, Range]:
-        """What PyTorch knows of all symbols, as far as sizes go."""
+        """Return PyTorch's ranges of all symbols, within the range of sizes."""
         found = {v: _within(self.limits.get(s), 0, MAX_SIZE) for s, v in self.symbols.items()}
         return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
 
@@ -114,7 +116,7 @@ class Sizes:
         return self._other(e)
 
     def _other(self, e: Any) -> Expr:
-        """What has no expression: a symbol of its own."""
+        """Return a new symbol for a size that has no expression."""
         if e.is_Symbol and (self.env is None or free_unbacked_symbols(e)):
             return self.symbol(e, str(e))
         if self.env is None or free_unbacked_symbols(e):
@@ -142,8 +144,9 @@ FAR = MAX_SIZE
 
 
 def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
-    """What computes SymPy expressions as Python does, from the arguments of a graph with these placeholders.
-    CompileError for a symbol that no argument says."""
+    """Return a function that computes SymPy expressions as Python does, from the arguments of a graph.
+
+    `placeholders` are the graph's. Raises CompileError if no argument says a symbol."""
     places: dict[Any, str] = {}
     for i, node in enumerate(placeholders):
         value = node.meta.get("val")

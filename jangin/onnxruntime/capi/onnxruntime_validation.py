@@ -1,4 +1,4 @@
-"""What ONNX Runtime checks of its own package and of the system."""
+"""ONNX Runtime checks its own package and the system by these functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def check_distro_info() -> None:
 
 
 def check_training_module() -> tuple[bool, str, str]:
-    """Whether this is the package for training, which it isn't."""
+    """Return False and empty texts, because this package isn't the one for training."""
     return False, "", ""
 
 

@@ -1,7 +1,7 @@
-"""`onnxruntime.quantization`, of which the calls that Jangin can make are `jangin.quantize`'s.
+"""This package serves the calls of `onnxruntime.quantization` that `jangin.quantize` can perform.
 
-`quantize_static` calibrates and writes a model in QDQ form, 8-bit activations with 8-bit weights, a scale an
-output channel. What asks for another form is refused by name."""
+`quantize_static` calibrates a model and writes it in QDQ form. Activations and weights have 8 bits, with a
+scale for each output channel. A request for any other form is refused by name."""
 
 from jangin.onnxruntime.quantization.calls import (
     DynamicQuantConfig,

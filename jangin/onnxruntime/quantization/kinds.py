@@ -1,4 +1,4 @@
-"""What a quantization is told: kinds of numbers and files, how ranges are chosen, where data come from."""
+"""These classes describe a quantization: number types, file formats, calibration methods and data sources."""
 
 from __future__ import annotations
 

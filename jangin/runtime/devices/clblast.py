@@ -63,8 +63,10 @@ def _functions() -> tuple[Any, Any]:
 
 @dataclass
 class Product:
-    """What takes the place of a kernel: a product, and the kernel (`rest`, or None) of what is fused behind
-    it, which has the same arguments. Its methods are a kernel's (see `runtime.devices.driver.Kernel`)."""
+    """A Product replaces a kernel by a call of CLBlast.
+
+    `rest` is the kernel of the operators fused behind the product, or None. It has the same arguments as the
+    replaced kernel. The methods are a kernel's (see `runtime.devices.driver.Kernel`)."""
 
     sgemm: Sgemm
     rest: Kernel | None
@@ -95,7 +97,7 @@ class Product:
             self.rest.enqueue(queue)
 
     def seconds(self, queue: Queue) -> float:
-        """What lies between two markers around all that the library enqueues, and the kernel behind it."""
+        """Return the seconds that the library's commands and the kernel `rest` take between two markers."""
         before = queue.marker()
         self.enqueue(queue)
         after = queue.marker()

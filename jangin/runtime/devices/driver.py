@@ -1,4 +1,4 @@
-"""What a queued device's maker offers, in few calls: OpenCL, CUDA and WebGPU are drivers of this kind.
+"""A queued device's maker offers the few calls here. OpenCL, CUDA and WebGPU are drivers of this kind.
 
 `runtime.devices.queued` runs plans over these protocols. It knows no maker's interface, and a driver knows no
 plans. Calls that can fail raise a `DriverError` unless a method says another error.
@@ -23,7 +23,7 @@ from jangin.ir.graph import Array
 
 
 class DriverError(Exception):
-    """What a driver's call failed with: its text is for people."""
+    """This error says why a driver's call failed. Its text is for people."""
 
     @property
     def lost(self) -> bool:

@@ -360,7 +360,7 @@ class Kernel(_Object):
             _require("clEnqueueNDRangeKernel", status)
 
     def seconds(self, queue: Queue) -> float:
-        """What a launch takes by the device's clock; the queue is a timed one."""
+        """Return the seconds that a launch takes by the device's clock. `queue` must be a timed one."""
         event = _HANDLE()
         given = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
         call("clEnqueueNDRangeKernel", queue.handle, *given)

@@ -1,12 +1,12 @@
-"""Queued devices: a plan's kernels are enqueued in order, with one wait for each run.
+"""Queued devices run a plan's kernels in order, with one wait for each run.
 
-All that such devices have in common is here, over a driver of few calls (`runtime.devices.driver`): memory,
-uploads, launches, timing, checks, and which kernel is to blame if a run fails. The work is shared as on a
-processor: a launch's tasks are divided among as many work-items as there are threads, or some times more,
-each a group of its own. If a device shares the host's memory, arrays are used where they lie.
+The code that all queued devices share is here, over a driver of few calls (`runtime.devices.driver`). It
+covers memory, uploads, launches, timing and checks, and it finds the faulty kernel if a run fails. A launch's
+tasks are divided among work-items, each in a group of its own. There are as many work-items as threads, or a
+small multiple. If a device shares the host's memory, arrays are used in place.
 
-A kernel's arguments are: the buffers of its launch, its symbols, the number of tasks, the first round, the
-number of rounds, the scratch memory, and the bytes of scratch memory that each group has.
+A kernel's first arguments are the buffers of its launch and its symbols. The number of tasks, the first round
+and the number of rounds follow. The last are the scratch memory and its bytes for each group.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ class Memory:
         return Timed(self, layout, self._code.driver.queue(timed=True), (inputs, held, self))
 
     def seconds(self, queue: Queue, number: int) -> float:
-        """What a launch takes by the device's clock."""
+        """Return the seconds that a launch takes by the device's clock."""
         total, rounds = 0.0, self._rounds[number]
         for n in rounds:
             if len(rounds) > 1:

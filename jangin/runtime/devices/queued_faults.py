@@ -1,4 +1,4 @@
-"""What goes wrong on a queued device, told with the device, the kernel, the model's nodes and a way out."""
+"""Errors of a queued device name the device, the kernel, the model's nodes and a way out."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import mmap
 from jangin.runtime.system import lacking
 
 _LIBRARIES = (None, "libm.so.6", "libgcc_s.so.1")
-"""Where the functions lie that machine code calls: what the process has loaded, libm and libgcc."""
+"""Machine code calls functions of these libraries. None stands for all that the process has loaded."""
 PRIVATE = (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,) if hasattr(mmap, "MAP_ANONYMOUS") else ()
 """The flags of memory that no file and no other process has; none on systems whose `mmap` takes none."""
 

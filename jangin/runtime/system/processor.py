@@ -1,4 +1,4 @@
-"""What the operating system says of the processor: its features, its caches, and how much of it is ours."""
+"""The operating system reports the processor's features, its caches and this process's share of it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def _ask(number: int, *args: int) -> int:
 
 
 def processor_features() -> frozenset[str]:
-    """What this processor has, by LLVM's names or, on x86-64, Linux's, letters and digits only; empty where
-    the system doesn't say."""
+    """Return the names of this processor's features, or an empty set if the system doesn't report them.
+
+    The names are Linux's on x86-64 and LLVM's elsewhere. Only their letters and digits are kept."""
     return _hardware_features() if architecture() in _HWCAP else _flags()
 
 
@@ -85,8 +86,9 @@ def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What x86-64 calls the processor's maker: GenuineIntel or AuthenticAMD; empty where the system doesn't
-    say."""
+    """Return the x86-64 processor's maker: GenuineIntel or AuthenticAMD.
+
+    The result is empty if the system doesn't report it."""
     try:
         found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
     except OSError:
@@ -95,8 +97,9 @@ def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
-    """What the processor calls itself: its model's name, or Arm's numbers of its maker and part; the
-    architecture where the system doesn't say."""
+    """Return the processor's model name, or Arm's numbers of its maker and part.
+
+    The result is the architecture if the system reports neither."""
     try:
         text = path.read_text()
     except OSError:
@@ -142,9 +145,10 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 @cache
 def _quotas(root: Path) -> list[float]:
-    """CPUs that each control group from the process's own up to the top may use (Linux kernel
-    documentation: admin-guide/cgroup-v2, `cpu.max`; scheduler/sched-bwc, `cpu.cfs_quota_us`), as they were
-    when the process first asked: to look takes a dozen files."""
+    """List the CPU quotas, in CPUs, of the control groups from the process's own up to the root.
+
+    The sources are admin-guide/cgroup-v2 (`cpu.max`) and scheduler/sched-bwc (`cpu.cfs_quota_us`) in the
+    Linux kernel documentation. The quotas are read once in a process because a look takes a dozen files."""
     quotas: list[float] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

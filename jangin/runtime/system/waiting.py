@@ -1,6 +1,6 @@
-"""What the thread pool asks of the operating system, as LLVM IR text: to wait for a word to change, to wake
-the threads that wait for it, and to move a thread to another core.
+"""The thread pool calls the operating system by the LLVM IR text here.
 
+The calls wait for a word to change, wake the threads that wait for it, and move a thread to another core.
 `backends.llvm.pool` replaces the words in angle brackets. <L> is the type of a C `long`.
 """
 

@@ -125,7 +125,7 @@ def test_networks_compute_in_single_precision(number: int, dtype: str) -> None:
 
 
 def test_outputs_have_their_features_names() -> None:
-    """Where their blobs are written several times, too."""
+    """Outputs keep their features' names even if their blobs are written several times."""
     message, net = network([3])
     net.layers.add(name="a", input=["x"], output=["y"]).exp2.SetInParent()
     net.layers.add(name="b", input=["y"], output=["y"]).floor.SetInParent()

@@ -108,8 +108,10 @@ def written(
 
 
 def _contents(t: Tensor) -> bytes:
-    """Of text (bytes): how many there are, where each begins, the end, and all of them. Of int4: two a byte,
-    the first in the lower half."""
+    """Return the bytes of a tensor's buffer.
+
+    A buffer of texts (bytes) holds their number, the beginning of each, the end, and then the texts. A buffer
+    of int4 holds two numbers a byte, the first in the lower half."""
     if t.dtype == "int4":
         codes = np.asarray(t.data).reshape(-1).astype(np.uint8) & 15
         codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))

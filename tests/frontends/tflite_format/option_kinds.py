@@ -1,4 +1,4 @@
-"""What the cases of all builtin operators have in common: types, and tensors of them."""
+"""The common parts of all builtin operators' cases: types, and tensors of these types."""
 
 from __future__ import annotations
 

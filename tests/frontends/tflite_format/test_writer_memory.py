@@ -1,4 +1,4 @@
-"""What writing a TFLite file takes beside the weights."""
+"""Measures the memory that writing a TFLite file takes beside the weights."""
 
 from __future__ import annotations
 

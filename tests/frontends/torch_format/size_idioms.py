@@ -1,5 +1,5 @@
-"""What people compute with sizes in PyTorch: each idiom with the shapes that it is called with, one after
-another, so that sizes are symbols from the second on."""
+"""Idioms by which people compute with sizes in PyTorch. Each idiom has the shapes that it is called with, one
+after another. Sizes are symbols from the second shape on."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ IDIOMS: dict[str, Callable[[], Idiom]] = {
         IMAGES, lambda x: F.pad(x, (0, 0, x.shape[2] // 2, x.shape[2] // 2), mode="reflect")
     ),
     "cut into windows": lambda: _of(IMAGES, lambda x: _windows(x, 4)),
-    # What reads sizes alone
+    # Idioms that read sizes alone
     "zeros of at least 8": lambda: _of(IMAGES, lambda x: torch.zeros(max(x.shape[2], 8)) + 1),
     "arange": lambda: _of(IMAGES, lambda x: torch.arange(x.shape[2])),
     "a mesh": lambda: _of(IMAGES, _grid),

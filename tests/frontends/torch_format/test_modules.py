@@ -337,7 +337,7 @@ def test_torchscript_archives(tmp_path: Path) -> None:
 
 
 def test_a_compiled_module_is_a_module() -> None:
-    """What callers do with one works, or says why it can't."""
+    """Each call on a compiled module works, or its error says why it can't work."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
     x = torch.randn(2, 3, 8, 8)
     with pytest.warns(UserWarning, match="Sequential is in training mode and is compiled as in evaluation"):

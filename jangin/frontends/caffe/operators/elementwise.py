@@ -51,7 +51,7 @@ def relu(layer: Layer) -> Tensor:
 
 @lowers("CReLU")
 def crelu(layer: Layer) -> Tensor:
-    """What is above 0, and behind it what is below (Shang et al. 2016)."""
+    """Concatenate the ReLU, leaky if there is a slope, of x and of -x (Shang et al. 2016)."""
     b, x, p = layer.b, layer.x(), "crelu_param."
     slope, axis = (
         layer.number(p + "negative_slope"),

@@ -176,7 +176,10 @@ def unpooling(layer: Layer) -> Tensor:
 
 @lowers("MatMul")
 def matmul(layer: Layer) -> Tensor:
-    """Of two bottoms' last axes, or of their elements as matrices of sizes that are given."""
+    """Multiply two bottoms as matrices.
+
+    The matrices are the bottoms' last two axes, unless the layer gives sizes. Each bottom is reshaped to
+    matrices of given sizes first."""
     b, x, y, p = layer.b, layer.x(), layer.x(1), "matmul_param."
     dims = [layer.whole(p + f"dim_{n}") for n in (1, 2, 3)]
     turned = [layer.flag(p + f"transpose_{n}", False) for n in "ab"]

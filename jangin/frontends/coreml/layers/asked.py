@@ -30,8 +30,10 @@ IDLE: Mapping[str, frozenset[str]] = {
     "unary": frozenset({"alpha", "epsilon"}), "uniDirectionalLSTM": frozenset({"weightParams"}),
     "upsample": frozenset({"linearUpsampleMode"}),
 }  # fmt: skip
-"""By layer, parameters that another one may make meaningless: those of a bias where there is none, of windows
-where a pool is of all, of a number where there are two inputs."""
+"""Parameters, by layer, that another parameter may make meaningless.
+
+A bias's parameters are meaningless if there is no bias. A window's parameters are meaningless if a pool
+covers all elements. A number is meaningless if there are two inputs."""
 
 
 class Asked:

@@ -33,7 +33,7 @@ def _flatten(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _reshape(net: Network, layer: Layer, m: Any) -> None:
-    """Of channels, rows and columns, in that order or with the channels last."""
+    """Reshape to channels, rows and columns, which are laid out in this order or with the channels last."""
     c, h, w = [int(n) for n in m.targetShape][-3:]
     if word(m, "mode") == "CHANNEL_FIRST":
         net.add(layer, "reshape", {"shape": [-1, c, h, w]})

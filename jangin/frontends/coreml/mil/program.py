@@ -67,7 +67,7 @@ class Program:
         return list(self.block.outputs)
 
     def _state(self, kind: str, operation: Any, names: list[str]) -> None:
-        """What a state is now, or what it is from here on."""
+        """Read a state's current value, or set its value for the operations that follow."""
         state, *_ = (a.name for a in operation.inputs["input"].arguments)
         source = Sources.of(kind, state)
         if state not in self.held:

@@ -44,7 +44,9 @@ def _table(a: Arrays) -> Array:
 
 
 def _tables(a: Arrays) -> Array:
-    """Of each block of the indices its own table, [*blocks, entries, length]: vectors lie along an axis."""
+    """Look up each index in the table of its own block; the tables are [*blocks, entries, length].
+
+    The vectors lie along one axis."""
     indices, lut = a["indices"], a["lut"]
     places = np.indices(indices.shape)
     blocks = [p * n // s for p, n, s in zip(places, lut.shape, indices.shape, strict=False)]

@@ -75,7 +75,7 @@ def _field(messages: Sequence[Any], name: str, dtype: Any = np.int64) -> Array:
 
 
 def _modes(nodes: Sequence[Any]) -> Array:
-    """What each node tests (`ops.trees.MODES`, or LEAF)."""
+    """Return the test of each node, by its number in `ops.trees.MODES`, or LEAF."""
     given = _field(nodes, "nodeBehavior")
     modes = np.empty(given.size, np.int64)
     for value in np.unique(given):

@@ -131,7 +131,7 @@ _mode = {"LEAF": LEAF, **{name: n for n, name in enumerate(MODES[:MEMBER])}}.__g
 
 @dataclass(frozen=True)
 class _Leaves:
-    """What leaves add to targets, before opset 5."""
+    """The values that leaves add to targets, for operators before opset 5."""
 
     trees: Array
     nodes: Array

@@ -106,7 +106,7 @@ FUNCTIONS = Table({
 
 @lowers("SIGN")
 def sign(call: Call) -> Tensor:
-    """Of integers as they stand."""
+    """Return the sign of x; integers are taken without their scale."""
     return call.b.map(partial(intrinsic, "sign"), _number(call))
 
 
@@ -393,7 +393,7 @@ def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
 
 
 def _plain(body: Callable[[Expr, Expr], Expr], floats: bool = True) -> Lowering:
-    """Of integers as they stand, quantized or not."""
+    """Return a lowering that applies `body` to integers without their scale, quantized or not."""
 
     def lower(call: Call) -> Tensor:
         if call.x().dtype.is_float and not floats:
@@ -423,7 +423,7 @@ def logical_not(call: Call) -> Tensor:
 
 @lowers("NEG")
 def negated(call: Call) -> Tensor:
-    """Of integers as they stand."""
+    """Negate x; integers are taken without their scale."""
     return call.b.map(partial(intrinsic, "neg"), _number(call))
 
 

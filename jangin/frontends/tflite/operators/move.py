@@ -206,7 +206,7 @@ def mirror_pad(call: Call) -> Tensor:
         return b.pad(x, [*begins, *ends], "reflect")
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        """What lies on the other side of the border, which counts itself."""
+        """Return the element mirrored at the border; the border's element is repeated."""
         places = []
         for i, d, before in zip(index, x.shape, begins, strict=True):
             place = select(i < before, before - 1 - i, i - before)
@@ -395,7 +395,7 @@ def resize_bilinear(call: Call) -> Tensor:
 
 
 def _resized_bytes(call: Call) -> Tensor:
-    """Of uint8 in f32, a half rounded up (`ResizeBilinear` of the type)."""
+    """Resize uint8 with f32 arithmetic; a half is rounded up (`ResizeBilinear` of the type)."""
     *corners, down, right = _corners(call, _real_places)
 
     def mixed(a: Expr, c: Expr, d: Expr, e: Expr, v: Expr, h: Expr) -> Expr:

@@ -53,7 +53,9 @@ def reciprocal(a: Expr) -> Expr:
 
 @lowers("DIV")
 def div(call: Call) -> Tensor:
-    """Of integers the numerator, with all its bits, times the denominator's reciprocal."""
+    """Divide x by y.
+
+    For integers, the numerator, with all its bits, is multiplied with the denominator's reciprocal."""
     if not call.is_integer:
         if call.x().dtype is BOOL:
             raise CompileError("of truths it is not defined")

@@ -103,8 +103,10 @@ def solve_ex(
 
 
 def _solved(b: Builder, out: Result, a: Tensor, y: Tensor, left: bool) -> Tensor:
-    """Where the right side has an axis less, or the shape of the matrices without their columns, it is of
-    vectors."""
+    """Solve the linear system.
+
+    The right side is vectors if it has one axis less than the matrices, or if its shape is the matrices'
+    shape without their columns."""
     a, y = widen(b, a), widen(b, y)
     vector = y.rank == 1 or (y.rank == a.rank - 1 and y.shape == a.shape[:-1])
     if vector:
