@@ -1,0 +1,85 @@
+"""The words of comments and docstrings: which sentences are too long, or begin with a word that hangs on another.
+
+`python -m tests.words FOLDER...` lists those of a folder, so that they can be rewritten."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+LONGEST = 25
+"""Words of a sentence at most. Readers lose the thread of longer ones; the limit is that of plain-language
+guides."""
+HANGING = re.compile(r"(And|Of|To|What|Where|That|Which)\b")
+"""Words that no sentence begins with, because such a sentence leans on the one before it."""
+DIRECTIVES = ("noqa", "fmt:", "type:", "ruff:", "mypy:", "!", "pragma", "%%")
+"""Beginnings of comments that tools read, which are no sentences."""
+ROOT = Path(__file__).parents[1]
+
+
+def sentences(text: str) -> Iterator[str]:
+    """The sentences of a text. Code in backquotes counts as one word, and so does a list's or table's line."""
+    text = re.sub(r"``.*?``|`[^`]*`", "code", text, flags=re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. |>>> |\w+: )", text):
+        yield from re.split(r"(?<=[.!?])\s+", re.sub(r"\s+", " ", paragraph).strip())
+
+
+def fault(text: str) -> str:
+    """The first fault of a text; empty if it has none."""
+    for sentence in sentences(text):
+        if (count := len(sentence.split())) > LONGEST:
+            return f"{count} words"
+        if beginning := HANGING.match(sentence):
+            return f"begins with {beginning[1]}"
+    return ""
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """The line and text of each docstring, those of constants and fields too."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                if isinstance(statement.value.value, str):
+                    yield statement.lineno, statement.value.value
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """The first line and text of each comment. Lines of comment one below the other are one text."""
+    start, last, lines = 0, -1, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or (text := token.string.lstrip("#:")).strip().startswith(DIRECTIVES):
+            continue
+        alone = not token.line[: token.start[1]].strip()
+        if not (alone and token.start[0] == last + 1):
+            if lines:
+                yield start, "\n".join(lines)
+            start, lines = token.start[0], []
+        lines.append(text)
+        last = token.start[0] if alone else -1
+    if lines:
+        yield start, "\n".join(lines)
+
+
+def faults(path: Path) -> Iterator[str]:
+    """Each faulty comment and docstring of a file, with its line."""
+    source = path.read_text()
+    for line, text in sorted([*docstrings(source), *comments(source)]):
+        if found := fault(text):
+            yield f"{path.relative_to(ROOT)}:{line}: {found}: {' '.join(text.split())[:120]}"
+
+
+def files(folder: str) -> Iterator[Path]:
+    """The Python files of a folder, or the file itself."""
+    path = ROOT / folder
+    yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+if __name__ == "__main__":
+    listed = [text for folder in sys.argv[1:] for path in files(folder) for text in faults(path)]
+    print(*listed, f"{len(listed)} to rewrite", sep="\n")
