@@ -2,7 +2,7 @@
 
     python benchmarks/arm.py
     python benchmarks/arm.py --target cortex-a7 --models squeezenet1_1,mobilenet_v1 --kernels
-    python benchmarks/arm.py --peers results.jsonl --write           # the table into benchmarks/RESULTS.md
+    python benchmarks/arm.py --peers results.jsonl --write           # keeps the tables in benchmarks/results
     python benchmarks/arm.py --target neoverse-n1 --models mobilenet_v1 --int8
     python benchmarks/arm.py --target neoverse-v1 --models mobilenetv2,resnet50 --precision float16
 
@@ -33,8 +33,7 @@ from typing import Any
 
 import numpy as np
 from catalogue import CATALOGUE, HALVES, Model, halved, quantized
-from figures import keep
-from page import table
+from sections import Section, Table
 
 import jangin
 from jangin.bench.measure import random_array
@@ -272,8 +271,10 @@ def peer_totals(path: Path | None, cpu: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def section(target: str, measured: Mapping[str, Measured], peers: Mapping[str, Mapping[str, float]]) -> str:
-    """The part of RESULTS.md for a target."""
+def section(
+    target: str, measured: Mapping[str, Measured], peers: Mapping[str, Mapping[str, float]]
+) -> Section:
+    """The counts of a target's instructions."""
     totals, kinds = [], []
     for name, m in measured.items():
         title = CATALOGUE[name].title
@@ -282,16 +283,15 @@ def section(target: str, measured: Mapping[str, Measured], peers: Mapping[str, M
         counts = (f"{m.counts[k] / 1e6:.1f}" for k in KINDS)
         kinds.append([title, f"{m.sums:.1f}", *counts, f"{m.error:.0e}"])
     parts = [
-        f"## Instructions on {target}",
         f"Made by `python benchmarks/arm.py --target {target}`: millions of instructions that one run "
         "executes under QEMU (batch 1, one thread, single precision), counted by a plugin. No times.",
-        table(["model", "Jangin", *(PEERS[p] for p in peers)], totals),
+        Table(["model", "Jangin", *(PEERS[p] for p in peers)], totals),
         "Jangin's by kind. *Sums*: the vector multiply-adds of all products as they stand (by Winograd's "
         "method, where that is used); *error*: the largest difference to this machine's own code, as a "
         "share of the largest value.",
-        table(["model", "sums", *KINDS, "error"], kinds),
+        Table(["model", "sums", *KINDS, "error"], kinds),
     ]
-    return "\n\n".join(parts) + "\n"
+    return Section(f"Instructions on {target}", parts)
 
 
 def main() -> None:
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=HALVES, help="the models' twins of 16 bits; not written")
     parser.add_argument("--kernels", action="store_true", help="counts by kernel too")
     parser.add_argument("--peers", type=Path)
-    parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results")
     args = parser.parse_args()
     measured: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -324,7 +324,7 @@ def main() -> None:
             kinds = ", ".join(f"{k} {n / 1e6:.1f}" for k, n in run.total.most_common())
             print(f"{name} {made.total:.1f} (sums {sums:.1f}): {kinds}; error {made.error:.1e}", flush=True)
     if args.write and not (args.int8 or args.precision):
-        keep(args.target, section(args.target, measured, peer_totals(args.peers, args.target)))
+        section(args.target, measured, peer_totals(args.peers, args.target)).save(args.target)
 
 
 if __name__ == "__main__":

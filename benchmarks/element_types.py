@@ -7,7 +7,7 @@ channel, as after a ReLU); a product also of weights in blocks of 4 bits. Images
 layers. Prints milliseconds and the share of its bound that each reaches: its operations by the instruction
 that the machine has for such numbers, if that takes as long as a multiply-add of float32, or its bytes at the
 bandwidth of a set of that size, both measured here. A type is behind where its share is less than half of
-float32's (marked), of which what is over 100 % is Winograd's method. `--write` puts the table into RESULTS.
+float32's (marked), of which what is over 100 % is Winograd's method. `--write` keeps the table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-from figures import keep
 from onnx import helper, numpy_helper
-from page import products_at_once, table
+from page import products_at_once
+from sections import Section, Table
 
 import jangin
 from jangin.bench.roofs import Roofs
@@ -203,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name has this")
-    parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
     roofs, target, rows, behind, count = measure_roofs(args.threads), resolve("cpu"), [], 0, 0
     for case in (c for c in CASES if args.only in c.name):
@@ -215,18 +215,17 @@ def main() -> None:
     said = f"{count - behind} of {count} layers in small numbers reach half of float32's share of its bound."
     print(said)
     if args.write:
-        keep(f"types on {target.name}", section(rows, said, args.threads, target))
+        section(rows, said, args.threads, target).save(f"types_{target.name}")
 
 
-def section(rows: Sequence[Sequence[str]], said: str, threads: int, target: Target) -> str:
-    head = f"## Element types, {target.name}"
+def section(rows: Sequence[Sequence[str]], said: str, threads: int, target: Target) -> Section:
     made = (
         f"`python benchmarks/element_types.py --threads {threads}` on {processor_name()}: milliseconds of a "
         "layer alone, channels last, and the share of its bound that it reaches: its operations by the "
         "instruction for such numbers, if that takes as long as a multiply-add of float32, or its bytes; "
         f"what is over 100 % is Winograd's method. {said}"
     )
-    return "\n\n".join([head, made, table(["layer", *TYPES], rows)]) + "\n"
+    return Section(f"Element types, {target.name}", [made, Table(["layer", *TYPES], rows)])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import Any
 
 from catalogue import CATALOGUE, ROOT
 
-RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 STORE = ROOT / ".cache" / "benchmarks.json"
 PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "inductor", "litert")
 BEST = "best"
@@ -69,14 +68,6 @@ def ratios(figures: Figures, mode: str, threads: int, peer: str) -> dict[str, fl
     """By model, of those at batch 1."""
     found = {name: ratio(c, peer) for name, c in figures.of(mode, threads) if CATALOGUE[name].batch == 1}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def keep(name: str, text: str) -> None:
-    """Put a part into RESULTS.md, in the place of the one of that name, or behind all others."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    before, _, rest = RESULTS.read_text().partition(begin)
-    after = rest.partition(end)[2]
-    RESULTS.write_text(f"{before.rstrip()}\n\n{begin}{text}{end}{after}")
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:

@@ -1,7 +1,7 @@
 """Hunts for operators that are slow: alone, in shapes drawn as networks have them, against ONNX Runtime.
 
     python benchmarks/operators.py --seed 0 --cases 40 --threads 1
-    python benchmarks/operators.py --minutes 10 --threads 1 2 --page benchmarks/OPERATORS.md
+    python benchmarks/operators.py --minutes 10 --threads 1 2 --write
 
 Each case is one operator in a model of its own, in a shape drawn from the table below by the seed; what it
 gives must agree with ONNX Runtime's. Prints, worst first, how often as fast as ONNX Runtime it is, and the
@@ -18,12 +18,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from sections import Section, Table
 
 import jangin
 from jangin.bench.roofs import Roofs
@@ -36,7 +36,7 @@ TURNS = 5
 REST = 0.05
 """Seconds after a turn of several threads: ONNX Runtime's go on spinning for some 30 ms."""
 WORST = 20
-"""Cases that the page lists."""
+"""The number of slowest cases that are listed."""
 CLIFF = 0.5
 """Of ONNX Runtime's speed: below that a case is one."""
 TOLERANCE = 1e-3
@@ -305,39 +305,31 @@ def _summary(found: Sequence[Found], threads: int) -> str:
     return f"geometric mean {_mean(ratios):.2f} over {len(ratios)}; below {CLIFF}: {below}"
 
 
-def page(found: Sequence[Found], seed: int, threads: Sequence[int]) -> str:
-    """What a hunt found, as Markdown."""
-    lines = [
-        "# Single operators beside ONNX Runtime",
-        "",
+def section(found: Sequence[Found], seed: int, threads: Sequence[int]) -> Section:
+    """What a hunt found."""
+    said = (
         f"Written by `benchmarks/operators.py` (seed {seed}, {len(found)} cases drawn from distributions of "
         "shapes that networks have; `--only NUMBER` repeats one). Times as fast as ONNX Runtime, and the "
-        f"share of the bound: operations or bytes. Processor: {processor_name()}.",
-        "",
-    ]
-    lines += [f"- {t} thread{'s' * (t > 1)}: {_summary(found, t)}" for t in threads]
+        f"share of the bound: operations or bytes. Processor: {processor_name()}."
+    )
+    lines = [f"- {t} thread{'s' * (t > 1)}: {_summary(found, t)}" for t in threads]
     lines += [f"- wrong: #{f.number} {f.case}: {f.wrong}" for f in found if f.wrong]
-    heads = [h for t in threads for h in (f"{t}: mean", "least")]
-    lines += ["", "## By operator", "", f"| operator | cases | {' | '.join(heads)} |"]
-    lines += ["|---|---|" + "---|" * len(heads)]
-    for op in sorted({f.case.op for f in found if f.figures}):
-        of = [f for f in found if f.case.op == op and f.figures]
-        ratios = ([f.figures[t].ratio for f in of] for t in threads)
-        cells = (f"{_mean(r):.2f} | {min(r):.2f}" for r in ratios)
-        lines.append(f"| {op} | {len(of)} | {' | '.join(cells)} |")
+    timed = [f for f in found if f.figures]
+    by_operator = []
+    for op in sorted({f.case.op for f in timed}):
+        ratios = [[f.figures[t].ratio for f in timed if f.case.op == op] for t in threads]
+        shares = (text for r in ratios for text in (f"{_mean(r):.2f}", f"{min(r):.2f}"))
+        by_operator.append([op, str(len(ratios[0])), *shares])
+    slowest = []
+    for f in timed[:WORST]:
+        figures = [f.figures[t] for t in threads]
+        texts = (t for g in figures for t in (f"{g.ratio:.2f}", f"{g.share:.0%}", f"{g.milliseconds:.3f}"))
+        slowest.append([f"#{f.number} {f.case}", *texts])
+    means = [h for t in threads for h in (f"{t}: mean", "least")]
     heads = [h for t in threads for h in (f"{t}: times", "of bound", "ms")]
-    lines += [
-        "",
-        f"## The {WORST} slowest",
-        "",
-        f"| case | {' | '.join(heads)} |",
-        "|---|" + "---|" * len(heads),
-    ]
-    for f in [f for f in found if f.figures][:WORST]:
-        figures = (f.figures[t] for t in threads)
-        cells = (f"{g.ratio:.2f} | {g.share:.0%} | {g.milliseconds:.3f}" for g in figures)
-        lines.append(f"| #{f.number} {f.case} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    parts = [said, "\n".join(lines), "### By operator", Table(["operator", "cases", *means], by_operator)]
+    parts += [f"### The {WORST} slowest", Table(["case", *heads], slowest)]
+    return Section("Single operators beside ONNX Runtime", parts)
 
 
 def main() -> None:
@@ -347,7 +339,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="no case begins after them")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", type=int, help="this case alone")
-    parser.add_argument("--page", type=Path, help="where to write what was found")
+    parser.add_argument("--write", action="store_true", help="keep what was found in benchmarks/results")
     args = parser.parse_args()
 
     cases = args.cases or (40 if math.isinf(args.minutes) else None)
@@ -362,8 +354,8 @@ def main() -> None:
             print(f"  wrong: #{f.number} {f.case}: {f.wrong}")
     for t in args.threads:
         print(f"{t} threads: {_summary(found, t)}")
-    if args.page:
-        args.page.write_text(page(found, args.seed, args.threads))
+    if args.write:
+        section(found, args.seed, args.threads).save("operators")
     sys.exit(any(f.wrong for f in found))
 
 

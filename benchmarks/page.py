@@ -1,4 +1,4 @@
-"""benchmarks/RESULTS.md and README's table, from figures."""
+"""The sections of `run.py`'s results, and README's table, from figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from catalogue import CATALOGUE
 from figures import BEST, PEERS, Comparison, Figures, fastest_peer, geometric_mean, ratio, ratios, result
+from sections import Section, Table
 
 from jangin.bench.engines import TITLES
 from jangin.ir.dtype import I32, DType
@@ -48,39 +49,41 @@ OWN = {"tuned": ("untuned",), **dict.fromkeys(SMALL, ("float32",))}
 """What Jangin is set beside of its own."""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
+DRAWN = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", BEST: "the best of all peers"}
+"""The peers whose ratios a picture shows, with their titles there."""
 
 
-def page(figures: Figures, plots: Mapping[str, str]) -> str:
-    """The page; `plots`: the picture's file for each mode."""
-    parts = ["# Measured", opening(figures)]
-    for mode in (m for m in MODES if m not in SMALL):
-        if figures.comparisons.get(mode):
-            parts += section(figures, mode, plots[mode])
-    if figures.neighbours:
-        parts += ["## Scaling, and a busy neighbour", NEIGHBOUR, neighbours(figures.neighbours)]
-    return "\n\n".join(parts) + "\n"
-
-
-def section(figures: Figures, mode: str, plot: str) -> list[str]:
-    """What was measured in one mode; `plot`: the picture's file."""
+def section(figures: Figures, mode: str) -> Section:
+    """The measurements of one mode, as `Section` keeps them."""
+    title, said = MODES[mode], opening(figures)
+    if mode in SMALL:
+        title, said = small(figures, mode)
     tuning = " (with tuning)" if mode == "tuned" else ""
-    parts = [f"## {MODES[mode]}", f"![ratios]({plot})", means(figures, mode), times(figures, mode)]
-    return [*parts, f"Compiling{tuning}, memory, rounding:", costs(figures, mode)]
+    compiling = f"Compiling{tuning}, memory, rounding:"
+    tables = [means(figures, mode), times(figures, mode), compiling, costs(figures, mode)]
+    return Section(title, [*said, *tables], drawn(figures, mode))
 
 
-def small(figures: Figures, mode: str, plot: str) -> str:
-    """The part that `--precision` writes of a mode of small numbers."""
-    title, *rest = section(figures, mode, plot)
-    target, held = figures.machine["target"], figures.machine.get("held")
+def small(figures: Figures, mode: str) -> tuple[str, list[str]]:
+    """The title and the first paragraphs of a mode of small numbers (`--precision`)."""
+    title, target, held = MODES[mode], figures.machine["target"], figures.machine.get("held")
     title += f", {target}"
     options = f"--precision {mode}"
     if held:
         title += " on a processor that has more"
         options += f" --target {target}` (OpenVINO with `{held}"
     made = f"Made by `python benchmarks/run.py {options}`{')' if held else ''}, {SMALL[mode]}"
-    return "\n\n".join([title, f"{run_on(figures, [mode])}\n\n{made}", *rest]) + "\n"
+    return title, [run_on(figures, [mode]), made]
+
+
+def drawn(figures: Figures, mode: str) -> dict[str, dict[str, dict[str, float]]]:
+    """How many times as fast Jangin is, by peer, threads and model."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name, n, c in by_model(figures, mode):
+        for peer, title in DRAWN.items():
+            if (value := ratio(c, peer)) is not None:
+                found.setdefault(title, {}).setdefault(str(n), {})[CATALOGUE[name].title] = round(value, 2)
+    return found
 
 
 NEIGHBOUR = (
@@ -107,9 +110,10 @@ def run_on(figures: Figures, modes: Sequence[str]) -> str:
     )
 
 
-def opening(figures: Figures) -> str:
-    return (
-        f"{run_on(figures, [m for m in MODES if m not in SMALL])}\n\n"
+def opening(figures: Figures) -> list[str]:
+    """The machine and the engines, and how the figures of single precision are to be read."""
+    return [
+        run_on(figures, [m for m in MODES if m not in SMALL]),
         "Made by `python benchmarks/run.py`. Single precision where nothing else is said; batch 1 unless the "
         "model's name says otherwise. Times are milliseconds a run: medians of interleaved turns in "
         "processes of their own, "
@@ -118,11 +122,11 @@ def opening(figures: Figures) -> str:
         "Runtime's output with its optimizations off, as a share of its largest value. *Memory*: the "
         "most that the process which asked for the model and ran it ever held. Jangin's compiler runs in "
         "processes of its own, which end before the model runs: the most that the largest of them held "
-        "stands beside. *Loaded*: a process that loads what Jangin compiled and saved before."
-    )
+        "stands beside. *Loaded*: a process that loads what Jangin compiled and saved before.",
+    ]
 
 
-def means(figures: Figures, mode: str) -> str:
+def means(figures: Figures, mode: str) -> Table:
     """Geometric means at batch 1, and the model where Jangin does worst."""
     rows = []
     peers = [*PEERS, BEST, *OWN.get(mode, ())]
@@ -138,10 +142,10 @@ def means(figures: Figures, mode: str) -> str:
         wins = sum(v > 1 for v, *_ in every)
         rows.append([NAMES[peer], *shares, f"**{overall}**", f"{wins} of {len(every)}", lowest])
     header = ["Jangin against", *map(count_text, counts(figures, mode)), "geometric mean", "faster", "lowest"]
-    return table(header, rows)
+    return Table(header, rows)
 
 
-def times(figures: Figures, mode: str) -> str:
+def times(figures: Figures, mode: str) -> Table:
     """One line for each model and thread count: every engine's time, and the ratio to it."""
     rows = []
     peers = measured(figures, mode)
@@ -154,7 +158,7 @@ def times(figures: Figures, mode: str) -> str:
         cells.append(f"**{times_text(ratio(c, BEST))}** {NAMES[best]}" if best else "–")
         rows.append([*cells, *([bound(figures, c)] if mode.startswith("int8") else [])])
     header = ["model", "threads", "Jangin", *(NAMES[p] for p in peers), "the best"]
-    return table([*header, *(["the bound"] if mode.startswith("int8") else [])], rows)
+    return Table([*header, *(["the bound"] if mode.startswith("int8") else [])], rows)
 
 
 def bound(figures: Figures, c: Comparison) -> str:
@@ -172,7 +176,7 @@ def products_at_once(target: Target, sums: DType) -> float:
     return max([1.0, *found])
 
 
-def costs(figures: Figures, mode: str) -> str:
+def costs(figures: Figures, mode: str) -> Table:
     """One line a model: how it scales, what compiling takes, peak memory and errors, with ONNX
     Runtime's and OpenVINO's."""
     rows, halves = [], SMALL.get(mode) is OF_HALVES
@@ -201,7 +205,7 @@ def costs(figures: Figures, mode: str) -> str:
     header = ["model"]
     for title, width in groups.items():
         header += [f"{title}, {short[i]}" if width > 1 else title for i in range(width)]
-    return table(header, rows)
+    return Table(header, rows)
 
 
 def compiler_memory(c: Comparison) -> str:
@@ -216,7 +220,7 @@ def weights(c: Comparison, engine: str) -> str:
     return f"{size / 1e6:.1f} MB" if size else "–"
 
 
-def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
+def neighbours(found: Mapping[str, Mapping[str, Any]]) -> Section:
     rows = []
     for name in CATALOGUE:
         for engine, r in found.get(name, {"engines": {}})["engines"].items():
@@ -225,7 +229,8 @@ def neighbours(found: Mapping[str, Mapping[str, Any]]) -> str:
             shares = [f"**{one / two:.2f}×**", f"**{loaded / one:.2f}×**"]
             rows.append([CATALOGUE[name].title, NAMES[engine], *cells, *shares])
     states = ["quiet, 1 thread", "quiet, 2 threads", "disturbed, 2 threads"]
-    return table(["model", "engine", *states, "scaling", "disturbed"], rows)
+    table = Table(["model", "engine", *states, "scaling", "disturbed"], rows)
+    return Section("Scaling, and a busy neighbour", [NEIGHBOUR, table])
 
 
 def short(figures: Figures) -> str:
@@ -249,7 +254,7 @@ def short(figures: Figures) -> str:
     machine = figures.machine
     return (
         f"Milliseconds a run, single precision, {mode}, on {machine['processor']} ({machine['target']}), and "
-        f"how many times as fast Jangin is as each peer:\n\n{table(header, rows)}"
+        f"how many times as fast Jangin is as each peer:\n\n{Table(header, rows)}"
     )
 
 

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from catalogue import CATALOGUE
-from figures import BEST, Figures, ratio
-
-PANELS = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", BEST: "the best of all peers"}
-COLOURS = {1: "#4477aa", 2: "#ee6677"}
+COLOURS = {"1": "#4477aa", "2": "#ee6677"}
+"""The bars' colours by threads, which readers who don't tell red from green can tell apart."""
 HEIGHT = 0.38
-"""Of a bar, where a model has 1."""
+"""The height of a bar, where a model's row has 1: two bars and a gap."""
 
 
-def draw(figures: Figures, mode: str, path: Path) -> None:
-    """An SVG whose bytes depend on the figures only."""
+def draw(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], title: str, path: Path) -> None:
+    """Writes an SVG whose bytes depend on the ratios (by peer, threads and model) and the title only."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "jangin"
     from matplotlib import pyplot
 
-    names = [name for name in CATALOGUE if any(name == n for t in COLOURS for n, _ in figures.of(mode, t))]
+    names = list(dict.fromkeys(n for by in ratios.values() for found in by.values() for n in found))
     size = (11, 1.4 + 0.34 * len(names))
-    figure, panels = pyplot.subplots(1, len(PANELS), figsize=size, sharey=True, layout="constrained")
-    for axes, (peer, title) in zip(panels, PANELS.items(), strict=True):
-        for k, (threads, colour) in enumerate(COLOURS.items()):
-            found = {name: value for name, c in figures.of(mode, threads) if (value := ratio(c, peer))}
+    options = {"figsize": size, "sharey": True, "squeeze": False, "layout": "constrained"}
+    figure, panels = pyplot.subplots(1, len(ratios), **options)
+    for axes, (peer, by_threads) in zip(panels[0], ratios.items(), strict=True):
+        for k, (threads, found) in enumerate(by_threads.items()):
             places = [names.index(name) + (k - 0.5) * HEIGHT for name in found]
-            label = f"{threads} thread{'s' if threads > 1 else ''}"
-            bars = axes.barh(places, list(found.values()), HEIGHT, color=colour, label=label)
+            label = f"{threads} thread{'s' * (threads != '1')}"
+            bars = axes.barh(places, list(found.values()), HEIGHT, color=COLOURS.get(threads), label=label)
             axes.bar_label(bars, fmt="%.2f", fontsize=6, padding=2)
         axes.axvline(1, color="black", linewidth=0.8)
-        axes.set_title(f"against {title}", fontsize=10)
+        axes.set_title(f"against {peer}", fontsize=10)
         axes.set_xlabel("times as fast")
         axes.margins(x=0.12, y=0.01)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(range(len(names)), [CATALOGUE[name].title for name in names])
-    panels[0].invert_yaxis()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS))
-    figure.suptitle(f"Jangin, {mode}: speed as a multiple of each peer's (over 1: Jangin is the faster)")
+    panels[0][0].set_yticks(range(len(names)), names)
+    panels[0][0].invert_yaxis()
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, len(handles)))
+    figure.suptitle(f"{title}: speed as a multiple of each peer's (over 1: Jangin is the faster)")
     figure.savefig(path, metadata={"Date": None, "Creator": None})
     pyplot.close(figure)

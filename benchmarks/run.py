@@ -1,4 +1,4 @@
-"""Measure the benchmark models against all peers, and write benchmarks/RESULTS.md.
+"""Measure the benchmark models against all peers, and keep what was found in benchmarks/results.
 
     .venv/bin/pip install '.[bench,peers]' && .venv/bin/pip install --no-deps pnnx
     .venv/bin/python benchmarks/run.py --inductor .venv-export/bin/python
@@ -23,8 +23,8 @@ from datetime import date
 from pathlib import Path
 
 from catalogue import CATALOGUE, HALVES, HALVES_OF, QUANTIZED, ROOT, Model, halved, program, quantized
-from figures import PEERS, RESULTS, STORE, Figures, keep
-from page import MODES, SMALL, page, short, small
+from figures import PEERS, STORE, Figures
+from page import MODES, SMALL, neighbours, section, short
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -39,8 +39,6 @@ from jangin import bench
 from jangin.bench.report import machine
 from jangin.options import Options
 
-OTHERS = "\n## Cold compilation\n", "\n<!-- "
-"""Where what other scripts found may begin there, which is kept."""
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 INT8 = ("int8", "int8_reduced")
 HELD = {"x86-64-v3": {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "x86-64-v4": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}}
@@ -156,21 +154,14 @@ def progress(total: int) -> Iterator[Tell]:
 
 
 def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
-    """The page; or, of small numbers, their part of it for this level of processors."""
-    from plot import draw
-
-    plots, level = {}, figures.machine["target"] + ("-held" if figures.machine.get("held") else "")
+    """Writes a file for each mode that has figures. Small numbers' names have the processor's level."""
+    level = figures.machine["target"] + ("-held" if figures.machine.get("held") else "")
     for mode in (precision,) if precision in SMALL else [m for m in MODES if m not in SMALL]:
         if figures.comparisons.get(mode):
-            plots[mode] = f"{mode}_{level}.svg" if mode in SMALL else f"{mode}.svg"
-            draw(figures, mode, RESULTS.parent / plots[mode])
-    if precision in SMALL:
-        keep(f"{precision} on {level}", small(figures, precision, plots[precision]))
-        return
-    before = RESULTS.read_text() if RESULTS.exists() else ""
-    others = min((before.index(mark) for mark in OTHERS if mark in before), default=len(before))
-    RESULTS.write_text(page(figures, plots) + before[others:])
-    print(f"written to {RESULTS.relative_to(ROOT)}")
+            path = section(figures, mode).save(f"{mode}_{level}" if mode in SMALL else mode)
+            print(f"written to {path.relative_to(ROOT)}")
+    if figures.neighbours:
+        neighbours(figures.neighbours).save("neighbour")
     if readme:
         path = ROOT / "README.md"
         before, rest = path.read_text().split(BEGIN)
@@ -205,7 +196,7 @@ def main() -> None:
         "--neighbour", action="store_true", help="measure scaling, and beside a busy neighbour, instead"
     )
     parser.add_argument("--resume", action="store_true", help="measure only what has no figures yet")
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the page again")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write the results again")
     parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python benchmarks/torch_compile.py [--models A,B] [--threads 1,2] [--turns N] [--out results.jsonl]
     python benchmarks/torch_compile.py --out results.jsonl --minutes 8  # again, until all rows are there
-    python benchmarks/torch_compile.py --out results.jsonl --write      # the table into benchmarks/RESULTS.md
+    python benchmarks/torch_compile.py --out results.jsonl --write      # keeps it in benchmarks/results
 
 Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end has a process of its
 own for a model, which compiles a small one first, so that imports and the search for compilers don't count;
@@ -31,9 +31,9 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
+from sections import Section, Table
+
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
-BEGIN, END = "<!-- torch.compile -->\n", "<!-- end of torch.compile -->\n"
 BACKENDS = ("jangin", "inductor")
 ASKED, FIRST_ASKED = 1.4, 2
 VISION = {
@@ -175,44 +175,34 @@ def compared(
             yield row
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The part of RESULTS.md."""
-    lines = [
-        "## `torch.compile`: Jangin and Inductor\n",
+def section(rows: list[dict[str, Any]]) -> Section:
+    """The comparison as it is kept."""
+    said = (
         "`python benchmarks/torch_compile.py`: batch 1, images of 224 x 224, 128 tokens, random weights, "
         "float32; medians of turns. *ratio*: Inductor's time over Jangin's; *error*: of Jangin against "
-        "PyTorch, as a share of the largest value.\n",
-        "| model | threads | Jangin ms | Inductor ms | ratio | first call, Jangin s | Inductor s | error |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+        "PyTorch, as a share of the largest value."
+    )
+    header = ["model", "threads", "Jangin ms", "Inductor ms", "ratio", "first call, Jangin s", "Inductor s"]
+    cells, means = [], []
     for r in rows:
         j, i = r["jangin"], r["inductor"]
         first = [f"{b['first']:.1f}" if "first" in b else "" for b in (j, i)]
-        lines.append(
-            f"| {r['model']} | {r['threads']} | {j['ms']:.1f} | {i['ms']:.1f} | {r['ratio']:.2f} | "
-            f"{first[0]} | {first[1]} | {j['error']:.0e} |"
-        )
+        times = [f"{j['ms']:.1f}", f"{i['ms']:.1f}", f"{r['ratio']:.2f}"]
+        cells.append([r["model"], str(r["threads"]), *times, *first, f"{j['error']:.0e}"])
     for threads in sorted({r["threads"] for r in rows}):
         these = [r for r in rows if r["threads"] == threads]
         speed = geometric_mean(r["ratio"] for r in these)
-        lines.append(
-            f"\nThreads: {threads}. {speed:.2f} times as fast on the geometric mean of {len(these)} models "
+        means.append(
+            f"Threads: {threads}. {speed:.2f} times as fast on the geometric mean of {len(these)} models "
             f"({ASKED} asked), slower on {sum(r['ratio'] < 1 for r in these)}."
         )
     firsts = [r["inductor"]["first"] / r["jangin"]["first"] for r in rows if "first" in r["jangin"]]
     if firsts:
-        lines.append(
-            f"\nThe first call {geometric_mean(firsts):.1f} times as fast ({FIRST_ASKED} asked), "
+        means.append(
+            f"The first call {geometric_mean(firsts):.1f} times as fast ({FIRST_ASKED} asked), "
             f"at least {min(firsts):.1f} times."
         )
-    return "\n".join(lines) + "\n"
-
-
-def written(text: str) -> None:
-    """Put the part into RESULTS.md, in the place of the one that is there."""
-    before, _, rest = RESULTS.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    RESULTS.write_text(f"{before.rstrip()}\n\n{BEGIN}{text}{END}{after}")
+    return Section("`torch.compile`: Jangin and Inductor", [said, Table([*header, "error"], cells), *means])
 
 
 def main() -> None:
@@ -224,7 +214,7 @@ def main() -> None:
     parser.add_argument("--lock", help="a file whose lock is held while calls are timed")
     parser.add_argument("--out", type=Path, help="where results are kept, a line each; those there are kept")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no model begins after so many")
-    parser.add_argument("--write", action="store_true", help="the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     models, threads = given.models.split(","), [int(t) for t in given.threads.split(",")]
@@ -249,9 +239,9 @@ def main() -> None:
         except RuntimeError as error:
             print(error, file=sys.stderr, flush=True)
     rows.sort(key=lambda r: (MODELS.index(r["model"]), r["threads"]))
-    print(table(rows) if rows else "no row yet: give more --minutes")
+    print(section(rows).markdown() if rows else "no row yet: give more --minutes")
     if given.write:
-        written(table(rows))
+        section(rows).save("torch_compile")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The benchmarks' page and picture, from figures made up here."""
+"""The benchmarks' results and pictures, from figures made up here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEDIANS = {"jangin": 2.0, "onnxruntime": 3.0, "openvino": 2.5, "ncnn": 0.0}
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    for name in ("catalogue", "figures", "make_halves", "operators", "page", "plot"):
+    for name in ("catalogue", "figures", "make_halves", "operators", "page", "plot", "sections"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
@@ -60,10 +60,10 @@ def test_figures_survive_their_file_and_give_ratios(figures: Any, tmp_path: Path
     assert geometric_mean([]) is None
 
 
-def test_page_has_every_table_in_full(figures: Any) -> None:
-    from page import page, short
+def test_sections_have_every_table_in_full(figures: Any) -> None:
+    from page import neighbours, section, short
 
-    text = page(figures, {"untuned": "untuned.svg"})
+    text = f"{section(figures, 'untuned').markdown()}\n\n{neighbours(figures.neighbours).markdown()}"
     assert "| ONNX Runtime | 1.50× | 1.50× | **1.50×** | 4 of 4 |" in text
     assert "**1.25×** OpenVINO" in text and "ncnn" not in text
     assert "| ResNet-50 | Jangin | 2.00 (1.00–3.00) |" in text
@@ -76,7 +76,7 @@ def test_page_has_every_table_in_full(figures: Any) -> None:
 @pytest.mark.parametrize("mode", ["int8", "float16", "bfloat16"])
 def test_part_of_small_numbers(figures: Any, mode: str) -> None:
     """Beside Jangin's float32; models of 16 bits with what their weights take."""
-    from page import small
+    from page import section
 
     for c in figures.comparisons["untuned"].values():
         ours, *peers = c["results"]
@@ -84,7 +84,7 @@ def test_part_of_small_numbers(figures: Any, mode: str) -> None:
         c["results"] = [{**ours, "memory": {"weights": 5_100_000}}, *peers, before]
     figures.comparisons[mode] = figures.comparisons.pop("untuned")
     figures.machine["target"] = "x86-64-v3"
-    text = small(figures, mode, f"{mode}.svg")
+    text = section(figures, mode).markdown()
     assert f"run.py --precision {mode}" in text
     assert "| Jangin's float32 | 2.50× | 2.50× | **2.50×** | 4 of 4 |" in text
     assert ("5.1 MB" in text) == (mode != "int8")
@@ -116,21 +116,32 @@ def test_models_of_halves(precision: str, allowed: float) -> None:
     assert np.abs(got - want).max() <= allowed * np.abs(want).max()
 
 
-def test_page_of_neighbours_alone(figures: Any) -> None:
-    from page import page
+def test_sections_survive_their_file(figures: Any, tmp_path: Path) -> None:
+    from page import section
+    from sections import Section, Table
 
-    figures.comparisons.clear()
-    assert "| ResNet-50 | Jangin | 2.00 (1.00–3.00) |" in page(figures, {})
+    before = section(figures, "untuned")
+    after = Section.load(before.save("untuned", tmp_path))
+    assert after.markdown() == before.markdown() and after.ratios == before.ratios
+    assert before.ratios and before.ratios["OpenVINO"]["1"]["VGG-16"] == 1.25
+    with pytest.raises(ValueError, match="1 cells in a table of 2 columns"):
+        Table(["a", "b"], [["1"]])
 
 
-def test_picture_is_the_same_each_time(figures: Any, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib draws the picture")
-    from plot import draw
+def test_results_are_drawn_the_same_each_time(tmp_path: Path) -> None:
+    """All results that are kept, and the page names each of them."""
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures")
+    from sections import FOLDER, render
 
-    for name in ("a.svg", "b.svg"):
-        draw(figures, "untuned", tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+    kept = sorted(FOLDER.glob("*.json"))
+    pages = [render(kept, tmp_path / name) for name in "ab"]
+    assert pages[0].read_text() == pages[1].read_text()
+    pictures = sorted(path.name for path in (tmp_path / "a").glob("*.svg"))
+    assert len(pictures) > 10
+    for name in pictures:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    listed = (BENCHMARKS / "RESULTS.md").read_text()
+    assert [path.name for path in kept if f"results/{path.name})" not in listed] == []
 
 
 def test_operators_are_drawn_by_their_seed() -> None:

@@ -1,4 +1,4 @@
-"""The words of comments and docstrings: which sentences are too long, or begin with a word that hangs on another.
+"""The sentences of comments and docstrings that are too long, or begin with a word that hangs on another.
 
 `python -m tests.words FOLDER...` lists those of a folder, so that they can be rewritten."""
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text. Code in backquotes counts as one word, and so does a list's or table's line."""
+    """The sentences of a text. Code in backquotes counts as one word."""
     text = re.sub(r"``.*?``|`[^`]*`", "code", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. |>>> |\w+: )", text):
         yield from re.split(r"(?<=[.!?])\s+", re.sub(r"\s+", " ", paragraph).strip())
@@ -44,16 +44,18 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.lineno, statement.value.value
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """The first line and text of each comment. Lines of comment one below the other are one text."""
     start, last, lines = 0, -1, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or (text := token.string.lstrip("#:")).strip().startswith(DIRECTIVES):
+        if token.type != tokenize.COMMENT or (text := token.string.lstrip("#:")).strip().startswith(
+            DIRECTIVES
+        ):
             continue
         alone = not token.line[: token.start[1]].strip()
         if not (alone and token.start[0] == last + 1):
