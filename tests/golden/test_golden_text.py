@@ -1,14 +1,15 @@
-"""What each stage makes of small models and kernels, as text before and after."""
+"""The text that each stage makes of small models and kernels, before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
+import onnx
 import pytest
 from golden_models import MODELS
+from rules import RULES, model_of
 from templates.kernels import Built, buffer, conv, node, workload
 
 from jangin.compiler.kernels import make_plan, schedule_kernels
@@ -24,10 +25,12 @@ from jangin.ops.core import CORE
 from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES
 from jangin.targets import NAMED
+from jangin.targets.target import Target
 from jangin.templates.choose import choose
 
 TARGET = NAMED["x86-64-v3"]
-PASSES = ("lower", *(p.name for p in GRAPH_PASSES))
+PASSES = tuple(p.name for p in GRAPH_PASSES if p.name != "cleanup")
+"""All passes with rules of their own; `cleanup` is `simplify` once more."""
 Golden = Callable[[str, str, str], None]
 KERNELS: dict[str, tuple[Built, str]] = {
     "conv": (conv((9, 9), 16, 16, 3), "contraction"),
@@ -36,27 +39,34 @@ KERNELS: dict[str, tuple[Built, str]] = {
 }
 
 
-@cache
-def way(model: str) -> dict[str, Graph]:
-    """The graph after its import and after each pass."""
-    imported = load(MODELS[model]())
-    graph = lower(imported)
-    graphs = {"import": imported.graph, "lower": graph}
-    for step in GRAPH_PASSES:
-        graph = step.run(graph, TARGET)
+def until(model: onnx.ModelProto, step: str, target: Target) -> list[Graph]:
+    """The graph before and after a pass. All that comes before is done first."""
+    graph = lower(load(model))
+    for each in GRAPH_PASSES:
+        before, graph = graph, each.run(graph, target)
         verify_graph(graph, CORE)
-        graphs[step.name] = graph
-    return graphs
+        if each.name == step:
+            return [before, graph]
+    raise ValueError(step)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_rules(golden: Golden, name: str) -> None:
+    """Each rule's model before and after the pass, side by side."""
+    texts = []
+    for rule in RULES[name]:
+        before, after = map(print_graph, until(model_of(rule), name, NAMED[rule.target]))
+        changed = after if after != before else "unchanged\n"
+        texts.append(f"# {rule.does} ({rule.target})\n{before}# after {name}\n{changed}")
+    assert any("unchanged" not in text for text in texts), f"no rule of {name} changes its model"
+    golden("rules", name, "\n".join(texts))
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", PASSES)
-def test_graph_pass(golden: Golden, name: str, model: str) -> None:
-    graphs = way(model)
-    order = list(graphs)
-    before, after = (print_graph(graphs[n]) for n in (order[order.index(name) - 1], name))
-    text = f"# before {name}\n{before}" + (f"# after {name}\n{after}" if after != before else "# unchanged\n")
-    golden(name, model, text)
+def test_lower(golden: Golden, model: str) -> None:
+    imported = load(MODELS[model]())
+    before, after = map(print_graph, (imported.graph, lower(imported)))
+    golden("lower", model, f"# before lower\n{before}# after lower\n{after}")
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -75,7 +85,7 @@ def test_schedule(golden: Golden, name: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_plan(golden: Golden, model: str) -> None:
-    graph = way(model)[PASSES[-1]]
+    graph = until(MODELS[model](), GRAPH_PASSES[-1].name, TARGET)[1]
     options = Options(TARGET, verify=True)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     golden("plan", model, print_plan(plan))
@@ -83,7 +93,13 @@ def test_plan(golden: Golden, model: str) -> None:
 
 def test_no_golden_file_is_left_over(request: pytest.FixtureRequest) -> None:
     here = Path(__file__).parent
-    stages = {p: set(MODELS) for p in (*PASSES, "plan")} | {"schedule": set(KERNELS), "assembly": None}
+    stages = {
+        "lower": set(MODELS),
+        "plan": set(MODELS),
+        "rules": set(PASSES),
+        "schedule": set(KERNELS),
+        "assembly": None,
+    }
     for path in here.glob("*/*.txt"):
         names = stages.get(path.parent.name, set())
         assert names is None or path.stem in names, f"{path.relative_to(here)} belongs to no test"
