@@ -101,7 +101,6 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
     for layer, log in zip(found.layers, logs, strict=True):
         for piece in log[1:].reshape(PIECES, _WORDS)[: log[0]]:
             events.append(_piece(layer, [int(n) for n in piece], process, start, (base, stride)))
-    image.close()
     return events
 
 

@@ -17,7 +17,7 @@ from jangin.onnxruntime.enums import (
     GraphOptimizationLevel,
     OrtExecutionProviderDevicePolicy,
 )
-from jangin.onnxruntime.errors import Fail, NotImplemented
+from jangin.onnxruntime.errors import Fail, InvalidArgument, NotImplemented
 from jangin.onnxruntime.said import nearest
 from jangin.onnxruntime.values import OrtValue
 
@@ -49,6 +49,8 @@ RUN_CONFIG = (
 """Keys of ONNX Runtime's configuration of a run."""
 ALIKE = 0.85
 """How alike (of 1) an unknown key is to a known one that is taken to be meant."""
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+"""The entry of a run's configuration by which the run's memory is given back after it."""
 _MET = {
     "session.load_model_format": "ONNX",
     "session.save_model_format": "ONNX",
@@ -235,4 +237,15 @@ def idle(options: object) -> Iterator[str]:
             yield name
     if getattr(options, "optimized_model_filepath", ""):
         yield "optimized_model_filepath (the model is written there as it came)"
-    yield from (n for n, v in getattr(options, "config", {}).items() if _MET.get(n) != v)
+    config = getattr(options, "config", {})
+    yield from (n for n, v in config.items() if _MET.get(n) != v and n != SHRINKAGE)
+
+
+def shrinks(options: RunOptions) -> bool:
+    """Whether the memory of a run is given back after it. Raises InvalidArgument for a device other than the
+    CPU, as ONNX Runtime does for one without an arena."""
+    devices = getattr(options, "config", {}).get(SHRINKAGE, "")
+    for device in filter(None, devices.split(";")):
+        if device != "cpu:0":
+            raise InvalidArgument.said(f"{SHRINKAGE}: there is no arena for {device!r}, only for 'cpu:0'")
+    return bool(devices)

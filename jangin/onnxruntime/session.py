@@ -25,7 +25,7 @@ from jangin.onnxruntime.errors import (
 )
 from jangin.onnxruntime.model import nodes_of, overridable, without_initializers
 from jangin.onnxruntime.opening import opened
-from jangin.onnxruntime.options import RunOptions, SessionOptions, idle
+from jangin.onnxruntime.options import RunOptions, SessionOptions, idle, shrinks
 from jangin.onnxruntime.profiling import Profile
 from jangin.onnxruntime.providers import PROVIDER, get_all_providers, normalized
 from jangin.onnxruntime.said import nearest, say_idle
@@ -113,6 +113,8 @@ class Session:
             made = self._otherwise(feeds, error)
         if options is not None:
             _check_ended(options)
+            if shrinks(options):
+                self._executable.release()
         return made
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from jangin.ir.graph import static_shape
 from jangin.ir.plan import Plan
 from jangin.runtime.device import NativeCall
 from jangin.runtime.functions import ENTRY
+from jangin.runtime.idle import kept, renewed_in_children
 from jangin.runtime.outputs import LARGE
 
 _Mine = tuple[Callable[[], int], NativeCall, list[Sequence[int]]]
@@ -34,6 +35,12 @@ class Addressed:
     def __init__(self, plan: Plan, new: Callable[[], NativeCall]) -> None:
         self._outputs, self._new = plan.outputs, new
         self._idle: list[_Mine] = []
+        self._kept = kept()
+        renewed_in_children(self)
+
+    def renew(self) -> None:
+        """Drops the memory that finished runs worked in (see `jangin.runtime.idle`)."""
+        self._idle.clear()
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """`addresses`: of the inputs, then of the outputs, contiguous and of the plan's types and shapes.
@@ -51,7 +58,8 @@ class Addressed:
             if status:
                 raise call.failure(status)
         finally:
-            self._idle.append(mine)
+            if len(self._idle) < self._kept:
+                self._idle.append(mine)
 
     def _made(self) -> _Mine:
         call = self._new()

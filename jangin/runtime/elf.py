@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import struct
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,8 +53,8 @@ def process_symbol(name: str) -> int:
 
 
 class Image:
-    """Linked code in memory, there until `close`: threads may still run it when Python exits. No page of it
-    is ever writable and executable at once."""
+    """Linked code in memory, which is unmapped with the object, but not when Python exits: threads may still
+    run it then. No page of it is ever writable and executable at once."""
 
     def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] = process_symbol) -> None:
         linker = Linker(objects, architecture())
@@ -64,7 +65,8 @@ class Image:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._exports = linker.link(self._memory, address, resolve)
         _make_executable(address, linker.writable_at)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only `close` lets go
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only the end lets go
+        weakref.finalize(self, _unmap, self._memory).atexit = False
 
     def address(self, name: str) -> int:
         """Raises LoadError where no object defines `name`."""
@@ -72,10 +74,10 @@ class Image:
             raise LoadError(f"the machine code defines no {name!r}")
         return self._exports[name]
 
-    def close(self) -> None:
-        """Unmap the code. Nothing may run it, or hold addresses of it, any more."""
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._memory))
-        del self._memory
+
+def _unmap(memory: mmap.mmap) -> None:
+    """Let go of the reference that kept the code mapped while Python exits."""
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(memory))
 
 
 def _make_executable(address: int, size: int) -> None:

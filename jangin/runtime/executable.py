@@ -18,6 +18,7 @@ from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.called import Called, joined, ordered
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
+from jangin.runtime.idle import kept, renewed_in_children
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import Launches, LaunchTime
@@ -65,7 +66,9 @@ class Executable(Called, Loaded):
         self._fitting: dict[tuple[Sizes, ...], Layout] = {}
         self._lock = threading.Lock()
         self._idle: list[Memory] = []
+        self._kept = kept()
         self._picked = _picker(self._names)
+        renewed_in_children(self)
 
     @property
     def plan(self) -> Plan:
@@ -99,6 +102,15 @@ class Executable(Called, Loaded):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
+
+    def release(self) -> None:
+        """Give back the memory that finished runs worked in. The next run takes new memory."""
+        self._idle.clear()
+
+    def renew(self) -> None:
+        """See `jangin.runtime.idle`."""
+        self._lock = threading.Lock()
+        self.release()
 
     def explain_shapes(self) -> str:
         """Which sizes are fixed, which are symbols, what they must meet, and the memory as a formula."""
@@ -148,7 +160,8 @@ class Executable(Called, Loaded):
         except KeyError:
             return None
         finally:
-            self._idle.append(memory)
+            if len(self._idle) < self._kept:
+                self._idle.append(memory)
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
@@ -182,7 +195,8 @@ class Executable(Called, Loaded):
         try:
             return self._listed(self._run_in(memory, self._layout(sizes), arrays))
         finally:
-            self._idle.append(memory)
+            if len(self._idle) < self._kept:
+                self._idle.append(memory)
 
     def _run(self, given: Sequence[Any]) -> dict[str, Array]:
         """The outputs by name, in the plan's order."""
@@ -200,7 +214,8 @@ class Executable(Called, Loaded):
                 chosen = self._fitting.get(shapes) or self._fit(shapes)
             return self._run_in(memory, chosen, arrays)
         finally:
-            self._idle.append(memory)
+            if len(self._idle) < self._kept:
+                self._idle.append(memory)
 
     def _lent(self) -> Memory:
         """Working memory that nothing else uses until it is put back."""

@@ -21,6 +21,7 @@ from jangin.ir.program import Bind, Branch, HostCall, Loop, Region, Segment, Sli
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.runtime.executable import Executable
+from jangin.runtime.idle import kept, renewed_in_children
 from jangin.runtime.layout import LAYOUTS
 from jangin.runtime.script import Script
 
@@ -146,6 +147,17 @@ class FlowRunner:
         self._inputs = [n for n in flow.inputs if n not in constants]
         self._idle: OrderedDict[Any, list[Script]] = OrderedDict()
         self._lock = threading.Lock()
+        self._kept = kept()
+        renewed_in_children(self)
+
+    def release(self) -> None:
+        """Give back the memory that finished runs worked in."""
+        self._idle.clear()
+
+    def renew(self) -> None:
+        """See `jangin.runtime.idle`."""
+        self._lock = threading.Lock()
+        self.release()
 
     def __call__(self, values: dict[str, Any], symbols: dict[Var, int]) -> None:
         given = [values[n] for n in self._inputs]
@@ -166,5 +178,6 @@ class FlowRunner:
         try:
             made = script.run(self._driver, given)
         finally:
-            idle.append(script)
+            if len(idle) < self._kept:
+                idle.append(script)
         values.update(zip(self._flow.outputs, made, strict=True))

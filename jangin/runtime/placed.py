@@ -36,6 +36,11 @@ class Placed:
         self._steps = [s for s in self._region.steps if isinstance(s, Segment)]
         self._segments, self._devices = segments, devices
 
+    def release(self) -> None:
+        """As `Executable.release`."""
+        for _, segment in self._segments:
+            segment.release()
+
     def submit(
         self, arrays: Sequence[Array], symbols: dict[str, int], record: Record
     ) -> Callable[[], list[Array]]:

@@ -51,11 +51,9 @@ class ProgramExecutable(Called, Loaded):
         program = artifact.program
         region = program.region
         driver = runs.flow(artifact.code) if artifact.code else None
-        self._region = RegionRunner(
-            region,
-            Resources(segments, known, program.constants, program.symbols, driver),
-            joined=program.joined,
-        )
+        resources = Resources(segments, known, program.constants, program.symbols, driver)
+        self._region = RegionRunner(region, resources, joined=program.joined)
+        self._flows = resources.flows
         self._constants = owners(program.constants.values())
         self.inputs, self.outputs = signature(artifact)
 
@@ -78,6 +76,13 @@ class ProgramExecutable(Called, Loaded):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
+
+    def release(self) -> None:
+        """As `Executable.release`."""
+        for segment in self.segments:
+            segment.release()
+        for flow in self._flows:
+            flow.release()
 
     def explain_shapes(self) -> str:
         """As `Executable.explain_shapes`; also which sizes depend on data, and on which node."""

@@ -94,6 +94,11 @@ class SeveralExecutable(Called, Loaded):
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
+    def release(self) -> None:
+        """As `Executable.release`."""
+        for part in (*self.parts, *self._placed.values()):
+            part.release()
+
     def explain_shapes(self) -> str:
         """As `Executable.explain_shapes`."""
         return self.parts[0].explain_shapes()

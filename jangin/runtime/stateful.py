@@ -91,6 +91,10 @@ class StatefulExecutable(Called):
         """Write a `.jgn` file that `jangin.load` reads; the state isn't in it."""
         self.model.save(path)
 
+    def release(self) -> None:
+        """As `Executable.release`; the state is kept."""
+        self.model.release()
+
     def explain_shapes(self) -> str:
         return str(self.model.explain_shapes())
 

@@ -29,8 +29,8 @@ _OTHER_RANGE = "; where it is an input's, compile the model again with another r
 
 
 class Resources:
-    """What regions share: segments, host functions, constants, the symbols' ranges, and the native code
-    that runs flows."""
+    """What regions share: segments, host functions, constants, the symbols' ranges, the native code that runs
+    flows, and the flows that it runs."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Resources:
     ) -> None:
         self.segments, self.functions, self.constants = segments, functions, constants
         self.driver = driver
+        self.flows: list[FlowRunner] = []
         self.ranges = {v: tuple(_number(e) for e in r) for v, r in ranges.items()}
 
     def check(self, var: Var, size: int, what: str, remedy: str = "") -> None:
@@ -176,6 +177,7 @@ def _runner(step: Step | Flow, region: Region, resources: Resources) -> Runner:
 def _flow(flow: Flow, region: Region, resources: Resources) -> Runner:
     assert resources.driver is not None
     native = FlowRunner(flow, region, resources.segments, resources.constants, resources.driver)
+    resources.flows.append(native)
     loop = flow.counted
     if loop is None:
         return native

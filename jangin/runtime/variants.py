@@ -67,6 +67,11 @@ class VariantsExecutable(Called, Loaded):
         """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
+    def release(self) -> None:
+        """As `Executable.release`."""
+        for variant in self.variants:
+            variant.release()
+
     def explain_shapes(self) -> str:
         """As `Executable.explain_shapes`, for each variant; and for which sizes there is none."""
         from jangin.runtime.explain import explain

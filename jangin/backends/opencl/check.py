@@ -101,7 +101,6 @@ def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -
         values = np.array([*(symbols[v.name] for v, _ in func.symbols), turn], np.int64)
         count = size(tasks(func), symbols)
         run(address(addresses), address(values), 0, count, -(-address(scratch) // 64) * 64)
-    image.close()
     return {p.name: held[p.name] for p in func.results}
 
 

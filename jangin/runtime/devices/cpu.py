@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,15 +16,9 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.runtime.arrays import DESCRIBED, address, wanted
 from jangin.runtime.device import NativeCall, Transfer
+from jangin.runtime.devices.pools import pool_for
 from jangin.runtime.elf import Image, process_symbol
-from jangin.runtime.functions import (
-    ENTRY,
-    FLOW,
-    POOL_CREATE,
-    POOL_DESTROY,
-    POOL_ROUNDS,
-    TAKE,
-)
+from jangin.runtime.functions import ENTRY, FLOW, POOL_ROUNDS, TAKE
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.outputs import BYTE, LARGE, MANY_LINES, Outputs, aligned, fresh
@@ -55,7 +48,7 @@ class CPU:
     def flow(self, code: bytes) -> Callable[[int], int]:
         image = Image((code,))
         run = FLOW.at(image.address(FLOW.name))
-        weakref.finalize(run, image.close).atexit = False  # daemon threads may still run the code
+        weakref.finalize(run, _let_go, image).atexit = False  # the image lives as long as the function
         return run
 
 
@@ -63,10 +56,11 @@ DEVICE = CPU()
 
 
 class Code:
-    """Machine code in memory and its thread pool (or that of `beside`), both released with the object. The
-    entry finds a plan's buffers in a table of pointers in the plan's order. `users`: for each buffer that has
-    memory of its own, the places in the table of all that lie there, itself and its aliases; `fixed`: places
-    and addresses of the constants."""
+    """Machine code in memory, and its thread pool (or the pool of `beside`), which other models may use too.
+
+    The entry finds a plan's buffers in a table of pointers, in the plan's order. `users` has the places in the
+    table for each buffer with memory of its own: the buffer's place and those of its aliases. `fixed` has the
+    places and addresses of the constants."""
 
     alignment = ALIGN
 
@@ -75,18 +69,24 @@ class Code:
         self.image = image = Image(codes, _symbol)
         self.threads = threads
         self._beside = beside  # kept, as its threads are
-        self.pool: int | None = None if beside is None else beside.pool
-        if beside is None and threads > 1:
-            self.pool = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads)
-        destroy = POOL_DESTROY.at(image.address(POOL_DESTROY.name))
-        own = self.pool if beside is None else None
-        release = weakref.finalize(self, _release, image, destroy, own, os.getpid())
-        release.atexit = False  # daemon threads may still run the code
+        self._codes = codes
+        self._pool = pool_for(image, codes, threads) if beside is None and threads > 1 else None
         self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
         for i, b in enumerate(plan.buffers):
             self.users[b.base if b.kind == "alias" else b.name].append(i)
         self.fixed = [(i, address(a)) for n, a in plan.constants.items() for i in self.users.get(n, ())]
         self.inputs = [self.users[n] for n in plan.inputs]
+
+    @property
+    def pool(self) -> int:
+        """The address of the thread pool; 0 if runs take one thread. A forked process makes a new one."""
+        if self._beside is not None:
+            return self._beside.pool
+        if self._pool is None:
+            return 0
+        if not self._pool.alive:
+            self._pool = pool_for(self.image, self._codes, self.threads)
+        return self._pool.address
 
     def memory(self) -> Mapped:
         return Mapped(self)
@@ -111,12 +111,8 @@ def _symbol(name: str) -> int:
     return bind(name) if name.startswith(PREFIX) else process_symbol(name)
 
 
-def _release(image: Image, destroy: Callable[[int], None], pool: int | None, process: int) -> None:
-    if os.getpid() != process:  # a forked child has the memory, but not the threads
-        return
-    if pool is not None:
-        destroy(pool)
-    image.close()
+def _let_go(image: Image) -> None:
+    """Does nothing: a finalizer that calls this keeps the image until then."""
 
 
 def _bytes(count: int) -> Array:
@@ -179,7 +175,7 @@ class Mapped:
         """Where the entry is, and what it is called with."""
         code = self._code
         at = code.image.address(ENTRY.name)
-        return at, self.table_at, self.symbols_at, code.pool or 0, address(self._scratch), layout.stride
+        return at, self.table_at, self.symbols_at, code.pool, address(self._scratch), layout.stride
 
     def _maker(self, name: str, size: int) -> Callable[..., Array]:
         """What makes an output of so many bytes, given shape and type."""

@@ -1,0 +1,172 @@
+"""Models that serve many callers: threads and memory are shared, given back, and made anew after a fork."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import jangin
+from jangin.runtime.executable import Executable
+from jangin.runtime.idle import kept
+from jangin.runtime.threads import default_threads
+
+SIZE = 1 << 18
+"""Elements of a row: several tasks for each thread."""
+LOOP = """<ir_version: 10, opset_import: ["": 21]>
+g (float[N, M] x, int64 n) => (float[N, M] y) <bool t = {1}> {
+  y = Loop (n, t, x) <body = b (int64 i, bool c, float[N, M] a) => (bool d, float[N, M] e) {
+    d = Identity(c)
+    f = Sin(a)
+    g = Cos(f)
+    e = Add(f, g)
+  }>
+}"""
+"""A loop that native code runs, with memory of its own."""
+
+
+def chain() -> onnx.ModelProto:
+    """Two reductions of what is computed before, so that a run works in memory of its own."""
+    nodes = [
+        helper.make_node("Sin", ["x"], ["a"]), helper.make_node("ReduceSum", ["a", "axis"], ["s"]),
+        helper.make_node("Sub", ["a", "s"], ["b"]), helper.make_node("Cos", ["b"], ["y"]),
+    ]  # fmt: skip
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", SIZE]) for n in "xy")
+    graph = helper.make_graph(nodes, "chain", [x], [y], [axis])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def tasks() -> set[str]:
+    """The numbers of this process's threads."""
+    return {*os.listdir("/proc/self/task")}
+
+
+def new_threads(before: set[str], expected: int) -> int:
+    """The number of threads that weren't there before, once there are so many or ten seconds are over. The
+    system lists a thread a little longer than it lives."""
+    deadline = time.monotonic() + 10
+    while (count := len(tasks() - before)) != expected and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count
+
+
+def in_child(work: Callable[[], object]) -> None:
+    """Runs `work` in a forked process, which must end well within a minute."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    ended = threading.Timer(60, os.kill, (child, 9))
+    ended.start()
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        ended.cancel()
+
+
+@contextmanager
+def in_use(count: int, exe: Executable, x: np.ndarray) -> Iterator[None]:
+    """After `count` callers ran at once."""
+    start = threading.Barrier(count)
+
+    def call() -> None:
+        start.wait()
+        exe(x)
+
+    callers = [threading.Thread(target=call) for _ in range(count)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    yield
+
+
+@pytest.mark.skipif(default_threads() < 2, reason="one processor needs no pool")
+def test_models_share_their_threads() -> None:
+    artifact, x = jangin.build(chain(), cache=False), np.ones((1, SIZE), np.float32)
+    gc.collect()
+    before, most = tasks(), default_threads()
+    first = Executable(artifact)
+    expected = first(x)
+    others = [Executable(artifact) for _ in range(3)]
+    assert new_threads(before, most - 1) == most - 1
+    del first
+    for other in others:
+        np.testing.assert_array_equal(other(x), expected)
+    own = Executable(artifact, most + 1)
+    assert new_threads(before, 2 * most - 1) == 2 * most - 1
+    np.testing.assert_array_equal(own(x), expected)
+    del own
+    assert new_threads(before, most - 1) == most - 1
+    del others, other
+    assert new_threads(before, 0) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+@pytest.mark.parametrize("threads", [2, 3])
+def test_forked_processes_have_threads_of_their_own(threads: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, SIZE), np.float32)
+    exe = jangin.compile(chain(), threads=threads, cache=False)
+    loop = jangin.compile(onnx.parser.parse_model(LOOP), threads=threads, cache=False)
+    expected, looped = exe(x), loop(x, np.int64(3))
+
+    def work() -> None:
+        before = tasks()
+        for _ in range(3):
+            np.testing.assert_array_equal(exe(x), expected)
+            np.testing.assert_array_equal(loop(x, np.int64(3)), looped)
+        assert tasks() - before
+        in_child(lambda: np.testing.assert_array_equal(exe(x), expected))
+
+    in_child(work)
+    np.testing.assert_array_equal(exe(x), expected)
+
+
+def test_memory_is_given_back() -> None:
+    x = np.ones((4, SIZE), np.float32)
+    exe = jangin.compile(chain(), cache=False)
+    expected = exe(x)
+    with in_use(4 * kept(), exe, x):
+        assert len(exe._idle) <= kept()
+    exe.release()
+    assert exe._idle == []
+    np.testing.assert_array_equal(exe(x), expected)
+
+
+def test_memory_of_loops_is_given_back() -> None:
+    x = np.ones((2, 8), np.float32)
+    loop = jangin.compile(onnx.parser.parse_model(LOOP), cache=False)
+    expected = loop(x, np.int64(2))
+    held = [flow for flow in loop._flows if flow._idle]
+    assert held
+    loop.release()
+    assert not any(flow._idle for flow in held)
+    np.testing.assert_array_equal(loop(x, np.int64(2)), expected)
+
+
+def test_arena_shrinkage_of_sessions() -> None:
+    import jangin.onnxruntime as ort
+
+    session = ort.InferenceSession(chain().SerializeToString())
+    options, feeds = ort.RunOptions(), {"x": np.ones((1, SIZE), np.float32)}
+    session.run(None, feeds)
+    assert session.executable._idle
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    session.run(None, feeds, options)
+    assert not session.executable._idle
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")
+    with pytest.raises(ValueError, match="no arena for 'gpu:0', only for 'cpu:0'"):
+        session.run(None, feeds, options)
