@@ -58,9 +58,9 @@ DEVICE = CPU()
 class Code:
     """Machine code in memory, and its thread pool (or the pool of `beside`), which other models may use too.
 
-    The entry finds a plan's buffers in a table of pointers, in the plan's order. `users` has the places in the
-    table for each buffer with memory of its own: the buffer's place and those of its aliases. `fixed` has the
-    places and addresses of the constants."""
+    The entry finds a plan's buffers in a table of pointers, in the plan's order. For each buffer with memory
+    of its own, `users` has the places in the table: the buffer's place and those of its aliases. `fixed` has
+    the places and addresses of the constants."""
 
     alignment = ALIGN
 
