@@ -89,7 +89,7 @@ def alone(name: str, threads: int, activations: str) -> float:
 def cache_rows(threads: int, turns: int) -> Iterator[str]:
     """Of each type of the cache: milliseconds of a token after `LONG` others (medians of turns), the cache's
     memory, and how far the logits are from float32's, as a share of their largest."""
-    text = Text(smollm()).encode((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))[: LONG + 1]
+    text = Text(smollm()).encode((ROOT / "docs" / "overview.md").read_text(encoding="utf-8"))[: LONG + 1]
     runs, found, times = {}, {}, {kind: list[float]() for kind in CACHES}
     for kind in CACHES:
         exe = compiled(smollm(), threads, kept=kind)

@@ -1,6 +1,7 @@
-"""The sentences of comments and docstrings that are too long, or begin with a word that hangs on another.
+"""Sentences of comments, docstrings and documents that are too long, or lean on the sentence before them.
 
-`python -m tests.words FOLDER...` lists those of a folder, so that they can be rewritten."""
+`python -m tests.words FOLDER_OR_FILE...` lists those of a folder's Python files, or of one file (Python or
+Markdown), so that they can be rewritten."""
 
 from __future__ import annotations
 
@@ -19,23 +20,25 @@ HANGING = re.compile(r"(And|Of|To|What|Where|That|Which)\b")
 """Words that no sentence begins with, because such a sentence leans on the one before it."""
 DIRECTIVES = ("noqa", "fmt:", "type:", "ruff:", "mypy:", "!", "pragma", "%%")
 """Beginnings of comments that tools read, which are no sentences."""
+CODE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
+"""A code block of a Markdown text."""
 ROOT = Path(__file__).parents[1]
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text. Code in backquotes counts as one word."""
+    """The sentences of a text. Code in backquotes counts as one word, and a list's item ends a sentence."""
     text = re.sub(r"``.*?``|`[^`]*`", "code", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. |>>> |\w+: )", text):
         yield from re.split(r"(?<=[.!?])\s+", re.sub(r"\s+", " ", paragraph).strip())
 
 
 def fault(text: str) -> str:
-    """The first fault of a text; empty if it has none."""
+    """The first fault of a text, with its sentence; empty if it has none."""
     for sentence in sentences(text):
         if (count := len(sentence.split())) > LONGEST:
-            return f"{count} words"
+            return f"{count} words: {sentence}"
         if beginning := HANGING.match(sentence):
-            return f"begins with {beginning[1]}"
+            return f"begins with {beginning[1]}: {sentence}"
     return ""
 
 
@@ -45,7 +48,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
             match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.Expr(ast.Constant(str(text))):
                     yield statement.lineno, text
 
 
@@ -53,9 +56,8 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
     """The first line and text of each comment. Lines of comment one below the other are one text."""
     start, last, lines = 0, -1, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or (text := token.string.lstrip("#:")).strip().startswith(
-            DIRECTIVES
-        ):
+        text = token.string.lstrip("#:")
+        if token.type != tokenize.COMMENT or text.strip().startswith(DIRECTIVES):
             continue
         alone = not token.line[: token.start[1]].strip()
         if not (alone and token.start[0] == last + 1):
@@ -68,12 +70,36 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
         yield start, "\n".join(lines)
 
 
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """The line and text of each paragraph, list item and table cell of a Markdown text. Code blocks, headings
+    and HTML comments are left out, and a link is its text."""
+    source = re.sub(r"<!--.*?-->", _blank, CODE.sub(_blank, source), flags=re.DOTALL)
+    source = re.sub(r"\]\([^)\s]*\)|\*\*|[\[\]!](?=\[)|(?<!\w)\[", "", source)
+    start, lines = 0, list[str]()
+    for number, line in enumerate([*source.splitlines(), ""], 1):
+        apart = not line.strip() or line.startswith(("#", "|")) or re.match(r"\s*([-*]|\d+\.) ", line)
+        if apart and lines:
+            yield start, "\n".join(lines)
+            lines = []
+        if line.startswith("|"):
+            yield from ((number, cell.strip()) for cell in re.split(r"(?<!\\)\|", line) if cell.strip(" -:"))
+        elif line.strip() and not line.startswith("#"):
+            start = start if lines else number
+            lines.append(re.sub(r"^\s*([-*]|\d+\.) ", "", line))
+
+
+def _blank(match: re.Match[str]) -> str:
+    """As many empty lines as a piece of text has."""
+    return "\n" * match[0].count("\n")
+
+
 def faults(path: Path) -> Iterator[str]:
-    """Each faulty comment and docstring of a file, with its line."""
-    source = path.read_text()
-    for line, text in sorted([*docstrings(source), *comments(source)]):
+    """Each faulty comment and docstring of a Python file, or paragraph of a Markdown file, with its line."""
+    source = path.read_text(encoding="utf-8")
+    texts = prose(source) if path.suffix == ".md" else sorted([*docstrings(source), *comments(source)])
+    for line, text in texts:
         if found := fault(text):
-            yield f"{path.relative_to(ROOT)}:{line}: {found}: {' '.join(text.split())[:120]}"
+            yield f"{path.relative_to(ROOT)}:{line}: {found}"
 
 
 def files(folder: str) -> Iterator[Path]:
