@@ -30,7 +30,7 @@ from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [*(ROOT / f"{n}.md" for n in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")), *PAGES]
+DOCUMENTS = [*(ROOT / f"{n}.md" for n in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")), *PAGES]
 DESCRIPTIONS = [d for d in DOCUMENTS if d.stem not in ("README", "CHANGELOG")]
 """Documents whose code spans name parts of this repository. README's name a user's files, and a changelog's
 name the past."""
