@@ -29,11 +29,11 @@ from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+NAMED = ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [*(ROOT / f"{n}.md" for n in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")), *PAGES]
-DESCRIPTIONS = [d for d in DOCUMENTS if d.stem not in ("README", "CHANGELOG")]
-"""Documents whose code spans name parts of this repository. README's name a user's files, and a changelog's
-name the past."""
+DOCUMENTS = [*(ROOT / f"{n}.md" for n in NAMED), *PAGES]
+DESCRIPTIONS = [d for d in DOCUMENTS if d.stem not in ("README", "CHANGELOG", "SECURITY")]
+"""Documents whose code spans name parts of this repository. The others name a user's files, or the past."""
 PAGE_WORDS = 1200
 """Words of a page of docs/ at most, code blocks apart: what a reader takes in at one sitting."""
 
@@ -132,7 +132,7 @@ def test_every_page_is_found_from_the_first_one() -> None:
     assert {_named(p) for p in PAGES} == set(re.findall(r"\((docs/\w[\w-]*\.md)\)", text))
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "SECURITY.md"], ids=_named)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_named)
 def test_every_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _prose(document)):
         if target.startswith("https:"):
