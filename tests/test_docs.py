@@ -117,6 +117,19 @@ def _named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def test_faults_are_found_where_sentences_are() -> None:
+    """Code blocks, headings and addresses are no sentences. Each paragraph, item and cell is a text."""
+    long = "word " * words.LONGEST
+    short = "Of [one](a.md#of-one).\n"
+    text = (
+        f"# Of {long}too\n\nA [word](https://x.org/{'y' * 99}) and `{long}` here.\nOne {long}more.\n\n"
+        f"```sh\n{long * 2}\n```\n- item {long}\n- {short}  1. {short}| cell | **To** be |\n|---|---|\n"
+    )
+    found = [(line, words.fault(part)[:8]) for line, part in words.prose(text)]
+    lines = {3: "27 words", 9: "26 words", 10: "begins w", 11: "begins w"}
+    assert found == [*lines.items(), (12, ""), (12, "begins w")]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_named)
 def test_sentences_are_short_and_stand_alone(document: Path) -> None:
     assert [*words.faults(document)] == []
