@@ -170,8 +170,8 @@ def bound(figures: Figures, c: Comparison) -> str:
 
 def products_at_once(target: Target, sums: DType) -> float:
     """How many products of small numbers are made in a multiply-add's time, where sums are of a type."""
-    lanes = target.lanes(sums.bytes)
-    rows = {p: target.product_row(p, lanes) for p in target.products if p.row_type is sums}
+    lanes = target.machine.lanes(sums.bytes)
+    rows = {p: target.product_row(p, lanes) for p in target.machine.products if p.row_type is sums}
     found = (p.terms / row.multiplies for p, row in rows.items() if row is not None)
     return max([1.0, *found])
 

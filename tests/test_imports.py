@@ -243,15 +243,33 @@ def test_no_parts_know_each_other_s_types_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()
 
 
-ASKS_FOR_GPUS = ("jangin.targets", "jangin.templates.gpu")
-"""Modules that may know the class of targets for work-groups. Other modules ask a target for its list of
-passes, its templates or `groups`."""
+READS_FIGURES = {
+    "processor": ("backends.llvm", "bench", "commands.devices", "targets", "templates"),
+    "gpu": ("targets", "templates.gpu", "templates.template"),
+}
+"""By the property of a target that gives its machine, the modules that may read it. Other modules read what
+both kinds of machine have (`Target.machine`)."""
+READS_NO_PROCESSOR = "templates.gpu"
 
 
-def test_only_their_own_templates_know_targets_for_work_groups() -> None:
+def test_the_figures_of_a_kind_of_machine_are_read_by_its_own_code() -> None:
+    """The type checker holds that no other figures are read then."""
     for path in files():
-        if "jangin.targets.gpu" in imported(path):
-            assert module_of(path).startswith(ASKS_FOR_GPUS), path.relative_to(ROOT)
+        own = module_of(path).removeprefix("jangin.")
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.Attribute) or ast.unparse(node.value) == "platform":
+                continue
+            if readers := READS_FIGURES.get(node.attr):
+                allowed = any(own == r or own.startswith(f"{r}.") for r in readers)
+                allowed &= node.attr != "processor" or not own.startswith(READS_NO_PROCESSOR)
+                assert allowed, f"{own}:{node.lineno} reads .{node.attr}"
+
+
+def test_one_place_asks_which_kind_of_machine_there_is() -> None:
+    for path in files():
+        asked = [ast.unparse(n) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)]
+        kinds = [text for text in asked if re.fullmatch(r"isinstance\(.*\b(Gpu|Processor)\b.*\)", text)]
+        assert not kinds or module_of(path) == "jangin.targets.target", f"{path.relative_to(ROOT)}: {kinds}"
 
 
 def test_the_common_part_names_no_format() -> None:

@@ -137,7 +137,7 @@ def _fma(job: Job) -> Engine:
     llvm = binding()
 
     target = resolve("cpu")
-    lanes = target.lanes(4)
+    lanes = target.processor.lanes(4)
     kind = f"<{lanes} x float>"
     one = "splat (float 0.5)"
     call = f"call {kind} @llvm.fma.v{lanes}f32({kind} %a{{0}}, {kind} {one}, {kind} {one})"
@@ -147,7 +147,7 @@ def _fma(job: Job) -> Engine:
     text = "\n".join(
         [
             f"declare {kind} @llvm.fma.v{lanes}f32({kind}, {kind}, {kind})",
-            f'define void @fma(ptr %out) "prefer-vector-width"="{8 * target.vector_bytes}" {{',
+            f'define void @fma(ptr %out) "prefer-vector-width"="{8 * target.processor.vector_bytes}" {{',
             "start:\n  br label %loop\nloop:",
             "  %n = phi i64 [ 0, %start ], [ %m, %loop ]",
             *phis,

@@ -92,7 +92,7 @@ class _Reader:
 def _read_module() -> str:
     """`void jangin_read(ptr at, i64 bytes, i64 times, ptr sum)`: loads every vector `times` times and
     keeps their exclusive or; `bytes` is a multiple of 1024."""
-    width = resolve("cpu").vector_bytes
+    width = resolve("cpu").processor.vector_bytes
     kind = f"<{width // 8} x i64>"
     lines = range(UNROLL)
     return "\n".join(

@@ -81,16 +81,17 @@ def _size(size: int) -> str:
 
 
 def _row(target: Target, here: bool) -> list[str]:
-    caches = "/".join(map(_size, (target.l1, target.l2, target.l3)))
-    vector = f"{8 * target.vector_bytes} bits"
+    processor = target.processor
+    caches = "/".join(map(_size, (processor.l1, processor.l2, processor.l3)))
+    vector = f"{8 * processor.vector_bytes} bits"
     fma = "no" if target.row("fma", F32) in PORTABLE else "yes"
     return [
         target.name,
         target.cpu,
         vector,
-        str(target.registers),
+        str(processor.registers),
         fma,
-        next((_products(p, target) for p in target.products if not p.clamps), ""),
+        next((_products(p, target) for p in processor.products if not p.clamps), ""),
         caches,
         ", ".join(target.outputs),
         "this machine (cpu)" if here else "",

@@ -116,7 +116,7 @@ def _vectorize(func: Func, target: Target) -> Func:
         rows = [s for s in stores if s.index and s.index[-1] == Var(loop.var.name)]
         if inner or not rows or len(rows) < len(stores):
             continue
-        lanes = target.lanes(max(s.buffer.dtype.bytes for s in rows))
+        lanes = target.machine.lanes(max(s.buffer.dtype.bytes for s in rows))
         name = loop.var.name
         if not isinstance(loop.extent, Const) or int(loop.extent.value) > lanes:
             func = PRIMITIVES["split"](func, name, lanes)

@@ -45,7 +45,7 @@ from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
-    from jangin.targets.target import Target
+    from jangin.targets.machine import Machine
     from jangin.tune.tuner import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
 
@@ -206,20 +206,21 @@ def loaded(model: ModelSource, options: Options) -> Imported:
 def lowered(imported: Imported, options: Options, progress: Progress | None = None) -> Graph:
     """An imported model in core operators."""
     _tell(progress, 0, len(graph_passes(options)) + 1, "lower")
-    target, figures = options.target, options.target.recurrence
-    width = min(figures.vector_bytes, target.vector_bytes)
-    tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(target))
+    machine = options.target.machine
+    figures = machine.recurrence
+    width = min(figures.vector_bytes, machine.vector_bytes)
+    tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine))
     graph = lower(imported, options.lowerings, tile, options.unchecked)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
 
 
-def _word_tile(target: Target) -> WordTile:
+def _word_tile(machine: Machine) -> WordTile:
     """Of a machine without vectors, bytes one by one: to take words apart costs more than single loads."""
-    dot = next((p for p in target.products if p in OF_BYTES), OF_BYTES[0])
-    accumulators = min(target.recurrence.words, target.registers - 4)
-    return WordTile(dot if target.vector_bytes > I64.bytes else None, accumulators, target.vector_bytes)
+    dot = next((p for p in machine.products if p in OF_BYTES), OF_BYTES[0])
+    accumulators = min(machine.recurrence.words, machine.registers - 4)
+    return WordTile(dot if machine.vector_bytes > I64.bytes else None, accumulators, machine.vector_bytes)
 
 
 class Case(NamedTuple):
@@ -268,7 +269,8 @@ def cases(imported: Imported, options: Options, progress: Progress | None = None
         return known[ones]
 
     symbols, first = imported.graph.symbols, [frozenset[Var]()]
-    if options.target.word_bits >= I64.bits and (ones := imported.ones & {*may_be_1(symbols)}):
+    roomy = options.target.groups or options.target.machine.index_bits >= I64.bits
+    if roomy and (ones := imported.ones & {*may_be_1(symbols)}):
         first.append(ones)
     absent: list[Absent] = []
     for taken in (taken_for_others, squeezed, lambda *_: ()):
@@ -305,7 +307,7 @@ def optimize(
     """A lowered graph after the other passes: those to `until`, or those from `since` on."""
     passes, target = graph_passes(options), options.target
     if not options.winograd:  # nor do others wait for it
-        target = replace(target, winograd=replace(target.winograd, gain=0.0))
+        target = target.with_figures(winograd=replace(target.machine.winograd, gain=0.0))
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     verified = None
     for n, step in enumerate(passes, 1):

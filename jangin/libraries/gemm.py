@@ -131,16 +131,16 @@ class Gemm(Template):
         return [{"rows": n} for n in sizes]
 
     def estimate(self, params: Params) -> float:
-        s, t = self.sgemm, self.workload.target
-        steps = math.prod(s.outer) * s.rows * s.columns * s.depth / t.lanes(4)
+        s, machine = self.sgemm, self.workload.machine
+        steps = math.prod(s.outer) * s.rows * s.columns * s.depth
         tasks = math.prod(s.outer) * -(-s.rows // params["rows"])
-        return launch(steps / (t.multiply_adds * EFFICIENCY), tasks) / t.clock
+        return launch(steps / (machine.peak * EFFICIENCY), tasks) / machine.clock
 
     def schedule(self, params: Params) -> Scheduled:
         """The naive nest, which says what it computes, and the call."""
         rest = self.rest()
         call = LibraryCall(self.library, self.sgemm, params["rows"], None if rest is None else _by_rows(rest))
-        cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.target.lanes(4)
+        cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.machine.lanes(4)
         return self.scheduled(params, call, cost)
 
     def scheduled(self, params: Params, call: LibraryCall, cost: float) -> Scheduled:
@@ -178,7 +178,7 @@ class Clblast(Gemm):
             func = template.schedule(min(template.space(), key=template.estimate)).func
         else:
             func = _by_rows(rest)
-        cost = self.sgemm.columns / rest.target.lanes(4)
+        cost = self.sgemm.columns / rest.machine.lanes(4)
         return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, func), cost)
 
 

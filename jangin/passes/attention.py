@@ -23,7 +23,7 @@ from jangin.targets.target import Target
 
 def attention(graph: Graph, target: Target) -> Graph:
     """The fused graph with such kernels merged."""
-    return join(graph, partial(_chain, target.fusion))
+    return join(graph, partial(_chain, target.machine.fusion))
 
 
 def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:

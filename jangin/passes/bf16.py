@@ -33,7 +33,7 @@ from jangin.targets.target import Target
 
 def bf16(graph: Graph, target: Target) -> Graph:
     """The graph with such products marked."""
-    products = [p for p in target.products if p.left.is_float]
+    products = [p for p in target.machine.products if p.left.is_float]
     if not products:
         return graph
     found = [_marked(n, products, graph, target) for n in graph.nodes]
@@ -72,7 +72,7 @@ def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool
         return False
     if not is_window(replace(node.attrs, pads=(0,) * 4, layout="last")):
         return False
-    estimate = Estimate(*sizes, terms, outputs, target.winograd, dilations=node.attrs.dilations)
+    estimate = Estimate(*sizes, terms, outputs, target.machine.winograd, dilations=node.attrs.dilations)
     transform = estimate.best()
     if transform is None:
         return False

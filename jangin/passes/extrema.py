@@ -71,7 +71,7 @@ def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Ta
         value = makers[value].inputs[0]
     shape, rank = graph.shape(x), len(graph.shape(x))
     inner = next((n for n in range(rank) if rank - 1 - n not in axes), rank)
-    least = ROW * target.lanes(body.dtype(x).bytes)
+    least = ROW * target.machine.lanes(body.dtype(x).bytes)
     rows = {size: n for n in range(1, inner + 1) if (size := _row(shape, n)) >= least}
     whole = graph.shape(value)
     fitting = (n for n in range(1, len(whole) + 1) if _row(whole, n) in rows)

@@ -60,7 +60,7 @@ def fuse(graph: Graph, target: Target) -> Graph:
     """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
     and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
     to itself (see `passes.in_place`). CompileError where a node isn't a core operator."""
-    few = target.fusion.few_channels
+    few = target.machine.fusion.few_channels
     return _Fuser(_Fuser(graph, few).widened_apart(), few).run()
 
 

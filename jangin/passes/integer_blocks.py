@@ -21,7 +21,7 @@ WRITTEN = DOT4U
 
 def blocks_by_target(graph: Graph, target: Target) -> Graph:
     """The graph with such products made by the first of the machine's products that is exact."""
-    if WRITTEN in target.products[:1]:
+    if WRITTEN in target.machine.products[:1]:
         return graph
     nodes = [_of_target(n, graph, target) if isinstance(n.attrs, Compute) else n for n in graph.nodes]
     return graph.with_nodes(nodes)
@@ -33,7 +33,7 @@ def _of_target(node: Node, graph: Graph, target: Target) -> Node:
         if not isinstance(body, Call) or body.product != WRITTEN:
             return stage
         largest = _largest(body.args[0], node, graph)
-        fits = (p for p in target.products if largest <= _most(p))
+        fits = (p for p in target.machine.products if largest <= _most(p))
         return replace(stage, body=call(next(fits, WRITTEN).name, *body.args))
 
     attrs = node.of(Compute)

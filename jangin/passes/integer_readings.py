@@ -93,7 +93,7 @@ class OfRows(Reading):
         self.of = 2
 
     def fits(self, target: Target) -> bool:
-        return target.row("joined", U8, target.lanes(I32.bytes)) is not None
+        return target.row("joined", U8, target.machine.lanes(I32.bytes)) is not None
 
     def left(self, run: Integers, less: int) -> str:
         return run.reduced(self.node.inputs[0], less, self.dot.left)

@@ -77,15 +77,15 @@ class Words:
             (out,) = node.outputs
             if out in found and found[out].dot.clamps and read[out] in pairs:
                 del found[out]
-                if again := self.choice(node, [p for p in self.target.products if not p.clamps]):
+                if again := self.choice(node, [p for p in self.target.machine.products if not p.clamps]):
                     found[out] = again
         return found
 
     def dots(self, node: Node) -> Sequence[Product]:
         """What the product may be made of, the preferred first. One row waits for its weights, of which words
         of pairs are twice as many as of bytes: in that time several instructions make a product of these."""
-        dots = self.target.products
-        row = self.target.product_row(DOT4U, self.target.lanes(I32.bytes))
+        dots = self.target.machine.products
+        row = self.target.product_row(DOT4U, self.target.machine.lanes(I32.bytes))
         several = row is not None and row.multiplies > 1
         if DOT4U in dots or DOT2 not in dots or not several or not of_one_row(node, self.graph):
             return dots
@@ -162,7 +162,7 @@ class Words:
         words, (height, width, outputs) = words_of(self.graph.constants[w], 1, I16), sizes
         fitting = exact_of(words, *self.numbers.range(x))
         estimate = Estimate(
-            height, width, words.shape[1], outputs, self.target.winograd, fitting,
+            height, width, words.shape[1], outputs, self.target.machine.winograd, fitting,
             dilations=node.attrs.dilations,
         )  # fmt: skip
         return estimate.best() is not None

@@ -66,7 +66,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     words = Words(graph, target)
     chosen = words.choices()
     whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
-    if not target.issue:  # else bytes take instructions more than int16
+    if not target.machine.issue_bound:  # else bytes take instructions more than int16
         whole |= words.bare(chosen)
     run = Integers(_offsets_kept(graph, whole), chosen, whole, target)
     for node in run.graph.nodes:
@@ -168,7 +168,7 @@ class Integers(Editor):
         elif dot_of_floats(node, self.graph):
             own = replace(node.of(Conv) if isinstance(node.attrs, Conv) else node.of(MatMul), dot=None)
             self.emit(replace(node, inputs=tuple(self.cast(n, F32) for n in node.inputs), attrs=own))
-        elif self.target.wide_products and _of_channels(node, self.graph):
+        elif self.target.machine.wide_products and _of_channels(node, self.graph):
             self.emit(replace(node, inputs=tuple(self.cast(n, I16) for n in node.inputs)))
         else:
             self.summed(node)

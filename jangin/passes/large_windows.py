@@ -83,7 +83,7 @@ class _LargeWindows(Editor):
 
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph, self.lanes = graph, target.lanes(F32.bytes)
+        self.graph, self.lanes = graph, target.machine.lanes(F32.bytes)
         self.producers = graph.producers()
 
     def run(self) -> Graph:

@@ -67,7 +67,7 @@ def _is_first(graph: Graph) -> bool:
 
 def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
     """The graph with all convolutions and pools channels-last but the nodes `kept`."""
-    run = ChannelsLast(graph, target.fusion.few_channels)
+    run = ChannelsLast(graph, target.machine.fusion.few_channels)
     for node in graph.nodes:
         follow = None if node.name in kept else FOLLOW.get(node.op)
         if follow is None or not follow(run, node):

@@ -27,7 +27,7 @@ TAPS = 64
 
 def separable(graph: Graph, target: Target) -> Graph:
     """The fused graph with such kernels merged."""
-    return join(graph, partial(_pair, target.fusion))
+    return join(graph, partial(_pair, target.machine.fusion))
 
 
 def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node] | None:

@@ -150,7 +150,7 @@ class _Winograd(Editor):
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph = graph
-        self.target, self.figures = target, target.winograd
+        self.target, self.figures = target, target.machine.winograd
         self.producers = graph.producers()
         self.made: dict[object, Stmt] = {}
 
@@ -174,7 +174,7 @@ class _Winograd(Editor):
         """The estimated cost of a match, or None for pairs on a machine without vectors. A machine without
         vectors adds two pairs in six instructions. The machine also has no room for four times as many
         weights."""
-        if m.pairs and self.target.lanes(I32.bytes) == 1:
+        if m.pairs and self.target.machine.lanes(I32.bytes) == 1:
             return None
         sizes = m.height, m.width, m.terms, m.outputs
         return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
@@ -188,10 +188,10 @@ class _Winograd(Editor):
         """The input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
-        hints = self.target.hints and not blocks  # a block stays in the cache
+        hints = self.target.machine.hints and not blocks  # a block stays in the cache
         tiling = Tiling(
             transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
-            self.target.issue > 0, m.dilations, m.frames, m.depth,
+            self.target.machine.issue_bound, m.dilations, m.frames, m.depth,
         )  # fmt: skip
         u = self.constant(self.weights(m, transform), f"{out}.u")
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.terms))

@@ -86,7 +86,7 @@ class Job:
         self.options = options
         with within(options.limits):
             graph, self.metadata = _prepared(imported(model, options), options, equalize)
-        self.narrow = any(p.clamps for p in options.target.products)
+        self.narrow = any(p.clamps for p in options.target.machine.products)
         self._take(graph)
 
     def _take(self, graph: Graph) -> None:

@@ -12,23 +12,28 @@ from dataclasses import replace
 from jangin.ir.products import DOT1H, DOT2B, DOT2BF, DOT4, DOT4BF, DOT4U, DOT8, DOT8U, Product
 from jangin.targets.arm_rows import NEON, NEON32
 from jangin.targets.figures import FusionFigures, WinogradFigures
+from jangin.targets.processor import Processor
 from jangin.targets.target import Target
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 _NEON = "+neon,+fp-armv8"
+_FUSION = FusionFigures(few_channels=0)
+_WINOGRAD = WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4)
 
 AARCH64 = Target(
-    "aarch64", TRIPLE, "generic", _NEON, 16, 32, NEON, lane_operands=True, issue=2, hints=False, masks=False,
-    wide_products=True,
-    several_loads="llvm.aarch64.neon.ld1x{count}.v4f32.p0",
-    fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
+    "aarch64", TRIPLE, "generic", _NEON, NEON,
+    Processor(
+        16, 32, lane_operands=True, issue=2, hints=False, masks=False, wide_products=True,
+        several_loads="llvm.aarch64.neon.ld1x{count}.v4f32.p0", fusion=_FUSION, winograd=_WINOGRAD,
+    ),
 )  # fmt: skip
 """Every 64-bit Arm processor (Armv8-A): NEON, 32 vector registers."""
 
 
 def _processor(name: str, more: str = "", products: tuple[Product, ...] = ()) -> Target:
     features, flags = _NEON + more, (f"-mcpu={name}",)
-    return replace(AARCH64, name=name, cpu=name, features=features, c_flags=flags, products=products)
+    level = AARCH64.with_figures(products=products)
+    return replace(level, name=name, cpu=name, features=features, c_flags=flags)
 
 
 CORTEX_A53 = _processor("cortex-a53")
@@ -41,10 +46,12 @@ NEOVERSE_V1 = _processor(
 )  # fmt: skip
 
 ARMV7 = Target(
-    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards", 16, 16,
-    NEON32, word_bits=32, lane_operands=True, issue=2, hints=False, masks=False,
-    several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, offsets=False,
-    fusion=FusionFigures(few_channels=0), winograd=WinogradFigures(gain=0.95, transform=4, stream=1, lanes=4),
+    "armv7", "armv7-unknown-linux-gnueabihf", "generic", "+neon,+vfp4,-slowfpvmlx,-vmlx-hazards",
+    NEON32,
+    Processor(
+        16, 16, index_bits=32, lane_operands=True, issue=2, hints=False, masks=False, offsets=False,
+        several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, fusion=_FUSION, winograd=_WINOGRAD,
+    ),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),
 )  # fmt: skip
 """32-bit processors from the Cortex-A7 on: NEON, floats in registers of calls (hard-float). NEON takes

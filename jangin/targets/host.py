@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
 from jangin.runtime.processor import why_not
@@ -39,7 +38,8 @@ def _of(architecture: str) -> Target:
     maker = processor_maker()
     level = next((t for t in levels if SLOW.get(t.name) != maker and _has(t)), levels[-1])
     caches = cache_sizes()
-    return replace(level, l1=caches.get(1, level.l1), l2=caches.get(2, level.l2), l3=caches.get(3, level.l3))
+    names = {1: "l1", 2: "l2", 3: "l3"}
+    return level.with_figures(**{names[n]: size for n, size in caches.items() if n in names})
 
 
 def _has(target: Target) -> bool:

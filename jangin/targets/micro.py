@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir import products
+from jangin.targets.processor import Processor
 from jangin.targets.rows import DOT2, FUSING, Row
 from jangin.targets.target import Target
 
@@ -25,18 +26,24 @@ DSP: tuple[Row, ...] = (
 """SMLAD multiplies two pairs of int16 in general registers and adds both products to a sum, in one cycle."""
 
 CORTEX_M4 = Target(
-    "cortex-m4", TRIPLE, "cortex-m4", "+vfp4d16sp", 4, 32, DSP, word_bits=32, l1=16 << 10, l2=64 << 10,
-    l3=128 << 10, multiply_adds=1, latency=3, loads=1, outputs=("c",),
-    c_compiler=_COMPILER, products=(products.DOT2,),
+    "cortex-m4", TRIPLE, "cortex-m4", "+vfp4d16sp", DSP,
+    Processor(
+        4, 32, index_bits=32, l1=16 << 10, l2=64 << 10, l3=128 << 10, multiply_adds=1, latency=3, loads=1,
+        products=(products.DOT2,),
+    ),
+    outputs=("c",), c_compiler=_COMPILER,
     c_flags=("-mcpu=cortex-m4", *_FLAGS, "-mfpu=fpv4-sp-d16"),
 )  # fmt: skip
 """Armv7E-M with FPv4-SP: 32 single floats, a fused multiply-add of three cycles, no cache: the levels are
 what a chip has of memory."""
 
 CORTEX_M7 = Target(
-    "cortex-m7", TRIPLE, "cortex-m7", "+fp-armv8d16sp", 4, 32, DSP, word_bits=32, l1=16 << 10, l2=64 << 10,
-    l3=256 << 10, multiply_adds=1, latency=3, loads=2, outputs=("c",),
-    c_compiler=_COMPILER, products=(products.DOT2,),
+    "cortex-m7", TRIPLE, "cortex-m7", "+fp-armv8d16sp", DSP,
+    Processor(
+        4, 32, index_bits=32, l1=16 << 10, l2=64 << 10, l3=256 << 10, multiply_adds=1, latency=3, loads=2,
+        products=(products.DOT2,),
+    ),
+    outputs=("c",), c_compiler=_COMPILER,
     c_flags=("-mcpu=cortex-m7", *_FLAGS, "-mfpu=fpv5-sp-d16"),
 )  # fmt: skip
 """Armv7E-M with FPv5 and an L1 cache, two instructions a cycle."""

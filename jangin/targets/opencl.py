@@ -8,8 +8,9 @@ from types import MappingProxyType
 from jangin.ir.dtype import F16
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
 from jangin.targets.host import host
+from jangin.targets.processor import Processor
 from jangin.targets.rows import FUSING, Row
 from jangin.targets.target import Target
 
@@ -39,21 +40,22 @@ def named(name: str) -> Target:
 
 def target_of(device: Found, schedules: str = "") -> Target:
     """Processors have vectors and caches that are known; other devices run work-groups, and say how."""
-    target = _processor(device)
-    if (schedules or ("cpu" if device.kind.lower() == "cpu" else "gpu")) == "cpu":
-        return target
-    name = f"{target.name}@gpu" if schedules else target.name
-    figures = {"group": device.group, "shared": device.local, "units": device.units}
-    return gpu_target(replace(target, name=name, clock=1e6 * (device.clock or UNKNOWN)), **figures)
+    kind = schedules or ("cpu" if device.kind.lower() == "cpu" else "gpu")
+    name, (_, identity, features) = f"{PREFIX}:{device.number}", device.target.split("/")
+    return Target(
+        f"{name}@gpu" if schedules == "gpu" else name, PREFIX, identity, features, ROWS,
+        _processor(device) if kind == "cpu" else _gpu(device), backend=PREFIX, device=PREFIX,
+    )  # fmt: skip
 
 
-def _processor(device: Found) -> Target:
-    """Without `products`: OpenCL C has no sums of products of vectors, and lane by lane they take 13 times as
-    long as products of float32."""
-    _, identity, features = device.target.split("/")
+def _processor(device: Found) -> Processor:
+    """This machine's processor as a device uses it. There are no `products`: OpenCL C has no sums of products
+    of vectors, and lane by lane they take 13 times as long as products of float32."""
     width = 4 * max(4, min(device.lanes, MOST_LANES))
     registers = FILLED.get(device.platform, MANY) if width == WIDE else 16
-    return replace(
-        host(), name=f"{PREFIX}:{device.number}", triple=PREFIX, cpu=identity, features=features,
-        vector_bytes=width, registers=registers, rows=ROWS, products=(), backend=PREFIX, device=PREFIX,
-    )  # fmt: skip
+    return replace(host().processor, vector_bytes=width, registers=registers, products=())
+
+
+def _gpu(device: Found) -> Gpu:
+    clock = 1e6 * (device.clock or UNKNOWN)
+    return Gpu(clock=clock, units=device.units, group=device.group, shared=device.local)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jangin.ir import products
 from jangin.targets.figures import WinogradFigures
+from jangin.targets.processor import Processor
 from jangin.targets.rows import DOT1, FUSING, NEAREST, Row
 from jangin.targets.target import Target
 
@@ -20,14 +21,18 @@ RVV: tuple[Row, ...] = (
 """Of RISC-V's vectors of 128 bits. Rounding alone takes two writes of a control register."""
 
 RISCV64 = Target(
-    "riscv64", TRIPLE, "generic-rv64", _GENERAL, 8, 32, FUSING, c_flags=("-march=rv64gc",), hints=False
-)
+    "riscv64", TRIPLE, "generic-rv64", _GENERAL, FUSING, Processor(8, 32, hints=False),
+    c_flags=("-march=rv64gc",),
+)  # fmt: skip
 """Every 64-bit RISC-V processor that runs Linux (RV64GC): no vectors."""
 
 RISCV64_V = Target(
-    "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", 16, 32, RVV, c_flags=("-march=rv64gcv",),
-    products=(products.DOT1,), wide_products=True, short_sum=4, offsets=False, elements=32, hints=False,
-    winograd=WinogradFigures(lanes=4),
+    "riscv64-v", TRIPLE, "generic-rv64", f"{_GENERAL},+v", RVV,
+    Processor(
+        16, 32, products=(products.DOT1,), wide_products=True, short_sum=4, offsets=False, elements=32,
+        hints=False, winograd=WinogradFigures(lanes=4),
+    ),
+    c_flags=("-march=rv64gcv",),
 )  # fmt: skip
 """With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes
 would be groups of four registers, of which there are eight: transforms would spill."""

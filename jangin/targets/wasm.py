@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir import products
+from jangin.targets.processor import Processor
 from jangin.targets.rows import DOT2, PORTABLE, Row
 from jangin.targets.target import Target
 
@@ -20,7 +21,7 @@ WASM: tuple[Row, ...] = (
 
 WASM32 = Target(
     "wasm32", "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint",
-    16, 16, WASM, products=(products.DOT2,), outputs=("shared",),
+    WASM, Processor(16, 16, products=(products.DOT2,)), outputs=("shared",),
 )  # fmt: skip
 """With its 128-bit vectors (SIMD128), in one thread. A product and its sum round each: the instruction that
 may fuse them (relaxed SIMD) gives other results on other machines. So does its dot product of bytes, unless

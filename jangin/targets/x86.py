@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jangin.ir.products import DOT2, DOT2BF, DOT4S, DOT4U, Product
 from jangin.targets.byte_rows import AVX2_BYTES, AVX512_BYTES
+from jangin.targets.processor import Processor
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 from jangin.targets.x86_rows import AMX, AVX2, AVX512, SSE4
@@ -20,16 +21,15 @@ _V4 = _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
-    return Target(
-        name, TRIPLE, name, features, vector_bytes, registers, rows, l2=l2, products=(DOT4S, DOT2),
-        c_flags=(f"-march={name}",),
-    )  # fmt: skip
+    machine = Processor(vector_bytes, registers, l2=l2, products=(DOT4S, DOT2))
+    return Target(name, TRIPLE, name, features, rows, machine, c_flags=(f"-march={name}",))
 
 
 def _more(level: Target, name: str, features: str, c_flags: str, *products: Product) -> Target:
     """A level with extensions, whose instructions add several products to what there is."""
     features, flags = f"{level.features},+{features}", (*level.c_flags, *c_flags.split())
-    return replace(level, name=name, features=features, c_flags=flags, products=products)
+    level = level.with_figures(products=products)
+    return replace(level, name=name, features=features, c_flags=flags)
 
 
 V2 = _level("x86-64-v2", _V2, 16, 16, SSE4)
@@ -43,7 +43,7 @@ V4_VBMI = _more(V4_VNNI, "x86-64-v4-vbmi", "avx512vbmi", "-mavx512vbmi", *_WORDS
 V4_BF16 = _more(V4_VBMI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, DOT2BF)
 """Of Zen 4 and later. Intel's processors have the instructions too (see `targets.host`)."""
 V4_AMX = replace(
-    _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.products),
+    _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.machine.products),
     rows=(*AMX, *V4_BF16.rows),
 )
 """Of Intel's server processors since Sapphire Rapids, which multiply matrices in registers of their own."""

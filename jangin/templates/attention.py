@@ -78,14 +78,14 @@ class Attention(Template):
         )
 
     def space(self) -> Sequence[Params]:
-        target = self.workload.target
-        fewer, more = (LANE_TILES, MORE_LANE_TILES) if target.lane_operands else (TILES, MORE_TILES)
-        tiles = fewer if target.registers <= 16 else more
-        held = target.elements or math.inf
+        processor = self.workload.processor
+        fewer, more = (LANE_TILES, MORE_LANE_TILES) if processor.lane_operands else (TILES, MORE_TILES)
+        tiles = fewer if processor.registers <= 16 else more
+        held = processor.elements or math.inf
         found = []
         for mr, nv in (t for t in tiles if t[0] * UNROLL <= held):
             for part in BLOCKS:
-                fit = max(1, target.l2 // 2 // part // (4 * self.keys * mr))
+                fit = max(1, processor.l2 // 2 // part // (4 * self.keys * mr))
                 blocks = math.ceil(self.queries / (fit * mr))
                 rows = mr * math.ceil(self.queries / blocks / mr)
                 found.append({"rows": max(rows, 2), "mr": mr, "nv": nv})
@@ -94,7 +94,7 @@ class Attention(Template):
     def estimate(self, params: Params) -> float:
         """The products at their tiles' speed, the stages between by vectors, the packing, and the scores
         again from further away where they don't stay in the L2 cache."""
-        t, rows = self.workload.target, params["rows"]
+        t, rows = self.workload.processor, params["rows"]
         scores = 4 * rows * self.keys
         cycles = self._product(params, self.keys, self.inner) + self._product(params, self.values, self.keys)
         between = self.workload.stages[1:-1]
@@ -110,8 +110,8 @@ class Attention(Template):
     def _product(self, params: Params, columns: int, depth: int) -> float:
         mr, nv = params["mr"], params["nv"]
         tiles = math.ceil(self.queries / mr) * math.ceil(columns / (nv * self.lanes))
-        rows = mr / self.lanes if self.workload.target.lane_operands else None
-        step = cost.tile_step(self.workload.target, mr, nv, UNROLL, rows)
+        rows = mr / self.lanes if self.workload.processor.lane_operands else None
+        step = cost.tile_step(self.workload.processor, mr, nv, UNROLL, rows)
         return tiles * (depth * step + mr * nv + cost.LOOP)
 
     def schedule(self, params: Params) -> Scheduled:
@@ -126,7 +126,7 @@ class Attention(Template):
         task = fuse_all(rec, shared[:-1], "t") if self.depth > 2 else shared[0]
         named = [te.rename_axes(s, chr(97 + n)) for n, s in enumerate(parts)]
         for s in named[1:-1]:
-            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS, p.target)
+            vectorize_stage(rec, s, self.depth, self.lanes, PARTIALS, p.processor)
         for stage, role in zip((named[0], named[-1]), self.products, strict=True):
             self._tile(rec, stage, role, params, task)
         rec.do("parallelize", task)
@@ -163,14 +163,15 @@ class Attention(Template):
         copy = [f"{panels}_{n}" for n in tile[1:]]
         if role.right.index[-1] == Var(role.column):
             rec.do("vectorize", copy[1])
-            if self.workload.target.issue:
+            if self.workload.processor.issue:
                 rec.do("unroll", copy[0])
-        elif self._whole(stage, params["nv"]) and self.workload.target.lane_operands:
+        elif self._whole(stage, params["nv"]) and self.workload.processor.lane_operands:
             self._turn(rec, role.right.buffer.name, f"{panels}_{k}", copy)
         local = {s.out.name for s in self.workload.stages}  # all of them in the scores' memory
         rows = self.workload.stages[0].out.name if role.left.buffer.name in local else role.left.buffer.name
         rows = rows if by_lane(role, stage, self.workload) else ""
         terms = unroll_sum(rec, k, UNROLL, rows, tile[:1])
-        if rows and terms and self.workload.target.several_loads:
-            load_terms(rec, self.workload.target, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
+        processor = self.workload.processor
+        if rows and terms and processor.several_loads:
+            load_terms(rec, processor, terms, panels, tile[1:], params["nv"], f"{column}_vectors")
         in_registers(rec, tile)

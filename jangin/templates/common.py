@@ -11,7 +11,7 @@ from jangin.ir.simplify import Ranges, interval, linear, simplify
 from jangin.ir.te import Axis, Stage
 from jangin.ir.traversal import children, free_vars, loads, row_major, walk
 from jangin.schedule.primitives import find, loop_names
-from jangin.targets.target import Target
+from jangin.targets.processor import Processor
 from jangin.templates.scheduled import Recorder
 from jangin.templates.template import Workload
 
@@ -63,7 +63,7 @@ def lanes_for(workload: Workload) -> int:
     found = {t for s in workload.stages for t in _dtypes(s.body)}
     found |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
     widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
-    return workload.target.lanes(max(widest, 4))
+    return workload.machine.lanes(max(widest, 4))
 
 
 def maskable(func: Func) -> bool:
@@ -75,13 +75,13 @@ def maskable(func: Func) -> bool:
     return used <= set(MASKABLE)
 
 
-def together(target: Target, e: Expr) -> int:
+def together(processor: Processor, e: Expr) -> int:
     """Vectors that are worth one turn of a loop over elements: of functions that are polynomials several, as
     each instruction of theirs waits for the one before, and a constant that is loaded serves all."""
     functions = {n.fn for n in walk(e) if isinstance(n, Call) and n.dtype is F32}
-    if target.issue or not functions & CHAINS:
+    if processor.issue or not functions & CHAINS:
         return 1
-    return TOGETHER // 2 if target.elements else TOGETHER
+    return TOGETHER // 2 if processor.elements else TOGETHER
 
 
 def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int = 1) -> None:

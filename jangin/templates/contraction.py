@@ -44,16 +44,9 @@ from jangin.ir import te
 from jangin.ir.expr import Const, Var, const, product_of
 from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import ranges_at
+from jangin.targets.processor import SHARE
 from jangin.templates.common import fuse_all, messy, stride
-from jangin.templates.cost import (
-    EXPOSED,
-    HANDED_OUT,
-    LOOP,
-    SHARE,
-    launch,
-    overlapped,
-    rate,
-)
+from jangin.templates.cost import EXPOSED, HANDED_OUT, LOOP, launch, overlapped
 from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, Micro, PackedRows, vectors_of
 from jangin.templates.register_tile import HALVED
 from jangin.templates.roles import Roles, packing_positions, roles
@@ -112,10 +105,10 @@ def match(workload: Workload) -> Contraction | None:
 def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
     """Elements of a vector of so many bytes each: half of a register's where the columns are no more, as what
     is half as wide takes no longer, and half the time on processors that take wide ones in two steps."""
-    target, columns = workload.target, stage.axes[-1].extent if stage.axes else None
-    lanes, product = target.lanes(size), product_of(stage.body)
-    few = isinstance(columns, Const) and columns.value <= lanes // 2 and target.vector_bytes > HALVED
-    row = target.product_row(product.by_lanes, lanes // 2) if product else None
+    processor, columns = workload.processor, stage.axes[-1].extent if stage.axes else None
+    lanes, product = processor.lanes(size), product_of(stage.body)
+    few = isinstance(columns, Const) and columns.value <= lanes // 2 and processor.vector_bytes > HALVED
+    row = workload.target.product_row(product.by_lanes, lanes // 2) if product else None
     return lanes // 2 if few and (row is None or row.becomes) else lanes
 
 
@@ -217,7 +210,7 @@ class Contraction(Template):
     def estimate(self, params: Params) -> float:
         """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
         its rows again for every panel where they don't stay in the L2 cache."""
-        t, mr, nv, micro = self.workload.target, params["mr"], params["nv"], self.micro_of(params)
+        t, mr, nv, micro = self.workload.processor, params["mr"], params["nv"], self.micro_of(params)
         width, tile = nv * self.lanes, micro.cycles(self, params)
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -227,13 +220,13 @@ class Contraction(Template):
         source = t.memory_rate if self.packed else t.l2_rate / (1 if params.get("in_place") else PACKING)
         own, rest = tile * tiles / down, max(down - 1, 0)
         if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
-            block = overlapped(own, panel / source) + rest * overlapped(own, panel / rate(t, whole))
+            block = overlapped(own, panel / source) + rest * overlapped(own, panel / t.rate(whole))
         else:
-            block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / rate(t, whole))
+            block = overlapped(tile, panel / source) + rest * overlapped(tile, panel / t.rate(whole))
             block += (tiles - down) * tile
         if params.get("widened"):
             block += down * nv * self.depth * WIDENED
-        left = row_bytes * across * down / rate(t, self.rows * self.inner * self.left_bytes)
+        left = row_bytes * across * down / t.rate(self.rows * self.inner * self.left_bytes)
         if row_bytes > t.l2 / SHARE:
             left *= params["panels"]
         tasks = self.batches * down * across
@@ -245,7 +238,7 @@ class Contraction(Template):
             cycles += self.batches * tiles * panels * EXPOSED * out / t.l3_rate
         if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
             written = self.batches * self.rows * self.columns * self.stage.out.dtype.bytes
-            cycles += SCATTERED * written / rate(t, written)
+            cycles += SCATTERED * written / t.rate(written)
         if params.get("rows_packed"):
             cycles += self.batches * across * self.rows * self.depth * micro.copied
         return launch(cycles * micro.long_loop(params), tasks) / t.clock
@@ -291,7 +284,7 @@ class Contraction(Template):
     def panel_cycles(self, nv: int) -> float:
         """At least so many for each term, as a panel's part comes from the L2 cache; 0 if the L1 cache holds
         the panel."""
-        t = self.workload.target
+        t = self.workload.processor
         near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
         return 0.0 if near else nv * t.vector_bytes / t.l2_rate
 
@@ -312,7 +305,7 @@ class Contraction(Template):
         """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
         of many such blocks, or nothing reads them again."""
         part, of = BLOCK_SHARE
-        terms = part * self.workload.target.l1 // (of * nv * self.lanes * self.panel_bytes)
+        terms = part * self.workload.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
@@ -323,7 +316,7 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = (min(self.inner, terms) if terms else self.inner) * self.role.groups
-        fit = max(1, self.workload.target.l2 // SHARE // (inner * self.left_bytes * mr))
+        fit = max(1, self.workload.processor.l2 // SHARE // (inner * self.left_bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
         as_it_is = self.role.right.buffer.name in self.workload.constants and not self.widened
@@ -346,7 +339,7 @@ class Contraction(Template):
                 continue
             block = self._all_panels(mr, nv, MatrixRegisters.quicker * ops)
             yield block
-            fit = self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr)
+            fit = self.workload.processor.l2 // SHARE // (self.depth * self.left_bytes * mr)
             row_tiles = max(1, min(fit, math.ceil(self.rows / mr)))
             wanted = round(MatrixRegisters.quicker * ops / (row_tiles * mr * nv * self.lanes * self.depth))
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
@@ -355,7 +348,7 @@ class Contraction(Template):
         """A task that packs its rows, and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
-        fit = max(1, self.workload.target.l2 // SHARE // (self.depth * self.left_bytes * mr))
+        fit = max(1, self.workload.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))
         wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
         down = math.ceil(tiles / min(tiles, fit, wanted))
         return {"row_tiles": math.ceil(tiles / down), "panels": panels}

@@ -9,7 +9,7 @@ from jangin.ir import te
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Binary, Call, Expr, Load, Select
 from jangin.ir.traversal import children, loads
-from jangin.targets.target import Target
+from jangin.targets.processor import Processor
 from jangin.templates.template import Workload
 
 TASK = 60.0
@@ -18,8 +18,6 @@ WAIT = 0.2
 """Of a task's time, what threads that end early lose by waiting for the last."""
 HANDED_OUT = 16
 """Tasks from which on more don't shorten that wait, as they are handed out several at once."""
-SHARE = 2
-"""Of a cache, one part in so many is counted on to keep data; the others are for what passes through."""
 EXPOSED = 0.1
 """Share of the shorter that the longer of two things done at once doesn't hide."""
 REORDERED = 224
@@ -64,13 +62,6 @@ def size(workload: Workload, axes: Iterable[te.Axis]) -> int:
     return math.prod(workload.size(a.extent) for a in axes)
 
 
-def rate(target: Target, footprint: float) -> float:
-    """Bytes a cycle of data that was used last when `footprint` bytes ago."""
-    if footprint <= target.l2 / SHARE:
-        return target.l2_rate
-    return target.l3_rate if footprint <= target.l3 / SHARE else target.memory_rate
-
-
 def traffic(workload: Workload) -> float:
     """Cycles to read what a kernel reads and to write its results, each byte once; constants come from
     memory."""
@@ -80,12 +71,12 @@ def traffic(workload: Workload) -> float:
         points = size(workload, (*s.axes, *s.reduce_axes))
         for n in (*loads(s.body), *loads(s.result)):
             read[n.buffer.name] = read.get(n.buffer.name, 0) + points
-    cycles = 0.0
+    cycles, processor = 0.0, workload.processor
     for b in (*workload.inputs, *workload.results):
         held = math.prod(workload.size(d) for d in b.shape)
         count = b.dtype.bytes * written.get(b.name, min(held, read.get(b.name, 0)))
         constant = b.name in workload.constants
-        cycles += count / (workload.target.memory_rate if constant else rate(workload.target, count))
+        cycles += count / (processor.memory_rate if constant else processor.rate(count))
     return cycles
 
 
@@ -99,32 +90,33 @@ def launch(cycles: float, tasks: int) -> float:
     return cycles + tasks * TASK + WAIT * cycles / max(1, min(tasks, HANDED_OUT))
 
 
-def vector_cycles(target: Target, instructions: float, reads: float, writes: float = 0.0) -> float:
+def vector_cycles(processor: Processor, instructions: float, reads: float, writes: float = 0.0) -> float:
     """Of independent vector instructions: the busiest kind of unit decides."""
-    return max(instructions / target.multiply_adds, reads / target.loads, writes / target.stores)
+    return max(instructions / processor.multiply_adds, reads / processor.loads, writes / processor.stores)
 
 
 def tile_step(
-    target: Target, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: float = 1
+    processor: Processor, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: float = 1
 ) -> float:
     """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors and `rows` of
     the rows (mr where each value is loaded alone), at least a multiply-add's latency, and its share of the
     loop. `multiplies`: those that each multiply-add is made of."""
     loads = (mr if rows is None else rows) + nv
-    step = max(mr * nv * multiplies / target.multiply_adds, loads / target.loads, target.latency) + 1 / unroll
-    if not target.issue:
+    multiplied = mr * nv * multiplies
+    step = max(multiplied / processor.multiply_adds, loads / processor.loads, processor.latency) + 1 / unroll
+    if not processor.issue:
         return step
-    instructions = mr * nv * multiplies + loads - nv + vector_loads(target, nv) + LOOP_INSTRUCTIONS / unroll
-    return max(step, instructions / target.issue)
+    instructions = multiplied + loads - nv + vector_loads(processor, nv) + LOOP_INSTRUCTIONS / unroll
+    return max(step, instructions / processor.issue)
 
 
-def vector_loads(target: Target, vectors: int) -> float:
+def vector_loads(processor: Processor, vectors: int) -> float:
     """Instructions that load so many neighbouring vectors for each term of a sum: of pairs, or of as many as
     one loads, which may be those of several terms."""
-    if not target.several_loads or vectors > MOST_LOADED:
+    if not processor.several_loads or vectors > MOST_LOADED:
         return vectors / 2
-    loaded = vectors / target.several
-    return loaded if vectors <= target.several // 2 else math.ceil(loaded)
+    loaded = vectors / processor.several
+    return loaded if vectors <= processor.several // 2 else math.ceil(loaded)
 
 
 def reads(stages: Sequence[te.Stage]) -> int:

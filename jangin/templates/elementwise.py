@@ -38,7 +38,7 @@ class Elementwise(Template):
         self.count = cost.size(workload, self.stage.axes)
         lanes, apart = lanes_for(workload), self._apart()
         reads = cost.reads([self.stage]) + apart * (lanes - 1)
-        each = cost.vector_cycles(workload.target, cost.arithmetic(self.stage.body), reads, 1)
+        each = cost.vector_cycles(workload.processor, cost.arithmetic(self.stage.body), reads, 1)
         self.work = each * self.count / lanes
         self.hidden = not apart
         self.traffic = cost.traffic(workload)
@@ -67,7 +67,7 @@ class Elementwise(Template):
         return [{"elements": n} for n in TASK_ELEMENTS]
 
     def estimate(self, params: Params) -> float:
-        t, tasks = self.workload.target, math.ceil(self.count / params["elements"])
+        t, tasks = self.workload.processor, math.ceil(self.count / params["elements"])
         cycles = max(self.work, self.traffic) if self.hidden else self.work + self.traffic
         return cost.launch(cycles, tasks) / t.clock
 
@@ -80,10 +80,10 @@ class Elementwise(Template):
         if not axes:
             return rec.finish(self.name, {}, weight)
         lanes = lanes_for(p)
-        if (p.target.issue or self._quantizes()) and _turns(rec, axes, lanes):
+        if (p.processor.issue or self._quantizes()) and _turns(rec, axes, lanes):
             return self._turned(rec, axes, lanes, params, weight)
         loop, count = _fuse_suffix(rec, axes, lanes)
-        outer, several = axes[: len(axes) - count], together(p.target, stage.body)
+        outer, several = axes[: len(axes) - count], together(p.processor, stage.body)
         extent = primitives.find(rec.func, loop).extent
         borders = _borders(stage, lanes, p) if count == 1 and outer else None
         if outer:

@@ -69,16 +69,16 @@ class Micro:
     """Whether sums may begin with a bias."""
 
     def __init__(self, workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> None:
-        self.workload, self.target = workload, workload.target
+        self.workload, self.processor = workload, workload.processor
         self.role, self.stage, self.lanes = role, stage, lanes
         product, inner = product_of(stage.body), workload.size(stage.reduce_axes[-1].extent)
         self.pair = product.rows if product else 1
         of_sums = lanes * stage.body.dtype.bytes
-        self.each = max(1, of_sums // self.target.vector_bytes) / self.pair
-        row = self.target.product_row(product.by_lanes, lanes) if product else None
+        self.each = max(1, of_sums // self.processor.vector_bytes) / self.pair
+        row = self.workload.target.product_row(product.by_lanes, lanes) if product else None
         self.multiplies = (1 if row is None else row.multiplies) / self.pair
         self.between = 0 if row is None else row.between
-        self.registers = (row and row.registers) or self.target.registers
+        self.registers = (row and row.registers) or self.processor.registers
         self.unroll = lanes if self.each > 1 and inner > lanes else UNROLL
 
     # --- what it takes
@@ -99,7 +99,7 @@ class Micro:
         LLVM holds no more of single elements than there is room for."""
         panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
         if self.each > 1:
-            panel = nv * terms_at_once(self.target, nv)
+            panel = nv * terms_at_once(self.processor, nv)
         return mr * nv * self.each + panel + self.held(mr, unroll) + self.between <= self.registers
 
     def held(self, mr: int, unroll: int) -> int:
@@ -120,7 +120,7 @@ class Micro:
         Each term costs mr*nv multiply-adds and the loads of the rows and the panel, at least a multiply-add's
         latency. A term also costs its share of the loop, and its part of a panel that the L1 cache doesn't
         hold. The beginning and the end of the tile come on top."""
-        t, rows = self.target, self.row_loads(mr, unroll)
+        t, rows = self.processor, self.row_loads(mr, unroll)
         step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
         if product.small and not product.widened:
             step += nv / t.multiply_adds
@@ -137,7 +137,7 @@ class Micro:
     def long_loop(self, params: Params) -> float:
         """The factor that a longer turn of the loop has on the time, if instructions aren't counted. In doubt
         it costs; a single row gains, as more loads are under way."""
-        if params["unroll"] <= UNROLL or self.target.issue:
+        if params["unroll"] <= UNROLL or self.processor.issue:
             return 1.0
         return LONG_LOOP if params["mr"] > 1 else 1 / LONG_LOOP
 
@@ -179,7 +179,7 @@ class Micro:
         """Run a tile by vectors. Gives the elements that are written together, 0 for those of a vector."""
         wide = at_once(self.workload, self.stage)
         if self.pair > 1:
-            wide = wide or self.target.lanes(self.stage.out.dtype.bytes)
+            wide = wide or self.processor.lanes(self.stage.out.dtype.bytes)
             tile = _lanes_of_pairs(tiler, tile, copies)
         in_registers(tiler.s, tile, (*(() if wide else ("_w",)), *copies))
         return wide
@@ -197,7 +197,7 @@ class ByLanes(Micro):
 
     def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
         nv = tiler.params["nv"]
-        rows, together = self.role.left.buffer.name, terms_at_once(self.target, nv)
+        rows, together = self.role.left.buffer.name, terms_at_once(self.processor, nv)
         found = unroll_sum(
             tiler.s, loop, tiler.params["unroll"], rows, self.row_loops(tiler.params), together
         )
@@ -215,22 +215,22 @@ class PackedRows(ByLanes):
 
     def fits(self, mr: int, nv: int, unroll: int) -> bool:
         rows = mr // self.lanes
-        together = terms_at_once(self.target, nv, rows)
-        held = sum(n * (together if n <= self.target.several // 2 else 1) for n in (nv, rows))
+        together = terms_at_once(self.processor, nv, rows)
+        held = sum(n * (together if n <= self.processor.several // 2 else 1) for n in (nv, rows))
         return mr * nv * self.each + held <= self.registers
 
     def row_loads(self, mr: int, unroll: int) -> float:
-        return vector_loads(self.target, mr // self.lanes)
+        return vector_loads(self.processor, mr // self.lanes)
 
     def run(self, product: Contraction) -> int:
         return product.depth
 
     def terms_in_turn(self, product: Contraction, mr: int, nv: int) -> int:
         """Terms in a turn of the loop, for which a sum takes the fewest loads, turns, and terms left over."""
-        target, vectors = self.target, (nv, mr // self.lanes)
-        together = terms_at_once(target, *vectors)
-        alone = sum(math.ceil(v / max(1, target.several)) for v in vectors)
-        several = sum(vector_loads(target, v) for v in vectors)
+        processor, vectors = self.processor, (nv, mr // self.lanes)
+        together = terms_at_once(processor, *vectors)
+        alone = sum(math.ceil(v / max(1, processor.several)) for v in vectors)
+        several = sum(vector_loads(processor, v) for v in vectors)
 
         def instructions(terms: int) -> float:
             turns, left = divmod(product.depth, terms)
@@ -259,13 +259,13 @@ class PackedRows(ByLanes):
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
         """Terms of the panel, and of the packed rows, are loaded as vectors, several at once."""
         s, loop, vectors = tiler.s, k[-1], tiler.params["mr"] // self.lanes
-        together = terms_at_once(self.target, tiler.params["nv"], vectors)
+        together = terms_at_once(self.processor, tiler.params["nv"], vectors)
         terms = unroll_sum(s, loop, tiler.params["unroll"], at_once=together, exact=True)
         _load_panel(tiler, terms, across)
         rows = self.row_loops(tiler.params)
-        load_terms(s, self.target, terms or [loop], "rows", rows, vectors, "row")
+        load_terms(s, self.processor, terms or [loop], "rows", rows, vectors, "row")
         if f"{loop}t" in loop_names(s.func):
-            load_terms(s, self.target, [f"{loop}t"], "rows", [f"{n}t" for n in rows], 0, "rowt")
+            load_terms(s, self.processor, [f"{loop}t"], "rows", [f"{n}t" for n in rows], 0, "rowt")
 
 
 def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
@@ -283,9 +283,9 @@ def fuse_terms(tiler: Tiler, k: list[str]) -> None:
 
 def _load_panel(tiler: Tiler, terms: Sequence[str], across: Sequence[str]) -> None:
     """Load the panel's vectors of several terms at once, if an instruction does."""
-    if terms and tiler.target.several_loads:
+    if terms and tiler.processor.several_loads:
         panel, nv = tiler.panel.name(tiler.role.right), tiler.params["nv"]
-        load_terms(tiler.s, tiler.target, terms, panel, across, nv, "vectors")
+        load_terms(tiler.s, tiler.processor, terms, panel, across, nv, "vectors")
 
 
 def _lanes_of_pairs(tiler: Tiler, tile: Sequence[str], copies: Sequence[str]) -> list[str]:

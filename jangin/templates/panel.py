@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from jangin.ir.expr import Const, Load, Var
 from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import find
+from jangin.targets.processor import SHARE
 from jangin.templates.common import stride
-from jangin.templates.cost import SHARE
 from jangin.templates.register_tile import unroll_sum
 from jangin.templates.scheduled import Params
 
@@ -77,7 +77,7 @@ class WidenedPanel(Panel):
         do, role = tiler.s.do, tiler.role
         inner = [n for n in k if n not in blocks]
         do("pack", blocks[-1] if blocks else f"{column}ooi", role.constants, [*inner, *across], "panel")
-        if tiler.target.issue and not role.parts:
+        if tiler.processor.issue and not role.parts:
             unroll_sum(tiler.s, f"panel_{inner[-1]}", TURN)
             do("fuse", *(f"panel_{n}" for n in across), "panel_w")
             do("vectorize", "panel_w")
@@ -87,7 +87,7 @@ class WidenedPanel(Panel):
 
     def finish(self, tiler: Tiler) -> None:
         """Beside multiply-adds widening takes hardly any time, but a few instructions more."""
-        if not tiler.role.parts and not tiler.target.issue:
+        if not tiler.role.parts and not tiler.processor.issue:
             tiler.s.do("copy_as_read", "panel", "moi")
 
 

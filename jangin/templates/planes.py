@@ -111,7 +111,7 @@ class Planes(Template):
     def estimate(self, params: Params) -> float:
         """The arithmetic, loads or latency of the rows' tiles, while the data come. A task is a row and costs
         nothing beside it: its few addresses are found while the one before ends."""
-        t, (vectors, outputs) = self.workload.target, (params["vectors"], params["outputs"])
+        t, (vectors, outputs) = self.workload.processor, (params["vectors"], params["outputs"])
         first, last, tiles = self._ends(vectors)
         apart = {1: 1.0, 2: 2.0}.get(self.step, float(self.lanes))
         each, loads = vectors * outputs, vectors * apart + outputs * self.weighted

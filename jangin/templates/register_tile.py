@@ -10,7 +10,7 @@ from jangin.ir.expr import Binary, Const, Expr, Load, product_of
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import walk
 from jangin.schedule.primitives import find, loop_names
-from jangin.targets.target import Target
+from jangin.targets.processor import Processor
 from jangin.templates.cost import MOST_LOADED
 from jangin.templates.scheduled import Packing, Recorder
 from jangin.templates.template import Workload
@@ -36,7 +36,7 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
     found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
     once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
     if (
-        not (workload.target.issue or (of_words and stage.acc.dtype.is_int))
+        not (workload.processor.issue or (of_words and stage.acc.dtype.is_int))
         or stage.combiner != "sum"
         or not once
         or found[0].dtype is not stage.acc.dtype
@@ -61,9 +61,9 @@ def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w"
 def at_once(workload: Workload, stage: te.Stage) -> int:
     """Elements of a result that are written together, where an instruction makes a vector of small integers
     of several of sums; 0 where those are written vector by vector."""
-    target, small = workload.target, stage.out.dtype
-    lanes = target.lanes(small.bytes)
-    return lanes if target.row("clamped", small, lanes) is not None else 0
+    small = stage.out.dtype
+    lanes = workload.processor.lanes(small.bytes)
+    return lanes if workload.target.row("clamped", small, lanes) is not None else 0
 
 
 def written_wide(
@@ -97,16 +97,16 @@ def in_vectors(rec: Recorder, loop: str, most: int) -> None:
     rec.do("vectorize", loop)
 
 
-def terms_at_once(target: Target, *vectors: int) -> int:
+def terms_at_once(processor: Processor, *vectors: int) -> int:
     """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
     have so many a term (0: that are loaded otherwise)."""
-    most = target.several if target.several_loads else 0
+    most = processor.several if processor.several_loads else 0
     return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
 
 
 def load_terms(
     rec: Recorder,
-    target: Target,
+    processor: Processor,
     terms: Sequence[str],
     buffer: str,
     over: Sequence[str],
@@ -118,7 +118,7 @@ def load_terms(
     if vectors > MOST_LOADED:
         return
     at, loops = terms[0], list(over)
-    if len(terms) > 1 and vectors <= target.several // 2:
+    if len(terms) > 1 and vectors <= processor.several // 2:
         loops.insert(0, terms[-1])
     else:
         at = terms[-1]

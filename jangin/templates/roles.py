@@ -132,4 +132,5 @@ def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     product = product_of(stage.body)
     alike = role.left.dtype is (product.word if product else stage.body.dtype)
     inner = Var(role.k[-1])
-    return workload.target.lane_operands and alike and stride(role.left, inner, dict(workload.symbols)) == 1
+    runs = alike and stride(role.left, inner, dict(workload.symbols)) == 1
+    return runs and workload.processor.lane_operands

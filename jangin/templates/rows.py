@@ -17,7 +17,7 @@ from jangin.ir.traversal import free_vars, loads, walk
 from jangin.schedule import primitives, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names
-from jangin.targets.target import Target
+from jangin.targets.processor import Processor
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, shorten_sum, stride, together, vectorize
 from jangin.templates.scheduled import Params, Recorder, Scheduled
@@ -75,7 +75,7 @@ class _Cost:
             run = p.size(along[0].extent)  # what is left of whole vectors goes one by one
             lanes = lanes / MASKED if columns else run / (run // lanes + run % lanes)
         work = cost.arithmetic(s.body) + bool(s.reduce_axes)
-        step = cost.vector_cycles(p.target, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
+        step = cost.vector_cycles(p.processor, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
         points = cost.size(p, (*s.axes, *s.reduce_axes))
         results = cost.size(p, s.axes) // (max(1, int(lanes)) if columns else 1) if s.reduce_axes else 0
         sums = bool(s.reduce_axes) and not columns
@@ -85,7 +85,7 @@ class _Cost:
             step, points, lanes, rows, sums, results, cost.arithmetic(s.result) + cost.LOOP, together
         )
 
-    def cycles(self, t: Target, partials: int) -> float:
+    def cycles(self, t: Processor, partials: int) -> float:
         ways = partials if self.lanes > 1 else 1
         step = self.step
         if self.sums or self.together:
@@ -113,7 +113,7 @@ class Rows(Template):
 
     def estimate(self, params: Params) -> float:
         """Each stage by vectors where its data lie so, else element by element; partial sums overlap."""
-        t = self.workload.target
+        t = self.workload.processor
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
         return cost.launch(cost.overlapped(cycles, self.traffic), self.tasks) / t.clock
@@ -142,7 +142,7 @@ class Rows(Template):
         loops: list[str] = []
         for n, stage in enumerate(group):
             own = te.rename_axes(stage, chr(97 + n % 26)) if several else stage
-            loops.append(vectorize_stage(rec, own, depth, lanes, params["partials"], p.target))
+            loops.append(vectorize_stage(rec, own, depth, lanes, params["partials"], p.processor))
         if p.outputs > 1:
             _join_results(rec, group, loops)
         if task:
@@ -297,15 +297,15 @@ def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]
 
 
 def vectorize_stage(
-    rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, target: Target
+    rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, processor: Processor
 ) -> str:
     """One of several stages over `depth` shared rows, its loops already named as in the kernel. Gives the
     loop over vectors of a reduction that runs along them, if it is one."""
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
-            vectorize(rec, axes[-1], stage.axes[-1].extent, lanes, together(target, stage.body))
-            if target.issue and f"{axes[-1]}o" in loop_names(rec.func):
+            vectorize(rec, axes[-1], stage.axes[-1].extent, lanes, together(processor, stage.body))
+            if processor.issue and f"{axes[-1]}o" in loop_names(rec.func):
                 rec.do("split", f"{axes[-1]}o", AT_ONCE, "cut")
                 rec.do("unroll", f"{axes[-1]}oi")
         return ""

@@ -76,7 +76,7 @@ class Separable(Template):
     def _blocks(self) -> list[int]:
         """The rows that a block may have: none are left over, their channels fit half the L2 cache, and few
         blocks are an even number, so that two threads end together."""
-        fit = max(1, self.workload.target.l2 // 2 // (4 * self.width * self.channels))
+        fit = max(1, self.workload.processor.l2 // 2 // (4 * self.width * self.channels))
         rows = [n for n in range(1, min(fit, self.height) + 1) if self.height % n == 0]
         even = [n for n in rows if self.height // n > cost.HANDED_OUT or self.height // n % 2 == 0]
         return (even or rows)[:BLOCKS]
@@ -92,11 +92,11 @@ class Separable(Template):
 
     def estimate(self, params: Params) -> float:
         """The rows' windows while the data come, then tiles, each panel from the cache for every block."""
-        t, rows, panels = self.workload.target, params["rows"], params["panels"]
+        t, rows, panels = self.workload.processor, params["rows"], params["panels"]
         product = self._product(rows)
         tile = product.tile_cycles(params["mr"], params["nv"])
         panel = 4 * params["nv"] * self.lanes * self.channels
-        near = cost.rate(t, panels * panel)
+        near = t.rate(panels * panel)
         first = cost.overlapped(tile, panel / near)
         again = first if params["panels_inside"] and panels * panel > t.l1 / 2 else tile
         block = panels * (first + (params["row_tiles"] - 1) * again)

@@ -12,6 +12,8 @@ from jangin.ir import te
 from jangin.ir.expr import Buffer, Const, Expr, Var
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, filled, interval
+from jangin.targets.gpu import Gpu
+from jangin.targets.processor import Processor
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled
 
@@ -45,6 +47,21 @@ class Workload:
     constants: Collection[str]
     target: Target
     outputs: int = 1
+
+    @property
+    def machine(self) -> Processor | Gpu:
+        """The figures of the machine that the kernel is for."""
+        return self.target.machine
+
+    @property
+    def processor(self) -> Processor:
+        """The machine, for templates of processors. See `Target.processor`."""
+        return self.target.processor
+
+    @property
+    def gpu(self) -> Gpu:
+        """The machine, for templates of work-groups. See `Target.gpu`."""
+        return self.target.gpu
 
     @property
     def results(self) -> tuple[Buffer, ...]:

@@ -62,7 +62,7 @@ class MatrixRegisters(Micro):
         """The tiles of matrices worth a try, the best first: parameters without those of tasks. None if the
         target has no such registers, or the product isn't made of words that they multiply."""
         words = product_of(self.stage.body)
-        row = self.target.matrix_row(words) if words else None
+        row = self.workload.target.matrix_row(words) if words else None
         if row is None or row.product is None:
             return []
         across = row.product.columns
@@ -102,7 +102,7 @@ class MatrixRegisters(Micro):
         across, columns = f"{column}oi", f"{column}i"
         if params.get("rows_packed"):
             do("pack", f"{column}ooo", role.left.buffer.name, ["moi", down, rows, *k], "rows")
-            _in_whole_vectors(rec, f"rows_{k[-1]}", self.target.lanes(role.left.buffer.dtype.bytes))
+            _in_whole_vectors(rec, f"rows_{k[-1]}", self.processor.lanes(role.left.buffer.dtype.bytes))
             fuse_terms(tiler, k)
         do("split", k[-1], params["unroll"])
         turn, terms = f"{k[-1]}o", f"{k[-1]}i"
@@ -127,7 +127,7 @@ class MatrixRegisters(Micro):
             do("unroll", loop)
         for loop in (f"left_{terms}", f"right_{columns}", f"{columns}_z", columns, f"sums_{columns}_w"):
             do("vectorize", loop)
-        wide = at_once(self.workload, stage) or self.target.lanes(stage.out.dtype.bytes)
+        wide = at_once(self.workload, stage) or self.processor.lanes(stage.out.dtype.bytes)
         written_wide(rec, [down], (across, columns), wide)
 
 

@@ -58,10 +58,10 @@ class Tiler:
         self, workload: Workload, role: Roles, micro: Micro, params: Params, packed: bool, rec: Recorder
     ) -> None:
         (self.stage,) = workload.stages
-        self.workload, self.target = workload, workload.target
+        self.workload, self.processor = workload, workload.processor
         self.role, self.lanes, self.params = role, micro.lanes, params
         self.micro, self.rows = micro, micro.row_loops(params)
-        self.l2, self.hints = workload.target.l2, workload.target.hints
+        self.l2, self.hints = workload.processor.l2, workload.processor.hints
         self.s = rec
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)
@@ -108,7 +108,7 @@ class Tiler:
         parts = self.micro.parts(self, [n for n in k if n not in blocks])
         self.micro.unrolled(self, k, across)
         wide = self.micro.finish(self, tile, ("_l", "_s") if blocks else ())
-        if not self.workload.target.offsets:
+        if not self.workload.processor.offsets:
             do("hoist_guards")  # what a row's vectors share is addressed together
         if self.hints:
             self._prefetch(k[-1], column, blocks)
@@ -127,7 +127,7 @@ class Tiler:
         parts = [params[p.buffer.name] for p in self.role.parts or (self.role.right,)]
         held = {p.name: math.prod(static_shape(p.shape) or (0,)) * p.dtype.bytes for p in parts}
         largest = max(held, key=lambda name: held[name])
-        if held[largest] > self.workload.target.l1:
+        if held[largest] > self.workload.processor.l1:
             self.s.do("prefetch_ahead", "moi", largest, AHEAD)
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
@@ -177,7 +177,7 @@ class Tiler:
         """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
         Not all: LLVM would sink what no loop holds to the stores."""
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
-        most = self.workload.target.short_sum
+        most = self.workload.processor.short_sum
         turns = [int(n.value) if isinstance(n, Const) else most for n in extents]
         first = next((n for n, turn in enumerate(turns) if turn > 1), 0) + 1
         inside = next((n for n in range(first, len(k)) if math.prod(turns[n:]) <= most), len(k))

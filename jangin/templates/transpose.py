@@ -124,7 +124,7 @@ class Transpose(Template):
         self.count = cost.size(workload, self.stage.axes)
         self.read = next(b for b in workload.inputs if b.name == axes.buffer)
         work = cost.arithmetic(self.stage.body) + TURN
-        each = cost.vector_cycles(workload.target, work, cost.reads([self.stage]), 1)
+        each = cost.vector_cycles(workload.processor, work, cost.reads([self.stage]), 1)
         self.work = each * self.count / lanes
         self.traffic = cost.traffic(workload)
 
@@ -137,7 +137,7 @@ class Transpose(Template):
         read = params["tiles"] * self.lanes * self.read.dtype.bytes
         again = cost.EXPOSED * max(0.0, LINE / read - 1)
         cycles = max(self.work, self.traffic * (1 + again))
-        return cost.launch(cycles, math.ceil(self.count / TASK_ELEMENTS)) / self.workload.target.clock
+        return cost.launch(cycles, math.ceil(self.count / TASK_ELEMENTS)) / self.workload.processor.clock
 
     def schedule(self, params: Params) -> Scheduled:
         axes, lanes = self.axes, self.lanes

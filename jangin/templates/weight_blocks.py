@@ -20,9 +20,10 @@ from jangin.ir import te
 from jangin.ir.dtype import I32
 from jangin.ir.expr import Binary, Const, Load, const, product_of
 from jangin.ir.traversal import children, free_vars, loads, substitute, walk
+from jangin.targets.processor import SHARE
 from jangin.templates.common import fuse_all
 from jangin.templates.contraction import TASK_OPS, Contraction
-from jangin.templates.cost import LOOP, SHARE, arithmetic, launch, rate
+from jangin.templates.cost import LOOP, arithmetic, launch
 from jangin.templates.micro import MAX_ROWS, Micro
 from jangin.templates.roles import Roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
@@ -45,13 +46,13 @@ ADDED = 4.0
 
 def match(workload: Workload) -> Contraction | None:
     """The kernel as a product with weights in blocks, or None where it isn't one."""
-    if workload.target.lanes(4) < 2:
+    if workload.processor.lanes(4) < 2:
         return None
     if len(workload.stages) != 1:
         return _rounded(workload)
     (stage,) = workload.stages
     role = roles(stage, workload)
-    return None if role is None else Blocks(workload, role, workload.target.lanes(4))
+    return None if role is None else Blocks(workload, role, workload.processor.lanes(4))
 
 
 def roles(stage: te.Stage, workload: Workload) -> Roles | None:
@@ -92,8 +93,8 @@ class Blocks(Contraction):
 
     def space(self) -> Sequence[Params]:
         """The same panels whatever the rows, so that kernels for one and for many share the constants."""
-        nv = min(3 if self.workload.target.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
-        most = min(MAX_ROWS, (self.workload.target.registers - 1) // nv - 1)
+        nv = min(3 if self.workload.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
+        most = min(MAX_ROWS, (self.workload.processor.registers - 1) // nv - 1)
         few = min(self.rows, FEW) if self.known_rows else 1
         found = [self._task(few, nv, 0), self._task(min(most, self.rows) if self.known_rows else most, nv, 1)]
         return found if self.rows > 1 or not self.known_rows else found[:1]
@@ -101,7 +102,7 @@ class Blocks(Contraction):
     def _task(self, mr: int, nv: int, widened: int) -> Params:
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        fit = max(1, self.workload.target.l2 // (2 * self.depth * self.left_bytes * mr))
+        fit = max(1, self.workload.processor.l2 // (2 * self.depth * self.left_bytes * mr))
         row_tiles = min(tiles, fit) if widened else 1
         wanted = TASK_WEIGHTS / (row_tiles * mr if widened else 1)
         across = max(1, math.floor(self.columns * self.depth / wanted))
@@ -116,7 +117,7 @@ class Blocks(Contraction):
     def estimate(self, params: Params) -> float:
         """Instructions of the widening, for each row tile or each task, and of the multiply-adds; weights
         come from memory once."""
-        t, mr, nv = self.workload.target, params["mr"], params["nv"]
+        t, mr, nv = self.workload.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         vectors = panels * nv * self.depth
@@ -126,7 +127,7 @@ class Blocks(Contraction):
         if params["widened"]:
             work += 2 * vectors * down * t.vector_bytes / t.l2_rate
         held = self.weight_bytes * self.columns * self.depth
-        moving = held / t.memory_rate + (down - 1) * held / rate(t, held)
+        moving = held / t.memory_rate + (down - 1) * held / t.rate(held)
         return launch(max(work, moving), down * across) / t.clock
 
     def micro_of(self, params: Params) -> Micro:
@@ -200,7 +201,7 @@ class RoundedBlocks(Contraction):
     name = "weight_blocks"
 
     def __init__(self, whole: Workload, dots: te.Stage, sums: te.Stage, role: Roles) -> None:
-        super().__init__(replace(whole, stages=(sums,)), role, whole.target.lanes(4))
+        super().__init__(replace(whole, stages=(sums,)), role, whole.processor.lanes(4))
         self.whole, self.dots = whole, dots
         self.packed, (words,) = True, (a.extent for a in dots.reduce_axes)
         product = product_of(dots.body)
@@ -216,7 +217,7 @@ class RoundedBlocks(Contraction):
 
     def space(self) -> Sequence[Params]:
         """The same panels whatever the rows, so that kernels for one and for many share the constants."""
-        registers = self.workload.target.registers
+        registers = self.workload.processor.registers
         nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
         most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.micro.between) // (2 * nv)))
         return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
@@ -225,7 +226,7 @@ class RoundedBlocks(Contraction):
         """As many rows as stay in half the L2 cache, and panels for which they are worth their hand-out."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        row_tiles = max(1, min(tiles, self.workload.target.l2 // (SHARE * self.depth * mr)))
+        row_tiles = max(1, min(tiles, self.workload.processor.l2 // (SHARE * self.depth * mr)))
         wanted = TASK_WEIGHTS if tiles == 1 else TASK_OPS[1] / (row_tiles * mr)
         across = max(1, math.floor(self.columns * self.depth / wanted))
         task = {"row_tiles": row_tiles, "panels": _shared(panels, across)}
@@ -234,12 +235,12 @@ class RoundedBlocks(Contraction):
     def estimate(self, params: Params) -> float:
         """Instructions of the multiply-adds, of the widening, for each row tile, and of what is done once a
         block; weights come from memory once."""
-        t, mr, nv = self.workload.target, params["mr"], params["nv"]
+        t, mr, nv = self.workload.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         work = tiles * panels * (self.inner * self._block_ops(mr, nv) / t.multiply_adds + LOOP)
         held = self.weight_bytes * self.columns * self.depth
-        moving = held / t.memory_rate + (down - 1) * held / rate(t, held)
+        moving = held / t.memory_rate + (down - 1) * held / t.rate(held)
         return launch(max(work, moving), down * across) / t.clock
 
     def _block_ops(self, mr: int, nv: int) -> float:
@@ -248,10 +249,10 @@ class RoundedBlocks(Contraction):
 
     def task_ops(self, params: Params) -> float:
         """At least as many as could be done while the weights come from memory."""
-        target, (mr, nv, panels) = self.workload.target, (params[n] for n in ("mr", "nv", "panels"))
+        processor, (mr, nv, panels) = self.workload.processor, (params[n] for n in ("mr", "nv", "panels"))
         ops = params["row_tiles"] * panels * self.inner * self._block_ops(mr, nv)
         held = self.weight_bytes * panels * nv * self.lanes * self.depth
-        return max(ops, held / target.memory_rate) * self.lanes
+        return max(ops, held / processor.memory_rate) * self.lanes
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.whole

@@ -41,24 +41,27 @@ MOST_PIXELS = 8
 
 def match(workload: Workload) -> Window | None:
     """The kernel as a sliding window over channels-last data, or None where it isn't one."""
+    return Window(workload) if fits(workload) else None
+
+
+def fits(workload: Workload) -> bool:
+    """Whether the kernel is a sliding window over channels-last data."""
     if len(workload.stages) != 1:
-        return None
+        return False
     (stage,) = workload.stages
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
     if taps is None or len(stage.axes) < 3 or not 2 <= len(taps) <= 4:
-        return None
+        return False
     if any(a.extent == const(0) for a in stage.axes):
-        return None
+        return False
     tested = any(isinstance(n, Select) for n in walk(stage.body))
     if math.prod(taps) > LARGEST_WINDOW and tested and stage.axes[-2].extent != const(1):
-        return None
+        return False
     column = stage.axes[-1].var
     inner = {a.var for a in stage.reduce_axes if a.extent != const(1)}
     data = [n for n in loads(stage.body) if stride(n, column, dict(workload.symbols)) == 1]
     data = [n for n in data if inner.isdisjoint(free_vars(n.index[-1]))]
-    if not data or not _weights_fit(stage, data, workload.constants):
-        return None
-    return Window(workload)
+    return bool(data) and _weights_fit(stage, data, workload.constants)
 
 
 def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[str]) -> bool:
@@ -110,56 +113,66 @@ def _lanes(workload: Workload) -> int:
     """Lanes of a vector: those of the sums, where whole vectors are written back, however wide what that
     computes in, or those of the data, where multiply-adds widen them; LLVM cuts its vectors. Where a part of
     a vector would be taken element by element, so few that nothing is left over."""
-    (stage,), target = workload.stages, workload.target
-    column, lanes = stage.axes[-1].extent, target.lanes(max(4, stage.body.dtype.wide.bytes))
+    (stage,), processor = workload.stages, workload.processor
+    column, lanes = stage.axes[-1].extent, processor.lanes(max(4, stage.body.dtype.wide.bytes))
     size = int(column.value) if isinstance(column, Const) else 1
-    widened = target.wide_products and {n.buffer.dtype for n in loads(stage.body)} == {I16}
-    if widened and size % target.lanes(I16.bytes) == 0:
-        return target.lanes(I16.bytes)
+    widened = processor.wide_products and {n.buffer.dtype for n in loads(stage.body)} == {I16}
+    if widened and size % processor.lanes(I16.bytes) == 0:
+        return processor.lanes(I16.bytes)
     if stage.body.dtype.is_float and size % lanes == 0:
         return lanes
     lanes = lanes_for(workload)
-    if size <= lanes // 2 and isinstance(column, Const) and target.vector_bytes > HALVED:
+    if size <= lanes // 2 and isinstance(column, Const) and processor.vector_bytes > HALVED:
         return lanes // 2
-    return lanes if workload.target.masks else math.gcd(workload.size(column), lanes)
+    return lanes if processor.masks else math.gcd(workload.size(column), lanes)
 
 
-class Window(Template):
-    """`each`: registers of a vector's sums."""
-
-    name = "window"
+class Image:
+    """What a sliding window is, whatever the machine."""
 
     def __init__(self, workload: Workload) -> None:
         (self.stage,) = workload.stages
         self.workload, self.symbols = workload, workload.symbols
-        self.lanes = _lanes(workload)
-        self.each = max(1, self.lanes // workload.target.lanes(self.stage.body.dtype.wide.bytes))
         self.column = self.stage.axes[-1].var.name
         row = self.stage.axes[_row(self.stage)]
         self.row, self.narrow = row.var.name, row is not self.stage.axes[-2]
         self.outer = [a.var.name for a in self.stage.axes[: _row(self.stage)]]
         self.taps = [a.var.name for a in self.stage.reduce_axes]
-        self.border = row_border(self.stage, row, self.symbols)
         self.extent, self.size = row.extent, workload.size(row.extent)
-        self.alone = row.extent == const(1)
         self.count = cost.size(workload, self.stage.reduce_axes)
         self.in_word = _bytes_of_words(self.stage)
         self.work = 1.0 if self.in_word > 1 else max(cost.arithmetic(self.stage.body), 1.0)
-        self.rows = cost.size(workload, self.stage.axes[: _row(self.stage)])
-        self.vectors = math.ceil(workload.size(self.stage.axes[-1].extent) / self.lanes)
         self.final = cost.arithmetic(self.stage.result)
-        self.traffic = cost.traffic(workload)
         self.across = next((n for n in map(self._extent, reversed(self.stage.reduce_axes)) if n > 1), 1)
         steps = [_step(n, row, workload) for n in loads(self.stage.body)]
         self.stride = max((s for s in steps if s), default=1)
         self.weighted = int(len(steps) > 1)
+
+    def _extent(self, axis: te.Axis) -> int:
+        return self.workload.size(axis.extent)
+
+
+class Window(Image, Template):
+    """`each`: registers of a vector's sums."""
+
+    name = "window"
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self.lanes = _lanes(workload)
+        self.each = max(1, self.lanes // workload.processor.lanes(self.stage.body.dtype.wide.bytes))
+        self.border = row_border(self.stage, self.stage.axes[_row(self.stage)], self.symbols)
+        self.alone = self.extent == const(1)
+        self.rows = cost.size(workload, self.stage.axes[: _row(self.stage)])
+        self.vectors = math.ceil(workload.size(self.stage.axes[-1].extent) / self.lanes)
+        self.traffic = cost.traffic(workload)
         self.pixel_bytes = (
             workload.size(self.stage.axes[-1].extent) * self.stage.body.dtype.bytes // self.each
         )
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
-        several = (1, 2, 4, 8) if self.alone else (1, 2) if self.workload.target.offsets else (1,)
+        several = (1, 2, 4, 8) if self.alone else (1, 2) if self.workload.processor.offsets else (1,)
         vectors = [n for n in several if self.vectors % n == 0]
         pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
         return [{"tile": n, "vectors": v} for n, v in pairs]
@@ -171,7 +184,7 @@ class Window(Template):
         if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
             cycles += self.rows * self.size * cost.MASKED_STORE
         tasks = self.rows * (self.vectors // vectors if self.alone or self.narrow else 1)
-        return cost.launch(cycles, tasks) / self.workload.target.clock
+        return cost.launch(cycles, tasks) / self.workload.processor.clock
 
     def row_cycles(self, params: Params) -> float:
         """The arithmetic, loads or latency of a row's tiles."""
@@ -181,7 +194,7 @@ class Window(Template):
         return row * self.vectors / vectors
 
     def _tile_cycles(self, tile: int, vectors: int) -> float:
-        t, width, height = self.workload.target, self.across, self.count / self.across
+        t, width, height = self.workload.processor, self.across, self.count / self.across
         reach = min(tile * width, (tile - 1) * self.stride + width)
         live = vectors * (tile * self.each + self.weighted + reach)
         spilled = max(0, live - t.registers)
@@ -198,7 +211,7 @@ class Window(Template):
     def _evicted(self, tile: int, vectors: int, reads: float) -> float:
         """Cycles to fetch lines again that are read by parts, of which one cache set can't hold all: pixels
         that lie a multiple of a large power of two apart share few sets."""
-        t, parts = self.workload.target, LINE // (vectors * self.workload.target.vector_bytes)
+        t, parts = self.workload.processor, LINE // (vectors * self.workload.processor.vector_bytes)
         apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
         if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
             return 0.0
@@ -230,9 +243,6 @@ class Window(Template):
         first = min(math.ceil(before / tile), full)
         last = min(math.ceil(max(0, after - rest) / tile), full - first)
         return first, full - first - last, last, rest
-
-    def _extent(self, axis: te.Axis) -> int:
-        return self.workload.size(axis.extent)
 
 
 class _Scheduler:

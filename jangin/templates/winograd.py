@@ -48,19 +48,19 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
 def block_tiles(workload: Workload) -> int:
     """How many tiles a block should have: a tile's share of the products while the weights come, and what
     is kept of it from the nearest cache that holds the block's."""
-    target, (stage,) = workload.target, workload.stages
+    processor, (stage,) = workload.processor, workload.stages
     count, points, columns = (workload.size(a.extent) for a in stage.axes)
     depth, element = workload.size(stage.reduce_axes[0].extent), stage.out.dtype.bytes
     held, weights = (points * n * element for n in (depth + columns, depth * columns))
-    fit = min(count, MOST, max(FEWEST, int(SHARE * target.l2) // held))
+    fit = min(count, MOST, max(FEWEST, int(SHARE * processor.l2) // held))
 
     def cycles(tiles: int) -> float:
         product = _product(workload, tiles)
         mr, nv = product.tiles()[0]
         panels = math.ceil(columns / (nv * product.lanes))
         sums = points * product.tile_cycles(mr, nv) * math.ceil(tiles / mr) * panels
-        moved = held / cost.rate(target, tiles * held)
-        return cost.overlapped(sums, weights / cost.rate(target, weights)) / tiles + moved
+        moved = held / processor.rate(tiles * held)
+        return cost.overlapped(sums, weights / processor.rate(weights)) / tiles + moved
 
     return min(range(fit, min(fit, FEWEST) - 1, -1), key=cycles)
 
@@ -72,5 +72,5 @@ def _product(workload: Workload, tiles: int) -> Contraction:
     stage = replace(stage, axes=(point, replace(tile, extent=const(tiles)), column))
     role = roles(stage)
     assert role is not None
-    lanes = workload.target.lanes(stage.out.dtype.bytes)
+    lanes = workload.processor.lanes(stage.out.dtype.bytes)
     return Contraction(replace(workload, stages=(stage,)), role, lanes)

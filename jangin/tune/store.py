@@ -58,8 +58,8 @@ class Finding:
 
 def place_of(target: Target, threads: int, libraries: str) -> str:
     """What timings belong to: this machine's processor, how its code is made, and by which compiler."""
-    caches = f"{target.l1}/{target.l2}/{target.l3}"
-    return f"{processor_name()} {target} {caches} threads={threads} {libraries} {source_digest()}"
+    sizes = target.machine.memories
+    return f"{processor_name()} {target} {sizes} threads={threads} {libraries} {source_digest()}"
 
 
 class Store:

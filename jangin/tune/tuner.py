@@ -31,9 +31,6 @@ from jangin.options import Options
 from jangin.passes.stages import is_opaque
 from jangin.runtime.executable import Executable
 from jangin.runtime.libraries import FINDERS
-from jangin.runtime.profile import LaunchTime
-from jangin.targets.target import Target
-from jangin.templates.cost import rate
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import EXPECTED, Candidate, Workload
 from jangin.tune.measure import Timing, Trial, random_feeds, timings
@@ -180,14 +177,6 @@ def tune(
     return Outcome(tuple(reports), findings, before, tuned, spent, stopped, tuple(defects))
 
 
-def bound(target: Target, time: LaunchTime, threads: int) -> float:
-    """Seconds that a launch takes at least: multiply-adds without a pause, or all bytes from the smallest
-    cache that holds them."""
-    operations = 2 * target.multiply_adds * target.lanes(4)
-    cycles = max(time.flops / operations, time.bytes / rate(target, time.bytes))
-    return cycles / (target.clock * threads)
-
-
 def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     found = {}
     for var, (low, high) in graph.symbols.items():
@@ -218,7 +207,7 @@ class _Model:
     def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
         """The kernels that have candidates, with the time they take now."""
         found: dict[str, _Kernel] = {}
-        nodes = [n for n in self.graph.nodes if n.op == "kernel"]
+        nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
             if is_opaque(node):
                 continue
@@ -227,7 +216,7 @@ class _Model:
             found[digest] = kernel
             kernel.report.launches += 1
             kernel.report.before += taken.seconds
-            kernel.report.bound += bound(self.options.target, taken, self.threads)
+            kernel.report.bound += machine.least_seconds(taken.flops, taken.bytes, self.threads)
         return list(found.values())
 
     def _kernel(self, digest: str, node: Node, workload: Workload, known: Finding | None) -> _Kernel:
@@ -248,10 +237,9 @@ class _Model:
     def _trial(self, node: Node, workload: Workload) -> Trial:
         """Between two runs of a kernel a run of the model touches all its weights; of that, as much passes
         through the caches as they hold. A kernel whose own weights are few misses only its data, in L2."""
-        target = self.options.target
         constants = sum(a.nbytes for a in self.graph.constants.values())
         own = sum(self.graph.constants[n].nbytes for n in node.inputs if n in self.graph.constants)
-        between = min(constants, target.l3 if own > target.l2 else 4 * target.l2)
+        between = min(constants, self.options.target.machine.between_runs(own))
         return Trial(node, self.graph, self.options, self.threads, self.sizes, between)
 
     def race(self, kernel: _Kernel) -> list[str]:

@@ -105,7 +105,7 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
     """Each instruction adds up four products a lane."""
     attrs, shapes = CASES[case]
-    dot = next(p for p in target.products if p.terms == 4)
+    dot = next(p for p in target.machine.products if p.terms == 4)
     text = assembly(kernel(replace(attrs, dtype=I32, dot=dot), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "dot" in line]))
     by_lane = sum(bool(re.match(r"su?dot\s+v\d+\.4s, v\d+\.16b, v\d+\.4b\[", line)) for line in inner)

@@ -76,7 +76,7 @@ def micro_kernel(rows: int, vectors: int, lanes: int, unroll: int) -> Func:
 )  # fmt: skip
 def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
     on = target(level)
-    text = assembly(micro_kernel(rows, vectors, on.lanes(4), unroll), on)
+    text = assembly(micro_kernel(rows, vectors, on.processor.lanes(4), unroll), on)
     assert "%rsp" not in text.replace("pushq", ""), "a register was spilled"
     inner = max(instructions(text), key=lambda body: counts(body)["vfmadd231ps"])
     found = counts(inner)
@@ -105,7 +105,7 @@ def test_filling_up_channels_gathers_nothing(level: str) -> None:
     """Three channels as four: a row is loaded, and its elements change places."""
     on, (p, q) = target(level), (Var(n) for n in "pq")
     x, y = (Buffer(n, F32, (const(64), const(size))) for n, size in (("x", 96), ("y", 128)))
-    lanes = on.lanes(4)
+    lanes = on.processor.lanes(4)
     pixel, channel = p * (lanes // 4) + q // 4, q % 4
     three = select(channel < 3, x[Var("r"), pixel * 3 + channel], const(0.0, F32))
     row = For(q, const(lanes), Store(y, (Var("r"), p * lanes + q), three), "vector")
@@ -119,7 +119,7 @@ def test_filling_up_channels_gathers_nothing(level: str) -> None:
 def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
     """Of a product's elements the rows' are repeated for all lanes, and the columns' come by vectors."""
     on, (attrs, shapes) = target(level), CASES[case]
-    text = assembly(kernel(replace(attrs, dtype=I32, dot=on.products[0]), shapes, on), on)
+    text = assembly(kernel(replace(attrs, dtype=I32, dot=on.machine.products[0]), shapes, on), on)
     inner = max(instructions(text.replace("{vex}", "")), key=lambda body: counts(body)["vpdpbusd"])
     assert not any("rsp" in line for line in inner), "a register was spilled"
     assert counts(inner)["vpdpbusd"] >= 0.5 * len(inner) and not counts(inner)["vpaddd"], inner

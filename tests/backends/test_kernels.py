@@ -71,7 +71,7 @@ def check(
 
 
 def lanes(on: str) -> int:
-    return target(on).lanes(4)
+    return target(on).machine.lanes(4)
 
 
 each_target = pytest.mark.parametrize("on", runnable())
@@ -160,7 +160,7 @@ def test_strided_access(on: str, step: int) -> None:
 @pytest.mark.parametrize("dtype", [F32, F64, I32, I64, I8, U8, BOOL, F16, BF16])
 def test_gather_scatter(on: str, dtype: DType) -> None:
     """Transposition, quotients and remainders of the lane, indices from memory; with and without a mask."""
-    w = target(on).lanes(dtype.bytes)
+    w = target(on).machine.lanes(dtype.bytes)
     x, y = buffer("x", N, M, dtype=dtype), buffer("y", M, N, dtype=dtype)
     at = R * w + L
     moved = Store(y, (J, at), x[at, J])
@@ -181,7 +181,7 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
 def test_lanes_of_a_row_under_a_mask(on: str, dtype: DType) -> None:
     """Elements that lie near each other, in an order that is known, of which lanes that are off may share
     one; masks that are known, and those that aren't."""
-    w = max(4, target(on).lanes(dtype.bytes))
+    w = max(4, target(on).machine.lanes(dtype.bytes))
     x, y = buffer("x", 3 * w // 4 * 5, dtype=dtype), buffer("y", 5, w, dtype=dtype)
     three, nothing = (L // 4) * 3 + L % 4, const(0, dtype)
     filled_up = select(L % 4 < 3, x[R * (3 * w // 4) + three], nothing)

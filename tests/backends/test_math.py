@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,12 +70,12 @@ def test_accuracy(fn: str, on: str) -> None:
 @pytest.mark.parametrize("fn", ["erf"])
 def test_accuracy_where_few_instructions_begin_a_cycle(fn: str) -> None:
     """Such processors get forms of fewer operations, which others would wait for."""
-    check_accuracy(fn, replace(target(runnable()[-1]), issue=2))
+    check_accuracy(fn, target(runnable()[-1]).with_figures(issue=2))
 
 
 def check_accuracy(fn: str, machine: Target) -> None:
     x = samples()
-    lanes = machine.lanes(4)
+    lanes = machine.processor.lanes(4)
     out = run(unary(fn, x.size, lanes), {"x": x, "y": np.zeros_like(x)}, {}, machine)["y"]
     with np.errstate(all="ignore"):
         truth = _TRUTH[fn](x.astype(np.float64))

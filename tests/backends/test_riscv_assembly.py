@@ -57,7 +57,7 @@ def test_products_of_int8_are_widening_multiply_adds(case: str) -> None:
 )
 def test_gemm(rows: int, vectors: int, unroll: int) -> None:
     """Each element of a row is loaded once, into a scalar register that the multiply-add takes as it is."""
-    inner = sums(assembly(micro_kernel(rows, vectors, ON.lanes(4), unroll), ON))
+    inner = sums(assembly(micro_kernel(rows, vectors, ON.machine.lanes(4), unroll), ON))
     words = [line.split()[0] for line in inner]
     assert words.count("vfmacc.vf") + words.count("vfmadd.vf") == rows * vectors * unroll
     assert words.count("vle32.v") == vectors * unroll and words.count("flw") == rows * unroll

@@ -27,6 +27,7 @@ from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Launches
 from jangin.targets import Target
+from jangin.targets.processor import Processor
 from jangin.templates import rows
 from jangin.templates.choose import Match
 
@@ -134,7 +135,9 @@ class ToyMemory:
         raise ValueError("a toy has no clock")
 
 
-TOY = Target("toy", "toy-none-none", "toy", "", 16, 16, (), backend=ToyBackend(), device=ToyDevice())
+TOY = Target(
+    "toy", "toy-none-none", "toy", "", (), Processor(16, 16), backend=ToyBackend(), device=ToyDevice()
+)
 
 
 def network() -> onnx.ModelProto:

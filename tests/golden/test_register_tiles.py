@@ -64,7 +64,7 @@ def test_register_tile(golden: Golden, name: str, level: str) -> None:
     text = "\n".join(loop)
     stack = r"\(%rsp|\(%rbp\)" if "%rsp, %rbp" in whole else r"\(%rsp"
     spills = len(re.findall(stack, text))
-    register = "zmm" if target.vector_bytes == 64 else "ymm"
+    register = "zmm" if target.machine.vector_bytes == 64 else "ymm"
     broadcasts = sum("vbroadcastss" in line or "{1to" in line for line in loop)
     loads = len(re.findall(rf"^vmov[au]ps\s+[^%]*\([^)]*\), %{register}", text, re.MULTILINE))
     assert spills == 0, text

@@ -243,7 +243,7 @@ def narrowing() -> Iterator[tuple[DType, DType, str]]:
 
 def widths(on: Target, *types: DType) -> list[int]:
     """Lanes of a vector: those of a register of one type or the other or f32, and an odd number."""
-    return sorted({3, *(on.lanes(size) for size in (4, *(t.bytes for t in types)))})
+    return sorted({3, *(on.machine.lanes(size) for size in (4, *(t.bytes for t in types)))})
 
 
 def ways(to: DType) -> Sequence[str]:

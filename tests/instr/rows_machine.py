@@ -57,7 +57,7 @@ def widths(row: Row, dtype: DType, on: Target) -> list[int]:
     if row.lanes:
         return [row.lanes]
     func = row.func(dtype)
-    full = on.lanes(max(p.dtype.bytes for p in func.params))
+    full = on.machine.lanes(max(p.dtype.bytes for p in func.params))
     vectors_only = any(address(p) or isinstance(p.shape[0], Const) for p in func.params)
     return [*([] if vectors_only else [1]), 3, full, *([] if full * 2 > COUNT // 3 else [full * 2])]
 
@@ -110,7 +110,7 @@ def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[
 def module(row: Row, dtypes: tuple[DType, ...], lanes: dict[DType, list[int]], on: Target) -> str:
     made = [function(row, t, n, on) for t in dtypes for n in lanes[t]]
     declared = sorted({d for _, needed in made for d in needed})
-    wide = f'attributes #0 = {{ "prefer-vector-width"="{8 * on.vector_bytes}" }}'
+    wide = f'attributes #0 = {{ "prefer-vector-width"="{8 * on.machine.vector_bytes}" }}'
     return "\n".join([f'target triple = "{on.triple}"', *(text for text, _ in made), *declared, wide, ""])
 
 

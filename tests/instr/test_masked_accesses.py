@@ -131,7 +131,7 @@ def test_no_instruction_stores_more_than_its_row(name: str, whole: bool) -> None
         for mask in (("first", "last", "one", "both") if whole else ("one",))
         for change in (conversions() if whole else narrowing())
         for lanes in (
-            widths(on, *change[:2]) if whole else [max(3, on.lanes(max(t.bytes for t in change[:2])))]
+            widths(on, *change[:2]) if whole else [max(3, on.machine.lanes(max(t.bytes for t in change[:2])))]
         )
     ]
     for n in range(0, len(cases), AT_ONCE):

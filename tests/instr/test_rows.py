@@ -53,7 +53,7 @@ def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]
         for n, row in enumerate(on.rows)
         if not row.of_tiles
         and (row.becomes or not only_single)
-        and (on is not WIDE or row.lanes * 4 <= V3.vector_bytes)
+        and (on is not WIDE or row.lanes * 4 <= V3.machine.vector_bytes)
         if not re.search("vpdp|dpbf16", row.llvm) or all(map(on.has, row.needs))  # for no other processor
     ]
 
@@ -115,7 +115,7 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
 @pytest.mark.parametrize("on", [V3_VNNI, V4_VNNI], ids=lambda t: t.name)
 def test_vnni_adds_to_products(on: Target, dot: Product, becomes: str) -> None:
     """One instruction, which adds without saturation."""
-    row = on.product_row(dot, on.lanes(4))
+    row = on.product_row(dot, on.machine.lanes(4))
     assert row is not None and "vnni" in row.needs[0]
     text = assembly(row, I32, on)
     assert re.search(rf"{becomes}\s", text) and not re.search("pmadd|paddd", text), text
@@ -125,8 +125,8 @@ def test_vnni_adds_to_products(on: Target, dot: Product, becomes: str) -> None:
     ("on", "becomes"), [(V4_BF16, r"vdpbf16ps\s"), (NEOVERSE_V1, r"bfdot\s")], ids=lambda v: str(v)[:6]
 )
 def test_pairs_of_bfloat16_are_one_instruction(on: Target, becomes: str) -> None:
-    row = on.product_row(DOT2BF, on.lanes(4))
-    assert row is not None and on.products[-1] == row.product
+    row = on.product_row(DOT2BF, on.machine.lanes(4))
+    assert row is not None and on.machine.products[-1] == row.product
     text = assembly(row, F32, on)
     assert re.search(becomes, text) and not re.search(r"mul|fma|fmla|call", text), text
 

@@ -4,7 +4,6 @@ through memory is of 16 bits, sums are f32."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,8 +151,8 @@ def products(graph: Graph) -> list[Conv | MatMul]:
 
 def here(target: Target, dot: Product) -> Target:
     """This machine, with such products whether it has the instruction or not."""
-    others = tuple(d for d in target.products if d not in (dot, DOT2BF))
-    return replace(target, products=(*others, *dict.fromkeys((dot, DOT2BF))))
+    others = tuple(d for d in target.machine.products if d not in (dot, DOT2BF))
+    return target.with_figures(products=(*others, *dict.fromkeys((dot, DOT2BF))))
 
 
 @pytest.mark.parametrize("dot", [DOT2BF, DOT4BF])
@@ -199,7 +198,7 @@ def test_sums_of_f16_are_of_f32(net: str) -> None:
     graph, arrays = built(OF_F16[net])
     want, size = in_f64(graph, arrays)
     cpu = resolve()
-    options = Options(replace(cpu, products=(*cpu.products, DOT1H)), winograd=False, verify=True)
+    options = Options(cpu.with_figures(products=(*cpu.machine.products, DOT1H)), winograd=False, verify=True)
     made = optimize(graph, options)
     assert [p.dot for p in products(made)] == [DOT1H]
     for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):

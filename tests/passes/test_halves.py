@@ -21,10 +21,10 @@ from jangin.options import Options
 from jangin.passes.halves import LEAST, half_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
 
 HERE, MADE = resolve(), NAMED["x86-64-v3"]
-GPU = gpu_target(MADE)
+GPU = replace(MADE, machine=Gpu())
 SMALL = [F16, BF16]
 
 

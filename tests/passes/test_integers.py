@@ -140,8 +140,9 @@ def test_sums_are_exact(net: str) -> None:
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     here = resolve()
-    pairs_of_rows = replace(V2, products=NEOVERSE_V1.products)  # the schedule for matrices, made lane by lane
-    for target in (here, replace(here, products=V4_VNNI.products), pairs_of_rows):
+    # The schedule for matrices is made lane by lane.
+    pairs_of_rows = V2.with_figures(products=NEOVERSE_V1.machine.products)
+    for target in (here, here.with_figures(products=V4_VNNI.machine.products), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
 
 

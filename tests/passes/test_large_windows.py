@@ -95,7 +95,7 @@ def test_compiled(
     height: int, width: int, kernel: tuple[int, int], pads: tuple[int, ...], threads: int
 ) -> None:
     t = Net(seed=3)
-    channels = 3 * HOST.lanes(4)
+    channels = 3 * HOST.machine.lanes(4)
     y = depthwise(t, t.relu(t.conv(t.input("x", N, 8, height, width), channels, 1)), kernel, pads)
     graph = t.done(t.relu(t.bias(y)))
     exe = executable(graph, threads)

@@ -13,10 +13,10 @@ from jangin.ir.core import Conv
 from jangin.options import Options
 from jangin.passes.table import GPU_PASSES, GRAPH_PASSES, Pass
 from jangin.targets import NAMED
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
 
 V3 = NAMED["x86-64-v3"]
-GPU = gpu_target(replace(V3, backend="opencl"), units=4, group=256, shared=16 << 10)
+GPU = replace(V3, backend="opencl", machine=Gpu(units=4, group=256, shared=16 << 10))
 OF_PROCESSORS = ["lookups", "large_windows", "extrema", "scalars"]
 
 
@@ -26,7 +26,7 @@ def names(passes: list[Pass] | tuple[Pass, ...]) -> list[str]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_back_end_s_list_is_whole(backend: str) -> None:
-    for target in (replace(V3, backend=backend), gpu_target(replace(V3, backend=backend))):
+    for target in (replace(V3, backend=backend), replace(V3, backend=backend, machine=Gpu())):
         found = names([*backend_of(target).passes(target)])
         assert len(found) == len({*found})
         wanted = [n for n in names([*GRAPH_PASSES]) if n in found]

@@ -37,7 +37,8 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.queued import QueuedDevice
 from jangin.targets import NAMED, Target
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
+from jangin.targets.processor import Processor
 from jangin.templates.choose import TEMPLATES, Match
 from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 
@@ -334,8 +335,8 @@ class MemoryBackend:
 
 def target_of(device: MemoryDevice, groups: bool) -> Target:
     """Kernels as a processor has them, or, with `groups`, as a GPU has them."""
-    base = replace(
-        NAMED["x86-64-v2"], name="memory", triple="memory-none-none", cpu="", features="", products=(),
-        backend=MemoryBackend(), device=device,
+    gpu = Gpu(group=32, width=8, units=UNITS, shared=8 << 10)
+    return replace(
+        NAMED["x86-64-v2"], name="memory", triple="memory-none-none", cpu="", features="",
+        machine=gpu if groups else Processor(16, 16), backend=MemoryBackend(), device=device,
     )  # fmt: skip
-    return gpu_target(base, group=32, width=8, units=UNITS, shared=8 << 10) if groups else base

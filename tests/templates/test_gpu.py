@@ -4,6 +4,7 @@ way its independent iterations run."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from jangin.ir.groups import grouped, shared_layout, threads
 from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
 from jangin.ir.verify import verify_func
-from jangin.targets import NAMED
-from jangin.targets.gpu import GpuTarget, gpu_target
+from jangin.targets import NAMED, Target
+from jangin.targets.gpu import Gpu
 from jangin.templates.choose import choose, opaque
 from jangin.templates.gpu.table import TEMPLATES
 from jangin.templates.template import Candidate, Workload
@@ -60,7 +61,7 @@ def turned_and_padded(rows: int, columns: int) -> Built:
     return (te.Stage(out, (te.Axis(i, const(columns + 2)), te.Axis(j, const(rows))), body),), [x]
 
 
-TARGET = gpu_target(NAMED["x86-64-v3"], units=4, group=256, shared=16 << 10)
+TARGET = replace(NAMED["x86-64-v3"], machine=Gpu(units=4, group=256, shared=16 << 10))
 KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "map": (node(Map(body=X * 2.0 + 1.0), [buffer("x", 5, 8)]), ()),
     "scalar": (node(Map(body=X * 2.0 + 1.0), [buffer("x")]), ()),
@@ -101,7 +102,7 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
 }
 
 
-def asked(name: str, target: GpuTarget = TARGET) -> Workload:
+def asked(name: str, target: Target = TARGET) -> Workload:
     built, constants = KERNELS[name]
     symbolic = any(d == SYMBOL for b in built[1] for d in b.shape)
     return workload(built, SYMBOLS if symbolic else {}, constants, target)
@@ -118,8 +119,8 @@ def test_kernels(name: str) -> None:
         for params in [space[0], space[rng.integers(len(space))]]:
             made = template.schedule(params)
             verify_func(made.func)
-            assert grouped(made.func) and threads(made.func) <= TARGET.group
-            assert shared_layout(made.func)[1] <= TARGET.shared
+            assert grouped(made.func) and threads(made.func) <= TARGET.gpu.group
+            assert shared_layout(made.func)[1] <= TARGET.gpu.shared
             assert np.isfinite(template.estimate(params))
             for n in (1, 5, 40) if wanted.symbols else (0,):
                 sizes = dict.fromkeys((v.name for v in wanted.symbols), n)
@@ -163,7 +164,7 @@ def test_a_candidate_is_taken() -> None:
 
 def test_small_devices() -> None:
     """Little shared memory, and groups of few work-items."""
-    small = gpu_target(NAMED["x86-64-v3"], group=32, shared=1 << 10)
+    small = replace(TARGET, machine=Gpu(group=32, shared=1 << 10))
     for name in ("product", "softmax", "sum", "map"):
         made = choose(asked(name, small), templates=TEMPLATES)
         verify_func(made.func)

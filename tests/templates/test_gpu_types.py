@@ -3,11 +3,13 @@ after the other by native code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from jangin.backends.backend import Kernel
 from jangin.backends.llvm.backend import LLVM
 from jangin.compiler import kernels as planning
 from jangin.compiler.build import build
@@ -16,11 +18,13 @@ from jangin.ir.expr import Expr
 from jangin.ir.groups import grouped
 from jangin.ir.kernel import scratch_bytes
 from jangin.ir.loop import Func
+from jangin.ir.plan import Plan
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
+from jangin.passes.table import GPU_PASSES, Pass
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
 from jangin.templates.choose import Match
 from jangin.templates.gpu.table import TEMPLATES
 from templates.test_types import ALLOWED, CASES, Layer, graph_of, kernels
@@ -34,8 +38,18 @@ class Serial(LLVM):
     def templates(self, target: Target) -> Mapping[str, Match]:
         return TEMPLATES
 
+    def passes(self, target: Target) -> Sequence[Pass]:
+        return GPU_PASSES
 
-TARGET = gpu_target(resolve(), backend=Serial(), units=4, group=128, shared=16 << 10)
+    def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
+        return super().code(kernel, HERE, written)
+
+    def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
+        return super().runner(plan, HERE)
+
+
+HERE = resolve()
+TARGET = replace(HERE, backend=Serial(), machine=Gpu(units=4, group=128, shared=16 << 10))
 QUICK = ("3x3", "product", "batched-turned", "softmax", "max-pool", "sum-first")
 
 

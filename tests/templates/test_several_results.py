@@ -109,7 +109,7 @@ def numbers(rows: int) -> dict[str, Array]:
 def test_no_kernel_reads_a_normalization_for_its_range(l2: int, kernels: int) -> None:
     """What reads it is one that quantizes it. The product finds its own extrema where the cache holds whole
     rows of it; else one kernel finds both."""
-    made = plan(network(), replace(NAMED[MADE], l2=l2))
+    made = plan(network(), NAMED[MADE].with_figures(l2=l2))
     x, result, *ends = made.launches[0].args
     assert x == "x" and len(ends) == 2
     assert sum(result in launch.args for launch in made.launches) == 2

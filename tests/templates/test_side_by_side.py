@@ -63,7 +63,7 @@ def test_a_symbolic_size_runs_every_remainder() -> None:
 
 def test_functions_run_several_vectors_at_a_time() -> None:
     widest = max(int(str(s.extent)) for s in body(function("exp", 4, 1003)) if is_vector(s))
-    assert widest == TOGETHER * MADE.lanes(4)
+    assert widest == TOGETHER * MADE.machine.lanes(4)
 
 
 def body(graph: Graph) -> list[Stmt]:

@@ -4,7 +4,6 @@ type of elements, at odd sizes, through the passes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -254,13 +253,13 @@ def test_every_type(layer: str, dtype: DType, make: Layer, target: Target) -> No
 
 @pytest.mark.parametrize("layer", OF_BYTES)
 def test_bytes_where_pairs_are_not_multiplied(layer: str) -> None:
-    options = Options(replace(TARGETS[0], products=()), winograd=False, verify=True)
+    options = Options(TARGETS[0].with_figures(products=()), winograd=False, verify=True)
     graph, t = graph_of(U8, OF_BYTES[layer])
     _, chosen = kernels(graph, options)
     if layer in IN_RUNS:
         assert {p.dtype for p in anchor(chosen).func.inputs} == {F32}
     hold(chosen)
-    runs(graph, t, replace(HERE, products=()))
+    runs(graph, t, HERE.with_figures(products=()))
 
 
 @pytest.mark.parametrize("layer", OF_NETS)
@@ -272,13 +271,14 @@ def test_quantized_nets(layer: str) -> None:
 
 def alike(target: Target) -> tuple[Any, ...]:
     """What of a processor decides which kernels it gets."""
+    machine = target.processor
     return (
-        target.vector_bytes, target.registers, target.products, target.wide_products, target.lane_operands,
-        target.word_bits,
+        machine.vector_bytes, machine.registers, machine.products, machine.wide_products,
+        machine.lane_operands,        machine.index_bits,
     )  # fmt: skip
 
 
-OTHERS = {alike(t): t for t in NAMED.values() if t.vector_bytes >= 16 and t not in TARGETS}
+OTHERS = {alike(t): t for t in NAMED.values() if t.machine.vector_bytes >= 16 and t not in TARGETS}
 
 
 @pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
@@ -286,7 +286,7 @@ def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
     many products of such numbers is in some kernel: without that the walk would miss what it is for."""
     options, used = Options(target, winograd=False, verify=True), set[Product]()
-    floats = dict.fromkeys(t for dot in target.products for t in (dot.left, dot.right) if t.is_float)
+    floats = dict.fromkeys(t for dot in target.machine.products for t in (dot.left, dot.right) if t.is_float)
     types = (F32, *(floats or (F16,)))
     cases = [*((layer, U8) for layer in (*OF_BYTES.values(), *OF_NETS.values()))]
     cases += [(ANY[layer], dtype) for layer in (*WIDENED, "one-row") for dtype in types]
@@ -296,7 +296,7 @@ def test_every_processor(target: Target) -> None:
         used |= {
             p for kernel, _ in chosen.values() for p in PRODUCTS.values() if f"{p.name}(" in str(kernel.func)
         }
-    assert {(p.terms, p.total) for p in target.products} <= {(p.terms, p.total) for p in used}
+    assert {(p.terms, p.total) for p in target.machine.products} <= {(p.terms, p.total) for p in used}
 
 
 def hold(chosen: Mapping[str, tuple[Scheduled, tuple[str, ...]]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +16,12 @@ from jangin.ir.interpret import run_func
 from jangin.ops.blocks import matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.targets import NAMED, Target
-from jangin.targets.gpu import gpu_target
+from jangin.targets.gpu import Gpu
 from jangin.templates.gpu import contraction
 from jangin.templates.template import Workload
 from jangin.templates.weight_blocks import match
 
-GPU = gpu_target(NAMED["x86-64-v3"], units=4, group=256, shared=16 << 10)
+GPU = replace(NAMED["x86-64-v3"], machine=Gpu(units=4, group=256, shared=16 << 10))
 
 
 def weights(bits: int, rows: int, width: int, block: int, offset: bool) -> list[Array]:

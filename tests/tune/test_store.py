@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def test_places_differ_by_all_that_changes_timings(monkeypatch: pytest.MonkeyPat
     here = place_of(V3, 2, "never")
     others = [
         place_of(V3, 1, "never"), place_of(V3, 2, "auto"), place_of(NAMED["x86-64-v2"], 2, "never"),
-        place_of(replace(V3, l3=4 << 20), 2, "never"),
+        place_of(V3.with_figures(l3=4 << 20), 2, "never"),
     ]  # fmt: skip
     monkeypatch.setattr(store_module, "processor_name", lambda: "another")
     others.append(place_of(V3, 2, "never"))

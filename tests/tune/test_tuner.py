@@ -21,6 +21,7 @@ from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.profile import Launches
 from jangin.targets import resolve
+from jangin.targets.processor import Processor
 from jangin.templates.choose import TEMPLATES
 from jangin.templates.template import Candidate, Workload
 from jangin.tune import tuner
@@ -63,7 +64,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tuner, "kernel_candidates", few)
     monkeypatch.setattr(Launches, "call_seconds", lambda _: 0.0)
-    monkeypatch.setattr(tuner, "bound", lambda *_: 0.0)
+    monkeypatch.setattr(Processor, "least_seconds", lambda *_: 0.0)
     monkeypatch.setattr(tuner._Model, "_compare", lambda *_: (SAME, SAME))
     for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):
         monkeypatch.setattr(tuner, name, 0.0)

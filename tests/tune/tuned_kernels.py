@@ -126,7 +126,7 @@ def kernels(options: Options) -> Iterator[tuple[str, Node, Graph]]:
 def recorded() -> tuple[Options, list[Measured]]:
     """The options of the recording machine, and what it measured."""
     data = json.loads(FILE.read_text())
-    target = replace(NAMED[data["target"]], **data["caches"])
+    target = NAMED[data["target"]].with_figures(**data["caches"])
     found = [
         Measured(k["network"], k["kernel"], [(Candidate(t, p), s) for t, p, s in k["ways"]])
         for k in data["kernels"]
@@ -137,8 +137,9 @@ def recorded() -> tuple[Options, list[Measured]]:
 def record(names: Sequence[str]) -> None:
     """Time the candidates of the networks' kernels on one thread; keep what is recorded of the others."""
     options = Options(resolve())
-    t = options.target
-    data = {"processor": processor_name(), "target": t.name, "caches": {"l1": t.l1, "l2": t.l2, "l3": t.l3}}
+    t, processor = options.target, options.target.processor
+    caches = {"l1": processor.l1, "l2": processor.l2, "l3": processor.l3}
+    data = {"processor": processor_name(), "target": t.name, "caches": caches}
     old = json.loads(FILE.read_text())["kernels"] if FILE.is_file() else []
     found = [k for k in old if k["network"] not in names]
     for name, node, graph in kernels(options):
@@ -164,7 +165,7 @@ def measured(node: Node, graph: Graph, options: Options) -> list[list[object]]:
     first, *others = ways.values()
     if len(ways) < FEWEST:
         return []
-    trial = Trial(node, graph, options, 1, {}, 4 * options.target.l2)
+    trial = Trial(node, graph, options, 1, {}, 4 * options.target.processor.l2)
     times = []
     for n in range(0, len(others), ABREAST):
         batch = others[n : n + ABREAST]

@@ -46,7 +46,7 @@ def in_register(dtype: DType, lanes: int, target: Target) -> bool:
     """Whether a vector is as large as one of the processor's registers, or the lower part with a name of its
     own that some have (128 bits of 256 or 512)."""
     size = KEPT.get(dtype, dtype).bytes * lanes
-    return 16 <= size <= target.vector_bytes and size == width(size)
+    return 16 <= size <= target.machine.vector_bytes and size == width(size)
 
 
 class Dialect(ABC):

@@ -36,7 +36,7 @@ def _narrowed(s: Stmt, target: Target, most: int) -> Stmt:
     s = map_children(s, lambda sub: _narrowed(sub, target, most))
     if not isinstance(s, For) or s.kind != "vector" or not isinstance(s.extent, Const):
         return s
-    lanes, extent = min(target.lanes(_element_bytes(s)), most), int(s.extent.value)
+    lanes, extent = min(target.machine.lanes(_element_bytes(s)), most), int(s.extent.value)
     if extent <= lanes or any(_combines(n, s.var) for n in statements(s.body)):
         return s
     pieces: list[Stmt] = []

@@ -42,7 +42,7 @@ def is_fixed(func: Func, target: Target) -> bool:
     """Whether a kernel's sizes are constant, it runs no rounds, which are loops within its tasks, and it is
     for no processor that begins so few instructions a cycle that one more for each address shows."""
     constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
-    return constant and not target.issue and task_loops(func.body)[0] is None
+    return constant and not target.processor.issue and task_loops(func.body)[0] is None
 
 
 def _hoists(target: Target) -> bool:
@@ -59,7 +59,7 @@ def _escaped(name: str) -> str:
 def _attributes(target: Target) -> str:
     common = (
         f'"target-cpu"="{target.cpu}" "target-features"="{target.features}" '
-        f'"prefer-vector-width"="{target.vector_bytes * 8}"'
+        f'"prefer-vector-width"="{target.processor.vector_bytes * 8}"'
     )
     return (
         f'attributes #0 = {{ nounwind "no-builtins" {common} }}\n'

@@ -38,10 +38,11 @@ class SeveralLoads:
     `lines`, `fresh` makes names of values."""
 
     def __init__(self, target: Target, lines: list[str], fresh: Callable[[], str]) -> None:
-        self._name, self._most = target.several_loads, target.several
+        processor = target.processor
+        self._name, self._most = processor.several_loads, processor.several
         self._labels = target.triple.startswith("aarch64")
         self._lines, self._fresh = lines, fresh
-        self._type, self._bytes = vector_type(F32, target.lanes(F32.bytes)), target.vector_bytes
+        self._type, self._bytes = vector_type(F32, processor.lanes(F32.bytes)), processor.vector_bytes
         self.declarations: dict[str, str] = {}
         self._steps: dict[str, tuple[str, int]] = {}
         self._ends: dict[tuple[str, int], str] = {}

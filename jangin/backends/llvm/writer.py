@@ -84,7 +84,8 @@ class LlvmWriter(Writer):
     def __init__(self, target: Target, hoists: bool = False) -> None:
         super().__init__(target)
         self._hoists = hoists
-        self._halves = target.product_row(DOT1H, target.lanes(F16.bytes)) is not None
+        self._processor = processor = target.processor
+        self._halves = target.product_row(DOT1H, processor.lanes(F16.bytes)) is not None
         self._loops: list[_Loop] = []
         self._depths: dict[str, int] = {}
         self._counts: dict[str, _Loop] = {}
@@ -94,8 +95,8 @@ class LlvmWriter(Writer):
         self.label, self.lo, self.hi = "entry", Value("%lo", I64), Value("%hi", I64)
         self._terms: dict[str, dict[str, str]] = {}
         self._forms: dict[tuple[str, DType, int], Lines] = {}
-        self._several = SeveralLoads(target, self.lines, self._name) if target.several_loads else None
-        walked = not (target.offsets or target.several_loads)
+        self._several = SeveralLoads(target, self.lines, self._name) if processor.several_loads else None
+        walked = not (processor.offsets or processor.several_loads)
         self._addresses = Addresses(self.allocas, self.lines, self._name) if walked else None
 
     def _name(self) -> str:
@@ -284,7 +285,7 @@ class LlvmWriter(Writer):
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
         lanes, refs = values[0].lanes, [v.ref for v in values]
-        whole = dtype is F32 and lanes == self.target.lanes(dtype.bytes)
+        whole = dtype is F32 and lanes == self._processor.lanes(dtype.bytes)
         if self._several and name == "fma" and whole and values[2].number is not None:
             refs[2] = self._several.constant(float(values[2].number))
         operands = dict(zip("xyzu", refs, strict=False))
@@ -313,7 +314,7 @@ class LlvmWriter(Writer):
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = "%" + self.fresh("a")
         self.allocas.append(f"  {name} = alloca [{count} x {scalar_type(dtype)}], align 64")
-        if count * dtype.bytes <= self.target.registers * self.target.vector_bytes:
+        if count * dtype.bytes <= self._processor.registers * self._processor.vector_bytes:
             self._registers.add(name)
         return name
 
@@ -336,8 +337,8 @@ class LlvmWriter(Writer):
         if held:
             return self._joined(held)
         plain = f"load {vector_type(dtype, lanes)}, ptr {at}, align {dtype.bytes}"
-        vectors, rest = divmod(lanes, self.target.lanes(dtype.bytes))
-        fewest = 3 if self.target.offsets else 1
+        vectors, rest = divmod(lanes, self._processor.lanes(dtype.bytes))
+        fewest = 3 if self._processor.offsets else 1
         whole = dtype in (F32, F16, I16, I32, I64) and fewest <= vectors <= MOST and not (rest or masks)
         if self._several and whole and at not in self._registers:
             ref = self.remembered(plain + state, lambda: self._load_several(dtype, at, vectors))
@@ -369,11 +370,11 @@ class LlvmWriter(Writer):
 
     def _load_several(self, dtype: DType, at: Pointer, count: int) -> str:
         assert self._several is not None
-        one = self.target.lanes(F32.bytes)
+        one = self._processor.lanes(F32.bytes)
         names = self._several.load(at, count)
         if dtype is not F32:
-            one = self.target.lanes(dtype.bytes)
-            whole, own = vector_type(F32, self.target.lanes(F32.bytes)), vector_type(dtype, one)
+            one = self._processor.lanes(dtype.bytes)
+            whole, own = vector_type(F32, self._processor.lanes(F32.bytes)), vector_type(dtype, one)
             names = [self.named(f"bitcast {whole} {name} to {own}") for name in names]
         return self._joined([Value(name, dtype, one) for name in names]).ref
 
@@ -481,8 +482,9 @@ class LlvmWriter(Writer):
         self.lines.append("")
         self._jump(head)
         self._start(head)
-        short = end.number is not None and end.number < 1 << (self.target.word_bits - 1) and first.number == 0
-        bits = self.target.word_bits if short else I64.bits
+        bits = self._processor.index_bits
+        short = end.number is not None and end.number < 1 << (bits - 1) and first.number == 0
+        bits = bits if short else I64.bits
         count, step, top = "%" + self.fresh(), "%" + self.fresh("next"), len(self.lines)
         self.lines.append("")
         if self._loops:

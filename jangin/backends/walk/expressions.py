@@ -169,7 +169,7 @@ class Expressions:
             if e.op in _QUOTIENTS and self._plain_quotient(e):
                 x, y = self.w.unify(self.value(e.a), self.value(e.b))
                 op = _QUOTIENTS[e.op]
-                if self.w.target.word_bits < I64.bits and self.ix.short(e.a) and self.ix.short(e.b):
+                if self.w.target.machine.index_bits < I64.bits and self.ix.short(e.a) and self.ix.short(e.b):
                     x, y = self.math.convert(U32, x), self.math.convert(U32, y)
                     return self.math.convert(I64, self.w.binary(op[1:], x, y))
                 return self.w.binary(op, x, y)
@@ -264,7 +264,7 @@ class Expressions:
             return self.math.convert(x.dtype, self._intrinsic(fn, *wide))
         if fn not in INTRINSICS or not x.dtype.is_float:
             raise CompileError(f"{self.kernel}: no code for {fn} of {x.dtype}; cast to f32 or f64 first")
-        formula = expansion(fn, x.dtype, short=self.w.target.issue > 0)
+        formula = expansion(fn, x.dtype, short=self.w.target.machine.issue_bound)
         if formula is None:
             return self.math.library(fn, *args)
         value = self._expand(formula, x)

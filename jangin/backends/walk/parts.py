@@ -41,4 +41,4 @@ def parts(func: Func, target: Target) -> list[Func]:
 def _has_tile(s: Stmt, target: Target) -> bool:
     locals_ = [n.buffer for n in statements(s) if isinstance(n, Alloc) and n.buffer.memory in OWN]
     sizes = [math.prod(constant_shape(b) or (0,)) * b.dtype.bytes for b in locals_]
-    return max(sizes, default=0) >= target.registers * target.vector_bytes // TILE
+    return max(sizes, default=0) >= target.machine.registers * target.machine.vector_bytes // TILE

@@ -17,7 +17,7 @@ from jangin.ir.expr import Load
 from jangin.ir.loop import If, statements
 from jangin.schedule.primitives import find
 from jangin.templates import attention, cost
-from jangin.templates.gpu.common import blocks, constant, copy_panel, device, power_of_two
+from jangin.templates.gpu.common import blocks, constant, copy_panel, power_of_two
 from jangin.templates.gpu.contraction import SYNC, WAIT
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -55,12 +55,12 @@ class Attention(Template):
     name = "attention"
 
     def __init__(self, workload: Workload, cpu: attention.Attention) -> None:
-        self.workload, self.cpu, self.target = workload, cpu, device(workload)
+        self.workload, self.cpu, self.gpu = workload, cpu, workload.gpu
         self.bytes = workload.stages[0].out.dtype.bytes
 
     def space(self) -> Sequence[Params]:
         found = [dict(zip(("ty", "tx", "tm", "tn"), tile, strict=True)) for tile in TILES]
-        return [q for q in found if q["ty"] * q["tx"] <= self.target.group and self._fits(q)]
+        return [q for q in found if q["ty"] * q["tx"] <= self.gpu.group and self._fits(q)]
 
     def _across(self, params: Params) -> int:
         """Columns of the values that a thread sums."""
@@ -71,12 +71,12 @@ class Attention(Template):
         rows, keys = params["ty"] * params["tm"], params["tx"] * params["tn"]
         held = (rows + keys) * self.cpu.inner + keys * params["tx"] * self._across(params)
         held += rows * (keys + ROOM + params["tx"])
-        return held * self.bytes <= self.target.shared
+        return held * self.bytes <= self.gpu.shared
 
     def estimate(self, params: Params) -> float:
         """Each thread's multiply-adds and loads for whole tiles, its share of the copies and of the powers,
         and the barriers, while other groups of its unit compute."""
-        t, cpu, (ty, tx, tm, tn) = self.target, self.cpu, (params[n] for n in ("ty", "tx", "tm", "tn"))
+        t, cpu, (ty, tx, tm, tn) = self.gpu, self.cpu, (params[n] for n in ("ty", "tx", "tm", "tn"))
         rows, keys, across, threads = ty * tm, tx * tn, self._across(params), ty * tx
         groups = cpu.heads * math.ceil(cpu.queries / rows) * math.ceil(cpu.values / (tx * across))
         tiles = math.ceil(cpu.keys / keys)

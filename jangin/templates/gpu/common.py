@@ -9,7 +9,7 @@ from jangin.ir import te
 from jangin.ir.expr import Const, Expr
 from jangin.ir.traversal import loads
 from jangin.schedule.primitives import loop_names
-from jangin.targets.gpu import GpuTarget
+from jangin.targets.gpu import Gpu
 from jangin.templates import cost
 from jangin.templates.common import fuse_all
 from jangin.templates.scheduled import Recorder
@@ -21,12 +21,6 @@ BUSY = 8
 """Work-items for each that computes at one time, with which the wait for memory is hidden."""
 LOAD = 8.0
 """Instructions' time that a load from a cache takes."""
-
-
-def device(workload: Workload) -> GpuTarget:
-    """The workload's target, which has work-groups."""
-    assert isinstance(workload.target, GpuTarget)
-    return workload.target
 
 
 def spread(rec: Recorder, loop: str, threads: int) -> None:
@@ -81,9 +75,9 @@ def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
     return total
 
 
-def seconds(target: GpuTarget, work: float, moved: float, items: float) -> float:
+def seconds(gpu: Gpu, work: float, moved: float, items: float) -> float:
     """Of a launch: `work` instructions of all work-items, or `moved` bytes, whichever takes longer, both
     slower where there are too few `items` to keep the device busy."""
-    share = min(1.0, items / (target.side_by_side * BUSY))
-    computing = work / (target.side_by_side * target.clock) / max(share, 1e-6)
-    return target.startup + max(computing, moved / target.bandwidth / max(share, 1 / target.units / BUSY))
+    share = min(1.0, items / (gpu.peak * BUSY))
+    computing = work / (gpu.peak * gpu.clock) / max(share, 1e-6)
+    return gpu.startup + max(computing, moved / gpu.bandwidth / max(share, 1 / gpu.units / BUSY))

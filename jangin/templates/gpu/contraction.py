@@ -25,7 +25,7 @@ from jangin.ir.traversal import children
 from jangin.schedule.primitives import find
 from jangin.templates import cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
-from jangin.templates.gpu.common import BUSY, blocks, constant, copy_panel, device
+from jangin.templates.gpu.common import BUSY, blocks, constant, copy_panel
 from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -70,7 +70,7 @@ class Contraction(Template):
 
     def __post_init__(self) -> None:
         p, role = self.workload, self.role
-        self.target = device(p)
+        self.gpu = p.gpu
         size = {a.var.name: p.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         self.rows = math.prod(size[r] for r in role.rows)
         self.columns = size[role.column]
@@ -86,7 +86,7 @@ class Contraction(Template):
         for ty, tx, tm, tn in TILES:
             for bk in DEPTHS:
                 shared = bk * (ty * tm + tx * tn) * self.element
-                if ty * tx <= self.target.group and shared <= self.target.shared:
+                if ty * tx <= self.gpu.group and shared <= self.gpu.shared:
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
                     found += [{**tile, "ahead": n} for n in range(1 + few)]
@@ -96,7 +96,7 @@ class Contraction(Template):
         """Each thread's multiply-adds, loads from shared memory and share of the copies, for whole tiles,
         while the panels come from memory: for those that aren't fetched ahead a group waits, while the other
         groups of its unit compute."""
-        t, (ty, tx, tm, tn, bk) = self.target, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
+        t, (ty, tx, tm, tn, bk) = self.gpu, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
         bm, bn = ty * tm, tx * tn
         groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
         panels = math.ceil(self.depth / bk)

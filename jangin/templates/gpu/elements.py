@@ -12,7 +12,7 @@ from jangin.ir import te
 from jangin.ir.traversal import loads
 from jangin.templates import cost
 from jangin.templates.common import fuse_all, lanes_for, stride
-from jangin.templates.gpu.common import GROUP, constant, device, moved_bytes, operations, seconds
+from jangin.templates.gpu.common import GROUP, constant, moved_bytes, operations, seconds
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -34,7 +34,7 @@ class Elements(Template):
 
     def __init__(self, workload: Workload) -> None:
         (self.stage,) = workload.stages
-        self.workload, self.target = workload, device(workload)
+        self.workload, self.gpu = workload, workload.gpu
         self.count = cost.size(workload, self.stage.axes)
         self.work, self.moved = operations([self.stage], workload), moved_bytes(workload)
         self.steps = self._steps()
@@ -43,7 +43,7 @@ class Elements(Template):
 
     def space(self) -> Sequence[Params]:
         lanes = self._lanes()
-        most = min(GROUP, self.target.group)
+        most = min(GROUP, self.gpu.group)
         threads = [n for n in THREADS if n <= most] or [most]
         return [{"threads": n, "lanes": v} for n in threads for v in ((lanes, 1) if lanes > 1 else (1,))]
 
@@ -66,7 +66,7 @@ class Elements(Template):
         items = self.count / params["lanes"]
         work = self.work / (1 + (params["lanes"] - 1) / 2)  # a wide load is one instruction, arithmetic isn't
         turns = THREADS.index(params["threads"]) if params["threads"] in THREADS else 0
-        return seconds(self.target, work, self.moved, items) * (1 + UNEVEN * turns)
+        return seconds(self.gpu, work, self.moved, items) * (1 + UNEVEN * turns)
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload

@@ -17,7 +17,6 @@ from jangin.templates.common import fuse_all
 from jangin.templates.gpu.common import (
     GROUP,
     blocks,
-    device,
     moved_bytes,
     operations,
     power_of_two,
@@ -43,7 +42,7 @@ class Rows(Template):
     name = "rows"
 
     def __init__(self, workload: Workload) -> None:
-        self.workload, self.target = workload, device(workload)
+        self.workload, self.gpu = workload, workload.gpu
         p = workload
         naive = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         alone = len(p.stages) == 1
@@ -54,7 +53,7 @@ class Rows(Template):
         self.work, self.moved = operations(p.stages, p), moved_bytes(p)
 
     def space(self) -> Sequence[Params]:
-        most = min(GROUP, self.target.group)
+        most = min(GROUP, self.gpu.group)
         fit = power_of_two(self.longest, most)
         return [{"threads": n} for n in THREADS if n <= fit] or [{"threads": min(THREADS[0], most)}]
 
@@ -65,7 +64,7 @@ class Rows(Template):
         trees = sum(bool(s.reduce_axes) for s in self.workload.stages)
         steps = trees * (math.log2(threads) + 2) + len(self.workload.stages)
         work = self.work * waste + self.rows * steps * STEP * threads / 4
-        return seconds(self.target, work, self.moved, self.rows * threads)
+        return seconds(self.gpu, work, self.moved, self.rows * threads)
 
     def schedule(self, params: Params) -> Scheduled:
         p, threads = self.workload, params["threads"]
@@ -101,7 +100,7 @@ class Rows(Template):
     def _share(self, rec: Recorder) -> None:
         """Keep a row's intermediates in shared memory, as far as there is room, the smaller first."""
         found = [s.buffer for s in statements(rec.func.body) if isinstance(s, Alloc)]
-        left = self.target.shared
+        left = self.gpu.shared
         left -= sum(_bytes(b.shape) * b.dtype.bytes for b in found if b.memory == "shared")
         local = [b for b in found if b.memory == "scratch" and all(isinstance(d, Const) for d in b.shape)]
         for b in sorted(local, key=lambda b: _bytes(b.shape)):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from jangin.templates import cost
-from jangin.templates.gpu.common import GROUP, blocks, device, moved_bytes, operations, seconds, spread
+from jangin.templates.gpu.common import GROUP, blocks, moved_bytes, operations, seconds, spread
 from jangin.templates.scheduled import Params, Scheduled
 from jangin.templates.template import Template, Workload
 from jangin.templates.transpose import Axes, merged
@@ -36,21 +36,21 @@ class Transpose(Template):
 
     def __init__(self, workload: Workload, axes: Axes) -> None:
         (self.stage,) = workload.stages
-        self.workload, self.target, self.axes = workload, device(workload), axes
+        self.workload, self.gpu, self.axes = workload, workload.gpu, axes
         self.read = next(b for b in workload.inputs if b.name == axes.buffer)
         self.count = cost.size(workload, self.stage.axes)
         self.work, self.moved = operations([self.stage], workload), moved_bytes(workload)
 
     def space(self) -> Sequence[Params]:
-        fit = [n for n in TILE if n * (n + ROOM) * self.read.dtype.bytes <= self.target.shared]
-        threads = min(GROUP, self.target.group)
+        fit = [n for n in TILE if n * (n + ROOM) * self.read.dtype.bytes <= self.gpu.shared]
+        threads = min(GROUP, self.gpu.group)
         return [{"tile": n, "threads": threads} for n in fit]
 
     def estimate(self, params: Params) -> float:
         """As elements, of whole tiles, each through shared memory."""
         tile, axes = params["tile"], self.axes
         whole = math.prod(math.ceil(n / tile) * tile / n for n in (axes.rows, axes.columns))
-        return seconds(self.target, 1.25 * whole * self.work, self.moved * whole, self.count)
+        return seconds(self.gpu, 1.25 * whole * self.work, self.moved * whole, self.count)
 
     def schedule(self, params: Params) -> Scheduled:
         axes, rec, tile = self.axes, self.axes.rec.copy(), params["tile"]

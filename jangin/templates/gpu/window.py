@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from jangin.ir import te
 from jangin.templates import cost, window
 from jangin.templates.common import fuse_all, lanes_for
-from jangin.templates.gpu.common import GROUP, LOAD, constant, device, moved_bytes, seconds
+from jangin.templates.gpu.common import GROUP, LOAD, constant, moved_bytes, seconds
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -27,25 +27,25 @@ THREADS = (128, 64)
 def match(workload: Workload) -> Window | None:
     """The kernel as a sliding window over channels-last data, or None where it isn't one of several
     pixels."""
-    found = window.match(workload)
-    return Window(found) if found is not None and found.size > 1 else None
+    image = window.Image(workload) if window.fits(workload) else None
+    return Window(image) if image is not None and image.size > 1 else None
 
 
 class Window(Template):
-    """`image`: the kernel as the processors' template sees it."""
+    """`image`: what the window is."""
 
     name = "window"
 
-    def __init__(self, image: window.Window) -> None:
+    def __init__(self, image: window.Image) -> None:
         self.image, self.stage, self.workload = image, image.stage, image.workload
-        self.target = device(self.workload)
+        self.gpu = self.workload.gpu
         lanes, channels = lanes_for(self.workload), constant(self.stage.axes[-1].extent)
         self.lanes = lanes if channels is not None and channels % lanes == 0 else 1
         self.count, self.moved = cost.size(self.workload, self.stage.axes), moved_bytes(self.workload)
 
     def space(self) -> Sequence[Params]:
         most = min(self.image.size, MOST // self.lanes)
-        threads = [n for n in THREADS if n <= self.target.group] or [min(GROUP, self.target.group)]
+        threads = [n for n in THREADS if n <= self.gpu.group] or [min(GROUP, self.gpu.group)]
         return [{"pixels": n, "threads": t} for n in PIXELS if n <= most for t in threads]
 
     def estimate(self, params: Params) -> float:
@@ -56,7 +56,7 @@ class Window(Template):
         each = image.count * image.work + image.final + LOAD * loads
         whole = math.ceil(image.size / pixels) * pixels / image.size
         work = self.count * whole * each / (1 + (self.lanes - 1) / 2)
-        return seconds(self.target, work, self.moved, self.count / (self.lanes * pixels))
+        return seconds(self.gpu, work, self.moved, self.count / (self.lanes * pixels))
 
     def schedule(self, params: Params) -> Scheduled:
         p, x, c = self.workload, self.image.row, self.image.column
