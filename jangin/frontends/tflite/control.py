@@ -1,4 +1,4 @@
-"""Sub-graphs: IF and WHILE in the general forms of `frontends.control`."""
+"""Lower the sub-graphs of IF and WHILE to the general forms of `frontends.control`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jangin.ops.values import Tensor
 def calls(
     body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str], source: Sources = NO_SOURCE
 ) -> Node:
-    """A node that computes a sub-graph, whose names are its own."""
+    """Return a node that computes a sub-graph. The sub-graph's names are separate from the caller's."""
     if len(body.inputs) != len(inputs) or len(body.outputs) != len(outputs):
         raise CompileError(
             f"sub-graph '{body.name}' takes {len(body.inputs)} values and gives {len(body.outputs)}, "
@@ -38,7 +38,7 @@ def _results(prefix: str, count: int) -> list[str]:
 
 
 def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`then` where the first input holds, else `else`, both of the other inputs."""
+    """Compute `then` of the other inputs if the first input is true, else `else` of the same inputs."""
     condition = control.scalar(b, inputs[0])
     assert condition is not None
     made = []
@@ -50,7 +50,7 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`body` of what is carried while `cond` of it holds."""
+    """Compute `body` of the carried values repeatedly while `cond` of the carried values is true."""
     attrs, count = node.of(ImportedAttributes), len(node.inputs)
     going = f"{node.name}.going"
     start = _of([calls(attrs["cond"], going, node.inputs, [going])], (), [going])
@@ -69,7 +69,8 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 def _flat(name: str, result: str) -> Node:
-    """A condition, which may have one element along some axes, as one of no axes."""
+    """Return a node that reshapes a condition to no axes. A condition may have one element along some
+    axes."""
     return Node(result, (name,), (result,), ImportedAttributes("tflite.condition"), Sources.of(result))
 
 
@@ -80,7 +81,8 @@ def condition(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[It
 
 
 def held(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """A variable's value; of three inputs, the second where the first holds, else the third."""
+    """Return a variable's value. If there are three inputs, the first one chooses between the second and the
+    third."""
     tensors = [t for t in inputs if isinstance(t, Tensor)]
     return [tensors[0] if len(tensors) == 1 else b.map(select, *tensors)]
 
@@ -93,4 +95,5 @@ CONTROL: Mapping[str, Lowering] = {
     "tflite.IF": branch, "tflite.WHILE": loop, "tflite.condition": condition, "tflite.held": held,
     "tflite.true": true,
 }  # fmt: skip
-"""Operators that have sub-graphs, and those that the importer adds for conditions and variables."""
+"""Lowerings of the operators that have sub-graphs, and of the operators that the importer adds for conditions
+and variables."""

@@ -18,13 +18,15 @@ from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
 KINDS = frozenset({"inputs", "outputs", "intermediates"})
-"""What the importer says of a node's tensors, beside the operator's own options."""
+"""Attributes in which the importer describes a node's tensors. The operator's own options stand beside
+them."""
 SAID = frozenset({"body", "keys", "shapes", "values"})
-"""Names that the importer gives to other things that belong to an operator."""
+"""Attributes in which the importer stores further parts of an operator, such as its sub-graph. They are no
+options."""
 
 
 class Asked(dict[str, Any]):
-    """An operator's options, which know which of them were asked for."""
+    """An operator's options. The dictionary remembers which options a lowering read."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__(given)
@@ -39,13 +41,13 @@ class Asked(dict[str, Any]):
         return super().get(name, default)
 
     def unread(self, operator: str) -> list[str]:
-        """Options that say something and that nothing asked for."""
+        """Return the options that have a value other than the default and that no lowering read."""
         idle = IDLE.get(operator, frozenset()) | SAID
         return [n for n, value in self.items() if _says(n, value) and n not in self.asked and n not in idle]
 
 
 def _says(name: str, value: Any) -> bool:
-    """Whether an option has another value than the one that stands for nothing."""
+    """Tell if an option has a value other than its default."""
     if isinstance(value, list | tuple):
         return len(value) > 1 or any(_says(name, one) for one in value)
     if isinstance(value, str | bytes | dict | None):
@@ -79,7 +81,8 @@ and others only say which operators a sub-graph has."""
 
 
 class Tflite(Dialect):
-    """Nodes are known by the names of builtin operators ("tflite.CONV_2D"), and custom ones by theirs."""
+    """Builtin operators are named as in the schema ("tflite.CONV_2D"). A custom operator is named by its
+    custom code."""
 
     domain = "tflite"
 

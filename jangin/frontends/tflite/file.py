@@ -1,4 +1,4 @@
-"""A TensorFlow Lite file being made: tensors and operators as a flatbuffer, by the schema's own package."""
+"""Build a TensorFlow Lite file: tensors and operators become a flatbuffer, by the package of the schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CODES: Mapping[DType, int] = {
     F32: tflite.TensorType.FLOAT32, F16: tflite.TensorType.FLOAT16, I8: tflite.TensorType.INT8,
     I32: tflite.TensorType.INT32, I64: tflite.TensorType.INT64, BOOL: tflite.TensorType.BOOL,
 }  # fmt: skip
-"""The types that are written."""
+"""The schema's numbers of the element types that the writer supports."""
 OPTIONS: Mapping[str, str] = {
     "ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions",
     "CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions",
@@ -33,37 +33,40 @@ OPTIONS: Mapping[str, str] = {
         "ReducerOptions",
     ),
 }  # fmt: skip
-"""The schema's table of each operator's options, if it has any."""
+"""The schema's options table of each operator. Operators without options are left out."""
 VERSIONS: Mapping[str, tuple[int, int]] = {
     "CONV_2D": (1, 3), "DEPTHWISE_CONV_2D": (2, 3), "FULLY_CONNECTED": (5, 5), "QUANTIZE": (1, 2),
     "RESHAPE": (1, 1), "BROADCAST_TO": (2, 2), "RESIZE_BILINEAR": (3, 3), "RESIZE_NEAREST_NEIGHBOR": (3, 3),
 }  # fmt: skip
-"""The versions that began to take floats, and int8, where these aren't 1 and 2."""
+"""The operator versions that introduced float and int8 operands. Operators that introduced them in versions 1
+and 2 are left out."""
 SPARE = 65536
-"""Bytes of what a file has once."""
+"""Bytes reserved for the parts that a file has only once, such as its tables."""
 ENTRY, RECORD = 12, 512
-"""Bytes of a scale with its zero, and at most of a tensor's or an operator's other fields."""
+"""`ENTRY` is the bytes of one scale and its zero point. `RECORD` is the most bytes of a tensor's or an
+operator's other fields."""
 ALIGNMENT = 16
-"""Of buffers' contents, as the schema demands."""
+"""Alignment of the buffers' contents in bytes, as the schema demands."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What int8 or int32 stand for: (q - zero) * scale, single, or one for each entry of `axis`."""
+    """The quantization of an int8 or int32 tensor: real value = (q - zero) * scale. There is a single scale,
+    or one for each entry of `axis`."""
 
     scale: tuple[float, ...]
     zero: tuple[int, ...]
     axis: int = 0
 
     def quantized(self, x: Array) -> Array:
-        """Floats as int8, by the single scale."""
+        """Quantize floats to int8 by the single scale."""
         whole = np.rint(x / np.float32(self.scale[0])) + self.zero[0]
         return np.asarray(np.clip(whole, *I8.limits), np.int8)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """`data`: of a constant."""
+    """A tensor of the file. A constant has its contents in `data`."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -73,7 +76,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """A builtin operator; `options` by the schema's names, numbers or lists of integers."""
+    """A builtin operator. `options` maps the schema's names to numbers or lists of integers."""
 
     name: str
     inputs: Sequence[str]
@@ -82,14 +85,14 @@ class Operator:
 
 
 class File:
-    """The tensors by name, and the operators in order."""
+    """The contents of a file: tensors by name, and operators in order."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
 
     def data(self, inputs: Sequence[str], outputs: Sequence[str], described: str = "") -> bytes:
-        """The file's bytes."""
+        """Return the file's bytes."""
         held = [t.data for t in self.tensors.values() if t.data is not None]
         b = flatbuffers.Builder(sum(a.nbytes for a in held) + self._described())
         buffers = [_table(b, "Buffer", {}), *(_table(b, "Buffer", {"Data": _bytes(b, a)}) for a in held)]
@@ -116,10 +119,11 @@ class File:
             "Buffers": _vector(b, tflite.ModelStartBuffersVector, buffers),
         }
         b.Finish(_table(b, "Model", model), b"TFL3")
-        return bytes(memoryview(b.Bytes)[b.Head() :])  # Output would copy it first
+        return bytes(memoryview(b.Bytes)[b.Head() :])  # `Output` would copy the bytes first
 
     def _described(self) -> int:
-        """At least the bytes of all but the constants: a builder that is full doubles, constants too."""
+        """Return an upper bound of the bytes of everything but the constants. A flatbuffer builder that runs
+        full doubles its buffer, constants included."""
         entries = sum(len(t.scales.scale) for t in self.tensors.values() if t.scales is not None)
         names = sum(len(name.encode()) for name in self.tensors)
         return SPARE + ENTRY * entries + names + RECORD * (len(self.tensors) + len(self.operators))
@@ -185,7 +189,8 @@ def _operator(b: Any, o: Operator, kind: int, places: Mapping[str, int]) -> int:
 
 
 LAST_OLD = 127
-"""The placeholder that the schema's older field has for later operators."""
+"""The placeholder in the schema's older operator field. A newer field holds operator numbers above this
+one."""
 
 
 def _code(b: Any, name: str, version: int) -> int:

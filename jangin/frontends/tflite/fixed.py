@@ -1,8 +1,9 @@
-"""The fixed-point arithmetic of TensorFlow Lite's reference kernels, on exact integers: what decides a
-quantized model's every bit (tensorflow/lite/kernels/internal/common.h, gemmlowp/fixedpoint.h).
+"""The fixed-point arithmetic of TensorFlow Lite's reference kernels, on exact integers.
 
-A number of `n` integer bits is an int32 that stands for it times 2 ** (31 - n).
-"""
+The arithmetic decides every bit of a quantized model's results. It follows
+tensorflow/lite/kernels/internal/common.h and gemmlowp/fixedpoint.h.
+
+A fixed-point number with `n` integer bits is the int32 nearest to the real value times 2 ** (31 - n)."""
 
 from __future__ import annotations
 
@@ -12,13 +13,15 @@ from jangin.ir.records import dataclass
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 ONE = HIGH
-"""1 with no integer bits."""
+"""The number 1 with no integer bits."""
 
 
 @dataclass(frozen=True)
 class Multiplier:
-    """A real factor: value / 2 ** 31 * 2 ** shift. Products are rounded twice, or `once`, as fully connected
-    layers do in LiteRT 2 (found by comparing), or are `long`: of an int64 and 16 bits of the factor."""
+    """The real factor `value` / 2 ** 31 * 2 ** `shift`.
+
+    A product is rounded twice by default. It is rounded `once` in fully connected layers of LiteRT 2 (found
+    by comparing results). A `long` multiplier multiplies an int64 by the factor's upper 16 bits."""
 
     value: int
     shift: int
@@ -27,7 +30,7 @@ class Multiplier:
 
     @classmethod
     def of(cls, factor: float, once: bool = False, long: bool = False) -> Multiplier:
-        """`QuantizeMultiplier`."""
+        """Return the multiplier of a real factor, as `QuantizeMultiplier` does."""
         if factor == 0:
             return cls(0, 0)
         part, shift = math.frexp(factor)
@@ -39,7 +42,7 @@ class Multiplier:
         return cls(HIGH, 30) if shift > 30 else cls(value, shift, once, long)
 
     def times(self, x: int) -> int:
-        """`MultiplyByQuantizedMultiplier` of an int32."""
+        """Multiply an int32, as `MultiplyByQuantizedMultiplier` does. A `long` multiplier takes an int64."""
         if self.long:
             return (x * self.upper + (1 << (14 - self.shift))) >> (15 - self.shift)
         if self.once:
@@ -48,22 +51,23 @@ class Multiplier:
 
     @property
     def upper(self) -> int:
-        """The upper 16 bits, rounded."""
+        """The upper 16 bits of the value, rounded."""
         return (self.value + (1 << 15)) >> 16 if self.value < 0x7FFF0000 else 0x7FFF
 
 
 def rounded(x: float) -> int:
-    """To the nearest integer, a half away from zero."""
+    """Round to the nearest integer, and a half away from zero."""
     return math.floor(abs(x) + 0.5) * (1 if x >= 0 else -1)
 
 
 def doubled_high(x: int, y: int) -> int:
-    """`SaturatingRoundingDoublingHighMul`: the upper half of twice the product, rounded, a half up."""
+    """Return the upper half of twice the product, with a half rounded up, as
+    `SaturatingRoundingDoublingHighMul` does."""
     return HIGH if x == y == LOW else (x * y + (1 << 30)) >> 31
 
 
 def divided(x: int, exponent: int) -> int:
-    """`RoundingDivideByPOT`: by a power of two, rounded, a half away from zero."""
+    """Divide by a power of two and round a half away from zero, as `RoundingDivideByPOT` does."""
     return x if not exponent else (x + (1 << (exponent - 1)) - (x < 0)) >> exponent
 
 
@@ -72,11 +76,11 @@ def _saturated(x: int) -> int:
 
 
 EIGHTH, THIRD = 1895147668, 715827883
-"""exp(-1/8) and 1/3 with no integer bits."""
+"""The numbers exp(-1/8) and 1/3 with no integer bits."""
 
 
 def _series(a: int) -> int:
-    """exp of a in [-1/4, 0), by Taylor's series about -1/8."""
+    """Return exp(a) for a in [-1/4, 0), by Taylor's series about -1/8."""
     x = a + (1 << 28)
     square = doubled_high(x, x)
     cube, fourth = doubled_high(square, x), doubled_high(square, square)
@@ -93,11 +97,11 @@ POWERS = (
     (3, 720401),
     (4, 242),
 )
-"""exp(-2 ** exponent), by the exponent."""
+"""Pairs of an exponent and exp(-2 ** exponent) with no integer bits."""
 
 
 def exp(a: int, bits: int) -> int:
-    """exp of a <= 0 of `bits` integer bits."""
+    """Return exp(a) with no integer bits, for a <= 0 with `bits` integer bits."""
     if a == 0:
         return ONE
     fraction = 31 - bits
@@ -112,11 +116,13 @@ def exp(a: int, bits: int) -> int:
 
 
 START, SLOPE = 1515870810, -1010580540
-"""48/17 and -32/17 with 2 integer bits: the line from which Newton's method for a reciprocal begins."""
+"""The numbers 48/17 and -32/17 with 2 integer bits. They are the line from which Newton's method for a
+reciprocal begins."""
 
 
 def _newton(a: int) -> int:
-    """2 / (1 + a) of a in [0, 1], with 2 integer bits and halved (Newton's method for the reciprocal)."""
+    """Return half of 2 / (1 + a) with 2 integer bits, for a in [0, 1], by Newton's method for the
+    reciprocal."""
     total = a + ONE
     half = (total + 1) // 2
     x = START + doubled_high(half, SLOPE)
@@ -127,12 +133,12 @@ def _newton(a: int) -> int:
 
 
 def reciprocal(a: int) -> int:
-    """1 / (1 + a) of a in [0, 1]."""
+    """Return 1 / (1 + a) with no integer bits, for a in [0, 1]."""
     return _saturated(_newton(a) << 1)
 
 
 def logistic(a: int, bits: int) -> int:
-    """1 / (1 + exp(-a))."""
+    """Return 1 / (1 + exp(-a)) with no integer bits, for a with `bits` integer bits."""
     if a == 0:
         return 1 << 30
     positive = reciprocal(exp(-abs(a), bits))
@@ -140,7 +146,8 @@ def logistic(a: int, bits: int) -> int:
 
 
 def tanh(a: int, bits: int) -> int:
-    """By (1 - exp(-2 a)) / (1 + exp(-2 a))."""
+    """Return tanh(a) = (1 - exp(-2 a)) / (1 + exp(-2 a)) with no integer bits, for a with `bits` integer
+    bits."""
     if a == 0:
         return 0
     share = _newton(exp(_saturated(-2 * abs(a)), bits)) - (1 << 29)
@@ -153,14 +160,18 @@ def _short(x: int) -> int:
 
 
 def _doubled_high_short(x: int, y: int, half: int) -> int:
-    """The upper half of twice a product of 16 bits, less `half` of it or more: rounded, or else cut, to 0."""
+    """Return the upper half of twice a product of two int16. A `half` of 2 ** 14 rounds to nearest; 0 cuts
+    towards 0."""
     product = x * y
     total = product + half if product >= 0 else product + (half and 1 - half)
     return _short(int(math.copysign(abs(total) >> 15, total)))
 
 
 def hard_swish(x: int, whole: Multiplier, gate: Multiplier) -> int:
-    """x (16 bits) at the result's scale but for `whole`'s shift, times how far `gate` lets it through."""
+    """Return hard-swish of a 16-bit x in the result's scale, except for the shift of `whole`, which the
+    caller applies.
+
+    `whole` rescales x, and `gate` rescales x to the gate's fixed point, in which the gate saturates."""
     half, shift = 1 << 14, gate.shift
     scaled = _doubled_high_short(x, whole.upper, half)
     open_ = _short(x << (shift - 1)) if shift > 0 else x
@@ -170,5 +181,6 @@ def hard_swish(x: int, whole: Multiplier, gate: Multiplier) -> int:
 
 
 def radius(bits: int, shift: int) -> int:
-    """`CalculateInputRadius`: beyond it an input of `bits` integer bits saturates."""
+    """Return the largest input with `bits` integer bits that doesn't saturate, as `CalculateInputRadius`
+    does."""
     return math.floor(((1 << bits) - 1) * (1 << (31 - bits)) / (1 << shift))

@@ -1,4 +1,5 @@
-"""TensorFlow Lite's files (.tflite): which they are. The package `tflite`, with their schema, loads one."""
+"""Recognize TensorFlow Lite files (.tflite) and load them. Loading needs the package `tflite`, which has the
+schema."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ WRITES = "a TFLite file is written by the package tflite: pip install 'jangin[tf
 
 
 def written(graph: Graph, description: str = "") -> bytes:
-    """As `writer.written`, whose packages may not be there."""
+    """Write a file as `writer.written` does. Raises CompileError if the writer's packages aren't
+    installed."""
     try:
         from jangin.frontends.tflite.writer import written as write
     except ImportError:
@@ -26,7 +28,7 @@ def written(graph: Graph, description: str = "") -> bytes:
 
 
 def check(graph: Graph) -> None:
-    """As `writer.check`, whose packages may not be there."""
+    """Check a graph as `writer.check` does. Raises CompileError if the writer's packages aren't installed."""
     try:
         from jangin.frontends.tflite.writer import check as look
     except ImportError:

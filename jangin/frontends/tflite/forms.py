@@ -1,6 +1,7 @@
-"""Values of a graph as tensors of a TensorFlow Lite file, in up to four forms: in the model's order or with
-the channels last, as floats or as int8. Each is made where it is first read.
-"""
+"""Represent the values of a graph as tensors of a TensorFlow Lite file, in up to four forms.
+
+A value may have its channels in the model's order or last, and may be of floats or int8. The writer makes a
+form when an operator first reads the form."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ BINARIES = {
     "ge": "GREATER_EQUAL", "eq": "EQUAL", "ne": "NOT_EQUAL",
 }  # fmt: skip
 WHOLE_BINARIES = ("add", "sub", "mul", "min", "max", "lt", "le", "gt", "ge", "eq", "ne")
-"""Those that LiteRT has of whole numbers as well."""
+"""Binary operations that LiteRT also has for integers."""
 TRUTHS = {"LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", *list(BINARIES.values())[9:]}
 CALLS = {
     "neg": "NEG", "abs": "ABS", "not": "LOGICAL_NOT", "sqrt": "SQRT", "rsqrt": "RSQRT", "exp": "EXP",
@@ -33,9 +34,9 @@ CALLS = {
     "ceil": "CEIL", "round": "ROUND", "sign": "SIGN",
 }  # fmt: skip
 ACTIVATIONS = {(-np.inf, np.inf): 0, (0.0, np.inf): 1, (-1.0, 1.0): 2, (0.0, 6.0): 3}
-"""What operators do with their result: the schema's number by the bounds."""
+"""The schema's number of each fused activation, by the activation's bounds."""
 BOUNDS = {1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6"}
-"""The operators that do nothing else."""
+"""The operators that only apply an activation, by the schema's number of the activation."""
 X, ALPHA = Var("x0", F32), Var("Alpha", F32)
 PATTERNS: tuple[Pattern, ...] = (
     (activation.clip(X, -1, 1), "RELU_N1_TO_1", ()),
@@ -48,16 +49,16 @@ PATTERNS: tuple[Pattern, ...] = (
 )
 
 Form = tuple[str, bool, bool]
-"""A value, whether its channels are last, and whether it is int8."""
+"""The key of a value's form: the value's name, whether its channels are last, and whether it is int8."""
 
 
 def turned(rank: int) -> list[int]:
-    """The axes of a value in the order that has the channels last."""
+    """Return the axes of a value in channels-last order."""
     return [0, *range(2, rank), 1] if rank > 2 else list(range(rank))
 
 
 class Forms(Writer):
-    """One lowered graph being written; `scales`: what the int8 of those values stand for that have some."""
+    """The writer of one lowered graph. `scales` has the quantization of each value that is int8."""
 
     format = "TFLite"
     patterns = PATTERNS
@@ -88,10 +89,10 @@ class Forms(Writer):
         return dtype
 
     def constant(self, name: str) -> None:
-        """Nothing yet: it is written as those need it that read it."""
+        """Do nothing, because a constant is written in the form in which an operator reads it."""
 
     def read(self, value: str, last: bool = False, whole: bool = False) -> Name:
-        """A value's tensor in a form, made of what there is."""
+        """Return a value's tensor in the requested form, which is made from an existing form if necessary."""
         last = last and len(self.sizes(value)) > 2
         form = value, last, whole
         if form in self.made:
@@ -105,7 +106,8 @@ class Forms(Writer):
             x = self.read(value, last, not whole)
             self.emit("QUANTIZE" if whole else "DEQUANTIZE", x, result=self.give(*form))
         elif self.failed and not any((value, not last, w) in self.made for w in (False, True)):
-            return self.give(*form)  # by what can't be said, which is told; what reads it is looked at too
+            # make the tensor anyway, so that readers are checked too; the error is already reported
+            return self.give(*form)
         else:
             x, shape = self.read(value, not last, whole), self.sizes(value)
             order = turned(len(shape)) if last else list(np.argsort(turned(len(shape))))
@@ -117,7 +119,7 @@ class Forms(Writer):
         return self.made[form]
 
     def give(self, value: str, last: bool = False, whole: bool = False) -> Name:
-        """The tensor that an operator is to make of a value in a form."""
+        """Add and return the tensor that an operator fills with a value in a form."""
         shape = self.sizes(value)
         last = last and len(shape) > 2
         shape = tuple(shape[i] for i in turned(len(shape))) if last else shape
@@ -129,18 +131,18 @@ class Forms(Writer):
         return name
 
     def is_last(self, value: str) -> bool:
-        """Whether a value is there with its channels last alone."""
+        """Tell if a value exists only in forms whose channels are last."""
         found = [(value, last, whole) in self.made for last in (False, True) for whole in (False, True)]
         return not any(found[:2]) and any(found[2:])
 
     def in_order(self, value: str) -> bool:
-        """Whether its elements lie in the same order, be the channels last or not."""
+        """Tell if a value's elements lie in the same order whether its channels are last or not."""
         shape = self.sizes(value)
         long = [i for i in turned(len(shape)) if shape[i] != 1]
         return long == sorted(long)
 
     def array(self, array: Array, hint: str, scales: Scales | None = None) -> Name:
-        """A constant, once for all that are equal."""
+        """Add a constant and return its name. Equal constants share one tensor."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         content = blake2b(
             array.reshape(-1).view(np.uint8).data
@@ -170,7 +172,9 @@ class Forms(Writer):
         self, operation: str, *inputs: Any, result: str = "", hint: str = "", dtype: DType | None = None,
         **given: Any,
     ) -> Name:  # fmt: skip
-        """Add an operator; `result`: the tensor that it makes, by default a new one, under broadcasting, of
+        """Add an operator and return its result.
+
+        `result` names the tensor to fill. The default is a new tensor of the operands' broadcast shape and of
         `dtype` or the operands' type."""
         name = Name(result) if result else self._between(operation, inputs, hint, dtype)
         if operation == self.copy:
@@ -198,7 +202,8 @@ class Forms(Writer):
         self.emit("RESHAPE", x, self.integers(shape), result=y, NewShape=shape)
 
     def tail(self, value: str, axis: int | None = None, whole: bool = False) -> Tail:
-        """What goes with the operator that makes a value: of integers any bounds, which their range has."""
+        """Return the bias and activation to fuse into the operator that makes a value. A `whole` (int8)
+        result may have any bounds, because its quantized range already has them."""
         found = tail(self.graph, value, self.users, axis)
         if (found.low, found.high) not in ACTIVATIONS and not whole:
             assert found.clamp is not None

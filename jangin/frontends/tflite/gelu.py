@@ -1,4 +1,4 @@
-"""GELU, where a model has it as the operators that it consists of: LiteRT has no other error function."""
+"""Recognize GELU that a model spells out in its single operators. LiteRT has no other error function."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CLOSE = 1e-6
 
 
 def gelus(graph: Graph) -> Graph:
-    """The graph with what is x / 2 * (erf(x / sqrt(2)) + 1), in whichever order, as one map, and without what
-    nothing reads."""
+    """Replace each x / 2 * (erf(x / sqrt(2)) + 1), in any order of factors, by one map. Nodes whose results
+    nothing reads are removed."""
     found = _Finder(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
@@ -41,7 +41,8 @@ class _Finder:
         self.graph, self.users, self.makers = graph, graph.consumers(), graph.producers()
 
     def whole(self, erf: Node) -> tuple[Node, str] | None:
-        """The last node of a GELU, and what it is of."""
+        """Return the last node of the GELU around an error function, and the GELU's argument. None if there
+        is no GELU."""
         x, scale = self.scaled(erf.inputs[0])
         after = self.reader(erf.outputs[0])
         one = None if after is None else self.parts(after)
@@ -69,13 +70,13 @@ class _Finder:
         return None
 
     def reader(self, value: str) -> Node | None:
-        """The map that alone reads a value."""
+        """Return the only map that reads a value, or None."""
         readers = self.users.get(value, [])
         alone = len(readers) == 1 and value not in self.graph.outputs
         return readers[0] if alone and isinstance(readers[0].attrs, Map) else None
 
     def scaled(self, value: str) -> tuple[str, float]:
-        """What a value is a multiple of, and how large a one."""
+        """Return the value and the factor whose product is `value`."""
         node = self.makers.get(value)
         match None if node is None else self.parts(node):
             case ("mul", str(a), float(b)) | ("mul", float(b), str(a)):
@@ -85,7 +86,7 @@ class _Finder:
         return value, 1.0
 
     def parts(self, node: Node) -> tuple[str, str | float, str | float] | None:
-        """A map's operation on two operands, each a value or a number."""
+        """Return a map's operation and its two operands, each a value's name or a number."""
         body = node.attrs.body if isinstance(node.attrs, Map) else None
         if not isinstance(body, Binary):
             return None

@@ -1,4 +1,4 @@
-"""TensorFlow Lite's files as imported graphs: `schema.fbs`, version 3, by the package `tflite`."""
+"""Import TensorFlow Lite files as graphs. The package `tflite` reads `schema.fbs`, version 3."""
 
 from __future__ import annotations
 
@@ -44,21 +44,23 @@ BODIES = {
     "IF": ("then", "else"),
     "WHILE": ("cond", "body"),
 }
-"""The sub-graphs of operators that have some, as the schema calls them."""
+"""The sub-graphs of control-flow operators, by their names in the schema."""
 DRAWING = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
-"""Operators that go on where the run before ended: how much they drew is a variable of theirs."""
+"""Operators whose random numbers continue where the run before ended. A variable counts the numbers drawn."""
 SHAPED = frozenset({tflite.BuiltinOperator.CUSTOM, tflite.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR})
-"""Operators that are told their results' sizes."""
+"""Operators whose lowering needs the sizes of the results."""
 JOINING = {
     "STABLEHLO_SCATTER": "update_computation_subgraph_index",
     "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
 }
-"""Operators whose sub-graph only says how two numbers are joined, and the option that has its number."""
+"""Operators whose sub-graph only combines two numbers, with the option that holds the sub-graph's number."""
 
 
 class Reader:
-    """One sub-graph of a file, the main one first. `inside`: the numbers of those that it lies in; `handles`:
-    by the places of inputs that are variables' handles, the variables."""
+    """Read one sub-graph of a file; number 0 is the main graph.
+
+    `inside` has the numbers of the sub-graphs around this one. `handles` maps the positions of inputs that
+    are handles to their variables."""
 
     def __init__(
         self, data: Any, number: int = 0, inside: tuple[int, ...] = (), handles: Mapping[int, str] = NONE
@@ -107,8 +109,10 @@ class Reader:
         return model_graph("model", main.inputs, main.outputs, main.nodes, constants, symbols)
 
     def body(self, reads: Sequence[str] = (), gives: Sequence[str] = ()) -> Graph:
-        """A sub-graph that an operator computes, without handles. It `reads` the values of some variables,
-        its last inputs, and `gives` those that some have at its end, its last outputs."""
+        """Return the sub-graph that an operator computes, without handles.
+
+        Its last inputs are the values of the variables in `reads`. Its last outputs are the final values of
+        the variables in `gives`."""
         sides = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
         inputs, outputs = ([self.names[i] for i in _ints(s) if not self._is_handle(i)] for s in sides)
         name = (self.graph.Name() or b"").decode(errors="replace") or f"sub-graph {self.inside[-1]}"
@@ -144,7 +148,8 @@ class Reader:
         return TYPES[kind]
 
     def constants(self) -> dict[str, Array]:
-        """Every tensor that has a buffer's contents, which stay in the file."""
+        """Return the contents of every tensor that has a buffer. Arrays are views of the file if they need no
+        conversion."""
         found = {}
         for i in range(self.graph.TensorsLength()):
             array = self._contents(self.graph.Tensors(i), f"tensor '{self.names[i]}'")
@@ -153,7 +158,8 @@ class Reader:
         return found
 
     def _contents(self, tensor: Any, what: str) -> Array | None:
-        """What a tensor of any sub-graph has in its buffer; None of variables, and of types not known."""
+        """Return the contents of a tensor's buffer. None if the tensor is a variable or its type is
+        unknown."""
         if tensor.Buffer() >= self.model.BuffersLength():
             raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which is none")
         known = tensor.Type() in TYPES or _is_text(tensor)
@@ -161,14 +167,16 @@ class Reader:
             return None
         held = self.model.Buffers(tensor.Buffer())
         raw = held.DataAsNumpy()
-        if not isinstance(raw, np.ndarray) and held.Offset() > 1:  # behind the model, which has 2 GB at most
+        # a file over 2 GB keeps buffers behind the model
+        if not isinstance(raw, np.ndarray) and held.Offset() > 1:
             if held.Offset() + held.Size() > len(self.data):
                 raise CompileError(f"{what} lies beyond the end of the TFLite file, which was cut off")
             raw = np.frombuffer(self.data, np.uint8, held.Size(), held.Offset())
         return _array(what, tensor, raw) if isinstance(raw, np.ndarray) else None
 
     def _kind(self, i: int) -> tuple[Any, ...]:
-        """A tensor's type and quantization: (dtype, scales, zero points, axis), scales None without one."""
+        """Return a tensor's type and quantization as (dtype, scales, zero points, axis). The scales are None
+        if the tensor isn't quantized."""
         if i < 0:
             return (None, None, None, 0)
         if self._tensor(i).Type() == tflite.TensorType.COMPLEX64:
@@ -195,7 +203,7 @@ class Reader:
         return [node for node in found if node is not None]
 
     def _node(self, n: int) -> Node | None:
-        """An operator's node; none for those that handle variables alone."""
+        """Return an operator's node, or None if the operator only handles variables."""
         found = self.graph.Operators(n)
         code, number, name = self._code(n, found)
         inputs, outputs = _ints(found.InputsAsNumpy()), _ints(found.OutputsAsNumpy())
@@ -239,7 +247,8 @@ class Reader:
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         if found.IntermediatesLength():
             attrs["intermediates"] = tuple(self._kind(i) for i in _ints(found.IntermediatesAsNumpy()))
-        for at, i in enumerate(inputs):  # a state: what it was, and as a further result what it is next
+        # a variable is read as its value before, and gets its next value as a further result
+        for at, i in enumerate(inputs):
             if i >= 0 and self._tensor(i).IsVariable():
                 called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))
                 results += (f"{label}.{self.names[i]}.after",)
@@ -252,7 +261,8 @@ class Reader:
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
 
     def _code(self, n: int, found: Any) -> tuple[Any, int, str]:
-        """What operator `n` of a sub-graph is: its code, the builtin one's number, and its name."""
+        """Return the code of operator `n` of a sub-graph, the number of its builtin operator, and its
+        name."""
         if found.OpcodeIndex() >= self.model.OperatorCodesLength():
             raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
         code = self.model.OperatorCodes(found.OpcodeIndex())
@@ -261,14 +271,15 @@ class Reader:
         return code, number, (code.CustomCode() or b"").decode(errors="replace") if name == "CUSTOM" else name
 
     def _names_in(self, number: int) -> tuple[str, ...]:
-        """The operators that a sub-graph consists of."""
+        """Return the names of the operators in a sub-graph."""
         if not 0 <= number < self.model.SubgraphsLength():
             raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
         graph = self.model.Subgraphs(number)
         return tuple(self._code(n, graph.Operators(n))[2] for n in range(graph.OperatorsLength()))
 
     def _table(self, number: int | None) -> Table:
-        """What a table holds, which the file says where it is filled."""
+        """Return the keys and values of a hash table. The file must fill the table with constants, always the
+        same."""
         made = []
         for g in range(self.model.SubgraphsLength()):
             graph, handles = self.model.Subgraphs(g), dict[int, int]()
@@ -307,8 +318,8 @@ class Reader:
         label: str,
         source: Sources,
     ) -> Node:
-        """IF or WHILE. In place of handles the values of all variables that the bodies use go in, behind the
-        others, and come out as they are then."""
+        """Lower IF or WHILE. The values of all variables that the bodies use replace their handles. They
+        follow the other inputs, and their new values follow the other outputs."""
         skipped = 1 if name == "IF" else 0
         passed = {at: self._held(i) for at, i in enumerate(inputs[skipped:]) if self._is_handle(i)}
         bodies = {
@@ -333,7 +344,7 @@ class Reader:
         return Node(label, (*first, *values), (*results, *after.values()), kind, source)
 
     def _handles_of(self, outputs: list[int], bodies: Sequence[Reader], source: Sources) -> None:
-        """Which variables those outputs of an operator stand for that are handles."""
+        """Record which variables the handles among an operator's outputs refer to."""
         for at, i in enumerate(outputs):
             if self._is_handle(i):
                 found = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
@@ -363,7 +374,7 @@ class Reader:
             raise CompileError("CALL_ONCE inside of a sub-graph is not supported")
         else:
             reader = Reader(self.data, attrs["init_subgraph_index"], self.inside)
-            if not reader.variables.now:  # it fills tables
+            if not reader.variables.now:  # the sub-graph fills only tables
                 return
             self.start, self.started = reader.body((), [*reader.variables.now]), reader.variables
 
@@ -402,7 +413,7 @@ def _numbers(array: Any) -> list[int] | list[float]:
 
 
 def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: DType) -> str:
-    """What is wrong with a tensor's quantization; "" where nothing is."""
+    """Describe the error in a tensor's quantization, or return "" if there is none."""
     bad = ~np.isfinite(scales) | (scales <= 0)
     if bad.any():
         return f"a scale of {scales[bad][0]:g}; scales are positive numbers"
@@ -420,7 +431,7 @@ def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: 
 
 
 def _shape(tensor: Any) -> list[int | str]:
-    """Sizes; -1 in the signature of a shape is a free one."""
+    """Return a tensor's sizes, with "" for a free size. A free size is -1 in the tensor's shape signature."""
     sizes = _ints(tensor.ShapeAsNumpy())
     signature = _ints(tensor.ShapeSignatureAsNumpy())
     if len(signature) == len(sizes):
@@ -429,7 +440,8 @@ def _shape(tensor: Any) -> list[int | str]:
 
 
 def _options(found: Any) -> dict[str, Any]:
-    """An operator's options by their names in the schema, of either of its two lists."""
+    """Return an operator's options by their names in the schema, from either of the schema's two unions of
+    options."""
     table, name = found.BuiltinOptions(), OPTIONS.get(found.BuiltinOptionsType(), "NONE")
     if table is None:
         table, name = found.BuiltinOptions2(), OPTIONS_2.get(found.BuiltinOptions2Type(), "NONE")

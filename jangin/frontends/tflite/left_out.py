@@ -1,4 +1,4 @@
-"""Builtin operators that aren't lowered, each with the reason, which errors give."""
+"""Builtin operators without a lowering, each with the reason that its error message gives."""
 
 from __future__ import annotations
 

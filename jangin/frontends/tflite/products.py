@@ -1,5 +1,5 @@
-"""Convolutions, matrix products and pools, with the bias and the bounds behind them, as TensorFlow Lite has
-them: of floats, or of int8 with weights of a scale for each channel."""
+"""Write convolutions, matrix products and pools with their bias and activation. They are of floats, or of
+int8 with one weight scale for each channel."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ LEAST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Weights:
-    """A product's weights as the graph has them, in f32, f16, or int8 with `scales`, one for each channel of
-    the result; and the bias: f32, or int32 with scales, `units`."""
+    """A product's weights and bias.
+
+    Weights are f32, f16, or int8 with `scales`, one for each channel of the result. The bias is f32, or int32
+    with the scales `units`."""
 
     data: Array
     bias: Array
@@ -39,17 +41,17 @@ def scales(values: Sequence[float] | None, axis: int) -> Scales | None:
 
 class Products(Forms):
     def weights(self, node: Node, tail: Tail, channels: int) -> Weights:
-        """A product's weights."""
+        """Return a product's weights and bias."""
         bias = tail.bias_name(node.outputs[0])
         held = np.zeros(1, np.float32) if bias is None else self.graph.constants[bias].reshape(-1)
         return Weights(self.graph.constants[node.inputs[1]], np.broadcast_to(held, channels))
 
     def is_whole(self, node: Node) -> bool:
-        """Whether a product and its result are of int8."""
+        """Tell if a product and its result are int8."""
         return False
 
     def _operands(self, w: Weights, arranged: Array, axis: int, name: str) -> list[Name]:
-        """Weights (whose `axis` is the result's channels) and bias as tensors."""
+        """Return weights and bias as tensors. `axis` is the weights' axis of the result's channels."""
         data = self.array(arranged, name, scales(w.scales, axis))
         if w.data.dtype == np.float16:
             wide = self.tensor(Tensor(arranged.shape, F32), f"{name}.float32")
@@ -86,7 +88,7 @@ class Products(Forms):
         self._back(operation, [image, *operands], y, **given, **self.fused(found))
 
     def _image(self, x: str, whole: bool) -> Name:
-        """A value as an image, of height 1 if it has one spatial axis."""
+        """Return a value as an image. A value with one spatial axis becomes an image of height 1."""
         name = self.read(x, True, whole)
         held = self.file.tensors[name]
         if len(held.shape) == 4:
@@ -96,7 +98,8 @@ class Products(Forms):
         return image
 
     def _back(self, operation: str, inputs: Sequence[Name], y: Name, **given: Any) -> None:
-        """An operator on images, whose result is one or has one spatial axis."""
+        """Emit an operator on images whose result is `y`. A result with one spatial axis is reshaped from an
+        image of height 1."""
         held = self.file.tensors[y]
         if len(held.shape) == 4:
             self.emit(operation, *inputs, result=y, **given)
@@ -106,7 +109,8 @@ class Products(Forms):
         self.reshaped(image, y)
 
     def _padded(self, x: Name, window: Window, fill: float | None = None) -> Name:
-        """An image with the windows' padding around it, of zeros or `fill` (in int8, the least)."""
+        """Pad an image by the windows' padding, with zeros or `fill`. In int8, `fill` is the least
+        integer."""
         held = self.file.tensors[x]
         sides = list(zip(window.begins, window.ends, strict=True))
         n, *spatial, c = held.shape
@@ -144,7 +148,7 @@ class Products(Forms):
         self._back(operation, [image], self.give(y, True, whole), **given)
 
     def is_positive(self, value: str) -> bool:
-        """Whether nothing in a value is below 0."""
+        """Tell if no element of a value is below 0."""
         if value in self.scales:
             return self.scales[value].zero[0] == I8.limits[0]
         maker = self.makers.get(value)
@@ -154,7 +158,7 @@ class Products(Forms):
         return bounds is not None and bounds[0] >= 0
 
     def reduced(self, operation: str, x: str, y: str, axes: Sequence[int], keeps: bool) -> None:
-        """A reduction over some axes of a value."""
+        """Write a reduction over some axes of a value."""
         whole, last, rank = x in self.scales and y in self.scales, self.is_last(x), len(self.sizes(x))
         order = turned(rank) if last else list(range(rank))
         kept = [a for a in order if a not in axes]
@@ -192,8 +196,10 @@ class Products(Forms):
 
 @dataclass(frozen=True)
 class Window:
-    """Windows over an image, with what is around it: `same` if that is what the operators do by themselves,
-    `off` if it is anything at all, and `beyond` if it is more than the model pads."""
+    """Windows over an image and the padding around it.
+
+    `same` tells if the operators' own padding SAME gives it. `off` tells if there is any padding. `beyond`
+    tells if the windows need more padding than the model declares."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -213,7 +219,7 @@ class Window:
 
 
 def _square(attrs: core.Conv | core.Pool, given: Sequence[int], wanted: Sequence[int]) -> Window:
-    """A convolution's or pool's windows; with one spatial axis, over an image of height 1."""
+    """Return a convolution's or pool's windows. One spatial axis becomes an image of height 1."""
     half, one = len(attrs.kernel), (1,) * (2 - len(attrs.kernel))
     kernel, strides, dilations = ((*one, *v) for v in (attrs.kernel, attrs.strides, attrs.dilations))
     begins, declared = ((*(0 for _ in one), *v) for v in (attrs.pads[:half], attrs.pads[half:]))

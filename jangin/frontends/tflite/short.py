@@ -1,8 +1,10 @@
-"""Sigmoid and tanh of 16 bits as recurrent layers of TensorFlow Lite's reference kernels compute them: tables
-of what they give for every number from 0 on (gemmlowp/fixedpoint.h, whose 16-bit numbers round so).
+"""Tables of sigmoid and tanh of 16 bits, as recurrent layers of TensorFlow Lite's reference kernels compute
+them.
 
-A number of `n` integer bits is an int16 that stands for it times 2 ** (15 - n).
-"""
+A table holds the results for every number from 0 on. The rounding is that of 16-bit numbers in
+gemmlowp/fixedpoint.h.
+
+A fixed-point number with `n` integer bits is the int16 nearest to the real value times 2 ** (15 - n)."""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from jangin.frontends.tflite import fixed
 from jangin.ir.graph import Array
 
 ONE = (1 << 15) - 1
-"""1 with no integer bits."""
+"""The number 1 with no integer bits."""
 MOST = 1 << 15
-"""The largest distance from 0."""
+"""The largest absolute value of an int16."""
 
 
 def _constant(value: int) -> int:
-    """One of `fixed`'s 32-bit numbers in 16 bits."""
+    """Round one of `fixed`'s 32-bit numbers to 16 bits."""
     return fixed.divided(value, 16)
 
 
@@ -27,19 +29,19 @@ def _saturated(v: Array) -> Array:
 
 
 def _high(x: Array, y: Array | int) -> Array:
-    """The upper half of twice a product, rounded (`SaturatingRoundingDoublingHighMul`)."""
+    """Return the upper half of twice a product, rounded (`SaturatingRoundingDoublingHighMul`)."""
     found: Array = np.right_shift(x * y + (1 << 14), 15)
     return found
 
 
 def _divided(x: Array, exponent: int) -> Array:
-    """`fixed.divided`."""
+    """Return `fixed.divided` of an array, for an exponent above 0."""
     found: Array = np.right_shift(x + (1 << (exponent - 1)) - (x < 0), exponent)
     return found
 
 
 def _series(a: Array) -> Array:
-    """exp of a in [-1/4, 0), by Taylor's series about -1/8."""
+    """Return exp(a) for a in [-1/4, 0), by Taylor's series about -1/8."""
     x = a + (1 << 12)
     square = _high(x, x)
     cube, fourth = _high(square, x), _high(square, square)
@@ -49,7 +51,7 @@ def _series(a: Array) -> Array:
 
 
 def _exp(a: Array, bits: int) -> Array:
-    """exp of a <= 0 of `bits` integer bits."""
+    """Return exp(a) with no integer bits, for a <= 0 with `bits` integer bits."""
     fraction = 15 - bits
     quarter = 1 << (fraction - 2)
     part = (a & (quarter - 1)) - quarter
@@ -64,7 +66,8 @@ def _exp(a: Array, bits: int) -> Array:
 
 
 def _newton(a: Array) -> Array:
-    """2 / (1 + a) of a in [0, 1], with 2 integer bits and halved (Newton's method for the reciprocal)."""
+    """Return half of 2 / (1 + a) with 2 integer bits, for a in [0, 1], by Newton's method for the
+    reciprocal."""
     half = (a + ONE + 1) >> 1
     x = _constant(fixed.START) + _high(half, _constant(fixed.SLOPE))
     for _ in range(3):
@@ -73,16 +76,18 @@ def _newton(a: Array) -> Array:
 
 
 def logistic() -> Array:
-    """1 / (1 + exp(-a)) of 3 integer bits, with none, for a from 0 to `MOST`; of a < 0 it is ONE less that
-    of -a."""
+    """Return 1 / (1 + exp(-a)) with no integer bits, for a from 0 to `MOST` with 3 integer bits. For a
+    negative a, the value is ONE minus the value of -a."""
     found = _saturated(_newton(_exp(-np.arange(MOST + 1), 3)) << 1)
     found[0] = 1 << 14
     return found.astype(np.int16)
 
 
 def tanh(bits: int) -> Array:
-    """Of `bits` integer bits, with none, for a from 0 to `MOST`; of a < 0 it is that of -a turned round. By
-    (1 - exp(-2 a)) / (1 + exp(-2 a))."""
+    """Return tanh(a) with no integer bits, for a from 0 to `MOST` with `bits` integer bits. For a negative a,
+    negate the value of -a.
+
+    The formula is (1 - exp(-2 a)) / (1 + exp(-2 a))."""
     found = _saturated((_newton(_exp(-np.arange(MOST + 1), bits + 1)) - (1 << 13)) << 2)
     found[0] = 0
     return found.astype(np.int16)

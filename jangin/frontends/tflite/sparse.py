@@ -1,8 +1,8 @@
-"""Sparse weights: where the stored numbers of a tensor lie (`SparsityParameters` of the schema).
+"""Convert sparse weights to dense ones, by the positions of the stored numbers (`SparsityParameters` of the
+schema).
 
-Levels of axes, the blocks' own last, are gone through in the order that the tensor says: a dense level has
-all of its entries, a sparse one lists those that there are (Kjolstad et al. 2017).
-"""
+The levels are the tensor's axes, followed by the axes of blocks, in the tensor's traversal order. A dense
+level has all of its entries. A sparse level lists its entries (Kjolstad et al. 2017)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ INDICES = {
 
 
 def dense(what: str, values: Array, shape: Sequence[int], given: Any) -> Array:
-    """The whole tensor of some stored values, zeros elsewhere. CompileError for what doesn't fit together."""
+    """Return the dense tensor of stored values, with zeros elsewhere. Raises CompileError if the parts don't
+    fit together."""
     order = _ints(given.TraversalOrderAsNumpy()).tolist()
     blocks = _ints(given.BlockMapAsNumpy()).tolist()
     rank, levels = len(shape), given.DimMetadataLength()
@@ -59,7 +60,7 @@ def dense(what: str, values: Array, shape: Sequence[int], given: Any) -> Array:
 
 
 def _count(entry: Any, position: Array) -> int:
-    """Entries of a level."""
+    """Return the count of a level's entries."""
     if entry.Format() == tflite.DimensionType.DENSE:
         return len(position) * max(int(entry.DenseSize()), 0)
     segments = _vector(entry.ArraySegments(), entry.ArraySegmentsType())
@@ -67,8 +68,8 @@ def _count(entry: Any, position: Array) -> int:
 
 
 def _entries(entry: Any, position: Array) -> tuple[Array, Array, Array]:
-    """Of a level: how many entries there are at each position of the level before, which ones, and their own
-    positions."""
+    """Return a level's count of entries at each position of the level before, the entries' indices, and their
+    own positions."""
     if entry.Format() == tflite.DimensionType.DENSE:
         size = int(entry.DenseSize())
         counts = np.full(len(position), size, np.int64)

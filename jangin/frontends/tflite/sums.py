@@ -1,5 +1,6 @@
-"""Sums of two numbers of 8 bits in f32, where that gives each of the 65,536 pairs what TensorFlow Lite's
-fixed-point arithmetic gives: two multiply-adds and a rounding, instead of three rescalings."""
+"""Compute sums of two 8-bit numbers in f32 with the results of TensorFlow Lite's fixed-point arithmetic.
+
+Two multiply-adds and a rounding replace three rescalings, if all 65,536 pairs give the same results."""
 
 from __future__ import annotations
 
@@ -13,16 +14,17 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 NEAR = 2.0**-9
-"""Sums that are so near to a half decide; f32 has all up to 256 with an error of 2 ** -17."""
+"""Distance from a half within which a sum's rounding may differ. Only such sums are compared first. f32 has
+an error of at most 2 ** -17 for sums up to 256."""
 STEPS = 2
-"""Numbers of f32 before and behind a factor that are tried."""
+"""f32 numbers tried on each side of a factor."""
 MOVES = (0.0, *(sign * 2.0**-n for n in (17, 16, 15, 14, 13) for sign in (1, -1)))
-"""What is added to all sums, in turn."""
+"""Offsets that are tried in turn, each added to all sums."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """v * first + (w * second + more), rounded half to even, clamped from low to high, is the result."""
+    """The result is v * `first` + (w * `second` + `more`), rounded half to even and clamped."""
 
     first: float
     second: float
@@ -37,8 +39,10 @@ def in_floats(
     values: tuple[Array, Array],
     ends: tuple[int, int],
 ) -> Sum | None:
-    """The sum near to that of such real numbers which gives all that are `wanted`, by the pair of `values`,
-    products rounded before they are added or not; None where none is found."""
+    """Find f32 factors, near to the given real ones, whose sums equal `wanted` for all pairs of `values`.
+    None if there are none.
+
+    The results must hold whether or not the products are rounded before they are added."""
     v, w = (np.broadcast_to(a, wanted.shape) for a in (values[0][:, None], values[1]))
     sums = v * first + w * second + more
     decide = (np.abs(sums - np.floor(sums) - 0.5) < NEAR) & (sums > ends[0] - 1) & (sums < ends[1] + 1)
@@ -57,7 +61,8 @@ def _around(x: float) -> Iterator[np.float32]:
 
 
 def _gives(s: Sum, wanted: Array, v: Array, w: Array, ends: tuple[int, int]) -> bool:
-    """f64 has the products and, before it is rounded, each sum with one of them."""
+    """Tell if a sum gives all wanted results, with products rounded to f32 or not. f64 holds the products,
+    and each sum with one product, exactly."""
     for rounds in ("f8", "f4"):
         inner = ((w * s.second).astype(rounds).astype("f8") + s.more).astype("f4")
         total = ((v * s.first).astype(rounds).astype("f8") + inner).astype("f4")
@@ -67,7 +72,8 @@ def _gives(s: Sum, wanted: Array, v: Array, w: Array, ends: tuple[int, int]) -> 
 
 
 def times(m: Multiplier, x: Array) -> Array:
-    """`Multiplier.times` of int32 in an array of int64, by a factor below 1 that isn't rounded once."""
+    """Return `Multiplier.times` of int32 numbers in an int64 array, for a factor below 1 that isn't rounded
+    once."""
     high = (x * m.value + (1 << 30)) >> 31
     half = (1 << -m.shift) >> 1
     below = (high < 0) if half else np.False_

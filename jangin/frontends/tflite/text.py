@@ -1,8 +1,7 @@
-"""Text in TensorFlow Lite's files: string tensors, and tables between texts and numbers.
+"""Read text in TensorFlow Lite's files: string tensors, and tables between texts and numbers.
 
-A table (HASHTABLE) is known to all sub-graphs by its number and filled once, by HASHTABLE_IMPORT; where what
-fills it stands in the file, it is a constant.
-"""
+All sub-graphs know a table (HASHTABLE) by its number. HASHTABLE_IMPORT fills it once. The table is a constant
+if the file holds its contents."""
 
 from __future__ import annotations
 
@@ -17,8 +16,10 @@ Table = Mapping[Any, Any]
 
 
 def texts(what: str, raw: Array, shape: list[int]) -> Array:
-    """A string tensor's contents as Python's strings: how many there are, where each begins, and the end, all
-    int32, and the bytes. Bytes that are no UTF-8 become surrogates, which encode to them again."""
+    """Return a string tensor's contents as Python strings.
+
+    The buffer holds the count, the start of each string, and the end, all int32, then the bytes. Invalid
+    UTF-8 becomes surrogates, which encode to the same bytes again."""
     data = raw.tobytes()
     count = int(np.prod(shape, dtype=np.int64))
     head = np.frombuffer(data[: len(data) // 4 * 4], "<i4")[: count + 2]
@@ -37,7 +38,7 @@ def texts(what: str, raw: Array, shape: list[int]) -> Array:
 
 
 def table(what: str, keys: Array, values: Array) -> Table:
-    """What belongs to each key: of equal ones the first counts."""
+    """Return the value of each key. The first of equal keys counts."""
     if keys.size != values.size or (keys.dtype == object) == (values.dtype == object):
         raise CompileError(
             f"{what} is filled with {keys.size} keys and {values.size} values: it needs as many, and one of "

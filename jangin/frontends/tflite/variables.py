@@ -1,8 +1,8 @@
-"""Variables: what VAR_HANDLE names, READ_VARIABLE gives and ASSIGN_VARIABLE keeps for the next run.
+"""Import variables. VAR_HANDLE names a variable, READ_VARIABLE reads it, and ASSIGN_VARIABLE sets it for
+later reads and runs.
 
-A graph has no such thing: a variable is one more input, the value from the run before, and one more output.
-What CALL_ONCE assigns to it counts as long as the input `STARTED` doesn't hold, which is in the first run.
-"""
+A graph has no variables: each becomes an input, its value before the run, and an output, its value after the
+run. Values assigned by CALL_ONCE count while the input `STARTED` is false, which is in the first run."""
 
 from __future__ import annotations
 
@@ -20,58 +20,60 @@ STARTED = "state.started"
 
 @dataclass
 class Variables:
-    """Those of one graph while it is read: by a handle's name its variable; by variable, what it holds
-    now, and its type."""
+    """The variables of one graph while it is imported.
+
+    `handles` maps a handle's name to its variable. `now` maps a variable to the value that it holds at this
+    point, and `types` to its type."""
 
     handles: dict[str, str] = field(default_factory=dict)
     now: dict[str, str] = field(default_factory=dict)
     types: dict[str, tuple[DType, Shape]] = field(default_factory=dict)
 
     def handle(self, name: str, options: Mapping[str, Any]) -> None:
-        """VAR_HANDLE: variables of one name are one."""
+        """Record VAR_HANDLE. Handles of the same container and name share a variable."""
         found = [options.get(k) for k in ("container", "shared_name")]
         texts = [v.decode(errors="replace") if isinstance(v, bytes) else v or "" for v in found]
         self.handles[name] = "/".join(filter(None, texts)) or name
 
     def read(self, handle: str, dtype: DType, shape: Shape) -> str:
-        """READ_VARIABLE: the name of the value that is held."""
+        """Return the name of the value that READ_VARIABLE gives."""
         return self.value(self.of(handle), dtype, shape)
 
     def value(self, name: str, dtype: DType, shape: Shape) -> str:
-        """The name of the value that a variable holds now."""
+        """Return the name of the value that a variable holds at this point."""
         self.types.setdefault(name, (dtype, shape))
         return self.now.setdefault(name, before(name))
 
     def last(self, name: str) -> str:
-        """The name of what a variable holds in the end."""
+        """Return the name of the value that a variable holds after the run."""
         return self.now.get(name, before(name))
 
     def unchanged(self) -> set[str]:
-        """Variables that hold what they did before."""
+        """Return the variables that still hold their values from before the run."""
         return {name for name, value in self.now.items() if value == before(name)}
 
     def assign(self, handle: str, value: str, dtype: DType, shape: Shape) -> None:
-        """ASSIGN_VARIABLE."""
+        """Record ASSIGN_VARIABLE: the variable holds `value` from now on."""
         name = self.of(handle)
         self.types.setdefault(name, (dtype, shape))
         self.now[name] = value
 
     def of(self, handle: str) -> str:
-        """The variable of a handle."""
+        """Return the variable of a handle."""
         if handle not in self.handles:
             raise CompileError(f"'{handle}' is no variable's handle that the graph knows")
         return self.handles[handle]
 
 
 def before(name: str) -> str:
-    """The value that a variable holds as a run begins."""
+    """Return the name of the value that a variable holds before the run."""
     return f"state.{name}.before"
 
 
 @dataclass
 class Parts:
-    """What the main graph consists of. `state`: for inputs that are kept from run to run, the outputs
-    that they are next."""
+    """The parts of the main graph. `state` maps each input that is kept from run to run to the output that is
+    its next value."""
 
     inputs: list[Value]
     outputs: list[str]
@@ -79,7 +81,7 @@ class Parts:
     state: dict[str, str] = field(default_factory=dict)
 
     def keep(self, name: str, dtype: DType, shape: Shape, node: Node) -> None:
-        """A value that is kept: what the node gives is it in the next run."""
+        """Add an input that is kept from run to run. The node computes its value for the next run."""
         self.inputs.append(Value(name, dtype, shape))
         self.outputs.append(node.outputs[0])
         self.nodes.append(node)
@@ -87,8 +89,9 @@ class Parts:
 
 
 def stateful(main: Parts, variables: Variables, start: Graph | None, started: Variables) -> None:
-    """Add the state to the main graph. `start`: what CALL_ONCE runs, whose results are what the variables
-    `started` hold then."""
+    """Add the variables' state to the main graph.
+
+    CALL_ONCE runs the graph `start`. Its results are the first values of the variables in `started`."""
     first: dict[str, str] = {}
     if start is not None:
         first = {n: f"state.{n}.first" for n in started.now}

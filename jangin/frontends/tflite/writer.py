@@ -1,8 +1,7 @@
-"""Lowered graphs as TensorFlow Lite files: every core operator that LiteRT has a builtin operator for.
+"""Write lowered graphs as TensorFlow Lite files, by LiteRT's builtin operator for each core operator.
 
-Convolutions and pools want the channels last; what is between them follows, and inputs and outputs stay in
-the model's order. Values that have a scale are int8 where the operators around them take int8.
-"""
+Convolutions and pools have the channels last, and so do the values between them. Inputs and outputs keep the
+model's order. Values with a scale are int8 if the operators around them take int8."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from jangin.ops.resize import (
 from jangin.ops.values import Tensor as Operand
 
 MOST_BYTES = (1 << 31) - (1 << 20)
-"""Of a flatbuffer, with room for what isn't weights."""
+"""The most bytes of weights in a flatbuffer, which is limited to 2 GiB. 1 MiB is left for everything else."""
 REDUCTIONS = {"sum": "SUM", "max": "REDUCE_MAX", "min": "REDUCE_MIN", "prod": "REDUCE_PROD",
               "or": "REDUCE_ANY", "and": "REDUCE_ALL"}  # fmt: skip
 LARGEST = (1 << 31) - 1
@@ -44,7 +43,7 @@ FIXED = {
     "LOGISTIC": Scales((1 / 256,), (-128,)), "TANH": Scales((1 / 128,), (0,)),
     "SOFTMAX": Scales((1 / 256,), (-128,)), "LOG_SOFTMAX": Scales((16 / 256,), (127,)),
 }  # fmt: skip
-"""What the int8 results of some operators stand for, by LiteRT's specification."""
+"""The quantization of some operators' int8 results, by LiteRT's specification."""
 FUSING = ("ADD", "SUB", "MUL", "DIV")
 RESIZES: Sequence[tuple[str, Style, dict[str, bool]]] = (
     ("RESIZE_BILINEAR", Style("linear", half_pixel, "floor"), {"HalfPixelCenters": True}),
@@ -57,18 +56,20 @@ RESIZES: Sequence[tuple[str, Style, dict[str, bool]]] = (
 
 
 def written(graph: Graph, description: str = "") -> bytes:
-    """A lowered graph as the bytes of a TensorFlow Lite file. CompileError naming every part that TFLite
-    can't say, and for sizes that aren't fixed."""
+    """Return a lowered graph as the bytes of a TensorFlow Lite file.
+
+    Raises CompileError that names every part that TFLite can't represent, or if sizes aren't fixed."""
     return TfliteWriter(graph).model(description)
 
 
 def check(graph: Graph) -> None:
-    """CompileError where `written` raises one; no file is made, which takes several times the weights."""
+    """Raise CompileError if `written` would raise it. No file is made, because it would take several times
+    the memory of the weights."""
     TfliteWriter(graph).laid()
 
 
 def step(node: Node) -> str:
-    """The operator on int8 that a map is, or "" for another."""
+    """Return the int8 operator that computes a map, or "" if there is none."""
     match node.of(core.Map).body:
         case Binary("add" | "sub" | "mul" as op, Var(), Var()):
             return BINARIES[op]
@@ -86,7 +87,7 @@ class TfliteWriter(Products):
         return self.file.data(*self.laid(), description)
 
     def laid(self) -> tuple[list[Name], list[Name]]:
-        """Fills the file, and gives its inputs and outputs."""
+        """Fill the file, and return its inputs and outputs."""
         graph = self.graph
         if sum(a.nbytes for a in graph.constants.values()) > MOST_BYTES:
             raise CompileError("the weights don't fit into one TFLite file: it holds 2 GB")
@@ -105,7 +106,8 @@ class TfliteWriter(Products):
         self.reshaped(self.read(x, last, whole), self.give(y, False, whole))
 
     def write_transpose(self, node: Node, attrs: core.Transpose) -> None:
-        """From the form that is there; none at all where that is the other form of the result."""
+        """Transpose from the form that exists. No operator is needed if the result's other form equals that
+        form."""
         x, y, rank = node.inputs[0], node.outputs[0], len(attrs.perm)
         whole, last = x in self.scales, self.is_last(x)
         if not last and rank > 2 and [attrs.perm[i] for i in turned(rank)] == list(range(rank)):
@@ -155,7 +157,7 @@ class TfliteWriter(Products):
         self.emit("CONCATENATION", *parts, result=self.give(y, last, whole), Axis=axis)
 
     def _rescaled(self, x: Name, y: str, whole: bool) -> Name:
-        """Int8 of a value's scale."""
+        """Return an int8 tensor, rescaled to a value's scale if necessary."""
         held = self.file.tensors[x]
         if not whole or held.scales == self.scales[y]:
             return x
@@ -188,7 +190,7 @@ class TfliteWriter(Products):
         self.emit("GATHER", self.read(x), places, result=self.give(y), Axis=attrs.axis)
 
     def _places(self, name: str, size: int) -> Name:
-        """Indices of which negative ones count from the end, as indices from 0."""
+        """Return indices from 0, for indices of which negative ones count from the end."""
         dtype = self.graph.dtype(name)
         if name in self.graph.constants:
             held = self.graph.constants[name]
@@ -199,8 +201,8 @@ class TfliteWriter(Products):
     # -- computing ------------------------------------------------------------------------------
 
     def follows(self, names: Sequence[str], rank: int) -> bool:
-        """Whether an operator on values of so many axes is one of channels that are last: if such operands
-        are."""
+        """Tell if an operator on values of `rank` axes computes with channels last, because one of its
+        operands has them last."""
         return any(len(self.sizes(n)) == rank and self.is_last(n) for n in names)
 
     def write_map(self, node: Node, attrs: core.Map) -> None:
@@ -235,7 +237,7 @@ class TfliteWriter(Products):
         self.emit("BROADCAST_TO", part, self.integers(wanted), result=self.give(y, last))
 
     def _operand_of(self, name: str, rank: int, last: bool, whole: bool) -> Name:
-        """An operand, to broadcast with values of so many axes."""
+        """Return an operand in a form that broadcasts with values of `rank` axes."""
         shape = self.sizes(name)
         if not last or len(shape) in (0, rank):
             return self.read(name, last, whole)
@@ -263,7 +265,7 @@ class TfliteWriter(Products):
             raise CompileError(f"a reduction by '{attrs.combiner}' is none of TFLite's")
 
     def write_softmax(self, node: Node, attrs: core.Softmax) -> None:
-        """Over the last axis; another is put there first."""
+        """Write a softmax over the last axis. Any other axis is first moved to the end."""
         x, y, rank = node.inputs[0], node.outputs[0], len(self.sizes(node.inputs[0]))
         operation = "LOG_SOFTMAX" if attrs.log else "SOFTMAX"
         whole, last = x in self.scales and y in self.scales, attrs.axis == 1 and rank > 2
@@ -280,7 +282,7 @@ class TfliteWriter(Products):
         self.emit("TRANSPOSE", other, self.integers(back), result=self.give(y))
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
-        """As the operators that it consists of."""
+        """Write a normalization as its single operators."""
         x, y = node.inputs[0], node.outputs[0]
         given, axes = self.read(x), self.integers(attrs.axes)
         kept = tuple(1 if i in attrs.axes else d for i, d in enumerate(self.sizes(x)))
@@ -297,7 +299,7 @@ class TfliteWriter(Products):
         self.emit("MUL", given, self.emit("RSQRT", moved, hint=y), result=self.give(y))
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
-        """As the change of sizes that lowers to it."""
+        """Write the resize operator that lowers to the same computation."""
         found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
         if found is None:
             self.other(node, attrs)

@@ -1,5 +1,5 @@
-"""What a builtin operator's lowering is called with, and what quantized ones share: rescaling by fixed-point
-multipliers."""
+"""The arguments of a builtin operator's lowering, and fixed-point rescaling, which quantized operators
+share."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Quantization:
-    """A tensor's type, and what its integers stand for: (q - zero) * scale, single or along `axis`; `scales`
-    is None where they stand for themselves. `complex`: f32 in pairs along one axis more."""
+    """A tensor's type and quantization: real value = (q - zero) * scale, with a single scale or one for each
+    entry of `axis`.
+
+    `scales` is None if the tensor isn't quantized. A `complex` tensor holds pairs of f32 along one more
+    axis."""
 
     dtype: DType | None
     scales: Array | None = None
@@ -33,12 +36,12 @@ class Quantization:
 
     @property
     def integer(self) -> bool:
-        """Whether it is quantized; a scale of larger integers says nothing to LiteRT's kernels."""
+        """Tell if the tensor is quantized. LiteRT's kernels ignore the scales of larger integers."""
         return self.scales is not None and self.dtype in (I4, I8, U8, I16)
 
     @property
     def scale(self) -> float:
-        """The single scale, a f32."""
+        """The single scale, rounded to f32."""
         if self.scales is None or self.scales.size != 1:
             raise CompileError("an operand must be quantized by one scale")
         return float(self.scales[0])
@@ -55,8 +58,10 @@ class Quantization:
 
 @dataclass(frozen=True)
 class Call:
-    """An operator being lowered: its inputs, how they and its outputs are quantized, its options, and how
-    what lies `between` its parts is quantized."""
+    """An operator that is being lowered.
+
+    `given` and `gives` are the quantization of its inputs and outputs. `between` is the quantization of
+    intermediate tensors inside the operator."""
 
     b: Builder
     inputs: tuple[Item | None, ...]
@@ -66,7 +71,7 @@ class Call:
     between: tuple[Quantization, ...] = ()
 
     def x(self, i: int = 0) -> Tensor:
-        """An input that must be there."""
+        """Return an input that must be a tensor."""
         found = self.inputs[i] if i < len(self.inputs) else None
         if not isinstance(found, Tensor):
             raise CompileError(f"input {i} must be a tensor")
@@ -77,7 +82,7 @@ class Call:
         return found if isinstance(found, Tensor) else None
 
     def integers(self, i: int) -> list[int]:
-        """An input whose elements must be known."""
+        """Return the elements of an input that must be constant."""
         value = self.b.require_constant(self.x(i), f"input {i}")
         return [int(v) for v in value.reshape(-1)]
 
@@ -92,16 +97,18 @@ class Call:
 
     @property
     def is_integer(self) -> bool:
-        """Whether it computes on quantized integers."""
+        """Tell if the operator computes on quantized integers."""
         return self.out.integer and self.given[0].integer
 
     def only(self, *dtypes: DType) -> None:
-        """CompileError where it is quantized to another type than the reference kernel takes."""
+        """Raise CompileError if the operator is quantized to a type that the reference kernel doesn't
+        take."""
         if self.given[0].dtype not in dtypes or self.out.dtype not in dtypes:
             raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
 
     def only_floats(self) -> None:
-        """CompileError where it is quantized: a result in floats would not be the reference's."""
+        """Raise CompileError if the operator is quantized, because a result in floats would differ from the
+        reference kernel's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
             raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
 
@@ -110,7 +117,7 @@ class Call:
 
 NONE, RELU, RELU_N1_TO_1, RELU6 = range(4)
 RELU_0_TO_1 = 6
-"""An operator alone: nothing fuses it."""
+"""The activation to [0, 1]. It exists only as an operator of its own, because no operator fuses it."""
 _BOUNDS = {
     NONE: (None, None), RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0),
     RELU_0_TO_1: (0.0, 1.0),
@@ -118,7 +125,7 @@ _BOUNDS = {
 
 
 def activated(call: Call, y: Tensor) -> Tensor:
-    """The fused activation of floats."""
+    """Apply the operator's fused activation to floats."""
     kind = call.options.get("fused_activation_function", NONE)
     if kind not in _BOUNDS:
         raise CompileError(f"the fused activation {kind} is not supported: LiteRT's kernels leave it out")
@@ -132,7 +139,8 @@ def clipped(v: Expr, low: float | None, high: float | None) -> Expr:
 
 
 def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
-    """Where quantized results lie after the fused activation (`CalculateActivationRangeQuantized`)."""
+    """Return the bounds of quantized results after the fused activation, as
+    `CalculateActivationRangeQuantized` does."""
     kind = call.options.get("fused_activation_function", NONE) if kind is None else kind
     low, high = call.out.limits
     if kind == NONE:
@@ -155,8 +163,10 @@ def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Factors:
-    """Fixed-point multipliers as operands of `rescaled`: single ones, or one an index of an axis, as tensors
-    that broadcast. `zero`: what they add to what they give."""
+    """Fixed-point multipliers in the form that `rescaled` takes: single numbers, or tensors that broadcast
+    along one axis.
+
+    `zero` is the zero point that the multipliers already add to their results."""
 
     operands: tuple[Tensor | Expr, ...]
     zero: int = 0
@@ -166,8 +176,11 @@ class Factors:
         cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False,
         long: bool = False, up: bool = False, narrow: bool = False, reach: float = math.inf, zero: int = 0,
     ) -> Factors:  # fmt: skip
-        """`narrow`: what is rescaled is an int32 also where the factor is a single one. `reach`: what it
-        doesn't pass, and then `zero` is to be added. `up`: where it is below 0 any result up to 0 will do."""
+        """Return the operands of `rescaled` for real factors.
+
+        A `narrow` input is an int32 even if there is a single factor. `reach` bounds the input's absolute
+        value; only a bounded rescaling can add `zero`. With `up`, any result up to 0 is allowed for a
+        negative input."""
         found = [Multiplier.of(f, once, long) for f in factors]
         below_one = all(m.shift <= 0 for m in found) and not long
         rows: Sequence[tuple[int, ...]]
@@ -194,12 +207,15 @@ class Factors:
 def _near(
     found: Sequence[Multiplier], reach: float, zero: int, up: bool
 ) -> tuple[Sequence[tuple[int, ...]], int] | None:
-    """What rescales an int32 that doesn't pass `reach` in i32, but for its product, and what that adds: the
-    zero point, unless it is beyond an i32 then. None where all is.
+    """Return the operands of a rescaling whose sums fit in i32, and the zero point that it adds. None if a
+    sum could overflow for inputs up to `reach`.
 
-    Of the product one bit behind the point is kept, whose rounding is one with that of the shift: half of
-    what the shift drops is added, and 1 that rounds the product. Only where both round, a negative number
-    begins by 1 less, which here is 2; not where what is below 0 may be anything up to 0."""
+    The zero point is 0 if adding the real one could overflow. The rescaling keeps one bit of the product
+    behind the point, so that a single shift rounds twice. It adds half of the bits that the shift drops, and
+    1 for the product.
+
+    If both roundings take place, a negative number is first made smaller by 1, which is 2 here. The
+    correction is left out with `up`."""
     for added in dict.fromkeys((zero, 0)):
         rows = []
         for m in found:
@@ -222,31 +238,36 @@ def _parts(m: Multiplier) -> tuple[int, ...]:
 
 
 def _short_parts(m: Multiplier) -> tuple[int, ...]:
-    """Of a factor below 1: its value, and how far the last shift goes, before it the bits that it drops."""
+    """Return the operands of `rescaled` in i32 for a factor below 1. They are its value, a mask of the bits
+    that the last shift drops, and the shift's distance."""
     return m.value, (1 << -m.shift) - 1, -m.shift
 
 
 def constants(m: Multiplier) -> tuple[Expr, ...]:
-    """A multiplier as the operands of `rescaled`."""
+    """Return a multiplier as operands of `rescaled` in i64."""
     return tuple(const(v, I64) for v in _parts(m))
 
 
 def operands(m: Multiplier) -> tuple[Expr, ...]:
-    """As `constants`, for an int32, in i32 where the factor is below 1."""
+    """Return a multiplier of an int32 as operands of `rescaled`: in i32 if the factor is below 1, else in
+    i64."""
     if m.shift > 0:
         return constants(m)
     return tuple(const(v, I32) for v in _short_parts(m))
 
 
 def factor_of(one: float, other: float, result: float) -> float:
-    """What a product of two scales is in another, in f32."""
+    """Return the factor that converts a product of numbers of two scales to a third scale, computed in
+    f32."""
     return float(np.float32(one) * np.float32(other) / np.float32(result))
 
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
-    """`fixed.Multiplier.times` of an integer, in i64, or of an int32 by a factor below 1 in i32, as there are
-    more lanes of it. `half` is what rounds the last shift; `rest` is how far that goes, and of an int64,
-    where it is the second, before it 1 or, if there is nothing to shift, 0."""
+    """Multiply an integer by a fixed-point factor, with the results of `fixed.Multiplier.times`.
+
+    The last steps run in i32 if `value` is i32, because a vector holds more lanes of i32; otherwise they run
+    in i64. `half` rounds the last shift. The last of `rest` is the shift's distance. With two i64 numbers in
+    `rest`, the first is 1, or 0 if nothing is shifted."""
     product = cast(I64, x) * cast(I64, value)
     if value.dtype is I32:
         return _nearly(product, half, *rest) if len(rest) > 1 else _shifted(product, half, *rest)
@@ -258,7 +279,7 @@ def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
 
 
 def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
-    """As `_near` says."""
+    """Rescale with the operands that `_near` made."""
     x = cast(I32, binary("shr", product, const(30, I64)))
     total = x + whole
     if below != const(0, I32):
@@ -267,21 +288,21 @@ def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
 
 
 def _shifted(product: Expr, dropped: Expr, right: Expr) -> Expr:
-    """The product's upper half, and `fixed.divided` of it, which can't overflow: what is dropped adds 1 where
-    it is over a half."""
+    """Return `fixed.divided` of the product's upper half. It can't overflow, because 1 is added only if the
+    dropped bits exceed a half."""
     x = cast(I32, binary("shr", product + (1 << 30), const(31, I64)))
     over = binary("and", x, dropped) > binary("shr", dropped, const(1, I32)) + cast(I32, x < 0)
     return binary("shr", x, right) + cast(I32, over)
 
 
 def leading_zeros(v: Expr) -> Expr:
-    """Leading zeros of an int32 above 0, by the exponent of the f64 that it is."""
+    """Count the leading zeros of a positive int32, by the exponent of its f64."""
     exponent = binary("shr", intrinsic("bitcast_i64", cast(F64, v)), const(52, I64))
     return const(31 + 1023, I64) - exponent
 
 
 def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> Tensor:
-    """`Builder.map` of operands some of which are constants."""
+    """Apply `Builder.map` to operands of which some may be constants."""
     tensors = [t for t in operands if isinstance(t, Tensor)]
 
     def fn(*elements: Expr) -> Expr:
@@ -292,13 +313,13 @@ def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> T
 
 
 def stored(v: Expr, zero: int, low: int, high: int, dtype: DType) -> Expr:
-    """A sum (i32 or i64) as a quantized result."""
+    """Convert a sum (i32 or i64) to a quantized result: add the zero point and clamp."""
     ends = (const(end - zero, v.dtype) for end in (low, high))
     return cast(dtype, minimum(maximum(v, next(ends)), next(ends)) + zero)
 
 
 def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = None) -> Tensor:
-    """Integer sums times the multipliers, plus the result's zero point, within the activation's limits."""
+    """Rescale integer sums, add the result's zero point, and clamp to the activation's limits."""
     low, high = limits(call, kind)
     dtype, zero = call.out.dtype, call.out.zero - factors.zero
     assert dtype is not None
@@ -310,13 +331,13 @@ def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = N
 
 
 def is_rounded_up(call: Call, kind: int | None = None) -> bool:
-    """Whether rescaled sums below 0 all become the least result. Of others a half goes up in both roundings
-    of a product, which are one then."""
+    """Tell if all negative sums become the least result. The two roundings of a product are then one for all
+    other sums, because a half is always rounded up."""
     return limits(call, kind)[0] >= call.out.zero
 
 
 def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
-    """A function of an 8-bit input as a table, which `fn` gives exactly."""
+    """Apply a function of an 8-bit input by a lookup table, which `fn` fills exactly."""
     q, dtype = call.given[0], call.out.dtype
     call.only(I8, U8)
     assert dtype is not None
@@ -327,7 +348,7 @@ def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
 
 
 def real(call: Call, i: int = 0) -> Tensor:
-    """A quantized input as what it stands for, f32."""
+    """Dequantize an input to f32. An input of floats is returned unchanged."""
     q = call.given[i]
     x = call.x(i)
     if not q.integer and x.dtype.is_int:

@@ -1,4 +1,4 @@
-"""Complex numbers, which have real and imaginary part along an axis of their own, the last."""
+"""Lower operators on complex numbers. A complex tensor has real and imaginary parts along its last axis."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVES = frozenset({
     "CONCATENATION", "EXPAND_DIMS", "GATHER", "PACK", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE",
     "TRANSPOSE",
 })  # fmt: skip
-"""What moves each part as it moves numbers."""
+"""Operators that move the real and imaginary parts alike, as they move real numbers."""
 
 
 def _part(call: Call, i: int, part: int) -> Tensor:
@@ -29,7 +29,8 @@ def _part(call: Call, i: int, part: int) -> Tensor:
 
 
 def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
-    """An operator that takes or gives complex numbers. CompileError where it isn't for them."""
+    """Lower an operator that takes or gives complex numbers. Raises CompileError if the operator isn't
+    defined for them."""
     if name in OWN:
         made: Tensor = OWN[name](call)
         return made
@@ -45,8 +46,9 @@ def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
 
 @lowers("RFFT2D")
 def rfft2d(call: Call) -> Tensor:
-    """x [..., rows, columns], cut or filled with 0 to the lengths of input 1: half of the bins along the
-    columns, and all along the rows."""
+    """Return the Fourier transform of x [..., rows, columns], cut or padded with 0 to the lengths in input 1.
+
+    The result has half of the bins along the columns, and all bins along the rows."""
     rows, columns = call.integers(1)
     x = call.x()
     y = dft(call.b, call.b.reshape(x, [*x.shape, 1]), axis=x.rank - 1, length=columns, onesided=True)
@@ -70,7 +72,8 @@ def magnitude(call: Call) -> Tensor:
 
 
 def _cast(call: Call) -> Tensor:
-    """To real numbers: the real part; from them: with an imaginary part of 0."""
+    """Convert between complex and real numbers: the real part is taken, or an imaginary part of 0 is
+    added."""
     if call.given[0].complex:
         return call.b.cast(_part(call, 0, 0), call.out.dtype or F32)
     x = call.b.cast(call.x(), F32)

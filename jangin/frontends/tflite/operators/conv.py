@@ -1,4 +1,4 @@
-"""Convolutions, products and pools. Images are [N, H, W, C], filters [out, H, W, in]."""
+"""Lower convolutions, matrix products and pools. Images are [N, H, W, C], and filters are [out, H, W, in]."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAME, VALID = 0, 1
 def _pads(
     call: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Expr]:
-    """Of x with its channels first."""
+    """Return the padding of x, whose channels are first."""
     if call.options["padding"] == SAME:
         return same_pads(x.shape[2:], kernel, strides, dilations, call.b.symbols)
     return [const(0)] * (2 * len(kernel))
@@ -49,7 +49,7 @@ def _strides(call: Call) -> tuple[list[int], list[int]]:
 
 
 def _filters(b: Builder, w: Tensor) -> Tensor:
-    """[out, H, W, in] as [out, in, H, W]."""
+    """Return filters [out, H, W, in] as [out, in, H, W]."""
     return b.transpose(w, [0, 3, 1, 2])
 
 
@@ -62,7 +62,7 @@ def conv_2d(call: Call) -> Tensor:
 
 @lowers("CONV_3D")
 def conv_3d(call: Call) -> Tensor:
-    """x [N, D, H, W, C], filters [D, H, W, in, out]."""
+    """Convolve x [N, D, H, W, C] with filters [D, H, W, in, out]."""
     b, o = call.b, call.options
     call.only_floats()
     x, w = channels_first(b, call.x()), b.transpose(call.x(1), [4, 3, 0, 1, 2])
@@ -79,7 +79,7 @@ def conv_3d(call: Call) -> Tensor:
 
 @lowers("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(call: Call) -> Tensor:
-    """Inputs: the result's shape, filters [D, H, W, out, in], x, and maybe a bias."""
+    """Inputs: the result's shape, filters [D, H, W, out, in], x, and an optional bias."""
     b, o = call.b, call.options
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [4, 3, 0, 1, 2])
     y = _transposed(call, x, w, call.optional(3), [o[f"stride_{d}"] for d in "dhw"])
@@ -88,7 +88,7 @@ def conv_3d_transpose(call: Call) -> Tensor:
 
 @lowers("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(call: Call) -> Tensor:
-    """Filters [1, H, W, C * multiplier]."""
+    """Convolve each channel by itself. Filters are [1, H, W, C * multiplier]."""
     x = channels_first(call.b, call.x())
     w = call.b.transpose(call.x(1), [3, 0, 1, 2])
     return _convolved(call, x, w, x.shape[1])
@@ -118,7 +118,7 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
         y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **given)  # type: ignore[arg-type]
         return activated(call, channels_last(b, y))
     zeros = _zero(b, call.given[0], x), _zero(b, call.given[1], w)
-    if x.dtype is I16:  # sums of which i32 may not hold all are exact in f64
+    if x.dtype is I16:  # i32 may not hold the sums of 16 bits, but f64 holds them exactly
         if zeros != (None, None):
             raise CompileError("16-bit activations have no zero points")
         sums = neutral.conv(b, b.cast(x, F64), b.cast(w, F64), None, **given)  # type: ignore[arg-type]
@@ -128,15 +128,15 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
 
 
 def _float_weights(w: Tensor) -> Tensor:
-    """Weights of a layer of floats. CompileError for integers that no kernel of LiteRT's multiplies floats
-    with: it takes those of uint8 to be of int8."""
+    """Return the weights of a layer of floats. Raises CompileError for integer weights, because LiteRT's
+    kernels multiply floats by int8 only and read uint8 as int8."""
     if not w.dtype.is_float:
         raise CompileError(f"weights of {w.dtype} for floats are not supported: convert the model again")
     return w
 
 
 def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
-    """A zero point that isn't 0."""
+    """Return an operand's zero point, or None if it is 0."""
     if q.zeros is None or not q.zeros.any():
         return None
     if (q.zeros != q.zeros[0]).any():
@@ -147,8 +147,8 @@ def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
 def _scaled(
     call: Call, sums: Tensor, bias: Tensor | None, once: bool = False, operands: tuple[int, int] = (0, 1)
 ) -> Tensor:
-    """Exact sums [..., out] with the bias, in the result's quantization; `operands`: which inputs were
-    multiplied, the weights last."""
+    """Return exact sums [..., out] plus bias, in the result's quantization. `operands` are the positions of
+    the two multiplied inputs; the weights are second."""
     first, weights = (call.given[i] for i in operands)
     b = call.b
     long = first.dtype is I16 and not once
@@ -169,8 +169,8 @@ def _scaled(
 
 
 def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> float:
-    """What no sum of products of 8 bits, one for each weight of a channel, passes with its bias; infinite
-    where that can't be known."""
+    """Return a bound of the absolute value of all sums of 8-bit products with their bias. The bound is
+    infinite if a size or the bias is unknown."""
     sizes = static_shape((*weights.shape, sums.shape[-1]))
     known = np.zeros(1) if bias is None else b.constant_value(bias)
     if sizes is None or known is None or weights.dtype not in (I8, U8):
@@ -183,7 +183,8 @@ def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> fl
 
 @lowers("FULLY_CONNECTED")
 def fully_connected(call: Call) -> Tensor:
-    """Rows times weights [out, in] transposed. Weights of floats' layers that are integers are widened."""
+    """Multiply rows by the transposed weights [out, in]. Integer weights of a layer of floats are
+    dequantized."""
     b, x, w = call.b, call.x(), call.x(1)
     if call.options.get("weights_format", 0):
         raise CompileError("weights in a shuffled order are not supported: convert the model again")
@@ -212,7 +213,7 @@ def fully_connected(call: Call) -> Tensor:
 
 @lowers("TRANSPOSE_CONV")
 def transpose_conv(call: Call) -> Tensor:
-    """Inputs: the result's shape, filters [out, H, W, in], x, and maybe a bias."""
+    """Inputs: the result's shape, filters [out, H, W, in], x, and an optional bias."""
     b = call.b
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [3, 0, 1, 2])
     integer = call.given[2].integer and call.out.integer
@@ -234,7 +235,7 @@ def transpose_conv(call: Call) -> Tensor:
 
 
 def _transposed(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, strides: Sequence[int]) -> Tensor:
-    """x [N, C, ...] and w [in, out, ...], for a result of the sizes of input 0."""
+    """Convolve x [N, C, ...] with w [in, out, ...] transposed, for the result's sizes in input 0."""
     kernel = static_shape(w.shape[2:])
     assert kernel is not None
     wanted = call.sizes(0)[1:-1]
@@ -247,7 +248,7 @@ def _transposed(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, strides: 
 
 
 def _whole(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
-    """x less its zero point, in i32."""
+    """Return x minus its zero point, in i32."""
     x = b.cast(x, I32)
     return x if zero is None else b.map(lambda v, z: v - cast(I32, z), x, zero)
 
@@ -279,7 +280,7 @@ def _limited(call: Call, y: Tensor) -> Tensor:
 
 @lowers("AVERAGE_POOL_2D")
 def average_pool_2d(call: Call) -> Tensor:
-    """Of integers the sum divided by the count, rounded half away from zero."""
+    """Average windows. An integer mean is the sum divided by the count, rounded half away from zero."""
     b, x = call.b, channels_first(call.b, call.x())
     window = pool_window(call, x)
     if not call.is_integer:
@@ -304,7 +305,7 @@ def average_pool_2d(call: Call) -> Tensor:
 
 
 FEW = 1 << 12
-"""Numbers of 8 bits whose mean comes by a product."""
+"""The most 8-bit numbers whose mean is computed by a product. See `mean_of_few`."""
 
 
 def _mean(total: Expr, count: Expr) -> Expr:
@@ -313,8 +314,10 @@ def _mean(total: Expr, count: Expr) -> Expr:
 
 
 def mean_of_few(total: Expr, count: Expr) -> Expr:
-    """The same by a product with a number that is above 1 / count, but not by 2 ** -20 of it: f32 has the
-    sum, what divides it without a rest doesn't fall below, and what leaves one lacks 1 / count at least."""
+    """Return the same mean by a product with a number slightly above 1 / count, by less than 2 ** -20 of it.
+
+    f32 holds the sum exactly. A sum that count divides exactly can't fall below its quotient. Any other sum
+    misses the next integer by at least 1 / count."""
     size, half = cast(F32, intrinsic("abs", total)), cast(F32, binary("div", count, const(2, I32)))
     factor = const(1 + 2.0**-21, F32) / cast(F32, count)
     mean = cast(I32, (size + half) * factor)
@@ -339,7 +342,7 @@ def batch_matmul(call: Call) -> Tensor:
     if call.is_integer:
         b = call.b
         x, y = (_whole(b, call.x(i), _zero(b, call.given[i], call.x(i))) for i in (0, 1))
-        if call.x().dtype is I16:  # sums of which i32 doesn't hold all are exact in f64
+        if call.x().dtype is I16:  # i32 doesn't hold all sums of 16 bits, but f64 holds them exactly
             x, y = b.cast(x, F64), b.cast(y, F64)
         sums = b.matmul(x, y, transpose_a=bool(o.get("adj_x")), transpose_b=bool(o.get("adj_y")))
         return _scaled(call, sums, None)

@@ -1,7 +1,6 @@
-"""Custom operators that published models use: SSD's detections, and those of MediaPipe.
+"""Lower the custom operators of published models: SSD's detections and those of MediaPipe.
 
-Their options are no table of the schema: FlexBuffers, or a C structure's bytes.
-"""
+Their options are FlexBuffers or the bytes of a C structure, not a table of the schema."""
 
 from __future__ import annotations
 
@@ -32,17 +31,18 @@ FIELDS = {
     "MaxPoolingWithArgmax2D": POOL,
     "MaxUnpooling2D": POOL,
 }
-"""Fields, whole numbers of 32 bits, of the structures that hold options (`TfLitePoolParams`)."""
+"""Fields of the C structures that hold options, all 32-bit integers (`TfLitePoolParams`)."""
 PADDINGS = {1: SAME, 2: VALID}
-"""By the numbers that structures have."""
+"""The kinds of padding by their numbers in the C structures."""
 COUNTS = ("max_detections", "max_classes_per_detection", "num_classes")
 SCALES = ("y_scale", "x_scale", "h_scale", "w_scale")
 THRESHOLDS = ("nms_score_threshold", "nms_iou_threshold")
 
 
 def options(name: str, data: bytes) -> dict[str, Any]:
-    """A custom operator's options; of one that isn't known the bytes, as they are. CompileError, or the
-    decoder's own error, for what is damaged."""
+    """Decode a custom operator's options. The options of an unknown operator stay bytes.
+
+    Damaged options raise CompileError or the decoder's own error."""
     if name in FIELDS:
         fields = FIELDS[name]
         made = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
@@ -68,8 +68,8 @@ def options(name: str, data: bytes) -> dict[str, Any]:
 
 @lowers("Convolution2DTransposeBias")
 def transposed_convolution(c: Call) -> Tensor:
-    """Inputs: x, filters [out, H, W, in], a bias. Padded to `SAME`, what windows cover beyond the last stride
-    is cut off, half of it in front."""
+    """Inputs: x, filters [out, H, W, in], a bias. With padding `SAME`, the result is cropped by the padding
+    that a convolution over x would add, half of it in front."""
     b, x, w = c.b, channels_first(c.b, c.x()), c.b.transpose(c.x(1), [3, 0, 1, 2])
     kernel, sizes = static_shape(w.shape[2:]), static_shape(x.shape[2:])
     if kernel is None or sizes is None:
@@ -84,7 +84,7 @@ def transposed_convolution(c: Call) -> Tensor:
 
 @lowers("MaxPoolingWithArgmax2D")
 def max_pool_with_places(c: Call) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, and its place in the window, row by row, as a float and a tenth."""
+    """Return the maximum of each window and its position in the window, row by row, as a float plus 0.1."""
     b, x = c.b, channels_first(c.b, c.x())
     window = pool_window(c, x)
     best, where = max_pool_with_indices(b, x, window)
@@ -104,7 +104,8 @@ def max_pool_with_places(c: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("MaxUnpooling2D")
 def max_unpooling(c: Call) -> Tensor:
-    """x where the places in its windows say (as of `max_pool_with_places`), 0 elsewhere."""
+    """Put each element of x at its position in its window, and 0 elsewhere. The positions are those of
+    `max_pool_with_places`."""
     b, x, places, o = c.b, c.x(), c.x(1), c.options
     sizes = static_shape(x.shape)
     if sizes is None:
@@ -129,8 +130,8 @@ def max_unpooling(c: Call) -> Tensor:
 
 @lowers("TransformTensorBilinear")
 def transform_bilinear(c: Call) -> Tensor:
-    """x [1, H, W, C] at the places to which a matrix [1, 4, 4] takes the result's pixels' centres, between
-    four pixels; 0 beyond them."""
+    """Sample x [1, H, W, C] bilinearly where a matrix [1, 4, 4] maps the centres of the result's pixels.
+    Outside the image x counts as 0."""
     b, x, matrix = c.b, c.x(), c.b.reshape(c.x(1), [4, 4])
     wanted = c.options["shapes"][0]
     if len(wanted) != 4 or x.rank != 4:
@@ -160,7 +161,8 @@ def transform_bilinear(c: Call) -> Tensor:
 
 
 def _place(bufs: Sequence[Buffer], which: Expr, y: Expr, x: Expr) -> Expr:
-    """Where pixel (x, y) comes from: its column (`which` 0) or row, whose centres are halves off."""
+    """Return the source column (`which` 0) or row (`which` 1) of pixel (x, y). Pixel centres are at
+    halves."""
     m = [bufs[0][which, const(i)] for i in (0, 1, 3)]
     moved = m[2] + (m[0] * 0.5 + m[1] * 0.5 - 0.5)
     return m[0] * cast(F32, x) + m[1] * cast(F32, y) + moved
@@ -171,7 +173,7 @@ def _part(b: Builder, x: Tensor, i: int) -> Tensor:
 
 
 def _held(v: Expr, step: int, size: Expr) -> Expr:
-    """A float's whole number, moved a step, within an axis; what lies beyond counts with weight 0."""
+    """Return a float's integer part plus a step, clamped to an axis. Clamped positions have weight 0."""
     top = cast(F32, size - 1)
     return minimum(maximum(cast(I64, minimum(maximum(v, const(0.0, F32)), top)) + step, 0), size - 1)
 
@@ -181,9 +183,11 @@ def _held(v: Expr, step: int, size: Expr) -> Expr:
 
 @lowers("TFLite_Detection_PostProcess")
 def detections(c: Call) -> tuple[Tensor, ...]:
-    """Inputs: boxes [1, count, 4] as moves of anchors, scores [1, count, classes and background], anchors
-    [count, 4] (centres and sizes). Gives corners, classes, scores and the number of what is found, the
-    likeliest first; rows that are left over are 0."""
+    """Decode and filter SSD's boxes.
+
+    Inputs: boxes [1, count, 4] as offsets of anchors, scores [1, count, classes with background], anchors
+    [count, 4] as centres and sizes. Results: corners, classes, scores and the number of boxes, best first.
+    Unused rows are 0."""
     b, o = c.b, c.options
     boxes, scores = _corners(c), real(c, 1)
     sizes, classes = static_shape(scores.shape), o["num_classes"]
@@ -201,7 +205,7 @@ def detections(c: Call) -> tuple[Tensor, ...]:
     at, there = (b.reshape(t, [t.shape[2]]) for t in (at, there))
 
     def rows(table: Tensor) -> Tensor:
-        """[most * per, ...]: a table's rows of the boxes found, a row a class."""
+        """Return the table's rows of the boxes found, [most * per, ...], with one row for each class."""
         found = b.gather(b.reshape(table, table.shape[1:]), at, 0)
         return b.map(
             lambda v, f: select(f, cast(F32, v), const(0.0, F32)), found, b.reshape(there, [*there.shape, 1])
@@ -216,8 +220,8 @@ def detections(c: Call) -> tuple[Tensor, ...]:
 
 
 def _corners(c: Call) -> Tensor:
-    """[1, count, 4]: the top, left, bottom and right of boxes, which are given as centres and sizes, the
-    anchors' moved and stretched."""
+    """Return the top, left, bottom and right of boxes, [1, count, 4]. The boxes are anchors, moved and
+    stretched by the offsets."""
     b, moves, anchors, o = c.b, real(c, 0), real(c, 2), c.options
     scales = [o[f"{n}_scale"] for n in "yx"], [o[f"{n}_scale"] for n in "hw"]
 
@@ -233,8 +237,8 @@ def _corners(c: Call) -> Tensor:
 
 
 def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """For each row of scores [1, rows, count] up to `most` boxes that overlap no better one: their numbers,
-    and whether there are so many."""
+    """For each row of scores [1, rows, count], choose up to `most` boxes that overlap no better box. Returns
+    the boxes' numbers, and whether each entry is a box."""
     b, o = c.b, c.options
     floor = np.nextafter(np.float32(o["nms_score_threshold"]), np.float32(-math.inf))
     _, rows, count = static_shape(scores.shape) or (1, 1, 1)
@@ -247,7 +251,7 @@ def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, 
 
 
 def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tensor, ...]:
-    """Boxes of each class suppressed by themselves, the best of all classes kept."""
+    """Suppress the boxes of each class separately, then keep the best boxes of all classes."""
     b, most = c.b, c.options["max_detections"]
     _, count, classes = static_shape(scores.shape) or (1, 1, 1)
     by_class = b.transpose(scores, [0, 2, 1])
@@ -273,7 +277,7 @@ def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tenso
 
 
 def _filled(b: Builder, x: Tensor, rows: int) -> Tensor:
-    """[1, rows, ...], with 0 behind what there is."""
+    """Return x as [1, rows, ...], padded with 0 at the end."""
     held = static_shape(x.shape[:1]) or (rows,)
     x = b.pad(x, [0] * x.rank + [rows - held[0]] + [0] * (x.rank - 1))
     return b.reshape(x, [1, *x.shape])

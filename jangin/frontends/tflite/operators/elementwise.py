@@ -1,4 +1,4 @@
-"""Operators on single elements; of integers as TensorFlow Lite's reference kernels compute them."""
+"""Lower elementwise operators. Integers give the results of TensorFlow Lite's reference kernels."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ from jangin.ops.values import Tensor
 
 
 def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> Lowering:
-    """Of floats; of what else it takes as it stands; of integers by a `table`, where the reference kernel
-    has one. `named`: options by the function's parameters."""
+    """Return a lowering that applies `body` to floats. With `table`, quantized integers go through a lookup
+    table, as in the reference kernel.
+
+    `named` maps parameters of `body` to the operator's options."""
 
     def lower(call: Call) -> Tensor:
         given = {k: call.options[v] for k, v in named.items()}
@@ -51,7 +53,7 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
 
 
 def _floats(call: Call) -> Tensor:
-    """The input of a function of floats."""
+    """Return the input of a function that is defined for floats only."""
     if not call.x().dtype.is_float:
         raise CompileError(f"of {call.x().dtype} it is not defined")
     return call.x()
@@ -64,12 +66,13 @@ def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _steps(v: Expr, scale: float) -> Expr:
-    """A result in whole steps of its scale."""
+    """Return a real result as a whole number of its scale's steps."""
     return rounded(v * float(np.float32(1) / np.float32(scale)))
 
 
 def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
-    """A function of what the 256 inputs stand for, in floats, quantized (`LUTPopulateInt8`)."""
+    """Apply a function of floats to an 8-bit input by a table of its 256 dequantized values, as
+    `LUTPopulateInt8` does."""
     b, q, out = call.b, call.given[0], call.out
     (low, high), (bottom, top), dtype = q.limits, out.limits, out.dtype
     assert dtype is not None
@@ -85,7 +88,7 @@ def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _gelu(v: Expr, tanh: bool) -> Expr:
-    """By the complementary error function, of which libraries give the nearest number."""
+    """Return GELU by an error function in f64, which rounds to the nearest f32."""
     if tanh:
         return activation.gelu_tanh(v)
     if v.dtype is not F32:
@@ -112,7 +115,8 @@ def sign(call: Call) -> Tensor:
 
 @lowers("LOG")
 def log(call: Call) -> Tensor:
-    """Of integers nothing is less than the least that the result can stand for."""
+    """Return log(x). An integer result is at least the least number that the result's quantization can
+    represent."""
     if call.is_integer:
         low = _least(call, 0)
         return _by_table(call, lambda v: select(v > 0, maximum(intrinsic("log", v), low), low))
@@ -122,7 +126,8 @@ def log(call: Call) -> Tensor:
 
 @lowers("RSQRT")
 def rsqrt(call: Call) -> Tensor:
-    """Of integers nothing is more than the most that the result can stand for."""
+    """Return 1 / sqrt(x). An integer result is at most the largest number that the result's quantization can
+    represent."""
     if call.is_integer:
         high = _least(call, 1)
         return _by_table(call, lambda v: select(v > 0, minimum(1 / intrinsic("sqrt", v), high), high))
@@ -131,13 +136,13 @@ def rsqrt(call: Call) -> Tensor:
 
 
 def _least(call: Call, end: int) -> Expr:
-    """What the least integer of the result stands for, or the largest."""
+    """Return the real value of the result's least integer (`end` 0) or largest integer (`end` 1)."""
     return const(float(np.float32(call.out.limits[end] - call.out.zero) * np.float32(call.out.scale)), F32)
 
 
 @lowers("SQRT")
 def sqrt(call: Call) -> Tensor:
-    """Of integers it is cut off, not rounded."""
+    """Return sqrt(x). An integer result is truncated, not rounded."""
     if call.given[0].dtype in (I8, I16) and call.is_integer:
         b, q, out = call.b, call.given[0], call.out
         step = float(np.float32(out.scale))
@@ -154,7 +159,7 @@ def sqrt(call: Call) -> Tensor:
 
 
 def _bounded(kind: int) -> Lowering:
-    """An activation that is a bound: of integers a rescaling within limits."""
+    """Return a lowering of an activation that only clamps. Integers are rescaled and clamped."""
 
     def lower(call: Call) -> Tensor:
         fused = Call(call.b, call.inputs, call.given, call.gives, {"fused_activation_function": kind})
@@ -168,7 +173,7 @@ def _bounded(kind: int) -> Lowering:
 
 
 def _ratio(call: Call) -> float:
-    """The scale in units of the result's, in f32."""
+    """Return the input's scale divided by the result's scale, in f32."""
     return float(np.float32(call.given[0].scale) / np.float32(call.out.scale))
 
 
@@ -193,7 +198,8 @@ def tanh(call: Call) -> Tensor:
 
 
 def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tensor:
-    """A function of 8 bits that is taken with 4 integer bits, and has `digits` behind the point."""
+    """Apply a function of 8 bits in fixed point. Its argument has 4 integer bits, and its result has `digits`
+    fractional bits."""
     q, low, high = call.given[0], *call.out.limits
     part, shift = math.frexp(q.scale * (1 << 27))
     factor, reach = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift), fixed.radius(4, shift)
@@ -284,7 +290,8 @@ def prelu(call: Call) -> Tensor:
 
 
 def _sum(sign: int) -> Lowering:
-    """x + y or x - y: integers are brought to a common scale, of twice the larger one, first."""
+    """Return a lowering of x + y or x - y. Integers are first brought to twice the larger of the two
+    scales."""
 
     def lower(call: Call) -> Tensor:
         b = call.b
@@ -302,7 +309,7 @@ def _sum(sign: int) -> Lowering:
             return b.map(short, call.x(), call.x(1))
 
         def term(v: Expr, i: int) -> Expr:
-            """What `parts` give; a power of two divides without a rest."""
+            """Rescale operand `i` by `parts[i]`. A power of two divides exactly, so that a shift does."""
             whole, m = cast(wide, v) - call.given[i].zero, parts[i]
             if m.value == 1 << 30 and (rest := left + m.shift - 1) >= 0:
                 return whole * (1 << rest)
@@ -318,7 +325,8 @@ def _sum(sign: int) -> Lowering:
 
 
 def _are_powers(call: Call) -> bool:
-    """Whether a sum's scales are different powers of two: LiteRT only shifts and rounds 16 bits of those."""
+    """Tell if a sum's scales are different powers of two. LiteRT only shifts and rounds 16-bit numbers of
+    such scales."""
     scales = {q.scale for q in (*call.given[:2], call.out)}
     return len(scales) > 1 and all(math.frexp(scale)[0] == 0.5 for scale in scales)
 
@@ -326,7 +334,8 @@ def _are_powers(call: Call) -> bool:
 def _sum_in_floats(
     call: Call, parts: Sequence[fixed.Multiplier], whole: fixed.Multiplier, sign: int
 ) -> Callable[[Expr, Expr], Expr] | None:
-    """The sum of 8 bits by two multiply-adds, where those give all pairs the same."""
+    """Return the 8-bit sum as two multiply-adds in f32, or None if some pair of operands would give another
+    result."""
     ends, dtype, left = limits(call), call.out.dtype, 20
     if dtype not in (I8, U8) or any(m.shift > 0 for m in (*parts, whole)):
         return None
@@ -352,7 +361,7 @@ def _sum_in_floats(
 
 @lowers("SQUARED_DIFFERENCE")
 def squared_difference(call: Call) -> Tensor:
-    """Of integers at a common scale, of twice the larger one, and with 7 bits behind the point."""
+    """Return (x - y) ** 2. Integers are brought to twice the larger scale, with 7 fractional bits."""
     if not call.is_integer:
         return call.b.map(lambda v, w: (v - w) * (v - w), _number(call), call.x(1))
     twice, left = 2 * max(q.scale for q in call.given[:2]), 7
@@ -434,7 +443,8 @@ def _number(call: Call) -> Tensor:
 
 
 def _extreme(body: Callable[[Expr, Expr], Expr]) -> Lowering:
-    """Of integers that are quantized alike, as their converter makes them."""
+    """Return a lowering of a minimum or maximum. Quantized operands and result must have the same
+    quantization, which their converter ensures."""
 
     def lower(call: Call) -> Tensor:
         kinds = {
@@ -453,7 +463,8 @@ def _floor_div(v: Expr, w: Expr) -> Expr:
 
 
 def _shifted_left(v: Expr, by: Expr) -> Expr:
-    """By a distance that the type hasn't, all bits go (StableHLO's shift_left)."""
+    """Shift left. A distance that is negative or at least the type's width gives 0, as StableHLO's shift_left
+    does."""
     inside = land(by >= 0, by < v.dtype.bits)
     return select(inside, binary("shl", v, select(inside, by, 0)), 0)
 
@@ -494,8 +505,8 @@ def add_n(call: Call) -> Tensor:
 
 
 def _comparison(body: Callable[[Expr, Expr], Expr]) -> Lowering:
-    """Numbers of 8 bits that are quantized differently are compared as what they stand for, at one scale;
-    those of 16 as they stand, as in LiteRT."""
+    """Return a lowering of a comparison. 8-bit operands of different quantization are compared by their real
+    values, at one scale. 16-bit operands are compared as integers, as in LiteRT."""
 
     def lower(call: Call) -> Tensor:
         x, y = call.given[:2]
@@ -521,7 +532,7 @@ COMPARISONS = Table({
 
 @lowers("SELECT", "SELECT_V2")
 def select_v2(call: Call) -> Tensor:
-    """SELECT's condition may be a vector, of whole rows."""
+    """Choose elementwise. SELECT's condition may be a vector that chooses whole rows."""
     condition, x = call.x(), call.x(1)
     if condition.rank == 1 and x.rank > 1 and condition.shape != x.shape[-1:]:
         condition = call.b.reshape(condition, [*condition.shape, *[1] * (x.rank - 1)])
@@ -543,7 +554,8 @@ def cast_(call: Call) -> Tensor:
 
 
 def _saturated(v: Expr, dtype: DType) -> Expr:
-    """A float as the nearest integer towards 0 that the type has; NaN as the largest."""
+    """Convert a float to an integer type, truncated towards 0 and clamped. NaN becomes the largest
+    integer."""
     low, high = dtype.limits
     beyond, least = const(float(high + 1), F64), const(float(low), F64)
     real = cast(F64, v)
@@ -555,7 +567,7 @@ def _saturated(v: Expr, dtype: DType) -> Expr:
 
 @lowers("QUANTIZE")
 def quantize(call: Call) -> Tensor:
-    """From floats: x / scale rounded half away from zero; from integers: rescaled."""
+    """Quantize floats: x / scale, rounded half away from zero. Quantized integers are rescaled."""
     out, b = call.out, call.b
     dtype = out.dtype
     assert dtype is not None
@@ -583,7 +595,8 @@ def dequantize(call: Call) -> Tensor:
 
 @lowers("FAKE_QUANT")
 def fake_quant(call: Call) -> Tensor:
-    """Rounded to what integers of so many bits between `min` and `max` stand for."""
+    """Apply fake quantization: round x to the values that integers of `num_bits` bits represent between `min`
+    and `max`."""
     o = call.options
     steps = (1 << o["num_bits"]) - 1 - int(o.get("narrow_range", False))
     scale = (o["max"] - o["min"]) / steps

@@ -1,5 +1,5 @@
-"""Hybrid layers: floats times weights of 8 bits. Each row (or image) is quantized by its own range as it
-comes (`ops.levels`)."""
+"""Lower hybrid layers, which multiply floats by 8-bit weights. Each row or image is quantized at run time by
+its own range (`ops.levels`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def is_hybrid(call: Call, x: Tensor, w: Tensor) -> bool:
 
 
 def multiplied(call: Call, x: Tensor, axes: Sequence[int], zeros: bool, sums: Sums) -> Tensor:
-    """The product of x, quantized along `axes`, and the weights, as floats: its last axis goes by filter."""
+    """Return the product of x, quantized along `axes`, and the weights, as floats. The last axis of the
+    product is the filters'."""
     return RowLevels(asymmetric=zeros).multiplied(
         call.b, x, axes, sums, call.b.const(scales_of(call.given[1]))
     )
 
 
 def scales_of(q: Quantization) -> Array:
-    """The scales of weights, f32."""
+    """Return the scales of weights in f32. Raises CompileError if the weights have zero points."""
     assert q.scales is not None
     if q.zeros is not None and q.zeros.any():
         raise CompileError("weights of 8 bits with zero points, for floats, are not supported")

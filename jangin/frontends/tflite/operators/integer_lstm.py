@@ -1,5 +1,7 @@
-"""LSTM layers of int8: gates and cells of 16 bits in the fixed-point arithmetic of LiteRT's reference kernels
-(`lstm_eval::EvalInteger8x8_16`), step by step in the nest of all recurrent layers."""
+"""Lower LSTM layers of int8, with gates and cells of 16 bits.
+
+The fixed-point arithmetic is that of LiteRT's reference kernel `lstm_eval::EvalInteger8x8_16`. The steps run
+in the loop nest of all recurrent layers."""
 
 from __future__ import annotations
 
@@ -32,21 +34,24 @@ from jangin.ops.rounds import INNER, Activation, Phase, Scan, Sums
 from jangin.ops.values import Tensor
 
 GATES = ("input", "forget", "candidate", "output")
-"""In the order of the schema's inputs."""
+"""The gates in the order of the schema's inputs."""
 GATE = 2.0**-12
-"""The scale of what a gate's function takes: 3 integer bits of 16."""
+"""The scale of the gates' 16-bit arguments, which have 3 integer bits."""
 HIDDEN = 4
-"""Which of the tensors between its parts is what a layer's projection takes."""
+"""The index, among the layer's intermediate tensors, of the tensor that its projection takes."""
 ROWS: Mapping[str, int] = {"input": 0, "output": 1, "forget": 2}
-"""Where the weights lie by which a gate sees the cell."""
+"""The row of each gate's peephole weights in the tensor that `_seen` makes."""
 POWERS = -15, -9
-"""Powers of two that the scale of a cell may be."""
+"""The least and the largest exponent of the cell's scale, which must be a power of two."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How a layer rescales: sums of the states' products by gate, cells as gates see them, the cell's value
-    at the output gate, and what is projected; and the powers, zero points and bounds of results."""
+    """The rescaling of one layer.
+
+    `gates` rescales each gate's sum of state products, and `seen` the peephole products. `hidden` rescales
+    the cell's value at the output gate, and `projection` the projected sums. `power` is the exponent of the
+    cell's scale. `limit` clamps cells, and `bound` clamps projected values; 0 means no clamping."""
 
     gates: Mapping[str, Multiplier]
     seen: Mapping[str, Multiplier]
@@ -68,12 +73,12 @@ def _saturated(v: Expr) -> Expr:
 
 
 def _divided(v: Expr, exponent: int) -> Expr:
-    """`fixed.divided`."""
+    """Return `fixed.divided` as an expression, for an exponent above 0."""
     return binary("shr", v + (1 << (exponent - 1)) - cast(I32, v < 0), const(exponent, I32))
 
 
 def _looked_up(scan: Scan, name: str, v: Expr) -> tuple[Expr, Expr]:
-    """What a table of `short` has for the distance from 0, and whether it is one below."""
+    """Look up |v| in a table of `short`. Returns the entry, and whether v is negative."""
     place = minimum(maximum(v, -v), short.MOST)
     return cast(I32, scan.inputs[name][(cast(I64, place),)]), v < 0
 
@@ -97,7 +102,7 @@ def _within(v: Expr, bound: int) -> Expr:
 
 
 def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Phase]:
-    """The phases of a step; h is kept less its zero point."""
+    """Return the phases of a step. The state h is stored minus its zero point."""
     (h, at), (c, _at) = scan.register(0), scan.register(1)
     old, projects = scan.state(1), "r1" in scan.inputs
 
@@ -136,9 +141,10 @@ def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Phase]:
 
 
 def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
-    """y [steps, batch, size] and the last h and cell of x [steps, batch, width], of int8 but for the cell, of
-    int16; `places`: `recurrent.LSTM_INPUTS`. h, in and out, is the distance from its zero point, modulo 256:
-    that begins as 0."""
+    """Return y [steps, batch, size], the last h and the last cell, for x [steps, batch, width].
+
+    All are int8, except the cell, which is int16. `places` is `recurrent.LSTM_INPUTS`. The h that enters and
+    leaves is stored minus its zero point, modulo 256, so that it can begin as 0."""
     b = call.b
     weights, turned, peepholes, biases, projection, factors, (h, c) = places
     there = [n for n, i in enumerate(weights) if call.optional(i) is not None]
@@ -172,7 +178,7 @@ def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tupl
 
 
 def _centred(v: Expr, zero: int) -> Expr:
-    """A kept state less its zero point: between -128 - zero and 127 - zero."""
+    """Return a stored state minus its zero point, between -128 - zero and 127 - zero."""
     return cast(I32, cast(I8, cast(I32, v) + zero)) - zero
 
 
@@ -222,7 +228,7 @@ def _arithmetic(call: Call, there: Sequence[int], places: Sequence[Sequence[int]
 def _entering(
     call: Call, layer: Layer, blocks: Blocks, there: Sequence[int], weights: Sequence[int], bias: Tensor
 ) -> Tensor:
-    """What the inputs give to the gates of all steps, [1, steps, batch, blocks, gates, lanes]."""
+    """Return the inputs' contributions to the gates of all steps, [1, steps, batch, blocks, gates, lanes]."""
     b, x = call.b, call.given[0]
     steps, batch, width = layer.x.shape
     columns, offset = blocks.columns(layer.w), blocks.columns(b.reshape(bias, [*bias.shape, 1]))
@@ -239,8 +245,9 @@ def _entering(
 
 
 def _seen(call: Call, x: Tensor, peepholes: Sequence[int], units: int, size: int) -> Tensor:
-    """The weights by which the input, output and forget gates see the cell, [1, 3, units]. Beside a
-    projection LiteRT's gates see as many of a row's cells as it gives numbers."""
+    """Return the peephole weights of the input, output and forget gates, [1, 3, size].
+
+    In a layer with a projection, LiteRT's gates see only the first `size` cells of a row."""
     b = call.b
     alone = call.options.get("time_major") is False or x.shape[1] == const(1)
     if size != units and not alone:

@@ -1,4 +1,5 @@
-"""Operators that move, join and cut tensors, and make new ones. Quantized integers move as they are."""
+"""Lower operators that move, join and cut tensors, and operators that make new ones. Quantized integers stay
+unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def reshape(call: Call) -> Tensor:
 
 @lowers("DENSIFY")
 def densify(call: Call) -> Tensor:
-    """Sparse weights are whole as soon as they are read."""
+    """Return x, because sparse weights become dense when the importer reads them."""
     return call.x()
 
 
@@ -81,7 +82,7 @@ def _alike(q: Quantization, other: Quantization) -> bool:
 
 
 def _into(call: Call, i: int, x: Tensor) -> Tensor:
-    """An input in the result's quantization."""
+    """Return an input, rescaled to the result's quantization if necessary."""
     if _alike(call.given[i], call.out):
         return x
     zero = call.given[i].zero
@@ -91,7 +92,7 @@ def _into(call: Call, i: int, x: Tensor) -> Tensor:
 
 @lowers("CONCATENATION")
 def concatenation(call: Call) -> Tensor:
-    """The reference kernel rescales 8 bits only."""
+    """Join tensors. Only 8-bit operands are rescaled, as in the reference kernel."""
     parts = [call.x(i) for i in range(len(call.inputs))]
     if call.out.dtype is not I16:
         parts = [_into(call, i, x) for i, x in enumerate(parts)]
@@ -116,7 +117,7 @@ def unpack(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SPLIT")
 def split(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: the axis, x."""
+    """Split x into equal parts. Inputs: the axis, x."""
     x = call.x(1)
     at, count = axis_of(call.integers(0)[0], x.rank), call.options["num_splits"]
     return move.split_into(call.b, x, at, move.equal_sizes(call.b, x, at, count))
@@ -124,7 +125,7 @@ def split(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SPLIT_V")
 def split_v(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: x, the sizes, the axis; a size of -1 is what is left."""
+    """Split x. Inputs: x, the sizes, the axis. A size of -1 takes the rest."""
     x, sizes = call.x(), call.integers(1)
     at = axis_of(call.integers(2)[0], x.rank)
     parts: list[Expr] = [const(n) for n in sizes]
@@ -135,7 +136,7 @@ def split_v(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SLICE")
 def slice_(call: Call) -> Tensor:
-    """From a start, so many entries; -1 is all that follow."""
+    """Slice x from the starts by the given sizes. A size of -1 takes all following entries."""
     x, starts, sizes = call.x(), call.sizes(1), call.sizes(2)
     counts = [d - s if n == const(-1) else n for d, s, n in zip(x.shape, starts, sizes, strict=True)]
     return call.b.slice(x, starts, counts, [1] * x.rank)
@@ -143,7 +144,7 @@ def slice_(call: Call) -> Tensor:
 
 @lowers("STRIDED_SLICE")
 def strided_slice(call: Call) -> Tensor:
-    """NumPy's slicing, whose masks say where a bound isn't given, and which axes an index leaves out."""
+    """Slice as NumPy does. Bit masks tell which bounds are open, and which axes an index removes."""
     b, x, o = call.b, call.x(), call.options
     begins, ends, steps = call.sizes(1), call.sizes(2), call.integers(3)
     axes, gone, new = _sliced(o, len(begins), x.rank)
@@ -164,8 +165,10 @@ def strided_slice(call: Call) -> Tensor:
 
 
 def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int], set[int], list[int]]:
-    """By entry of the bounds the axis that it cuts; the axes that an index leaves out; and before which axes
-    there are new ones. An ellipsis stands for all axes that no other entry does, once."""
+    """Return the axis that each entry of the bounds cuts, the axes that an index removes, and the axes before
+    which new ones are inserted.
+
+    An ellipsis stands for all axes that no other entry names. There may be one."""
     masks = [o.get(f"{name}_mask", 0) for name in ("ellipsis", "new_axis", "shrink_axis")]
     ellipses = [i for i in range(count) if masks[0] >> i & 1]
     if len(ellipses) > 1:
@@ -189,7 +192,7 @@ def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int]
 
 @lowers("PAD", "PADV2")
 def pad(call: Call) -> Tensor:
-    """Integers are padded by what stands for 0."""
+    """Pad x. Quantized integers are padded with their zero point."""
     pads, value = call.integers(1), call.optional(2)
     begins, ends = pads[0::2], pads[1::2]
     fill: float = call.given[0].zero if call.given[0].integer else 0
@@ -252,7 +255,7 @@ def range_(call: Call) -> Tensor:
 
 @lowers("GATHER")
 def gather(call: Call) -> Tensor:
-    """The first `batch_dims` axes of both go side by side."""
+    """Gather slices. The first `batch_dims` axes of both inputs are aligned."""
     b, x, places = call.b, call.x(), call.x(1)
     axis = axis_of(call.options.get("axis", 0), x.rank)
     batch = call.options.get("batch_dims", 0)
@@ -279,7 +282,8 @@ def gather_nd(call: Call) -> Tensor:
 
 @lowers("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> Tensor:
-    """Inputs: indices, the table, which may be of integers, by scales of its rows, for floats."""
+    """Look up rows. Inputs: indices, and the table. An integer table with one scale for each row gives
+    floats."""
     b, q, table = call.b, call.given[1], call.x(1)
     rows = index.gather(b, table, call.x(0), axis=0)
     if call.out.dtype is table.dtype:
@@ -288,7 +292,7 @@ def embedding_lookup(call: Call) -> Tensor:
         raise CompileError(f"a table of {table.dtype} for {call.out.dtype} is not supported")
     if q.zeros is not None and q.zeros.any():
         raise CompileError("a table with zero points is not supported")
-    if q.scales.size == 1:  # in f64, as LiteRT has a single scale
+    if q.scales.size == 1:  # LiteRT applies a single scale in f64
         return b.map(lambda v: cast(F32, cast(F64, v) * q.scale), rows)
     scales = b.gather(b.const(q.scales.astype(np.float32)), call.x(0), 0)
     apart = b.reshape(scales, [*scales.shape, *[1] * (rows.rank - scales.rank)])
@@ -297,14 +301,15 @@ def embedding_lookup(call: Call) -> Tensor:
 
 @lowers("SCATTER_ND")
 def scatter(call: Call) -> Tensor:
-    """Inputs: index tuples, updates, the shape. What meets in a place is added."""
+    """Add updates into zeros. Inputs: index tuples, updates, the shape. Updates of the same position are
+    summed."""
     zeros = call.b.expand(call.b.scalar(0, call.x(1).dtype), call.sizes(2))
     return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add")
 
 
 @lowers("ONE_HOT")
 def one_hot(call: Call) -> Tensor:
-    """Inputs: indices, depth, the values of on and off."""
+    """Inputs: indices, depth, the value for on, and the value for off."""
     values = call.b.concat([call.b.reshape(call.x(i), [1]) for i in (3, 2)], 0)
     (depth,) = call.sizes(1)
     return index.one_hot(call.b, call.x(), depth, values, axis=call.options["axis"])
@@ -335,7 +340,7 @@ def space_to_depth(call: Call) -> Tensor:
 
 @lowers("SPACE_TO_BATCH_ND")
 def space_to_batch(call: Call) -> Tensor:
-    """Blocks of spatial axes to the batch, after padding."""
+    """Pad x, then move blocks of the spatial axes into the batch."""
     b, x, blocks, pads = call.b, call.x(), call.integers(1), call.integers(2)
     count = len(blocks)
     rest = x.rank - 1 - count
@@ -357,7 +362,8 @@ def _exact(d: Expr, n: int, call: Call) -> Expr:
 
 @lowers("BATCH_TO_SPACE_ND")
 def batch_to_space(call: Call) -> Tensor:
-    """The inverse: blocks back from the batch, then cropped."""
+    """Move blocks from the batch back to the spatial axes, then crop. This is the inverse of
+    `space_to_batch`."""
     b, x, blocks, crops = call.b, call.x(), call.integers(1), call.integers(2)
     count = len(blocks)
     batch = _exact(x.shape[0], int(np.prod(blocks)), call)
@@ -381,7 +387,8 @@ def _resized(call: Call, style: Style) -> Tensor:
 
 @lowers("RESIZE_BILINEAR")
 def resize_bilinear(call: Call) -> Tensor:
-    """Of integers by positions and weights of 10 bits behind the point (`ResizeBilinearInteger`)."""
+    """Resize bilinearly. Integers use positions and weights with 10 fractional bits, as
+    `ResizeBilinearInteger` does."""
     o = call.options
     if o["align_corners"] and o["half_pixel_centers"]:
         raise CompileError("aligned corners and centres of half pixels exclude each other")
@@ -407,7 +414,7 @@ def _resized_bytes(call: Call) -> Tensor:
 
 
 def _real_places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
-    """As `_places`, in f32."""
+    """Return the same as `_places`, in f32."""
     scale = np.float32(old) / np.float32(new)
     if o["align_corners"] and new > 1:
         scale = np.float32(old - 1) / np.float32(new - 1)
@@ -421,7 +428,8 @@ def _real_places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array
 
 
 def _corners(call: Call, places_of: Callable[[Mapping[str, Any], int, int], Any]) -> list[Tensor]:
-    """The four elements around each of the result's, and how far it is down and to the right of the first."""
+    """Return the four elements around each element of the result, and its vertical and horizontal distances
+    from the first."""
     b, x = call.b, call.x()
     sizes = static_shape((*x.shape[1:3], *call.sizes(1)))
     if sizes is None:
@@ -447,8 +455,8 @@ def _resized_integers(call: Call) -> Tensor:
 
 
 def _places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
-    """For each entry of an axis of the result the entries before and after it, and how far it is behind the
-    first, in 1024ths."""
+    """For each entry of the result's axis, return the source entries before and after it, and its distance
+    from the first in 1024ths."""
     scale = ((old << 10) + new // 2) // new
     if o["align_corners"] and new > 1:
         scale = (((old - 1) << 10) + (new - 1) // 2) // (new - 1)
@@ -472,7 +480,8 @@ def resize_nearest(call: Call) -> Tensor:
 
 @lowers("DYNAMIC_UPDATE_SLICE")
 def dynamic_update_slice(call: Call) -> Tensor:
-    """x with `update` written from the given start on, which is moved inside."""
+    """Return x with `update` written from `start` on. A start that is too large is moved so that the update
+    fits."""
     b, x, update = call.b, call.x(), call.x(1)
     starts = b.cast(call.x(2), I64)
 

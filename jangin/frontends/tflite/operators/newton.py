@@ -1,5 +1,6 @@
-"""Quotients, logarithms and lengths of quantized numbers, which LiteRT's reference kernels compute in fixed
-point, by Newton's method (`fixed`)."""
+"""Lower quotients, logarithms and L2 normalization of quantized numbers in fixed point.
+
+LiteRT's reference kernels compute them by Newton's method (`fixed`)."""
 
 from __future__ import annotations
 
@@ -26,24 +27,24 @@ from jangin.ops.values import Tensor
 
 
 def doubled_high(x: Expr, y: ExprLike) -> Expr:
-    """`fixed.doubled_high`."""
+    """Return `fixed.doubled_high` as an expression in i64."""
     return binary("shr", x * y + (1 << 30), const(31, I64))
 
 
 def inside(x: Expr) -> Expr:
-    """Within an int32."""
+    """Clamp to the range of an int32."""
     return minimum(maximum(x, const(fixed.LOW, I64)), const(fixed.HIGH, I64))
 
 
 def divided(x: Expr, exponent: Expr) -> Expr:
-    """`fixed.divided`."""
+    """Return `fixed.divided` as an expression in i64."""
     half = select(exponent > 0, binary("shl", const(1, I64), maximum(exponent - 1, 0)), const(0, I64))
     below = select(exponent > 0, cast(I64, x < 0), const(0, I64))
     return binary("shr", x + half - below, exponent)
 
 
 def reciprocal(a: Expr) -> Expr:
-    """`fixed.reciprocal`."""
+    """Return `fixed.reciprocal` as an expression in i64."""
     half = binary("shr", a + fixed.ONE + 1, const(1, I64))
     y = doubled_high(half, const(fixed.SLOPE, I64)) + fixed.START
     for _ in range(3):
@@ -55,7 +56,7 @@ def reciprocal(a: Expr) -> Expr:
 def div(call: Call) -> Tensor:
     """Divide x by y.
 
-    For integers, the numerator, with all its bits, is multiplied with the denominator's reciprocal."""
+    For integers, the numerator with all its bits is multiplied by the denominator's reciprocal."""
     if not call.is_integer:
         if call.x().dtype is BOOL:
             raise CompileError("of truths it is not defined")
@@ -87,11 +88,12 @@ def _quotient(v: Expr, w: Expr) -> Expr:
 
 
 HALF_ROOT = 1518500250
-"""The root of 1/2 with no integer bits."""
+"""The square root of 1/2 with no integer bits."""
 
 
 def quantized_lengths(call: Call) -> Tensor:
-    """`GetInvSqrtQuantizedMultiplierExp` of the squares' sum: results are 128ths."""
+    """Divide each row by its length, as `GetInvSqrtQuantizedMultiplierExp` of the sum of squares does.
+    Results are in 128ths."""
     b, x, q, dtype = call.b, call.x(), call.given[0], call.out.dtype
     if q.dtype not in (I8, U8) or dtype is not q.dtype:
         call.only_floats()
@@ -113,7 +115,8 @@ def quantized_lengths(call: Call) -> Tensor:
 
 
 def _inverse_root(v: Expr) -> tuple[Expr, Expr]:
-    """A factor, and how far what it gives is shifted to the right, for 1 / sqrt of an int32."""
+    """Return 1 / sqrt of an int32 as a factor, and the distance of the right shift after the
+    multiplication."""
     large = v >= 1 << 29
     near = maximum(select(large, binary("shr", v, const(2, I64)), v), 2)
     pairs = binary("shr", leading_zeros(near) - 1, const(1, I64)) - 1
@@ -132,8 +135,10 @@ def _inverse_root(v: Expr) -> tuple[Expr, Expr]:
 
 
 def quantized_log_softmax(call: Call) -> Tensor:
-    """Differences from the largest of a row, less the logarithm of their exponentials' sum, with 5 integer
-    bits; results are 16ths."""
+    """Return log-softmax over the last axis: differences from the row's maximum, minus the logarithm of the
+    sum of exponentials.
+
+    The arguments have 5 integer bits, and results are in 16ths."""
     b, x, q, dtype = call.b, call.x(), call.given[0], call.out.dtype
     if q.dtype not in (I8, U8) or dtype is not q.dtype:
         call.only_floats()
@@ -161,7 +166,8 @@ def quantized_log_softmax(call: Call) -> Tensor:
 
 
 def _log(z: Expr) -> Expr:
-    """log of a number of 12 integer bits from 1 on, with 5: `log_x_for_x_greater_than_or_equal_to_1`."""
+    """Return log(z) with 5 integer bits for z >= 1 with 12 integer bits, as
+    `log_x_for_x_greater_than_or_equal_to_1` does."""
     root = 1805811301
     quarter = const(1 << 23, I64)
     room = leading_zeros(z)

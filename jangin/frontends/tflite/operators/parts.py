@@ -1,4 +1,5 @@
-"""Operators that put elements where indices, lengths or bounds say: segments, diagonals, buckets, boxes."""
+"""Lower operators that place elements by indices, lengths or bounds: segments, diagonals, buckets and
+boxes."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def reverse_sequence(call: Call) -> Tensor:
 
 @lowers("SPARSE_TO_DENSE")
 def sparse_to_dense(call: Call) -> Tensor:
-    """Inputs: indices (one, several, or rows), the shape, their values (or one), and what is elsewhere."""
+    """Inputs: indices (one, several, or rows), the shape, values (or one), and the value elsewhere."""
     b, at, shape = call.b, call.x(), call.sizes(1)
     tuples = at if at.rank == 2 else b.reshape(at, [at.shape[0] if at.rank else const(1), const(1)])
     values = b.expand(call.x(2), [tuples.shape[0]])
@@ -39,8 +40,10 @@ def sparse_to_dense(call: Call) -> Tensor:
 
 
 def _segments(reduction: str, neutral: str) -> Callable[..., Tensor]:
-    """Slices joined by the segments' numbers [...], of a given count; those below 0 are left out, and a
-    segment without slices has what changes nothing: of extremes a finite number."""
+    """Return a lowering that reduces slices by their segment numbers [...], for a known count of segments.
+
+    Slices of negative numbers are left out. An empty segment holds the reduction's neutral element; for
+    extrema it is the largest or least finite number."""
 
     def lower(call: Call, given: Expr | None = None) -> Tensor:
         b, x, numbers = call.b, call.x(), call.x(1)
@@ -62,8 +65,8 @@ SEGMENTS = Table({
 
 @lowers("SEGMENT_SUM")
 def segment_sum(call: Call) -> Tensor:
-    """Neighbouring slices summed up, by their segments' numbers [n], which don't fall: the last one says how
-    many segments there are, so it must be known."""
+    """Sum neighbouring slices by their ascending segment numbers [n]. The numbers must be constant, because
+    the last one decides the count of segments."""
     numbers = call.b.require_constant(call.x(1), "segments' numbers")
     count = int(numbers.max()) + 1 if numbers.size else 0
     return _segments("add", "sum")(call, const(count))
@@ -71,7 +74,7 @@ def segment_sum(call: Call) -> Tensor:
 
 @lowers("MATRIX_DIAG")
 def matrix_diag(call: Call) -> Tensor:
-    """[..., n] as the diagonals of matrices."""
+    """Return matrices whose diagonals are x [..., n]."""
     x = call.x()
     zero = const(0, x.dtype)
 
@@ -83,7 +86,7 @@ def matrix_diag(call: Call) -> Tensor:
 
 @lowers("MATRIX_SET_DIAG")
 def matrix_set_diag(call: Call) -> Tensor:
-    """Matrices [..., m, n] with other diagonals [..., min(m, n)]."""
+    """Return matrices [..., m, n] whose diagonals are replaced by [..., min(m, n)]."""
     x, diagonal = call.x(), call.x(1)
     last = diagonal.shape[-1] - 1
 
@@ -96,7 +99,7 @@ def matrix_set_diag(call: Call) -> Tensor:
 
 @lowers("BUCKETIZE")
 def bucketize(call: Call) -> Tensor:
-    """How many of the ascending boundaries an element has reached."""
+    """Return the number of ascending boundaries that each element has reached."""
     b, x = call.b, call.x()
     bounds = np.array(call.options["boundaries"], np.float32)
     apart = b.reshape(x, [*x.shape, 1])
@@ -106,14 +109,14 @@ def bucketize(call: Call) -> Tensor:
 
 @lowers("UNIQUE")
 def unique(call: Call) -> tuple[Tensor, Tensor]:
-    """Distinct elements in the order in which they come, and which of them each element is."""
+    """Return the distinct elements in order of first appearance, and the index of each element among them."""
     values, _, which, _ = chosen.unique(call.b, call.x(), ascending=False)
     return values, call.b.cast(which, call.gives[1].dtype or I32)
 
 
 @lowers("BROADCAST_ARGS")
 def broadcast_args(call: Call) -> Tensor:
-    """The shape that two shapes broadcast to."""
+    """Return the shape to which two shapes broadcast."""
     b = call.b
     rank = max(int(b.require_sizes(b.sizes(call.x(i).shape), "ranks")[0].value) for i in (0, 1))  # type: ignore[attr-defined]
     shapes = []
@@ -126,7 +129,7 @@ def broadcast_args(call: Call) -> Tensor:
 
 @lowers("RIGHT_SHIFT")
 def right_shift(call: Call) -> Tensor:
-    """By at least 0 and less than the type's bits: other distances count as the nearest of these."""
+    """Shift right. Distances are clamped between 0 and the type's width minus 1."""
     x, by = call.x(), call.x(1)
     if not x.dtype.is_int:
         raise CompileError(f"of {x.dtype} it is not defined")
@@ -136,7 +139,7 @@ def right_shift(call: Call) -> Tensor:
 
 @lowers("BITCAST")
 def bit_cast(call: Call) -> Tensor:
-    """The same bytes; the last axis holds those of one element where the types' sizes differ."""
+    """Reinterpret the bytes. If the types' sizes differ, the last axis holds the parts of one element."""
     b, x, dtype = call.b, call.x(), call.out.dtype
     assert dtype is not None
     if x.dtype.bits == dtype.bits:
@@ -148,16 +151,18 @@ def bit_cast(call: Call) -> Tensor:
 
 @lowers("NON_MAX_SUPPRESSION_V4")
 def suppressed(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: boxes [n, 4] (corners), scores [n], the most that are chosen, the overlap and the score above
-    which they may. Gives their numbers, filled with 0, and how many."""
+    """Choose boxes by non-maximum suppression.
+
+    Inputs: boxes [n, 4] (corners), scores [n], the most boxes to choose, the overlap threshold and the least
+    score. Returns the boxes' numbers, padded with 0, and their count."""
     at, there = _suppressed(call)
     return call.b.cast(at, I32), _count(call.b, there)
 
 
 @lowers("NON_MAX_SUPPRESSION_V5")
 def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """As version 4, with the scores of the chosen. A sixth input, sigma, makes overlapping boxes less likely,
-    unless it is 0."""
+    """Do as version 4 does, and return the scores of the chosen boxes too. A sixth input, sigma, lowers the
+    scores of overlapping boxes unless sigma is 0."""
     b, scores = call.b, call.x(1)
     if float(b.require_constant(call.x(5), "the sigma of soft suppression").reshape(-1)[0]):
         found, scores = softly_chosen(
@@ -174,8 +179,8 @@ def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
-    """The places of boxes, and which of these places are one's. A box that overlaps a better one by just as
-    much as the threshold goes too."""
+    """Return the positions of the chosen boxes, and whether each entry is a box. A box is dropped if its
+    overlap with a better one equals the threshold or exceeds it."""
     b, boxes, scores = call.b, call.x(), call.x(1)
     n = boxes.shape[0]
     bits = b.map(lambda v: v - 1, bitcast(b, call.x(3), I32))
@@ -188,7 +193,8 @@ def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _filled(call: Call, found: Tensor) -> tuple[Tensor, Tensor]:
-    """As many places as are asked for: those found, else 0; and which were."""
+    """Return as many positions as requested, 0 if there are no more boxes, and whether each entry is a
+    box."""
     b, (most,), n = call.b, call.sizes(2), found.shape[0]
     at = b.compute(I64, [most], [found], lambda bufs, i: select(i < n, bufs[0][minimum(i, n - 1)], -1))
     return b.map(lambda v: maximum(v, 0), at), b.map(lambda v: v >= 0, at)
@@ -200,8 +206,8 @@ def _count(b: Builder, there: Tensor) -> Tensor:
 
 @lowers("HASHTABLE_LOOKUP")
 def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: keys that are looked for [n], keys [m] and their rows of values. Gives rows, of 0 where no
-    key is the same, and whether one is (uint8)."""
+    """Inputs: wanted keys [n], keys [m] and their rows of values. Returns rows, which are 0 for unknown keys,
+    and whether each key is known (uint8)."""
     b, wanted, keys, values = call.b, call.x(), call.x(1), call.x(2)
     same = b.map(lambda w, k: cast(I64, eq(w, k)), b.reshape(wanted, [wanted.shape[0], 1]), keys)
     there = b.reduce("max", same, [1])
@@ -212,7 +218,7 @@ def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("DILATE")
 def dilate(call: Call) -> Tensor:
-    """Inputs: x, the distances of its elements along each axis, and what is put between them."""
+    """Inputs: x, the distances of its elements along each axis, and the fill value between elements."""
     return padded(call, [(0, 0, d - 1) for d in call.integers(1)], 2)
 
 
@@ -223,8 +229,8 @@ def pad(call: Call) -> Tensor:
 
 
 def padded(call: Call, pads: Sequence[tuple[int, int, int]], value: int) -> Tensor:
-    """x with so many elements more before, behind and between those of each axis (fewer, where negative); the
-    input `value` is what they are."""
+    """Pad each axis of x before, behind and between its elements by the given counts. Negative counts crop.
+    The input number `value` is the fill value."""
     b, x = call.b, call.x()
     shape = [
         maximum(d + (d - 1) * inner + low + high, 0)

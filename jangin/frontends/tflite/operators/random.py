@@ -1,5 +1,7 @@
-"""Random numbers, the same as LiteRT's, whose generator is TensorFlow's: Philox, whose count goes on from run
-to run. Where both seeds are 0 LiteRT takes others in each process; here the operator's name is one."""
+"""Lower random numbers by TensorFlow's generator, Philox, with the same results as LiteRT's.
+
+The generator's counter continues from run to run. If both seeds are 0, LiteRT takes other seeds in each
+process; here the operator's name makes the seed."""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ from jangin.ops.scan import cumulate
 from jangin.ops.values import Tensor
 
 WORDS = 4
-"""Of a block of Philox."""
+"""The 32-bit words in a block of Philox."""
 DEFAULT, PHILOX, THREEFRY = range(3)
 
 
 def _blocks(call: Call, count: Expr, before: Tensor) -> Tensor:
-    """u32 [blocks, 4]: `count` blocks of the operator's generator behind those `before`. Of seeds LiteRT
-    takes 32 bits, with their sign."""
+    """Return `count` blocks of the operator's generator, u32 [blocks, 4], after the blocks drawn `before`.
+    Seeds are cut to 32 signed bits, as LiteRT does."""
     b = call.b
     seeds = [(int(call.options[n]) + (1 << 31)) % (1 << 32) - (1 << 31) for n in ("seed", "seed2")]
     if not any(seeds):
@@ -42,19 +44,20 @@ def _blocks(call: Call, count: Expr, before: Tensor) -> Tensor:
 
 
 def _part(v: Expr) -> Expr:
-    """In [0, 1): 23 bits of a word."""
+    """Return a float in [0, 1) from 23 bits of a word."""
     return cast(F32, binary("and", v, const((1 << 23) - 1, U32))) * 2.0**-23
 
 
 @lowers("RANDOM_UNIFORM")
 def uniform(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: sizes, and how many blocks were drawn before; the second result: how many then."""
+    """Inputs: sizes, and the count of blocks drawn before. The second result is the count afterwards."""
     return _numbers(call, False)
 
 
 @lowers("RANDOM_STANDARD_NORMAL")
 def normal(call: Call) -> tuple[Tensor, Tensor]:
-    """As `uniform`, of mean 0 and deviation 1 (Box & Muller 1958)."""
+    """Draw numbers of mean 0 and deviation 1 (Box & Muller 1958). Inputs and results are those of
+    `uniform`."""
     return _numbers(call, True)
 
 
@@ -79,8 +82,10 @@ def _numbers(call: Call, normal: bool) -> tuple[Tensor, Tensor]:
 
 @lowers("MULTINOMIAL")
 def multinomial(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: the logarithms of odds [rows, classes], how many classes to draw for each row, and how many
-    blocks were drawn before. Classes [rows, draws], and how many blocks count as drawn then."""
+    """Inputs: the logarithms of odds [rows, classes], the count of draws for each row, and the count of
+    blocks drawn before.
+
+    Results: classes [rows, draws], and the count of blocks drawn afterwards."""
     b, logits, (draws,), before = call.b, call.x(), call.sizes(1), call.x(2)
     rows, classes = logits.shape
     finite = b.map(lambda v: intrinsic("abs", v) < math.inf, logits)
@@ -109,8 +114,8 @@ def multinomial(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("STABLEHLO_RNG_BIT_GENERATOR")
 def bits(call: Call) -> tuple[Tensor, Tensor]:
-    """Of a state, u64 [2] or [3] (the key, the block's number, and its upper half): what it is then, and
-    random bits."""
+    """Return the next state and random bits. A state is u64 [2] or [3]: the key, the block's number, and the
+    number's upper half."""
     b, state, (_, out) = call.b, call.x(), call.gives
     shape = call.options["shapes"][1]
     wide = out.dtype is not None and out.dtype.bits == 64

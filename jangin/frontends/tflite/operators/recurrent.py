@@ -1,4 +1,4 @@
-"""Recurrent layers. Their states are variables: inputs whose next values are further results."""
+"""Lower recurrent layers. Their states are variables: inputs whose next values are further results."""
 
 from __future__ import annotations
 
@@ -38,15 +38,18 @@ from jangin.ops.values import Tensor
 FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda v: v, relu, partial(clip, low=-1.0, high=1.0), partial(clip, low=0.0, high=6.0), tanh,
 )  # fmt: skip
-"""What a layer applies, by the schema's number of it."""
+"""The activations of a layer by the schema's numbers."""
 LSTM_INPUTS = (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), range(20, 24), (18, 19))
-"""Where the inputs' and the states' weights by gate lie, those by which input, forget and output gate see the
-cell, biases, the projection's weights and bias, factors of normalized gates, and the states."""
+"""The positions of an LSTM layer's inputs.
+
+They are, by gate: the input weights, the state weights, the peephole weights of the input, forget and output
+gates, and the biases. The projection's weights and bias, the factors of normalized gates and the states
+follow."""
 BOTH_INPUTS = (
     (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), (), (35, 36)),
     (range(18, 22), range(22, 26), range(26, 29), range(29, 33), (33, 34), (), (37, 38)),
 )
-"""The same of each direction of a layer that goes both ways."""
+"""`LSTM_INPUTS` of each direction of a bidirectional layer."""
 
 
 def _function(call: Call) -> Callable[[Expr], Expr]:
@@ -57,7 +60,8 @@ def _function(call: Call) -> Callable[[Expr], Expr]:
 
 
 def _floats(call: Call) -> None:
-    """CompileError for integers, whose rounding is that of kernels of their own, but weights of 8 bits."""
+    """Raise CompileError for integers, because LiteRT's kernels round them in ways of their own. 8-bit
+    weights are allowed."""
     for i, (t, q) in enumerate(zip(call.inputs, call.given, strict=True)):
         leveled = i > 0 and q.dtype is I8 and q.scales is not None
         if isinstance(t, Tensor) and not t.dtype.is_float and not leveled:
@@ -65,8 +69,10 @@ def _floats(call: Call) -> None:
 
 
 def _leveled(call: Call, w: Sequence[int], r: Sequence[int], negative: bool = False) -> dict[str, Any]:
-    """What a `Layer` of weights of 8 bits is told besides, by the places of the inputs' and the states';
-    `negative`: the first one's are turned round."""
+    """Return the further arguments of a `Layer` with 8-bit weights. `w` and `r` are the positions of the
+    input and state weights.
+
+    With `negative`, the scales of the first gate's weights are negated."""
     if call.given[w[-1]].dtype is not I8:
         return {}
     scales = [_scales(call, group) for group in (w, r)]
@@ -83,7 +89,7 @@ def _levels(call: Call) -> RowLevels:
 
 
 def _scales(call: Call, places: Sequence[int]) -> Array:
-    """[1, rows of all these weights]."""
+    """Return the scales of all rows of the weights, [1, rows]."""
     found = []
     for i in places:
         rows = static_shape(call.x(i).shape)
@@ -94,7 +100,8 @@ def _scales(call: Call, places: Sequence[int]) -> Array:
 
 
 def _steps_first(call: Call, x: Tensor) -> Tensor:
-    """[steps, batch, ...] of that, or of [batch, steps, ...]; and back."""
+    """Return x as [steps, batch, ...] from [batch, steps, ...] unless it already is. The same function
+    converts back."""
     return x if call.options.get("time_major") else call.b.transpose(x, [1, 0, 2])
 
 
@@ -103,7 +110,8 @@ def _tupled(b: Builder, t: Tensor) -> Tensor:
 
 
 def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[Tensor, Tensor]:
-    """y [steps, batch, units] and the last state [batch, units]; `places`: of weights, bias and state."""
+    """Return y [steps, batch, units] and the last state [batch, units]. `places` are the positions of the
+    weights, bias and state."""
     b = call.b
     w, r, bias, state = (call.x(i) for i in places)
     units = bias.shape[0]
@@ -117,7 +125,7 @@ def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[
 
 @lowers("RNN")
 def rnn(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: x [batch, size], weights, the state's weights, a bias, the state [batch, units]."""
+    """Inputs: x [batch, size], weights, the state's weights, a bias, and the state [batch, units]."""
     _floats(call)
     y, last = _rnn(call, _tupled(call.b, call.x()), (1, 2, 3, 4), False)
     return call.b.reshape(y, y.shape[1:]), last
@@ -132,7 +140,7 @@ def sequence_rnn(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("BIDIRECTIONAL_SEQUENCE_RNN")
 def both_ways_rnn(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: x, and for each direction what `rnn` has."""
+    """Inputs: x, then the inputs of `rnn` except x for each direction."""
     _floats(call)
     _no_auxiliary(call, range(9, 12))
     x = _steps_first(call, call.x())
@@ -146,7 +154,7 @@ def _no_auxiliary(call: Call, places: Sequence[int]) -> None:
 
 
 def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
-    """The directions' results, side by side where the layer says so."""
+    """Return the results of both directions, joined if the layer's options say so."""
     if call.options.get("merge_outputs"):
         ys = [call.b.concat(ys, 2)]
     return [_steps_first(call, y) for y in ys]
@@ -157,7 +165,8 @@ def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
 
 @lowers("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def sequence_lstm(call: Call) -> tuple[Tensor, ...]:
-    """x [steps, batch, size] or the first two the other way round, and what `LSTM_INPUTS` says."""
+    """Lower an LSTM over x [steps, batch, size] or [batch, steps, size]. `LSTM_INPUTS` describes the other
+    inputs."""
     y, *states = _lstm(call, _steps_first(call, call.x()), LSTM_INPUTS, False)
     return _steps_first(call, y), *states
 
@@ -174,7 +183,7 @@ def both_ways_lstm(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("LSTM")
 def lstm(call: Call) -> tuple[Tensor, ...]:
-    """A single step: of `LSTM_INPUTS`, or of the kind with five inputs."""
+    """Lower a single step of an LSTM with the inputs `LSTM_INPUTS`, or of the kind with five inputs."""
     if call.options.get("kernel_type"):
         _floats(call)
         return _joined_lstm(call)
@@ -184,8 +193,8 @@ def lstm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _joined_lstm(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: x [batch, size], h [batch, units], weights [4 * units, size + units], a bias, the cell's
-    values. Gives h, the cell's values, x beside h, and what the gates are made of."""
+    """Inputs: x [batch, size], h [batch, units], weights [4 * units, size + units], a bias, the cell. Returns
+    h, the cell, x beside h, and the gates' sums."""
     b, (x, h, w, bias, c) = call.b, (call.x(i) for i in range(5))
     both = b.concat([x, h], 1)
     sums = b.map(lambda v, o: v + o, b.matmul(both, w, transpose_b=True), bias)
@@ -195,7 +204,7 @@ def _joined_lstm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
-    """[rows, columns] in equal parts."""
+    """Split [rows, columns] into equal parts along the columns."""
     rows, columns = x.shape[0], static_shape(x.shape[1:])
     if columns is None:
         raise CompileError(f"the columns of {x} must be known")
@@ -206,8 +215,10 @@ def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
 def _lstm(
     call: Call, x: Tensor, places: Sequence[Sequence[int]], backward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y [steps, batch, size], the last h and the last cell's values [batch, units], `size` being the units'
-    number or the projection's. Where the input gate has no weights, what isn't forgotten enters."""
+    """Return y [steps, batch, size], the last h, and the last cell [batch, units].
+
+    `size` is the projection's width, or the units' number without a projection. If the input gate has no
+    weights, it is 1 minus the forget gate."""
     b = call.b
     w, r, peepholes, biases, _, factors, states = ([call.optional(i) for i in p] for p in places)
     h, c = states
@@ -220,7 +231,7 @@ def _lstm(
         raise CompileError("an LSTM layer with normalized gates is not supported")
     peepholes = [None if t is None else real(call, i) for t, i in zip(peepholes, places[2], strict=True)]
     coupled, leveled = w[0] is None, w[1] is not None and w[1].dtype is I8
-    if coupled:  # 1 - sigmoid(v) is sigmoid(-v); of weights of 8 bits the scales are turned
+    if coupled:  # 1 - sigmoid(v) is sigmoid(-v); for 8-bit weights the scales are negated
         w, r = ([t[1] if leveled else _negative(b, t[1]), *t[1:]] for t in (w, r))
         peepholes, biases = ([_negative(b, t[1]), *t[1:]] for t in (peepholes, biases))
     rows = [[p[1], *p[1:]] if coupled else p for p in places[:2]]
@@ -243,7 +254,7 @@ def _lstm(
 
 
 def _run(call: Call, layer: Layer, places: Sequence[int], given: dict[str, Any]) -> tuple[Tensor, ...]:
-    """The layer, with the projection whose weights and bias lie there, or without one."""
+    """Run the layer, with a projection if the positions `places` hold its weights and bias."""
     b, (weight, offset) = call.b, (call.optional(i) for i in places)
     if weight is None:
         return recurrent.lstm(b, layer, **given)
@@ -264,9 +275,11 @@ def _negative(b: Builder, t: Tensor | None) -> Tensor | None:
 
 @lowers("SVDF")
 def svdf(call: Call) -> tuple[Tensor, Tensor]:
-    """Filters of a rank, over time: x [batch, size], weights [filters, size] and [filters, memory], a bias
-    [filters / rank], and what the filters gave before [batch, memory * filters] (Nakkiran et al. 2015).
-    Integers are of 8 bits, but for the weights over time and the state, of 16."""
+    """Lower SVDF: filters that are factored into features and time (Nakkiran et al. 2015).
+
+    Inputs: x [batch, size], feature weights [filters, size], time weights [filters, memory], a bias [filters
+    / rank], and the state [batch, memory * filters]. Integers are 8-bit, except the time weights and the
+    state, which are 16-bit."""
     if not call.is_integer:
         _floats(call)
     b, (x, features, times, state) = call.b, (call.x(i) for i in (0, 1, 2, 4))
@@ -286,7 +299,7 @@ def svdf(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _features(call: Call, features: Tensor) -> Tensor:
-    """What the filters give; for integers in the state's quantization."""
+    """Return the feature filters' results. Integers are in the state's quantization."""
     b, (x, weights, state) = call.b, (call.given[i] for i in (0, 1, 4))
     turned = b.transpose(features, [1, 0])
     if hybrid.is_hybrid(call, call.x(), features):
@@ -305,6 +318,7 @@ def _product(v: Expr, w: Expr) -> Expr:
 
 
 def _rescaled_units(call: Call, sums: Tensor) -> Tensor:
-    """The layer's results; its activation is that its numbers end, whichever it names."""
+    """Return the layer's results. Integer results are only clamped to their type, whichever activation the
+    layer names."""
     factor = factor_of(call.given[4].scale, call.given[2].scale, call.out.scale)
     return requantized(call, sums, Factors.of(call.b, [factor]), NONE)

@@ -1,4 +1,5 @@
-"""Reductions, softmax and normalizations; of integers as TensorFlow Lite's reference kernels compute them."""
+"""Lower reductions, softmax and normalizations. Integers give the results of TensorFlow Lite's reference
+kernels."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def _reduction(kind: str) -> Lowering:
 
 
 def _integer_mean(c: Call, axes: tuple[int, ...], keeps: bool, mean: bool) -> Tensor:
-    """`QuantizedMeanOrSum`: the multiplier takes in how many elements there are."""
+    """Reduce integers as `QuantizedMeanOrSum` does. The multiplier of a mean includes the count of
+    elements."""
     sizes = static_shape(tuple(c.x().shape[a] for a in axes))
     if sizes is None:
         raise CompileError(f"the mean of quantized {c.x()}: fix its sizes with shapes=")
@@ -102,8 +104,8 @@ ACCUMULATED = 12
 
 
 def _integer_softmax(c: Call, beta: float) -> Tensor:
-    """`reference_ops::Softmax` of 8 bits: exponentials of differences from the largest by a table, the sum's
-    reciprocal by Newton's method, all in fixed point."""
+    """Return softmax of 8 bits as `reference_ops::Softmax` does: all in fixed point, with exponentials by a
+    lookup table and the sum's reciprocal by Newton's method."""
     b, x, dtype, (low, high) = c.b, c.x(), c.out.dtype, c.out.limits
     if c.given[0].dtype is not dtype or dtype not in (I8, U8):
         raise CompileError(f"a softmax of {c.given[0].dtype} to {dtype} is not supported")
@@ -145,7 +147,7 @@ def log_softmax(c: Call) -> Tensor:
 
 @lowers("L2_NORMALIZATION")
 def l2_normalization(c: Call) -> Tensor:
-    """Over the last axis."""
+    """Divide x by its L2 norm over the last axis."""
     if c.options.get("fused_activation_function", 0):
         raise CompileError("it has no fused activation")
     if c.is_integer:
@@ -156,7 +158,7 @@ def l2_normalization(c: Call) -> Tensor:
 
 @lowers("LOCAL_RESPONSE_NORMALIZATION")
 def lrn(c: Call) -> Tensor:
-    """x / (bias + alpha * the sum of squares within `radius` channels) ** beta."""
+    """Return x / (bias + alpha * the sum of squares within `radius` channels) ** beta."""
     o = c.options
     size = 2 * o["radius"] + 1
     x = c.b.transpose(c.x(), [0, 3, 1, 2])

@@ -1,5 +1,5 @@
-"""StableHLO's operators in their general forms: slices at positions, and windows over any axes. Integers are
-what they are: nothing is rescaled."""
+"""Lower StableHLO's operators in their general forms: slices at positions, and windows over any axes.
+Integers are never rescaled."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ REDUCTIONS = {
     "ADD": "sum", "MUL": "prod", "MULTIPLY": "prod", "MAXIMUM": "max", "MINIMUM": "min",
     "AND": "all", "LOGICAL_AND": "all", "OR": "any", "LOGICAL_OR": "any",
 }  # fmt: skip
-"""What a body of one operator computes, by its name without STABLEHLO_."""
+"""The reduction that a sub-graph of one operator computes, by the operator's name without STABLEHLO_."""
 SCATTERED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 FUNCTIONS = ("", "sum", "prod", "min", "max", "all", "any")
-"""REDUCE_WINDOW's, by the schema's numbers."""
+"""The reductions of REDUCE_WINDOW by the schema's numbers."""
 
 
 def _reduction(call: Call) -> str:
-    """What the operator's sub-graph computes of two numbers; "" of one that gives the second as it is."""
+    """Return the reduction that the operator's sub-graph computes of two numbers, or "" if the sub-graph
+    returns the second number."""
     body: Sequence[str] = call.options["body"]
     names = [name.removeprefix("STABLEHLO_") for name in body]
     if len(names) > 1 or not {*names} <= REDUCTIONS.keys():
@@ -40,7 +41,7 @@ def _reduction(call: Call) -> str:
 
 
 def _split(index: Sequence[Expr], windows: Sequence[int]) -> tuple[list[Expr], list[Expr]]:
-    """The parts of an index within a slice, which lie along `windows`, and among slices."""
+    """Split an index into its part inside a slice, along the axes `windows`, and its part among slices."""
     return [index[i] for i in windows], [v for i, v in enumerate(index) if i not in windows]
 
 
@@ -48,8 +49,10 @@ def _place(
     positions: Buffer, axis: int, vector: int, inner: Sequence[Expr | None], outer: Sequence[Expr],
     mapped: Sequence[int],
 ) -> tuple[Expr | None, Expr]:  # fmt: skip
-    """Where a slice begins along an axis, None for the start, and the element's distance from there;
-    `vector`: the axis of `positions` along which a position's numbers lie, those of the axes `mapped`."""
+    """Return a slice's start along an axis (None for 0) and the element's offset from the start.
+
+    `vector` is the axis of `positions` that holds a position's coordinates, and `mapped` are the axes that
+    they refer to."""
     offset = inner[axis]
     offset = const(0) if offset is None else offset
     if axis not in mapped:
@@ -58,20 +61,22 @@ def _place(
 
 
 def _along(rank: int, inner: Sequence[Expr], gone: Sequence[int]) -> list[Expr | None]:
-    """An index within a slice, by axis of the tensor; None along those that the slice hasn't."""
+    """Return an index inside a slice by axis of the tensor, with None for the axes that the slice lacks."""
     rest = iter(inner)
     return [None if i in gone else next(rest) for i in range(rank)]
 
 
 def _numbered(at: Tensor, vector: int) -> None:
-    """CompileError for positions of single numbers without an axis of their own, at which LiteRT crashes."""
+    """Raise CompileError if a position's single coordinate has no axis of its own. LiteRT crashes at such
+    positions."""
     if not 0 <= vector < at.rank:
         raise CompileError(f"positions {at} whose numbers lie along no axis are not supported")
 
 
 @lowers("STABLEHLO_GATHER")
 def gather(call: Call) -> Tensor:
-    """Slices of given sizes, each from the position on that its numbers say, moved inside where it isn't."""
+    """Return slices of given sizes at the given positions. A slice that would reach outside is moved
+    inside."""
     b, o, x, at = call.b, call.options, call.x(), call.b.cast(call.x(1), I64)
     windows, gone, vector = o["offset_dims"], o["collapsed_slice_dims"], o["index_vector_dim"]
     kept = iter([n for i, n in enumerate(o["slice_sizes"]) if i not in gone])
@@ -95,7 +100,7 @@ def gather(call: Call) -> Tensor:
 
 @lowers("STABLEHLO_SCATTER")
 def scatter(call: Call) -> Tensor:
-    """x with slices joined to what is at their positions; elements beyond x are left out."""
+    """Return x with slices combined into it at their positions. Elements outside x are left out."""
     b, o, x, updates = call.b, call.options, call.x(), call.x(2)
     at, kind = b.cast(call.x(1), I64), _reduction(call)
     windows, gone, vector = o["update_window_dims"], o["inserted_window_dims"], o["index_vector_dim"]
@@ -125,7 +130,8 @@ def scatter(call: Call) -> Tensor:
 
 @lowers("STABLEHLO_REDUCE_WINDOW")
 def stablehlo_reduce_window(call: Call) -> Tensor:
-    """Inputs: x, and the value that windows begin with, and that lies around x and between its elements."""
+    """Inputs: x, and the initial value of windows, which also fills the padding around x and between its
+    elements."""
     o, padding = call.options, call.options["padding"]
     if min(o["base_dilations"], default=1) < 1:
         raise CompileError(f"the elements of {call.x()} can't lie {o['base_dilations']} apart")
@@ -138,7 +144,7 @@ def stablehlo_reduce_window(call: Call) -> Tensor:
 
 @lowers("REDUCE_WINDOW")
 def reduce_window(call: Call) -> Tensor:
-    """Inputs: x, what windows begin with, and the windows' sizes, strides and dilations."""
+    """Inputs: x, the initial value of windows, and the windows' sizes, strides and dilations."""
     kind = FUNCTIONS[call.options["reduce_function"]]
     return _windows(call, call.x(), kind, *(call.integers(i) for i in (2, 3, 4)))
 
@@ -146,7 +152,7 @@ def reduce_window(call: Call) -> Tensor:
 def _windows(
     call: Call, x: Tensor, kind: str, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Tensor:
-    """Each window of x, and what all begin with, joined."""
+    """Return the initial value combined with each window of x."""
     b = call.b
     if kind in ("all", "any"):
         if x.dtype is not BOOL:
@@ -170,14 +176,16 @@ def _windows(
 
 
 COMBINED = ("sum", "mean", "sqrtn")
-"""How rows of one place are combined, by the schema's numbers."""
+"""The combiners of a position's rows, by the schema's numbers."""
 
 
 @lowers("EMBEDDING_LOOKUP_SPARSE")
 def embedding_lookup_sparse(call: Call) -> Tensor:
-    """Rows [n] of a table, each with a weight [n], summed up at their places [n, axes] in a tensor of given
-    sizes, but along its last axis, all of which is one sum; divided, where asked, by the weights' sum or the
-    root of that of their squares."""
+    """Sum rows [n] of a table, each times its weight [n], at their positions [n, axes] in a tensor of given
+    sizes.
+
+    Rows whose positions differ only along the last axis share a sum. "mean" divides by the sum of the
+    weights. "sqrtn" divides by the root of the sum of squared weights."""
     b, (rows, at, weights, table) = call.b, (call.x(i) for i in (0, 1, 3, 4))
     kind, sizes = COMBINED[call.options["combiner"]], call.sizes(2)[:-1]
     count, size = rows.shape[0], product(table.shape[1:])

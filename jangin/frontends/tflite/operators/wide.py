@@ -1,5 +1,7 @@
-"""LOGISTIC, TANH, SOFTMAX and other functions of 16 bits, as TensorFlow Lite's reference kernels have them:
-by tables between whose entries they go in straight lines. (Found by comparing; tests hold every input.)"""
+"""Lower LOGISTIC, TANH, SOFTMAX and other functions of 16 bits as TensorFlow Lite's reference kernels do.
+
+The kernels interpolate linearly between the entries of a table. (Found by comparing; tests hold every
+input.)"""
 
 from __future__ import annotations
 
@@ -16,11 +18,12 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ops.values import Tensor
 
 STEPS = 24
-"""Entries of the sigmoid's table for 1 of its argument."""
+"""Entries of the sigmoid's table per unit of its argument."""
 
 
 def sigmoid_table() -> Array:
-    """In 65536ths from 0 on, each entry moved by half of what straight lines miss in the middle."""
+    """Return the sigmoid from 0 on in 65536ths. Each entry is moved by half of the error of linear
+    interpolation in the middle."""
 
     def at(i: float) -> float:
         return 65536 / (1 + math.exp(-i / STEPS))
@@ -30,8 +33,10 @@ def sigmoid_table() -> Array:
 
 
 def _argument(call: Call, powers: tuple[int, ...]) -> Callable[[Expr], Expr]:
-    """An input times 3 * 4096, at its scale: where that is a power of two of `powers` it is exact, else
-    rounded by a multiplier of 15 bits."""
+    """Return a function that multiplies an input by 3 * 4096 and its scale.
+
+    The result is exact if the scale is a power of two of `powers`. Otherwise a 15-bit multiplier rounds
+    it."""
     q = call.given[0]
     if q.zero or call.out.zero or call.out.scale != 2.0**-15:
         raise CompileError("of 16 bits it has no zero points, and results of a scale of 2 ** -15")
@@ -65,8 +70,9 @@ def tanh(call: Call) -> Tensor:
 def _interpolated(
     call: Call, powers: tuple[int, ...], bits: int, most: int, result: Callable[[Expr, Expr], Expr]
 ) -> Tensor:
-    """`result` of the argument and the table's value at its absolute value, which has `bits` bits between
-    entries, and is `most` behind the last."""
+    """Apply `result` to the argument and the table's interpolated value at the absolute argument.
+
+    There are `bits` fractional bits between entries. The value beyond the last entry is `most`."""
     b, table = call.b, sigmoid_table()
     at = b.map(_argument(call, powers), call.x())
     absolute = b.map(lambda v: select(v < 0, -v, v), at)
@@ -82,8 +88,8 @@ def _interpolated(
 
 
 def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
-    """512 steps of a function whose values lie within -1 and 1, in 32768ths; each entry but the last moved as
-    in `sigmoid_table`, in whole numbers."""
+    """Return 512 steps of a function from -1 to 1, in 32768ths. Each entry but the last is moved as in
+    `sigmoid_table`, in integers."""
     step = (high - low) / 512
     exact = [fn(low + step * i / 2) * 32768 for i in range(1025)]
     found = []
@@ -96,8 +102,8 @@ def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
 
 
 def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
-    """A function by a table of 512 steps over all that the input can stand for, made in f32
-    (`LUTPopulateInt16`), each entry moved as in `table_of`."""
+    """Apply a function by a table of 512 steps over the input's range, computed in f32 as `LUTPopulateInt16`
+    does. Each entry is moved as in `table_of`."""
     b, q, out = call.b, call.given[0], call.out
     low, high = (np.float32(end - q.zero) * np.float32(q.scale) for end in q.limits)
     bottom, top = (np.float32(end - out.zero) * np.float32(out.scale) for end in out.limits)
@@ -106,7 +112,7 @@ def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
     points = np.concatenate([starts, starts[:-1] + step / np.float32(2), [high]]).astype(np.float32)
     values = b.constant_value(b.map(body, b.const(points)))
     assert values is not None
-    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond f32 is beyond 16 bits
+    with np.errstate(over="ignore", invalid="ignore"):  # values beyond f32 are beyond 16 bits too
         scaled = values * unit
         ends, middles, last = scaled[:513], scaled[513:-1], scaled[-1]
         whole = _away(ends[:-1])
@@ -118,13 +124,13 @@ def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _away(v: Array) -> Array:
-    """Rounded, a half away from 0."""
+    """Round to the nearest integer, and a half away from 0."""
     found: Array = np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v)
     return found
 
 
 def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
-    """A table of 513 entries at numbers of 16 bits."""
+    """Interpolate a table of 513 entries at 16-bit numbers."""
     b = call.b
     x = b.cast(x, I64)
     entry = b.map(lambda v: binary("shr", v, const(7, I64)) + 256, x)
@@ -138,8 +144,8 @@ def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
 
 
 def softmax(call: Call, beta: float) -> Tensor:
-    """Exponentials of differences from the largest over 65535ths of -10 to 0, times the reciprocal of their
-    sum."""
+    """Return softmax: exponentials of differences from the maximum, in 65535ths of -10 to 0, times the
+    reciprocal of their sum."""
     b, x = call.b, call.x()
     if call.out.zero or call.out.scale != 2.0**-15:
         raise CompileError("a softmax of 16 bits has results of a scale of 2 ** -15")
