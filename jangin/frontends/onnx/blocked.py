@@ -1,6 +1,6 @@
-"""Matrix products with constant weights that DequantizeLinear makes floats of block by block become one
-operator, which keeps the weights in their blocks. It is found in the imported graph.
-"""
+"""Combine a matrix product and the blockwise DequantizeLinear of its constant weights into one operator.
+
+The combined operator keeps the weights in their blocks. The pattern is matched in the imported graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ WHOLE = ("int2", "uint2", "int4", "uint4", "int8", "uint8")
 
 
 def keep_blocks(graph: Graph) -> Graph:
-    """The graph with such products replaced. What they no longer read stays, and isn't lowered if nothing
-    else needs it."""
+    """Return the graph with such pairs combined. The old DequantizeLinear stays, and isn't lowered if no
+    other node reads its result."""
     makers = {o: n for n in graph.nodes if n.op == DEQUANTIZE for o in n.outputs}
     return replace(graph, nodes=tuple(_kept(n, makers, graph) or n for n in graph.nodes)) if makers else graph
 
 
 def _kept(node: Node, makers: Mapping[str, Node], graph: Graph) -> Node | None:
-    """What stands for a product and the DequantizeLinear of its weights; None for other nodes."""
+    """Return the combined operator of a product and the DequantizeLinear of its weights, or None for any
+    other node."""
     weights = makers.get(node.inputs[1]) if node.op in PRODUCTS else None
     if weights is None:
         return None

@@ -1,4 +1,4 @@
-"""ONNX's control flow: If, Loop and Scan in the general forms of `frontends.control`."""
+"""Lower ONNX's control flow, If, Loop and Scan, to the general forms of `frontends.control`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jangin.ops.values import Tensor
 
 
 def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`If`."""
+    """Lower `If`."""
     (condition,) = inputs
     assert isinstance(condition, Tensor)
     attrs = node.of(ImportedAttributes)
@@ -24,7 +24,7 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`Loop`."""
+    """Lower `Loop`."""
     trips, condition, *carried = inputs
     body: Graph = node.of(ImportedAttributes)["body"]
     stacking = (Slicing(),) * (len(body.outputs) - 1 - len(carried))
@@ -36,7 +36,7 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`Scan`."""
+    """Lower `Scan`."""
     attrs = node.of(ImportedAttributes)
     if attrs["opset"] < 9:
         return _of_each_entry(b, node, inputs, bodies)
@@ -50,7 +50,7 @@ def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 Ways = tuple[Sequence[int] | None, Sequence[int] | None]
-"""Axes of a scan's slices, and whether they go backwards: None is axis 0, and forwards."""
+"""The axes of a scan's slices, and whether each scan goes backwards. None means axis 0, and forwards."""
 
 
 def _scan(
@@ -68,7 +68,8 @@ def _scan(
 
 
 def _of_each_entry(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """`Scan` of opset 8: a batch axis before the axis that is scanned, each entry by itself."""
+    """Lower `Scan` of opset 8, whose inputs have a batch axis before the scanned axis. Each batch entry is
+    scanned by itself."""
     if inputs[0] is not None:
         raise CompileError("sequence_lens is not supported; export the model with opset 9 or newer")
     given = [v for v in inputs[1:] if isinstance(v, Tensor)]

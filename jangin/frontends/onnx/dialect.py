@@ -1,4 +1,4 @@
-"""ONNX's operators behind the protocol of all dialects."""
+"""ONNX's operators as a dialect."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ CONTROL: Mapping[str, Lowering] = {
     "onnx.Loop": control.loop,
     "onnx.Scan": control.scan,
 }
-"""Operators that have their sub-graphs lowered."""
+"""Lowerings of the operators that have sub-graphs."""
 REMARKS = frozenset({"opset", "consumed_inputs"})
-"""Attributes that aren't operators' own: the version in force, and a hint about memory of opset 1."""
+"""Attributes that no operator reads: the opset in force, and a hint about memory of opset 1."""
 
 IN_BLOCKS = frozenset({"MatMulNBits", "MatMulBlocks"})
-"""Operators that multiply weights in blocks, and have an attribute `accuracy_level`."""
+"""Operators that multiply by blockwise quantized weights. They have an attribute `accuracy_level`."""
 UNSET = 0
-"""The `accuracy_level` that asks for nothing."""
+"""The `accuracy_level` that requests nothing."""
 
 
 class Onnx(Dialect):
-    """Nodes are known by domain, name and opset. `activations`, `block`: see `OnnxFormat`."""
+    """The dialect finds a lowering by a node's domain, name and opset. `OnnxFormat` describes `activations`
+    and `block`."""
 
     domain = "onnx"
 
@@ -52,7 +53,7 @@ class Onnx(Dialect):
         return self._by_body if has_body(*split_op(node.op), opset) else None
 
     def _by_operator(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        """By the lowering of the version in force."""
+        """Lower a node by the version of its operator that is in force."""
         domain, name = split_op(node.op)
         opset: int = node.of(ImportedAttributes)["opset"]
         operator = find(OPERATORS, domain, name, opset)
@@ -68,13 +69,14 @@ class Onnx(Dialect):
         return lowered
 
     def level(self, asked: int) -> int:
-        """The `accuracy_level` at which weights in blocks are multiplied."""
+        """Return the `accuracy_level` at which a product by blockwise quantized weights is computed."""
         allowed = self.activations == "int8" and asked in (UNSET, LEVEL_OF_INT8)
         return LEVEL_OF_INT8 if allowed else UNSET
 
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        """By the body that the standard gives for the operator. Few models need it, and all of ONNX's library
-        with it."""
+        """Lower a node by the function body that the standard gives for its operator.
+
+        Few models need such a body, and finding it imports all of ONNX's library."""
         from jangin.frontends.onnx import functions
 
         types = [None if t is None else type_of(t) for t in inputs]

@@ -1,9 +1,8 @@
-"""Expressions and tensor expressions in ONNX's operators.
+"""Write expressions and tensor expressions as ONNX operators.
 
-An expression on elements becomes one operator an operation. A tensor expression becomes these on whole
-tensors: each axis, of the result and of what is summed over, is an axis of all of them, an index its numbers
-along that axis, and a load what is gathered there.
-"""
+Each operation of an expression on elements becomes one operator. A tensor expression becomes operators on
+whole tensors. Each axis of the result and of the reduction is an axis of all these tensors. An index becomes
+the numbers along its axis, and a load becomes a gather."""
 
 from __future__ import annotations
 
@@ -73,15 +72,16 @@ CALLS = {
 }  # fmt: skip
 REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
 COMPUTED = (F64, F32, I64, I32, U64)
-"""The types of numbers that ONNX Runtime's arithmetic is for; smaller ones are computed in one of them."""
+"""The number types that ONNX Runtime computes with. Smaller types are computed in one of them."""
 TOP = 1 << 63
 
 
 def words(e: Expr) -> Words | None:
-    """One operation on elements in ONNX's words; None where it has none."""
+    """Return the ONNX operator of one operation on elements, or None if ONNX has none."""
     match e:
         case Cast():
-            small = e.dtype.is_float and e.dtype.bits == 8  # of these what is out of range may saturate
+            # numbers out of range of an 8-bit float may saturate
+            small = e.dtype.is_float and e.dtype.bits == 8
             return Words("Cast", (e.a,), {"to": CODES[e.dtype]} | ({"saturate": 0} if small else {}))
         case Select(cond, a, b):
             if e.dtype is BOOL:
@@ -128,12 +128,13 @@ def _binary(op: str, a: Expr, b: Expr) -> Words | None:
 
 
 def _wide(dtype: DType) -> DType:
-    """The type that a smaller one is computed in."""
+    """Return the type in which a smaller type is computed."""
     return F32 if dtype.is_float else I32 if dtype.bits < 32 else I64
 
 
 def _shifted(op: str, a: Expr, b: Expr) -> Words:
-    """BitShift is of unsigned numbers: a signed one is moved among them first, and back afterwards."""
+    """Return a shift by BitShift, which takes unsigned numbers. A signed number is converted before and
+    after."""
     if a.dtype is U64:
         return Words("BitShift", (a, b), {"direction": "RIGHT" if op == "shr" else "LEFT"})
     x, count = cast(U64, cast(I64, a)), cast(U64, b)
@@ -165,22 +166,22 @@ def _call(fn: str, args: tuple[Expr, ...]) -> Words | None:
 
 
 class Stages(Writer):
-    """The part of the writer that says tensor expressions."""
+    """The part of the writer that writes tensor expressions."""
 
     @abstractmethod
     def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
-        """A constant of these numbers."""
+        """Return a constant with these values."""
 
     @abstractmethod
     def dims(self, shape: Shape) -> Name:
-        """Sizes as a tensor of one axis."""
+        """Return sizes as a tensor of one axis."""
 
     @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        """A size as a tensor of no axes."""
+        """Return a size as a tensor of no axes."""
 
     def staged(self, node: Node, attrs: core.CoreAttributes) -> None:
-        """A node as what its stages compute."""
+        """Write a node as the computation of its tensor expression's stages."""
         inputs = tuple(
             Buffer(f"x{i}", self.graph.dtype(n), self.graph.shape(n)) for i, n in enumerate(node.inputs)
         )
@@ -211,7 +212,7 @@ class Stages(Writer):
     def reduced(
         self, combiner: str, x: Name, dtype: DType, axes: Sequence[int], result: str, keeps: bool
     ) -> Name:
-        """A reduction; of truth values, the smallest or largest of 0 and 1."""
+        """Return a reduction. Truth values are reduced as the minimum or maximum of 0 and 1."""
         given: dict[str, Any] = {"keepdims": int(keeps)}
         over = self.array(list(axes), hint="axes")
         wide = I32 if dtype is BOOL else dtype if dtype in COMPUTED else _wide(dtype)
@@ -223,8 +224,10 @@ class Stages(Writer):
 
 
 class _Space:
-    """The index space of one stage: `known`, what is said already of it, as tensors of an axis for each of
-    the stage's axes, or none; `along`: of those that have axes the ones they lie along, where others are of
+    """The index space of one stage.
+
+    `known` maps expressions to the tensors that hold their values. A tensor has one axis for each axis of the
+    stage, or no axes. `along` maps a tensor with axes to the axes along which it varies; its other axes have
     size 1."""
 
     def __init__(
@@ -241,11 +244,11 @@ class _Space:
         }
 
     def value(self, body: Expr) -> Name:
-        """An expression of indices, loads and sizes."""
+        """Return the value of an expression of indices, loads and sizes."""
         loaded: dict[Expr, Name] = {}
 
         def held(e: Expr) -> Expr | None:
-            """A load as a variable for what it gives."""
+            """Return a variable that stands for the value of a load."""
             if not isinstance(e, Load):
                 return None
             name = self._load(e, loaded)
@@ -268,13 +271,14 @@ class _Space:
         return found
 
     def keep(self, e: Expr, value: Name, along: Iterable[int] | None = None) -> None:
-        """What an expression is said as; `along`: the axes it lies along, where it has axes."""
+        """Record the tensor of an expression. `along` has the axes along which the tensor varies, if it has
+        axes."""
         self.known[e] = value
         if along is not None:
             self.along[value] = frozenset(along)
 
     def whole(self, value: Name) -> Name:
-        """The tensor with all its axes: sizes, numbers and single elements have none, others some of them."""
+        """Return the tensor broadcast to all axes of the stage."""
         along = self.along.get(value)
         if along is not None and all(i in along or is_const(a.extent, 1) for i, a in enumerate(self.axes)):
             return value
@@ -282,7 +286,7 @@ class _Space:
         return self.writer.emit("Expand", value, sizes, hint=self.hint)
 
     def _index(self, v: Var) -> None:
-        """Says the numbers of an axis, along it."""
+        """Write the numbers along an axis."""
         place = self.places[v]
         extent = self.axes[place].extent
         spread = [-1 if i == place else 1 for i in range(len(self.axes))]
@@ -295,7 +299,8 @@ class _Space:
         self.keep(v, found, [place])
 
     def _load(self, e: Load, loaded: Mapping[Expr, Name]) -> Name:
-        """What lies at an index, which is held in range: a choice may guard it."""
+        """Return the values loaded at an index. The index is clamped to the range, because a load may be
+        computed even where a `select` discards it."""
         x, shape = self.held[e.buffer.name], e.buffer.shape
         if not shape:
             return x
@@ -316,8 +321,8 @@ class _Space:
         return i if prove(i < size, self.ranges) else minimum(i, size - 1)
 
     def _straight(self, index: Sequence[Expr], shape: Shape) -> list[int | None] | None:
-        """The place of the axis that each index is (None: the only entry of an axis); or None, where one is
-        something else."""
+        """Return the stage's axis that each index equals, with None for the only entry of an axis of size 1.
+        The result is None if some index is anything else."""
         found: list[int | None] = []
         for i, size in zip(index, shape, strict=True):
             place = self.places.get(i) if isinstance(i, Var) else None
@@ -330,7 +335,7 @@ class _Space:
         return found
 
     def _spread(self, x: Name, places: Sequence[int | None]) -> Name:
-        """A tensor with its axes where they are in the space, and 1 elsewhere."""
+        """Return a tensor with its axes moved to their places in the stage. All other axes have size 1."""
         order = sorted(range(len(places)), key=lambda i: -1 if places[i] is None else places[i])  # type: ignore
         if order != sorted(order):
             x = self.writer.emit("Transpose", x, hint=self.hint, perm=order)

@@ -1,9 +1,9 @@
-"""An ONNX file without the contents of its large constants, which stay where they lie.
+"""Parse an ONNX file without copying the contents of its large constants.
 
-Protobuf copies all that it parses, so that a model would take its weights' memory twice. Here the few
-length-delimited fields around them (ModelProto.graph, GraphProto.initializer, TensorProto.raw_data) are
-walked, and all else is left to protobuf. Source: https://protobuf.dev/programming-guides/encoding.
-"""
+Protobuf copies everything that it parses, so that a model would take its weights' memory twice. This module
+walks the few length-delimited fields around the contents: ModelProto.graph, GraphProto.initializer and
+TensorProto.raw_data. Protobuf parses everything else. Source:
+https://protobuf.dev/programming-guides/encoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from jangin.ir.records import dataclass
 
 LARGE = 1 << 16
-"""Bytes of a constant from which on its contents stay outside the message."""
+"""The least size in bytes of a constant whose contents stay outside the message."""
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
 _PARTS = {
@@ -29,16 +29,17 @@ _PARTS = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""The fields by which a message has others, down to the entries that say where external data lie."""
+"""The fields of each message that lead to the entries with the location of external data."""
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _NUMBERS = (1, 5)
-"""ModelProto's fields that are numbers: ir_version and model_version."""
+"""The numbers of ModelProto's integer fields: ir_version and model_version."""
 _TEXTS = (2, 3, 4, 6, GRAPH, 8, 14, 20, 25, 26)
-"""ModelProto's other fields, all length-delimited."""
+"""The numbers of ModelProto's other fields, which are all length-delimited."""
 
 
 def begins_model(data: mmap | bytes) -> bool:
-    """Whether bytes begin with a field of ModelProto; they may be cut short, or go on as something else."""
+    """Tell if bytes begin with a field of ModelProto. The bytes may be cut short or continue with something
+    else."""
     try:
         tag, _ = _varint(memoryview(data), 0)
     except (IndexError, ValueError):
@@ -48,16 +49,20 @@ def begins_model(data: mmap | bytes) -> bool:
 
 @dataclass
 class Split:
-    """`message`: a ModelProto's bytes in which the graph's initializers of a number in `contents` have no
-    `raw_data`; it is kept there."""
+    """A model's bytes without large contents.
+
+    `message` is a ModelProto in which some initializers have no `raw_data`. `contents` has the missing data
+    by the initializer's number."""
 
     message: bytes
     contents: dict[int, memoryview] = field(default_factory=dict)
 
 
 def split(data: memoryview) -> Split:
-    """Take the large constants out of a model's bytes. What isn't well formed, and what has a field twice
-    that should come once, stays as it is, for protobuf to judge."""
+    """Take the large constants out of a model's bytes.
+
+    A malformed model stays unchanged, and so does one that repeats a field that should occur once. Protobuf
+    reports the error."""
     found = Split(b"")
     try:
         found.message = b"".join(_model(data, found))
@@ -68,13 +73,16 @@ def split(data: memoryview) -> Split:
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the external data of a model at `path` may lie: beside it or, where the model is a link (as in
-    Hugging Face's cache, whose files are links into one folder), beside the file that it leads to."""
+    """The folder of a model at `path`, in which its external data may lie.
+
+    If the model is a link, the data may also lie beside the file that the link leads to. Hugging Face's cache
+    has such links."""
 
     path: Path
 
     def find(self, location: str) -> Path:
-        """The file that a tensor's `location` names. Raises ValueError saying why it may not be read."""
+        """Return the file that a tensor's `location` names. Raises ValueError with the reason if the file may
+        not be read."""
         if "\0" in location:
             raise ValueError("which is no file's name")
         try:
@@ -85,20 +93,21 @@ class Folder:
                 raise ValueError("outside the model's folder")
             if not file.is_file():
                 raise ValueError("which is missing beside the model")
-        except (OSError, RuntimeError) as error:  # too long a name; links that lead to each other
+        except (OSError, RuntimeError) as error:  # a name that is too long; links that lead to each other
             raise ValueError(f"which can't be read: {getattr(error, 'strerror', error)}") from None
         return file
 
 
 _LOCATION = re.compile(b"location")
 MANY = 100
-"""Fields of a message after which it is cheaper to look whether any that is left may name a file: trees are
-attributes of millions of numbers, each a field."""
+"""Fields of a message after which the scan first searches the rest for a file's name. Trees have attributes
+of millions of numbers, each a field."""
 
 
 def locations(data: memoryview) -> list[str]:
-    """The files that a model's tensors say their data are in, wherever they stand in it. Raises ValueError
-    where the bytes aren't well formed, or hold what ONNX doesn't use."""
+    """Return the files that a model's tensors name as the location of their data, anywhere in the model.
+
+    Raises ValueError if the bytes are malformed or hold fields that ONNX doesn't use."""
     found: set[bytes] = set()
     try:
         _locations("model", data, found)
@@ -155,8 +164,8 @@ def _delimited(number: int, pieces: list[bytes | memoryview]) -> Iterator[bytes 
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
-    """(number, the whole field, its content where it is length-delimited) of each field. Raises IndexError
-    or ValueError where they aren't well formed."""
+    """Yield (number, whole field, content if the field is length-delimited) of each field. Raises IndexError
+    or ValueError if the bytes are malformed."""
     at = 0
     while at < len(data):
         tag, end = _varint(data, at)
@@ -178,7 +187,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | No
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """A number of at most 64 bits, and where it ends."""
+    """Return a number of at most 64 bits, and the position after it."""
     value = 0
     for shift in range(0, 64, 7):
         byte = data[at]

@@ -1,4 +1,5 @@
-"""ONNX's files: which they are, and where external data lie. The library of ONNX is imported to load one."""
+"""Recognize ONNX files, and find their external data. ONNX's library is imported only when a file is
+loaded."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ ORT = b"ORTM"
 
 @dataclass(frozen=True)
 class OnnxFormat(Format):
-    """ONNX models, by how activations and blocks are treated.
+    """ONNX models, with a choice of how activations and blocks are treated.
 
-    `activations` is the type of the input that is multiplied with weights in blocks. MatMulNBits has weights
-    in blocks, and so has a MatMul of DequantizeLinear's blocks. Every `accuracy_level` allows float32. The
-    type int8 rounds the input by the weights' blocks, unless the model's `accuracy_level` asks for more
-    (1 to 3). Raises ValueError for other types.
+    `activations` is the type of the input of products by blockwise quantized weights: MatMulNBits, or MatMul
+    of a blockwise DequantizeLinear. Every `accuracy_level` allows float32. The type int8 rounds the input
+    block by block, unless the model's `accuracy_level` asks for more precision (1 to 3). Raises ValueError
+    for other types.
 
     `block` is the number of channels (8 or 16) in a block in a file that ONNX Runtime optimized for one
     processor. `block` is used if the file doesn't tell the number."""
@@ -45,7 +46,7 @@ class OnnxFormat(Format):
     def reads(self, contents: Contents) -> bool:
         if contents.message is None:
             return begins_model(contents.data)
-        from onnx import ModelProto  # whoever has a message has the library
+        from onnx import ModelProto  # a caller that has a message has the library
 
         return isinstance(contents.message, ModelProto)
 
@@ -82,5 +83,5 @@ class OnnxFormat(Format):
 def _found(folder: Folder, location: str) -> Path | None:
     try:
         return folder.find(location)
-    except ValueError:  # it may be of a tensor that nothing needs
+    except ValueError:  # the location may belong to a tensor that no node reads
         return None

@@ -1,5 +1,5 @@
-"""Bodies that the ONNX standard gives for composite operators: their lowering where there is no
-own one."""
+"""The function bodies that the ONNX standard gives for composite operators. They lower operators that have no
+lowering of their own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _CODES = {dtype: code for code, dtype in TYPES.items()}
 
 
 def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
-    """The standard's body of an imported node, for these input types; None where there is none.
-    Its inputs and outputs are the operator's formal ones, in order."""
+    """Return the standard's body of an imported node for these input types, or None if there is no body.
+
+    The body's inputs and outputs are the operator's formal ones, in order."""
     opset: int = node.of(ImportedAttributes)["opset"]
     known = schema(*split_op(node.op), opset)
     if known is None:
@@ -41,7 +42,7 @@ def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
         return None
     function = onnx.FunctionProto()
     function.ParseFromString(raw)
-    if all(i.domain for i in function.opset_import):  # bodies around sub-graphs of the caller
+    if all(i.domain for i in function.opset_import):  # a body that contains the caller's sub-graphs
         function.opset_import.add(domain="", version=defs.onnx_opset_version())
     defaults = {
         name: helper.get_attribute_value(a.default_value)
@@ -79,7 +80,7 @@ def _proto(node: Node) -> onnx.NodeProto:
 
 
 def _message(value: Any) -> Any:
-    """An attribute's value as the helper of ONNX takes it."""
+    """Return an attribute's value in the form that ONNX's helper takes."""
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
     if isinstance(value, Graph):

@@ -1,9 +1,8 @@
-"""ONNX models as imported graphs: one node a node, nothing interpreted yet.
+"""Import ONNX models as graphs: each ONNX node becomes one node, without interpretation.
 
-A node's `op` is "onnx.Conv", or "domain.Name" outside the default domain; its attributes are
-plain values plus "opset", the version of its domain that is in force. A call of a function that
-the model defines is a node "function" whose attribute "body" is that function's graph.
-"""
+A node's `op` is "onnx.Conv", or "domain.Name" outside the default domain. Its attributes are plain values.
+The attribute "opset" is the version of its domain that is in force. A call of a function of the model is a
+node "function", whose attribute "body" is the function's graph."""
 
 from __future__ import annotations
 
@@ -31,11 +30,12 @@ from jangin.ir.sources import Sources
 from jangin.ir.types import tensor_type
 
 MOST_CALLS = 32
-"""Functions that may be called one inside the other."""
+"""The most functions that may be called one inside the other. A deeper nesting is taken for a function that
+calls itself."""
 
 
 def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
-    """A model's graph. Raises CompileError for anything malformed."""
+    """Return a model's graph. Raises CompileError if the model is malformed."""
     return _Importer(read, Symbols(shapes)).graph()
 
 
@@ -56,13 +56,13 @@ def node_op(domain: str, name: str) -> str:
 
 
 def split_op(op: str) -> tuple[str, str]:
-    """(domain, operator) of an imported node's `op`; the default domain is ""."""
+    """Split an imported node's `op` into (domain, operator). The default domain is ""."""
     domain, _, name = op.rpartition(".")
     return "" if domain == "onnx" else domain, name
 
 
 def opsets(imports: Iterable[messages.OperatorSetIdProto]) -> dict[str, int]:
-    """Version by domain; a model that imports none is of the first opset."""
+    """Return the versions by domain. A model without imports has opset 1."""
     return {_domain(i.domain): i.version for i in imports} or {"": 1}
 
 
@@ -75,8 +75,11 @@ Functions = Mapping[tuple[str, str, str], messages.FunctionProto]
 
 @dataclass
 class Scope:
-    """What reading nodes depends on: versions, functions of the model, attributes that a function
-    body refers to, and how deep function calls are nested."""
+    """The context in which nodes are read: opset versions, the model's functions, and the depth of function
+    calls.
+
+    `references` has the values of the attributes that a function body refers to. `folder` holds external
+    data."""
 
     opsets: Mapping[str, int]
     functions: Functions = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Scope:
 
 
 class NodeReader:
-    """Turns NodeProtos into Nodes, with sub-graphs and calls of the model's functions."""
+    """Convert NodeProtos to Nodes, with their sub-graphs and calls of the model's functions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -133,7 +136,8 @@ class NodeReader:
         )
 
     def check_size(self, proto: messages.FunctionProto, scope: Scope) -> None:
-        """CompileError where a function with all that it calls, which may multiply, has too many nodes."""
+        """Raise CompileError if a function has too many nodes, together with everything that it calls. Nested
+        calls multiply the nodes."""
         sizes: dict[int, int] = {}
 
         def size(function: messages.FunctionProto, depth: int) -> int:
@@ -172,13 +176,13 @@ class NodeReader:
         return attrs
 
     def subgraph(self, proto: messages.GraphProto, scope: Scope) -> Graph:
-        """A sub-graph; names that it does not define are of the graph around it."""
+        """Return a sub-graph. Names that the sub-graph doesn't define refer to the enclosing graph."""
         constants = {t.name: tensor(t, f"constant '{t.name}'", scope.folder) for t in proto.initializer}
         inputs, outputs = [i.name for i in proto.input], [o.name for o in proto.output]
         return body_graph(proto.name, inputs, outputs, self.nodes(proto.node, scope), constants)
 
     def function(self, proto: messages.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
-        """A function's body with its attributes' values put in."""
+        """Return a function's body with the values of its attributes inserted."""
         if scope.depth > MOST_CALLS:
             raise CompileError(
                 f"function '{proto.name}' calls itself, or is nested more than {MOST_CALLS} deep"
@@ -192,7 +196,7 @@ class NodeReader:
 
 
 class _Importer:
-    """One model being imported."""
+    """The import of one model."""
 
     def __init__(self, read: ModelFile, symbols: Symbols) -> None:
         model, folder = read.proto, read.folder
@@ -252,7 +256,8 @@ class _Importer:
 
 
 def _declared_size(dim: messages.TensorShapeProto.Dimension) -> int | str:
-    """A fixed size, or a symbol's name ("" for a nameless one, which exporters also write as "?")."""
+    """Return a fixed size, or a symbol's name. The name is "" for a nameless symbol, which exporters also
+    write as "?"."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)
     return str(dim.dim_param) if re.search("[A-Za-z]", dim.dim_param) else ""

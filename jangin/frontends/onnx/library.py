@@ -1,8 +1,7 @@
-"""The two parts of ONNX's library that reading a model takes: its messages and the standard's schemas.
+"""Import the two parts of ONNX's library that reading a model needs: its messages and the standard's schemas.
 
-They are imported without the package around them, whose other parts (checker, helpers, Protobuf's JSON) take
-four times as long. Whoever imports the package later gets these very modules in it.
-"""
+They are imported without the package around them. The package's other parts (checker, helpers, Protobuf's
+JSON) take four times as long. A later import of the package finds these same modules in it."""
 
 from __future__ import annotations
 

@@ -12,18 +12,20 @@ from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 
 DOMAIN = "com.microsoft.nchwc"
 BLOCKS = (8, 16)
-"""How many channels ONNX Runtime has in a block."""
+"""The numbers of channels that a block of ONNX Runtime may have."""
 IN_BLOCKS = ("Conv", "ReorderInput")
-"""Operators that must know it."""
+"""Operators whose lowering needs the number of channels in a block."""
 
 
 class UnknownBlock(CompileError):
-    """A file doesn't say how large its blocks are."""
+    """A file doesn't tell the number of channels in a block."""
 
 
 def with_blocks(graph: Graph, given: int = 0) -> Graph:
-    """The graph whose operators on blocks have an attribute `block`. `given`: the channels of one, where the
-    caller knows. CompileError where nothing tells."""
+    """Return the graph with an attribute `block` on operators on blocks.
+
+    `given` is the number of channels in a block if the caller knows it, else 0. Raises CompileError if
+    nothing tells the number."""
     names = [f"{DOMAIN}.{n}" for n in IN_BLOCKS]
     found = [n for n in graph.nodes if n.op in names]
     if not found:
@@ -65,6 +67,6 @@ def _fits(graph: Graph, convolutions: list[Node], block: int) -> Iterator[bool]:
 
 
 def _kept(graph: Graph) -> Mapping[str, int]:
-    """By values in blocks, how many channels are taken out of them."""
+    """Map each value in blocks to the number of channels that are taken out of it."""
     names = f"{DOMAIN}.ReorderOutput"
     return {n.inputs[0]: n.of(ImportedAttributes)["channels"] for n in graph.nodes if n.op == names}

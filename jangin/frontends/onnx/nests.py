@@ -1,4 +1,5 @@
-"""Which of the standard's operators a loop nest is: what the writer offers as what it was lowered from."""
+"""Recognize loop nests as operators of the standard. The writer compares each operator's lowering with the
+nest."""
 
 from __future__ import annotations
 
@@ -20,8 +21,10 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 @dataclass(frozen=True)
 class Said:
-    """An operator with `more` operands behind the nest's own: an axis, or a size; the
-    nest's result is its output `place`, `flat` where that has another shape."""
+    """An operator that may compute a nest.
+
+    `more` are operands after the nest's own: an axis or a size. The nest's result is the operator's output
+    number `place`. It is `flat` if the operator's output has another shape."""
 
     operation: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +34,8 @@ class Said:
 
 
 def nests(attrs: LoopNest, inputs: int, rank: int) -> Iterator[Offer]:
-    """For a nest of so many inputs, the first of this rank."""
+    """Yield the operators that may compute a nest with this number of inputs. `rank` is the first input's
+    rank."""
     if inputs == 1:
         yield Said("NonZero", flat=True), lambda b, x: positions(b, x, attrs.shape[0])
         yield Said("Det"), det

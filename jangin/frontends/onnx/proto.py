@@ -1,4 +1,4 @@
-"""ONNX protobuf messages as plain Python and NumPy values; nothing in them is trusted."""
+"""Convert ONNX's protobuf messages to plain Python and NumPy values. Nothing in the messages is trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from jangin.mapped import map_file
 
 
 def dtype_of(code: int, what: str) -> DType:
-    """The element type of an ONNX type code; CompileError naming `what` where there is none."""
+    """Return the element type of an ONNX type code. Raises CompileError that names `what` if there is
+    none."""
     if code in TYPES:
         return TYPES[code]
     known = code in messages.TensorProto.DataType.values()
@@ -32,7 +33,7 @@ def dtype_of(code: int, what: str) -> DType:
 
 
 def type_of(proto: messages.TypeProto, what: str) -> Type:
-    """The type of a sequence, optional or map, or of their elements."""
+    """Return the type of a value: a tensor, sequence, optional or map."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         code = proto.tensor_type.elem_type
@@ -55,8 +56,10 @@ def type_of(proto: messages.TypeProto, what: str) -> Type:
 def tensor(
     proto: messages.TensorProto, what: str, folder: Folder | None, raw: memoryview | None = None
 ) -> Array:
-    """A tensor's contents (strings as an object array). External data are of `folder`, and `raw` are those
-    that were split off; sizes are checked before any memory is taken."""
+    """Return a tensor's contents; strings become an object array.
+
+    External data lie in `folder`. `raw` has contents that were split off the message. Sizes are checked
+    before memory is allocated."""
     if proto.data_type == messages.TensorProto.STRING:
         return _strings(proto, what)
     dtype = dtype_of(proto.data_type, what)
@@ -92,7 +95,7 @@ def _strings(proto: messages.TensorProto, what: str) -> Array:
 
 
 def _packed(count: int, dtype: DType) -> int:
-    """Bytes that elements take in a file, where several sub-byte ones share one."""
+    """Return the bytes that elements take in a file. Several elements of less than 8 bits share a byte."""
     return -(-count * dtype.bits // 8)
 
 
@@ -124,19 +127,20 @@ def _external(
 
 
 def _shown(location: str) -> str:
-    """A location as an error has it: escaped, and cut short."""
+    """Return a location for an error message, escaped and cut short."""
     return repr(location if len(location) <= 80 else location[:77] + "...")
 
 
 def _elements(proto: messages.TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
-    """The array that `raw` is: where it lies, or unpacked."""
+    """Return the array that the bytes `raw` hold, as a view if the elements have whole bytes."""
     if dtype.bits >= 8:
         return np.frombuffer(raw, dtype.numpy).reshape(dims)
     return _unpacked(messages.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw)))
 
 
 def _unpacked(proto: messages.TensorProto) -> Array:
-    """The array of a tensor that isn't one already, as ONNX's library makes it, imported for few models."""
+    """Return the array of a tensor that NumPy can't view, as ONNX's library makes it. Few models need this
+    import."""
     from onnx import numpy_helper
 
     array: Array = numpy_helper.to_array(proto)
@@ -144,7 +148,7 @@ def _unpacked(proto: messages.TensorProto) -> Array:
 
 
 def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) -> Any:
-    """An attribute as a number, string, tuple of them or array. Graphs are the caller's part."""
+    """Return an attribute as a number, string, tuple of them or array. The caller converts graphs."""
     kind = proto.type
     kinds = messages.AttributeProto
     if kind in (kinds.FLOAT, kinds.INT):
@@ -157,7 +161,7 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
         return tuple(proto.ints)
     if kind == kinds.STRINGS:
         given = list(proto.strings)
-        known = {s: text(s) for s in set(given)}  # trees say of millions of nodes by few words what they are
+        known = {s: text(s) for s in set(given)}  # trees describe millions of nodes by few different words
         return tuple(map(known.__getitem__, given))
     where = f"attribute '{proto.name}' of {what}"
     if kind == kinds.TENSOR:
@@ -171,14 +175,16 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
 
 
 def text(raw: bytes | str) -> str:
-    """A text field, which protobuf gives as bytes where it is not UTF-8."""
+    """Return a text field. Protobuf gives bytes if the field isn't UTF-8."""
     return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A parsed model. `contents`: the raw data of large initializers, by number, which aren't in the message;
-    `folder`: where external data lie, where the model has a path."""
+    """A parsed model.
+
+    `contents` has the raw data of large initializers by number; the message lacks them. `folder` holds
+    external data if the model has a path."""
 
     proto: messages.ModelProto
     contents: Mapping[int, memoryview] = field(default_factory=dict)
@@ -186,7 +192,7 @@ class ModelFile:
 
 
 def read_model(given: Contents) -> ModelFile:
-    """The parsed model; CompileError if it is none."""
+    """Parse a model. Raises CompileError if the contents are no ONNX model."""
     if given.message is not None:
         return ModelFile(given.message)
     parts = split(memoryview(given.data))
@@ -194,7 +200,7 @@ def read_model(given: Contents) -> ModelFile:
     size = len(given.data)
     try:
         proto.ParseFromString(parts.message)
-    except Exception as error:  # protobuf's DecodeError; the class depends on its implementation
+    except Exception as error:  # protobuf's DecodeError, whose class depends on the implementation
         raise CompileError(f"{given} is not an ONNX model, or is cut short ({size} bytes): {error}") from None
     if not proto.HasField("graph"):
         raise CompileError(f"{given} is not an ONNX model: it holds no graph ({size} bytes)")
@@ -203,7 +209,7 @@ def read_model(given: Contents) -> ModelFile:
 
 
 def _check_text(message: Any, what: str) -> None:
-    """CompileError where a name is not UTF-8: protobuf gives such ones as bytes."""
+    """Raise CompileError if a name isn't UTF-8. Protobuf gives such names as bytes."""
     texts, parts = _fields(message.DESCRIPTOR)
     for name, repeated in texts:
         value = getattr(message, name)
@@ -218,7 +224,8 @@ def _check_text(message: Any, what: str) -> None:
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
-    """A message type's texts and its parts, each with whether it repeats, but for what isn't read."""
+    """Return a message type's text fields and message fields, each with whether it repeats. Fields that
+    Jangin doesn't read are left out."""
     read = [f for f in kind.fields if f.name not in ("doc_string", "value_info", "metadata_props")]
     texts = tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_STRING)
     return texts, tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_MESSAGE)

@@ -1,10 +1,11 @@
-"""Convolutions and matrix products between DequantizeLinear and QuantizeLinear, as quantizers write
-them, become ONNX's operators on integers: their sums are exact, and rounded once. Matrix products with
-constant weights whose result isn't quantized give floats of such sums. What only moves or picks elements
-there does so with the integers, and what is gathered of a table of integers becomes floats after that.
+"""Convert operators between DequantizeLinear and QuantizeLinear to ONNX's operators on integers, as ONNX
+Runtime does.
 
-That is what the pattern means to ONNX Runtime too. It is found in the imported graph.
-"""
+Convolutions and matrix products get exact sums that are rounded once. A matrix product with constant weights
+whose result isn't quantized gives floats from exact sums.
+
+Operators that only move or pick elements work on the integers. A gather from an integer table dequantizes
+after the gather. The patterns are matched in the imported graph."""
 
 from __future__ import annotations
 
@@ -35,12 +36,15 @@ MOVING = {
         "DepthToSpace",
     )
 }
-"""Operators that give elements of their first operand, which compare as the integers that stand for them."""
+"""Operators whose results are elements of their first operand, and that may work on its integers. Integers
+compare like the floats that they represent."""
 
 
 def fuse_quantized(graph: Graph) -> Graph:
-    """The graph with such nodes replaced, without what made floats for these alone: of constants it would be
-    computed while lowering, and weights as floats are four times as large."""
+    """Return the graph with quantized operators fused. The DequantizeLinear nodes that only these operators
+    read are removed.
+
+    Otherwise lowering would dequantize constants, and weights in f32 are four times as large."""
     return _Fusing(graph).run()
 
 
@@ -77,11 +81,11 @@ class _Fusing:
         return replace(self.graph, nodes=tuple(kept))
 
     def used(self, node: Node) -> bool:
-        """Whether the model itself reads what the node gives."""
+        """Tell if the model itself reads the node's result."""
         return any(self.uses[name] for name in node.outputs)
 
     def fused(self, node: Node) -> Node | None:
-        """What stands for the node and the QuantizeLinear behind it, if there is one."""
+        """Return the integer operator for a node and the QuantizeLinear after it, or None."""
         parts = [self.makers.get(name) for name in node.inputs]
         if not all(p is not None and p.op == DEQUANTIZE for p in parts):
             return None
@@ -108,7 +112,7 @@ class _Fusing:
         return replace(node, inputs=operands, outputs=after.outputs, attrs=attrs)
 
     def in_floats(self, node: Node, x: Node, w: Node, bias: Sequence[Node]) -> Node | None:
-        """A matrix product of integers that gives floats."""
+        """Return a matrix product of integers that gives floats, or None."""
         if node.op == "onnx.Conv" or w.inputs[0] not in self.graph.constants:
             return None
         if node.op == "onnx.Gemm":
@@ -123,14 +127,15 @@ class _Fusing:
         )
 
     def outputs_axis(self, node: Node, w: Node) -> int:
-        """The weights' axis whose entries may each have a scale: of filters, or of a matrix's columns."""
+        """Return the weights' axis whose entries may each have a scale: the filters, or the columns of a
+        matrix."""
         known = self.graph.constants.get(w.inputs[0])
         if node.op == "onnx.Conv" or known is None or node.of(ImportedAttributes).get("transB"):
             return 0
         return known.ndim - 1
 
     def moved(self, node: Node) -> Node | None:
-        """The node on integers, where the result is quantized as the operand was."""
+        """Return the node on integers if its result has the operand's quantization, else None."""
         before, after = self.makers.get(node.inputs[0]), self.readers.get(node.outputs[0])
         if before is None or before.op != DEQUANTIZE or after is None or after.op != QUANTIZE:
             return None
@@ -144,7 +149,8 @@ class _Fusing:
         return replace(node, inputs=(before.inputs[0], *node.inputs[1:]), outputs=after.outputs)
 
     def picked(self, node: Node) -> Node | None:
-        """The gather of the integers of a table with one scale: as floats it would be four times as large."""
+        """Return a gather from an integer table with one scale, or None. The table would be four times as
+        large in f32."""
         table = self.makers.get(node.inputs[0])
         if table is None or table.op != DEQUANTIZE or not self.fits(table):
             return None
@@ -153,7 +159,8 @@ class _Fusing:
         )
 
     def fits(self, node: Node, each: int | None = None) -> bool:
-        """Whether a node quantizes by one scale (or one for each entry of axis `each`), to or from 8 bits."""
+        """Tell if a node quantizes to, or dequantizes from, 8 bits by one scale, or by one for each entry of
+        axis `each`."""
         attrs = node.of(ImportedAttributes)
         if len(node.inputs) != 3 or attrs.get("block_size") or attrs.get("output_dtype"):
             return False
@@ -163,7 +170,7 @@ class _Fusing:
         return scale.size == 1 or (each is not None and attrs.get("axis", 1) == each and scale.ndim == 1)
 
     def is_bias(self, node: Node, x: Node, w: Node) -> bool:
-        """Whether it dequantizes a bias of 32-bit integers in units of both scales."""
+        """Tell if a node dequantizes a bias of 32-bit integers in units of both scales."""
         bias, scale, *zero = (self.graph.constants.get(n) for n in node.inputs)
         if bias is None or bias.dtype != np.int32 or scale is None or any(z is None or z.any() for z in zero):
             return False

@@ -1,4 +1,4 @@
-"""How an operator is declared: one decorated function that lowers it to core operators."""
+"""Declare ONNX operators. A decorated function lowers an operator to core operators."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ F = TypeVar("F", bound=Lowering)
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a source format, from opset `since` on, until the next entry's `since`.
+    """One operator of ONNX, in force from opset `since` until the next entry's `since`.
 
-    `lower(b, *inputs, **attributes)`: `b` is the `Builder`, inputs are `Tensor`s (None where an
-    optional one is absent), attributes are keyword arguments with the standard's defaults; gives
-    a Tensor, or a tuple of them for several outputs (None for one that it can't give).
-    """
+    The lowering is `lower(b, *inputs, **attributes)`. `b` is the `Builder`. Inputs are `Tensor`s, or None for
+    an absent optional input. Attributes are keyword arguments with the standard's defaults. It returns a
+    Tensor, or a tuple of them for several outputs. An output that it can't compute is None."""
 
     domain: str
     name: str
@@ -28,7 +27,8 @@ class Operator:
 
 
 def op(name: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
-    """Declare the decorated lowering as ONNX operator `name` from opset `since`. Stackable."""
+    """Declare the decorated lowering as ONNX operator `name` from opset `since`. A function may have several
+    such decorators."""
 
     def mark(fn: F) -> F:
         entries: list[Operator] = fn.__dict__.setdefault("operators", [])
@@ -42,7 +42,7 @@ Table = Mapping[tuple[str, str], tuple[Operator, ...]]
 
 
 def table(modules: Iterable[ModuleType]) -> Table:
-    """Every operator declared in the modules, by (domain, name), versions ascending."""
+    """Return every operator declared in the modules, by (domain, name), with ascending versions."""
     found: dict[tuple[str, str], dict[int, Operator]] = {}
     for module in modules:
         for value in vars(module).values():
@@ -52,6 +52,6 @@ def table(modules: Iterable[ModuleType]) -> Table:
 
 
 def find(operators: Table, domain: str, name: str, opset: int) -> Operator | None:
-    """The operator's version in force at `opset`; None where it isn't supported."""
+    """Return the operator's version in force at `opset`, or None if it isn't supported."""
     versions = [o for o in operators.get((domain, name), ()) if o.since <= opset]
     return versions[-1] if versions else None

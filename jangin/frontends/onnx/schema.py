@@ -1,8 +1,7 @@
-"""What the ONNX standard asks of a node: its attributes, its number of inputs, their types.
+"""Check nodes against the ONNX standard: their attributes, number of inputs, and types.
 
-Checked at the door, so that lowerings see nothing that their operator does not define. Operators
-that the standard doesn't know are not checked.
-"""
+The importer checks every node first, so that lowerings see only what their operator defines. Operators
+outside the standard aren't checked."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _KINDS = messages.AttributeProto.AttributeType
 
 @cache
 def schema(domain: str, name: str, opset: int) -> Any:
-    """The standard's description of an operator in force at `opset`; None where there is none."""
+    """Return the standard's description of an operator in force at `opset`, or None if there is none."""
     try:
         found = schemas.get_schema(name, opset, domain)
     except (schemas.SchemaError, OverflowError, TypeError):
@@ -29,13 +28,13 @@ def schema(domain: str, name: str, opset: int) -> Any:
 
 
 def has_body(domain: str, name: str, opset: int) -> bool:
-    """Whether the standard defines the operator by others."""
+    """Tell if the standard defines the operator by other operators."""
     known = schema(domain, name, opset)
     return known is not None and (known.has_function or known.has_context_dependent_function)
 
 
 def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) -> None:
-    """CompileError for attributes that the operator doesn't have or of another kind, and for too
+    """Raise CompileError for attributes that the operator doesn't have or that have a wrong kind, and for too
     few or too many inputs or outputs."""
     known = schema(domain, proto.op_type, opset)
     if known is None:
@@ -64,8 +63,10 @@ def _check_count(count: int, low: int, high: int, kind: str, what: str) -> None:
 
 
 def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]) -> None:
-    """CompileError for an input that must be there and isn't, of a type that the operator isn't
-    defined for, or that differs from another which must be of the same type."""
+    """Raise CompileError if a required input is missing, or if the operator isn't defined for an input's
+    type.
+
+    CompileError is also raised if two inputs that must have the same type differ."""
     known = schema(domain, name, opset)
     if known is None:
         return

@@ -1,4 +1,4 @@
-"""Branches and loops as ONNX's If and Loop, whose bodies read what is around them by name."""
+"""Write branches and loops as ONNX's If and Loop. Their bodies read outer values by name."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from jangin.ir.program import Slicing
 
 
 class Steps(Wholes):
-    """The steps of a program but calls. `outer`: of a body's writer, that of what is around it."""
+    """The writer of a program's steps, except calls. A body's writer has the enclosing graph's writer in
+    `outer`."""
 
     tensors: list[onnx.TensorProto]
 
     @abstractmethod
     def inner(self, graph: Graph, given: Mapping[str, Name]) -> Steps:
-        """A body's writer, some of whose inputs are values around it."""
+        """Return a body's writer. `given` maps some of the body's inputs to outer values."""
 
     @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        """A size as a tensor of no axes."""
+        """Return a size as a tensor of no axes."""
 
     @abstractmethod
     def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
-        """What says a value's type and shape."""
+        """Return the description of a value's type and shape."""
 
     def write_if(self, node: Node, attrs: core.IfStep) -> None:
-        """The operands behind the condition are what the bodies read."""
+        """Write If. The operands after the condition are the outer values that the bodies read."""
         condition, *read = map(self.named, node.inputs)
         bodies = []
         for graph in (attrs.then, attrs.orelse):
@@ -48,7 +49,7 @@ class Steps(Wholes):
         self.nodes.append(helper.make_node("If", [condition], outputs, str(outputs[0]), **attributes))
 
     def write_loop(self, node: Node, attrs: core.LoopStep) -> None:
-        """ONNX's body takes no slices: it gathers them by the iteration's number."""
+        """Write Loop. ONNX's body takes no slices, so it gathers them by the iteration's number."""
         if any(s != Slicing() for s in attrs.collected):
             raise CompileError("a loop that stacks along another axis, or backwards, can't be said in ONNX")
         graph, count = attrs.body, 2 + attrs.carried
@@ -72,7 +73,7 @@ class Steps(Wholes):
         self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=made))
 
     def ends(self, outputs: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        """A body's results, each a value of its own that a node makes."""
+        """Return a body's results. Each must be a value of its own that a node makes."""
         made = {o for node in self.graph.nodes for o in node.outputs}
         found = []
         for name in outputs:
@@ -84,5 +85,5 @@ class Steps(Wholes):
     def proto(
         self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
     ) -> onnx.GraphProto:
-        """The body's graph."""
+        """Return the body's graph."""
         return helper.make_graph(self.nodes, self.graph.name or "body", inputs, outputs, self.tensors)

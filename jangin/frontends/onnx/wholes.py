@@ -1,4 +1,5 @@
-"""Calls as ONNX's operators: recurrences, suppressions and what else lowering keeps whole for a writer."""
+"""Write host calls as ONNX's operators: recurrences, suppressions and other operators that lowering keeps
+whole for a writer."""
 
 from __future__ import annotations
 
@@ -35,29 +36,31 @@ CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
     "roi_max_pool": ("MaxRoiPool", lambda s: {"pooled_shape": s["size"], "spatial_scale": s["scale"]}),
     "unique": ("Unique", lambda s: {"axis": s["axis"], "sorted": int(s["ascending"])}),
 }  # fmt: skip
-"""The operators that functions on the same operands are, and their attributes of a call's settings."""
+"""For each host function, the operator with the same operands, and its attributes from the call's
+settings."""
 
 
 RECURRENT: Mapping[str, tuple[str, str, int]] = {
     "rnn": ("RNN", "", 1), "gru": ("GRU", "", 2), "lstm": ("LSTM", "", 3),
     "leveled_lstm": ("DynamicQuantizeLSTM", MICROSOFT, 2),
 }  # fmt: skip
-"""The operators that recurrent layers are, their domains, and for how many functions `clip` bounds what they
-take."""
+"""For each kind of recurrent layer, its operator, its domain, and the number of activations whose arguments
+`clip` bounds."""
 
 
 class Wholes(Writer):
-    """Host steps: a copy, or what `Builder.whole` keeps in one node."""
+    """The writer of host steps: copies, and calls that `Builder.whole` keeps in one node."""
 
     nodes: list[onnx.NodeProto]
     opset: int
     domains: set[str]
-    """Of operators that aren't the standard's."""
+    """Domains of the written operators that aren't the standard's."""
     counted: dict[Var, tuple[str, int]]
-    """Sizes that become known as a value's, by its axis."""
+    """Sizes that are known from a value, as (value, axis)."""
 
     def write_host(self, node: Node, attrs: core.HostStep) -> None:
-        """What else the host does has no tensors alone."""
+        """Write a host step. Other host functions than these don't have tensors only, so ONNX can't express
+        them."""
         settings = dict(attrs.attrs)
         if attrs.function in RECURRENT:
             self._recurrence(node, attrs.function, settings)
@@ -85,7 +88,7 @@ class Wholes(Writer):
         self.nodes.append(made)
 
     def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
-        """A layer, as `ops.recurrent` keeps it, whose order of operands is ONNX's."""
+        """Write a layer that `ops.recurrent` keeps whole. Its operands are in ONNX's order."""
         direction = next((k for k, v in BACKWARD.items() if v == tuple(settings["backward"])), None)
         if direction is None or settings.get("limit"):
             why = (
@@ -105,8 +108,10 @@ class Wholes(Writer):
 
 
 def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, Any]:
-    """The attributes that say the functions of x0 of each direction, of which a bound is for the first
-    `clipped`. CompileError where ONNX has no words for them."""
+    """Return the attributes that describe each direction's activations, functions of x0. The arguments of the
+    first `clipped` ones are bounded.
+
+    Raises CompileError if ONNX has no attributes for them."""
     each = [[_activation(e) for e in of] for of in functions]
     bounds = {bound for of in each for _, _, bound in of[:clipped]}
     if len(bounds) > 1 or any(bound is not None for of in each for _, _, bound in of[clipped:]):
@@ -119,7 +124,7 @@ def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, 
 
 
 def _activation(e: Expr) -> tuple[str, list[float], float | None]:
-    """The name of a function of x0, its numbers, and the bound of what it is applied to."""
+    """Return the name of a function of x0, its parameters, and the bound of its argument."""
     x0, low, high = (Var(n, F32) for n in ("x0", "low", "high"))
     for name in FUNCTIONS:
         fn, usual = ACTIVATIONS[NAMES[name]], parameters(NAMES[name])

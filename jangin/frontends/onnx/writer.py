@@ -1,7 +1,7 @@
-"""Lowered graphs as ONNX models: every core operator that the standard has words for.
+"""Write lowered graphs as ONNX models, by the standard's operator for each core operator.
 
-What it has none for is said as its tensor expressions (`expressions.py`), if those say it.
-"""
+A core operator without a counterpart is written as its tensor expressions (`expressions.py`), if they can be
+written."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 OPSET = 21
-"""What is written in, unless an operator or a type came later."""
+"""The opset of a written model, unless an operator or a type needs a later one."""
 OPSETS: Mapping[str | DType, int] = {
     "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, BF16: 22, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
 }  # fmt: skip
 MOST_BYTES = (1 << 31) - (1 << 20)
-"""Of a protocol buffer, with room for what isn't weights."""
+"""The most bytes of weights in a protocol buffer, which is limited to 2 GiB. 1 MiB is left for everything
+else."""
 LAST = np.iinfo(np.int64).max
 
 
 def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
-    """A lowered graph as the bytes of an ONNX model; `described`: its metadata, as `Imported` has it.
-    CompileError naming every part that ONNX can't say."""
+    """Return a lowered graph as the bytes of an ONNX model.
+
+    `described` is the model's metadata, as in `Imported`. Raises CompileError that names every part that ONNX
+    can't express."""
     size = sum(a.nbytes for a in graph.constants.values())
     if size > MOST_BYTES:
         raise CompileError(f"weights of {size / 1e9:.1f} GB don't fit into one ONNX file: it holds 2 GB")
@@ -53,7 +56,7 @@ def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
 
 
 class OnnxWriter(Stages, Steps, Writer):
-    """One graph being written: a model's, or the body of a step of the writer `outer`."""
+    """The writer of one graph: a model's, or a step's body inside the writer `outer`."""
 
     format = "ONNX"
     patterns = PATTERNS
@@ -126,7 +129,7 @@ class OnnxWriter(Stages, Steps, Writer):
         )
 
     def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
-        """A constant of the writer's own, once for all that are equal."""
+        """Add a constant of the writer's own and return its name. Equal constants share one tensor."""
         array = np.asarray(values, dtype.numpy)
         key = dtype, array.shape, array.tobytes()
         if key not in self.numbers:
@@ -146,7 +149,7 @@ class OnnxWriter(Stages, Steps, Writer):
     def emit(
         self, operation: str, *inputs: Any, result: str = "", hint: str = "", place: int = 0, **given: Any
     ) -> Name:
-        """`place`: of the outputs, the one that is wanted."""
+        """Add an operator and return its output number `place`."""
         name = self.named(result) if result else self.fresh(f"{hint or 'made'}.{operation.lower()}")
         self.opset = max(self.opset, OPSETS.get(operation, 0))
         unread = [self.fresh(f"{name}.{i}") for i in range(place)]
@@ -157,7 +160,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return name
 
     def dims(self, shape: Shape) -> Name:
-        """Sizes as a tensor of one axis."""
+        """Return sizes as a tensor of one axis."""
         known = static_shape(shape)
         if known is not None:
             return self.array(known, hint="shape")
@@ -165,7 +168,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return parts[0] if len(parts) == 1 else self.emit("Concat", *parts, hint="shape", axis=0)
 
     def scalar(self, e: Expr) -> Name:
-        """A size as a tensor of no axes."""
+        """Return a size as a tensor of no axes."""
         if e not in self.numbers:
             self.numbers[e] = self.expression(e, {v: self._symbol(v) for v in free_vars(e)}, hint="size")
         return self.numbers[e]
@@ -183,7 +186,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return self.numbers[v]
 
     def write_bind(self, node: Node, attrs: core.BindStep) -> None:
-        """Elements that become sizes."""
+        """Write elements that become sizes."""
         flat = self.emit("Reshape", self.named(node.inputs[0]), self.array([-1]), hint=node.name)
         for i, v in enumerate(attrs.symbols):
             size = self.emit("Gather", flat, self.array(i), hint=str(v), axis=0)
@@ -203,8 +206,10 @@ class OnnxWriter(Stages, Steps, Writer):
         self.emit("Expand", self.named(node.inputs[0]), self.dims(attrs.shape), result=node.outputs[0])
 
     def write_slice(self, node: Node, attrs: core.Slice) -> None:
-        """The end of what goes backwards is counted from the axis's end: -1 isn't its last entry then. What
-        begins before the axis has no elements, and is said to begin with it."""
+        """Write a slice.
+
+        A backward slice's end is counted from the end of the axis, because ONNX takes -1 for the last entry.
+        A slice that begins before the axis is empty, and is written as beginning with the axis."""
         given = self.graph.shape(node.inputs[0])
         whole = (const(0), 1)
         rows = zip(given, attrs.starts, attrs.steps, attrs.shape, strict=True)
@@ -263,7 +268,7 @@ class OnnxWriter(Stages, Steps, Writer):
         self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], axis=attrs.axis)
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
-        """Over the last axes; others are put there first."""
+        """Write a normalization over the last axes. Other axes are moved to the end first."""
         shape, x = self.graph.shape(node.inputs[0]), self.named(node.inputs[0])
         rank, dtype = len(shape), self.graph.dtype(node.inputs[0])
         order = [*(i for i in range(rank) if i not in attrs.axes), *attrs.axes]
@@ -272,7 +277,7 @@ class OnnxWriter(Stages, Steps, Writer):
             raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
         operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
         given: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
-        if not sizes:  # an element by itself, which is given an axis
+        if not sizes:  # a single element is normalized along a new axis
             behind, one = self.array([rank]), self.array(np.ones(1), dtype, "ones")
             y = self.emit(operation, self.emit("Unsqueeze", x, behind, hint=x), one, hint=x, **given)
             self.emit("Squeeze", y, behind, result=node.outputs[0])
@@ -296,7 +301,7 @@ class OnnxWriter(Stages, Steps, Writer):
         turns = attrs.transpose_a, attrs.transpose_b
         if any(turns) and not whole and all(len(self.graph.shape(n)) == 2 for n in node.inputs):
             said: dict[str, Any] = {"transA": int(turns[0]) or None, "transB": int(turns[1]) or None}
-            self.emit("Gemm", *given, result=node.outputs[0], **said)  # its operands stay as they are
+            self.emit("Gemm", *given, result=node.outputs[0], **said)  # Gemm's operands stay as they are
             return
         for i, turn in enumerate(turns):
             rank = len(self.graph.shape(node.inputs[i]))
@@ -305,8 +310,10 @@ class OnnxWriter(Stages, Steps, Writer):
         self.emit("MatMulInteger" if whole else "MatMul", *given, result=node.outputs[0])
 
     def _in_bytes(self, node: Node) -> list[Name]:
-        """The operands of a product of integers; where one isn't of bytes, both as bytes, which is what their
-        numbers need to fit in, and what stands for 0 in each."""
+        """Return the operands of a product of integers. If one of them isn't 8-bit, both are converted to
+        bytes, and their zero points follow.
+
+        Raises CompileError if an operand's numbers don't fit in a byte."""
         if all(self.graph.dtype(n) in (I8, U8) for n in node.inputs):
             return [self.named(n) for n in node.inputs]
         found = [self._bytes(n) for n in node.inputs]
@@ -344,7 +351,8 @@ class OnnxWriter(Stages, Steps, Writer):
         )  # fmt: skip
 
     def write_pool(self, node: Node, attrs: core.Pool) -> None:
-        """Sums without a division, and integers' averages, are said as tensor expressions."""
+        """Write a pool. Sums without a division and averages of integers are written as tensor
+        expressions."""
         dtype = self.graph.dtype(node.inputs[0])
         if attrs.layout != "first" or (attrs.combiner == "sum" and not (attrs.average and dtype.is_float)):
             self.other(node, attrs)
@@ -380,7 +388,7 @@ class OnnxWriter(Stages, Steps, Writer):
     # -- tensor expressions ---------------------------------------------------------------------
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
-        """As the operator of the standard that lowers to it, or as what it computes."""
+        """Write the standard's operator with the same lowering, or else the tensor expression."""
         found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
         if found is None:
             self.other(node, attrs)
@@ -404,7 +412,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return [(how, partial(_resized, wanted, how)) for how in (*nearest, *linear)]
 
     def write_loop_nest(self, node: Node, attrs: core.LoopNest) -> None:
-        """As the operator of the standard that lowers to it."""
+        """Write the standard's operator with the same lowering, or else the tensor expression."""
         rank = len(self.graph.shape(node.inputs[0])) if node.inputs else 0
         said: Said | None = self.matched(node, nests(attrs, len(node.inputs), rank))
         if said is None:
@@ -420,7 +428,7 @@ class OnnxWriter(Stages, Steps, Writer):
             self.emit("Reshape", y, self.array([-1]), result=node.outputs[0])
 
     def other(self, node: Node, attrs: Any) -> None:
-        """As what the operator computes, stage by stage."""
+        """Write the operator's tensor expression, stage by stage."""
         if node.op not in CORE or CORE[node.op].kind in ("opaque", "alias"):
             super().other(node, attrs)
         self.staged(node, attrs)
@@ -431,7 +439,7 @@ def _resized(wanted: Shape, how: Mapping[str, Any], b: Builder, x: Tensor) -> Te
 
 
 def _pooled(attrs: core.Pool, ceil: int, b: Builder, x: Tensor) -> Tensor:
-    """A pool, whose last windows may leave the input where `ceil` is set."""
+    """Return a pool. With `ceil`, its last windows may reach beyond the input."""
     window = Window.over(
         b, x, attrs.kernel, strides=attrs.strides, dilations=attrs.dilations, pads=attrs.pads, ceil=bool(ceil)
     )

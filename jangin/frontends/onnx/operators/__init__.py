@@ -1,4 +1,4 @@
-"""Operators of model formats, each lowered to core ones: the explicit table of them."""
+"""Lower ONNX's operators to core ones. `OPERATORS` is the explicit table of them."""
 
 from jangin.frontends.onnx import registry
 from jangin.frontends.onnx.operators import (

@@ -1,4 +1,4 @@
-"""Activations, and softmax with its kin."""
+"""Lower activations and the operators related to softmax."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES: Mapping[str, str] = {
     "Tanh": "tanh",
     "ThresholdedRelu": "thresholded_relu",
 }
-"""ONNX's activations whose attributes are the parameters of those in `ops.activation`."""
+"""ONNX's activations whose attributes are the parameters of functions in `ops.activation`."""
 
 
 def _gelu(x: Expr, approximate: str = "none") -> Expr:
@@ -73,7 +73,7 @@ Rowwise = Callable[[Tensor, int], Tensor]
 
 
 def _flattened(b: Builder, x: Tensor, axis: int, fn: Rowwise) -> Tensor:
-    """`fn` over the axes from `axis` on as one: what opsets before 13 mean."""
+    """Apply `fn` to the axes from `axis` on, flattened into one, as opsets before 13 define it."""
     axis = axis if axis == x.rank else axis_of(axis, x.rank)
     if axis == x.rank - 1:
         return fn(x, axis)
@@ -103,7 +103,7 @@ def log_softmax_1(b: Builder, x: Tensor, axis: int = 1) -> Tensor:
 
 @op("Hardmax", since=13)
 def hardmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
-    """1 at the first of the largest elements along `axis`, else 0."""
+    """Return 1 at the first of the largest elements along `axis`, and 0 elsewhere."""
     axis = axis_of(axis, x.rank)
     source = Buffer("x0", x.dtype, x.shape)
     first, stages = first_extreme(source, axis, "max")

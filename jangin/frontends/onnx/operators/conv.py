@@ -1,4 +1,4 @@
-"""ONNX convolutions: Conv, ConvTranspose, Col2Im, and ONNX Runtime's FusedConv."""
+"""Lower ONNX convolutions: Conv, ConvTranspose, Col2Im, and ONNX Runtime's FusedConv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jangin.ops.window import explicit_pads, same_pads
 
 
 class Arguments(TypedDict):
-    """How a convolution's windows lie."""
+    """The window arguments of `ops.conv.conv`."""
 
     strides: Sequence[int]
     dilations: Sequence[int]
@@ -35,14 +35,14 @@ class Convolution(Sliding):
     group: int = 1
 
     def kernel(self, x: Tensor, w: Tensor) -> tuple[int, ...]:
-        """The kernel's size, from the weights; CompileError where the two don't fit."""
+        """Return the kernel's size from the weights. Raises CompileError if `kernel_shape` differs."""
         size = kernel_size(x, w)
         if self.kernel_shape and tuple(self.kernel_shape) != size:
             raise CompileError(f"kernel_shape {list(self.kernel_shape)} does not fit the weights {w}")
         return size
 
     def arguments(self, b: Builder, x: Tensor, w: Tensor) -> Arguments:
-        """What `ops.conv.conv` of x and w takes."""
+        """Return the window arguments of `ops.conv.conv` for x and w."""
         kernel = self.kernel(x, w)
         strides, dilations = self.steps(len(kernel))
         pads: Sequence[ExprLike] = self.given_pads
@@ -58,7 +58,7 @@ def conv_(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, **window
 
 
 FUSED = {**NAMES, "Clip": "clip"}
-"""What FusedConv's `activation` may say, as names of `ops.activation`."""
+"""The activations that FusedConv's attribute `activation` may name, as names in `ops.activation`."""
 
 
 @op("FusedConv", domain="com.microsoft")
@@ -73,7 +73,7 @@ def fused_conv(
     activation_params: Sequence[float] = (),
     **window: Any,
 ) -> Tensor:
-    """Conv, then + z, then an activation."""
+    """Compute Conv, add z, then apply an activation."""
     y = conv_(b, x, w, bias, **window)
     if z is not None:
         y = b.map(lambda v, u: v + u, y, z)
@@ -89,7 +89,8 @@ def conv_transpose_(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *,
     output_shape: Sequence[int] | None = None, output_padding: Sequence[int] | None = None, **window: Any,
 ) -> Tensor:  # fmt: skip
-    """`output_shape`, or an automatic padding, says what is cut off by the size that is left."""
+    """Compute a transposed convolution. `output_shape`, or an automatic padding, decides how much is
+    cropped."""
     g = Convolution(**window)
     kernel = g.kernel(x, w)
     rank = len(kernel)

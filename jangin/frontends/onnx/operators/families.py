@@ -1,4 +1,4 @@
-"""Operators that differ only in a scalar body: declared from tables, with 16-bit floats computed in f32."""
+"""Declare operators that differ only in a scalar body, from tables. 16-bit floats are computed in f32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def same_types(xs: Sequence[Tensor]) -> None:
-    """CompileError unless all operands have one element type."""
+    """Raise CompileError unless all operands have one element type."""
     types = {x.dtype for x in xs}
     if len(types) > 1:
         shown = " and ".join(sorted(map(str, types)))
@@ -28,7 +28,8 @@ def same_types(xs: Sequence[Tensor]) -> None:
 
 
 def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) -> Tensor:
-    """`y` reshaped as opset 6 and older broadcast it: its dimensions match x's from `axis` on."""
+    """Reshape y for the broadcasting of opset 6 and older: its dimensions match the dimensions of x from
+    `axis` on."""
     if not broadcast or axis is None:
         return y
     after = x.rank - axis % x.rank - y.rank
@@ -37,13 +38,14 @@ def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) ->
 
 @dataclass(frozen=True)
 class Family:
-    """Operators made from a table; `registry.table` finds them as it does decorated functions."""
+    """Operators made from a table. `registry.table` finds them like decorated functions."""
 
     operators: tuple[Operator, ...]
 
 
 def family(table: Mapping[str, Lowering], since: int = 1, domain: str = "") -> Family:
-    """Operators whose lowerings stand elsewhere, as where the neutral one takes what ONNX gives."""
+    """Declare operators whose lowerings already exist, as for neutral functions that take ONNX's
+    arguments."""
     return Family(tuple(Operator(domain, name, since, lower) for name, lower in table.items()))
 
 
@@ -52,7 +54,7 @@ def _made(table: Mapping[str, T], make: Callable[[T], Lowering]) -> Mapping[str,
 
 
 def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family:
-    """Operators of one input; `body(x, **attributes)` is the value."""
+    """Declare operators of one input. The result is `body(x, **attributes)`."""
 
     def make(body: Body) -> Lowering:
         def lower(b: Builder, x: Tensor, **attrs: Attribute) -> Tensor:
@@ -64,8 +66,10 @@ def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family
 
 
 def binary(table: Mapping[str, Body]) -> Family:
-    """Operators of two inputs of one type that broadcast (`axis` and `broadcast`: opset 6 and older);
-    `body(x, y, **attributes)` is the value."""
+    """Declare operators of two inputs of one type with broadcasting. The result is `body(x, y,
+    **attributes)`.
+
+    `axis` and `broadcast` are attributes of opset 6 and older."""
 
     def make(body: Body) -> Lowering:
         def lower(
@@ -80,12 +84,14 @@ def binary(table: Mapping[str, Body]) -> Family:
 
 
 TOGETHER = 32
-"""Inputs of an operator of any number that one expression takes."""
+"""The most inputs of a variadic operator that one expression combines."""
 
 
 def variadic(table: Mapping[str, tuple[Body, Callable[[Expr, int], ExprLike]]]) -> Family:
-    """Operators of any number of inputs of one type that broadcast: of each the value of two, and what is
-    made of that of all, and their number."""
+    """Declare operators of any number of inputs of one type with broadcasting.
+
+    The table has a body that combines two inputs, and a function of the combined value and the number of
+    inputs that gives the result."""
 
     def make(body: tuple[Body, Callable[[Expr, int], ExprLike]]) -> Lowering:
         join, last = body
@@ -93,7 +99,7 @@ def variadic(table: Mapping[str, tuple[Body, Callable[[Expr, int], ExprLike]]]) 
         def lower(b: Builder, *xs: Tensor) -> Tensor:
             same_types(xs)
             first, *rest = xs
-            while len(rest) >= TOGETHER:  # else one expression would be as deep as there are inputs
+            while len(rest) >= TOGETHER:  # a single expression would be as deep as the number of inputs
                 first = b.map(lambda *vs: reduce(join, map(wide, vs)), first, *rest[: TOGETHER - 1])
                 del rest[: TOGETHER - 1]
             if len(xs) == 1:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's transformer operators (com.microsoft), in terms of the standard's Attention."""
+"""Lower ONNX Runtime's transformer operators (com.microsoft) by the standard's Attention."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def _added(b: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _key_mask(b: Builder, mask: Tensor | None, keys: Expr, hidden: float) -> Tensor | None:
-    """What is added to scores [batch, heads, queries, keys]: `hidden` where the mask says 0. A mask is
-    a count of keys for each item, or 0 and 1 for [batch, keys] or [batch, queries, keys]."""
+    """Return the bias added to scores [batch, heads, queries, keys]: `hidden` where the mask is 0.
+
+    A mask is a count of keys for each item, or zeros and ones of [batch, keys] or [batch, queries, keys]."""
     if mask is None:
         return None
     if mask.rank == 1:
@@ -65,8 +66,8 @@ def fused_attention(
     scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
     rotary_embedding_dim: int = 0, past_present_share_buffer: int = 0,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Self-attention with its projections: `weights` [width, q + k + v]; `past` [2, batch, heads, past,
-    size]."""
+    """Compute self-attention with its projections. `weights` is [width, q + k + v], and `past` is [2, batch,
+    heads, past, size]."""
     if do_rotary or past_present_share_buffer:
         raise CompileError("com.microsoft.Attention with do_rotary or a shared past buffer is not supported")
     third = divide(weights.shape[1], const(3), b.symbols)
@@ -95,8 +96,10 @@ def multi_head_attention(
     past_key: Tensor | None = None, past_value: Tensor | None = None, past_length: Tensor | None = None,
     *, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Queries, keys and values projected already: apart, or packed as [batch, sequence, heads, 3, size]
-    or keys and values as [batch, sequence, heads, 2, size]; keys may have their heads split."""
+    """Compute attention over projected queries, keys and values.
+
+    The inputs are separate, or packed as [batch, sequence, heads, 3, size], or keys and values are packed as
+    [batch, sequence, heads, 2, size]. The heads of keys may be split."""
     query, key, value = _unpacked(b, query, key, value)
     if bias is not None:
         parts = parts_of(b, bias, 0, [query.shape[-1], query.shape[-1], value.shape[-1]])
@@ -135,7 +138,7 @@ def fused_rotary_embedding(
     interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
     is_packed_batching: int = 0,
 ) -> Tensor:  # fmt: skip
-    """`position_ids` are each token's, or that of the first token alone."""
+    """Rotate x by positions. `position_ids` has each token's position, or only the first token's."""
     if scale != 1.0 or is_packed_batching:
         raise CompileError("com.microsoft.RotaryEmbedding with a scale or packed batches is not supported")
     if position_ids.rank == 1:
@@ -166,9 +169,11 @@ def group_query_attention(
     softcap: float = 0.0, local_window_size: int = -1, do_rotary: int = 0, rotary_interleaved: int = 0,
     smooth_softmax: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Causal attention with heads that share keys, and a cache: item n has `seqlens_k[n]` + 1 keys, the
-    last of them the new ones. The cache that comes back has room for the past's and the new tokens, or
-    for `total_sequence_length` where the past's room is for that many already."""
+    """Compute causal attention with a cache. Several query heads share the keys of one head.
+
+    Item n has `seqlens_k[n]` + 1 keys, and the last of them are the new ones. The returned cache has room for
+    the past's and the new tokens. Its room is `total_sequence_length` if the past has that much room
+    already."""
     if smooth_softmax:
         raise CompileError("GroupQueryAttention with smooth_softmax is not supported")
     q, k, v = _grouped_heads(b, query, key, value, num_heads, kv_num_heads)
@@ -213,7 +218,7 @@ def _grouped_heads(
 
 
 def _room(b: Builder, past: Tensor | None, tokens: Expr, total: Tensor) -> Expr:
-    """How many keys the cache that comes back has room for."""
+    """Return the number of keys that the returned cache has room for."""
     if past is None:
         return tokens
     known = None if total.data is None else total.data.reshape(-1)[0]
@@ -226,8 +231,8 @@ def embed_layer_normalization(
     segment_table: Tensor | None, gamma: Tensor, beta: Tensor, mask: Tensor | None = None,
     position_ids: Tensor | None = None, *, epsilon: float = 1e-12, mask_index_type: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """LayerNormalization of the sum of embeddings; gives also how many tokens each item has, and the
-    sum."""
+    """Apply LayerNormalization to the sum of embeddings. The other results are the number of tokens of each
+    item, and the sum."""
     n, s = words.shape
     positions = position_ids if position_ids is not None else b.compute(I64, (1, s), [], lambda _, i, j: j)
     total = _added(b, gather(b, word_table, words), gather(b, position_table, positions))

@@ -1,4 +1,4 @@
-"""Gradient (ai.onnx.preview.training): reverse-mode differentiation of the core nodes built so far."""
+"""Lower Gradient (ai.onnx.preview.training): reverse-mode differentiation of the core nodes built so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jangin.ops.values import Tensor
 # -- scalar bodies -------------------------------------------------------------------------------
 
 Local = Callable[[Expr, Expr], Expr]
-"""The derivative of a function of one argument, from the argument and the value."""
+"""The derivative of a function of one argument, computed from the argument and the value."""
 FUNCTIONS: Mapping[str, Local] = {
     "neg": lambda x, y: const(-1, x.dtype),
     "abs": lambda x, y: call("sign", x),
@@ -51,7 +51,8 @@ FLAT = frozenset({"sign", "floor", "ceil", "round", "trunc"})
 
 
 def derivative(e: Expr, by: Var) -> Expr:
-    """d e / d `by`. Where a function has a corner it is that of one side; rounding has none."""
+    """Return d e / d `by`. At a corner of a function the derivative is that of one side. Rounding has no
+    derivative."""
     zero = const(0, e.dtype)
     if e == by:
         return const(1, e.dtype)
@@ -95,7 +96,7 @@ def _times(d: Expr, factor: Expr) -> Expr:
 
 
 def _scaled(slope: Expr, g: Expr, *xs: Expr) -> Expr:
-    """A gradient times the derivative `slope` of a body over x0, x1, ..."""
+    """Return a gradient times the derivative `slope` of a body over x0, x1, ..."""
     at: dict[Var, Expr] = {Var(f"x{n}", x.dtype): x for n, x in enumerate(xs)}
     return cast(slope.dtype, g * cast(g.dtype, substitute(slope, at)))
 
@@ -104,14 +105,14 @@ def _scaled(slope: Expr, g: Expr, *xs: Expr) -> Expr:
 
 
 class _Reverse:
-    """What each value's gradient is so far, going backwards."""
+    """The gradients of values found so far, from the result backwards."""
 
     def __init__(self, b: Builder) -> None:
         self.b = b
         self.found: dict[str, Tensor] = {}
 
     def add(self, to: Tensor, part: Tensor) -> None:
-        """One more part of a value's gradient, summed over axes that were broadcast."""
+        """Add one more part of a value's gradient, summed over the axes that were broadcast."""
         b = self.b
         extra = part.rank - to.rank
         axes = [
@@ -124,7 +125,7 @@ class _Reverse:
         self.found[to.name] = part if known is None else b.map(lambda v, w: v + w, known, part)
 
     def node(self, node: Node, inputs: Sequence[Tensor], out: Tensor) -> None:
-        """The gradients of a node's inputs, from its result's."""
+        """Add the gradients of a node's inputs, computed from its result's gradient."""
         g, b, attrs = self.found[out.name], self.b, node.attrs
         if isinstance(attrs, Map):
             self._map(attrs.body, inputs, g)
@@ -178,7 +179,7 @@ class _Reverse:
 
 
 def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
-    """d sum(y) / d x for each of the tensors, zeros where y does not depend on it."""
+    """Return d sum(y) / d x for each x. The gradient is zeros if y doesn't depend on x."""
     if not y.dtype.is_float or any(not x.dtype.is_float for x in xs):
         raise CompileError(f"gradients of {y} by {', '.join(map(str, xs))}: all must be floats")
     reverse = _Reverse(b)
@@ -198,8 +199,9 @@ def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
 
 @op("Gradient", domain=DOMAIN)
 def gradient(b: Builder, *inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> list[Tensor]:
-    """Derivatives of the value named `y`, which nodes before this one compute, by those named `xs`;
-    the inputs must be these, and those named `zs`, themselves."""
+    """Return the derivatives of the value named `y`, which earlier nodes compute, by the values named `xs`.
+
+    The inputs must be exactly the values named `xs` and `zs`."""
     named = [b.scope.get(n) for n in (*xs, *zs)]
     result = b.scope.get(y)
     if not isinstance(result, Tensor):

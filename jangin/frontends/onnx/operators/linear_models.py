@@ -1,4 +1,4 @@
-"""Linear models and support vector machines (ai.onnx.ml): products with constant matrices."""
+"""Lower linear models and support vector machines (ai.onnx.ml), as products with constant matrices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def linear_classifier(
     classlabels_ints: Sequence[int] = (), classlabels_strings: Sequence[str] = (), multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """One class alone is told from none by 0, or by 0.5 after a transform."""
+    """Classify by linear scores. A model with one class decides by the threshold 0, or 0.5 after a
+    transform."""
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings))
     width = static_shape(x.shape[1:])
@@ -58,7 +59,8 @@ def svm_regressor(
     support_vectors: Sequence[float] = (), kernel_type: str = "LINEAR", kernel_params: Sequence[float] = (),
     one_class: int = 0, post_transform: str = "NONE",
 ) -> Tensor:  # fmt: skip
-    """`one_class`: 1 for a row that belongs to the class, else -1."""
+    """Return regression values. With `one_class`, the value is 1 for a row of the class and -1 for any other
+    row."""
     x = features(b, x)
     if n_supports:
         x = kernel(b, x, np.array(support_vectors).reshape(n_supports, -1), kernel_type, kernel_params)
@@ -76,8 +78,10 @@ def svm_classifier(
     kernel_params: Sequence[float] = (), classlabels_ints: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE",
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """With support vectors each pair of classes has a decision, and the class that wins most is chosen;
-    scores are decisions, or probabilities where `prob_a` is given (Chang & Lin 2011)."""
+    """Classify by support vectors.
+
+    Each pair of classes has a decision, and the class that wins most often is chosen. Scores are decisions,
+    or probabilities if `prob_a` is given (Chang & Lin 2011)."""
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings), 1)
     labels = (classlabels_ints, classlabels_strings)

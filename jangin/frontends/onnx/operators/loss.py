@@ -1,4 +1,4 @@
-"""ONNX's losses: the neutral ones under its names."""
+"""Lower ONNX's losses by the neutral ones."""
 
 from jangin.frontends.onnx.operators.families import family
 from jangin.ops.loss import cross_entropy_loss, nll_loss

@@ -1,4 +1,4 @@
-"""ONNX operators that cut out, pad and turn parts of a tensor."""
+"""Lower ONNX operators that crop, pad and rotate tensors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def pad(
 
 @op("CenterCropPad", since=18)
 def center_crop_pad(b: Builder, x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
-    """Negative pads crop, so one pad does both; the odd element goes to (or comes from) the end."""
+    """Crop or pad around the centre. Negative pads crop, so that one pad does both. The odd element is added
+    or removed at the end."""
     at = axes_of(range(x.rank) if axes is None else axes, x.rank)
     pads: list[Expr] = [const(0)] * (2 * x.rank)
     for axis, want in zip(at, b.require_sizes(shape, "CenterCropPad's shape"), strict=True):

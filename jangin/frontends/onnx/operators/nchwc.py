@@ -1,7 +1,8 @@
-"""Operators of the files that ONNX Runtime optimized for one processor (com.microsoft.nchwc), undone: there a
-pixel's channels lie in blocks, and weights are stored as its kernels read them. Here tensors are [N, C, H, W]
-again, with as many channels as fill the blocks, and weights are turned back. `nchwc.py` beside the importer
-says how large blocks are (the attribute `block`)."""
+"""Lower the operators of files that ONNX Runtime optimized for one processor (com.microsoft.nchwc).
+
+In these files a pixel's channels lie in blocks, and weights are stored in the order in which ONNX Runtime's
+kernels read them. The lowered tensors are [N, C, H, W], with as many channels as fill the blocks, and the
+weights are in ONNX's order. `nchwc.py` beside the importer finds the block's size (the attribute `block`)."""
 
 from __future__ import annotations
 
@@ -63,8 +64,10 @@ def conv_in_blocks(
 
 
 def _turned_back(b: Builder, w: Tensor, block: int) -> Tensor:
-    """Weights as [outputs, inputs, h, w]. They are stored as [outputs / block, inputs, h, w, block], or where
-    their inputs fill blocks as [outputs / block, inputs / block, h, w, block, block], inputs first."""
+    """Return weights as [outputs, inputs, h, w].
+
+    The file stores them as [outputs / block, inputs, h, w, block]. If their inputs fill blocks, it stores
+    [outputs / block, inputs / block, h, w, block, block], with the block of inputs first."""
     outputs, inputs, *kernel = _known(w.shape, f"the sizes of {w}")
     if outputs % block:
         raise CompileError(f"weights of {outputs} outputs don't fill blocks of {block}")
@@ -104,6 +107,6 @@ def upsample_in_blocks(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",
 ) -> Tensor:
-    """By whole factors, so that the nearest pixel is the same by every rounding."""
+    """Upsample by integer factors. Every rounding gives the same nearest pixel."""
     style = Style(mode, COORDINATES[coordinate_transformation_mode], ROUNDING["floor"])
     return resize(b, x, scaled_lines(b, x, range(x.rank), [float(s) for s in scales]), style)

@@ -1,4 +1,4 @@
-"""ONNX's normalizations, and those that ONNX Runtime fuses with an addition."""
+"""Lower ONNX's normalizations, and ONNX Runtime's normalizations that are fused with an addition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jangin.ops.values import Tensor
 AS_THEY_ARE = family(
     {"InstanceNormalization": instance_norm, "LpNormalization": lp_normalize, "LRN": local_response_norm}
 )
-"""Operators whose attributes are the neutral functions' own."""
+"""Operators whose attributes are the parameters of the neutral functions."""
 
 
 @op("BatchNormalization")
@@ -36,8 +36,8 @@ def batch_normalization(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *,
     epsilon: float = 1e-5, momentum: float = 0.9, spatial: int = 1, is_test: int = 1,
 ) -> tuple[Tensor, None, None, None, None]:  # fmt: skip
-    """By stored statistics; those of opset 13 and older are by element where `spatial` is 0. The
-    older training outputs aren't given."""
+    """Normalize by stored statistics. In opset 13 and older, they are per element if `spatial` is 0. The
+    training outputs of older opsets aren't computed."""
     return batch_norm(b, x, scale, bias, mean, variance, epsilon=epsilon), None, None, None, None
 
 
@@ -56,7 +56,8 @@ def layer_normalization(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1,
     epsilon: float = 1e-5, stash_type: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gives also mean and inverse deviation, in `stash_type`."""
+    """Normalize the last axes. The other results are the mean and the inverse deviation, in the type
+    `stash_type`."""
     y = layer_norm(b, x, scale, bias, axis=axis, epsilon=epsilon)
     return y, *layer_statistics(b, x, axis, epsilon, element_type(stash_type))
 
@@ -73,7 +74,7 @@ def rms_normalization(
 def simplified_layer_normalization(
     b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, None]:
-    """ONNX Runtime's name for RMSNormalization."""
+    """Compute RMSNormalization, by the name that ONNX Runtime gives it."""
     return rms_norm(b, x, scale, axis=axis, epsilon=epsilon), None
 
 
@@ -87,7 +88,7 @@ def skip_layer_normalization(
     b: Builder, x: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None,
     bias: Tensor | None = None, *, epsilon: float = 1e-12,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """LayerNormalization of x + skip + bias over the last axis; the sum is the fourth output."""
+    """Apply LayerNormalization to x + skip + bias over the last axis; the sum is the fourth output."""
     total = _skip(b, x, skip, bias)
     return *layer_normalization(b, total, gamma, beta, epsilon=epsilon), total
 
@@ -96,7 +97,7 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     b: Builder, x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Tensor, None, None, Tensor]:
-    """RMSNormalization of x + skip + bias over the last axis; the sum is the fourth output."""
+    """Apply RMSNormalization to x + skip + bias over the last axis; the sum is the fourth output."""
     total = _skip(b, x, skip, bias)
     return rms_norm(b, total, gamma, epsilon=epsilon), None, None, total
 
@@ -113,7 +114,7 @@ def group_normalization(
 def group_normalization_18(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
 ) -> Tensor:
-    """As opset 21's, but scaled by group."""
+    """Normalize groups as in opset 21, but with a scale and bias for each group."""
     norm = normalize_groups(b, x, num_groups, epsilon)
     scaled = scale_shift(b, norm, per_channel(b, scale, 3), per_channel(b, bias, 3), x.dtype)
     return b.reshape(scaled, x.shape)
@@ -121,6 +122,7 @@ def group_normalization_18(
 
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(b: Builder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    """(x - mean) / deviation; the standard's 1e-9 beside the deviation is its square beside the variance."""
+    """Return (x - mean) / deviation. The standard adds 1e-9 to the deviation; here its square is added to the
+    variance."""
     norm = b.normalize(widen(b, x), axes_of(axes, x.rank), 1e-18)
     return b.cast(norm, x.dtype)

@@ -1,5 +1,5 @@
-"""ONNX Runtime's operators on quantized tensors (com.microsoft): most dequantize, compute in f32 and
-quantize again."""
+"""Lower ONNX Runtime's operators on quantized tensors (com.microsoft). Most of them dequantize, compute in
+f32 and quantize again."""
 
 from __future__ import annotations
 
@@ -38,10 +38,13 @@ from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
 LEVEL_OF_INT8 = 4
-"""The `accuracy_level` that lets activations be rounded to int8."""
+"""The `accuracy_level` that allows rounding activations to int8."""
 FEW_ROWS = 4
-"""Rows that weights in blocks of DequantizeLinear's are multiplied by where they lie. On AVX2 that takes 0.7
-of what widened ones take for 4 rows, 1.8 times as long for 8, and 1.4 for 64."""
+"""The most rows that are multiplied by DequantizeLinear's weights in their blocks. More rows are multiplied
+by dequantized weights.
+
+Measured on AVX2 against dequantized weights: 4 rows take 0.7 of the time, 8 rows 1.8 times as long, and 64
+rows 1.4 times."""
 
 
 def _real(b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None, axis: int = 1) -> Tensor:
@@ -53,7 +56,8 @@ def _quantized(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, dtype:
 
 
 def _in_layout(b: Builder, x: Tensor, last: int, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """`fn` of a tensor with its channels first, given and wanted with them last where `last` says so."""
+    """Apply `fn` to a tensor with its channels first. With `last`, the input and the result have their
+    channels last."""
     return channels_last(b, fn(channels_first(b, x))) if last else fn(x)
 
 
@@ -72,7 +76,7 @@ def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
 
 
 def _unary(make: Callable[..., Tensor]) -> Lowering:
-    """`make(b, x, **attributes)` of the dequantized tensor."""
+    """Return a lowering that applies `make(b, x, **attributes)` to the dequantized tensor."""
 
     def lower(
         b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor,
@@ -91,7 +95,7 @@ def _elementwise(name: str) -> Lowering:
 
 
 def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
-    """Along the last axis, where the versions of Softmax agree."""
+    """Return softmax along the last axis, where all versions of Softmax agree."""
     if axis_of(axis, x.rank) != x.rank - 1:
         raise CompileError(f"QLinearSoftmax along axis {axis} of {x} is not supported, along the last it is")
     return b.softmax(x, x.rank - 1)
@@ -126,7 +130,7 @@ SIMPLE = family(
 
 @op("QLinearConcat", domain=DOMAIN)
 def qlinear_concat(b: Builder, scale: Tensor, zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
-    """`inputs`: each tensor with its scale and zero point."""
+    """Concatenate. `inputs` has each tensor followed by its scale and zero point."""
     parts = [_real(b, *part) for part in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)]
     return _quantized(b, b.concat(parts, axis), scale, zero, zero.dtype)
 
@@ -145,7 +149,7 @@ def qlinear_conv_any(
     b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
     y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, *, channels_last: int = 0, **window: Any,
 ) -> Tensor:  # fmt: skip
-    """The standard's, or with channels last in input and output."""
+    """Compute the standard's QLinearConv, or the same with channels last in input and output."""
     rest = (x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
     return _in_layout(b, x, channels_last, lambda t: qlinear_conv(b, t, *rest, **window))
 
@@ -159,8 +163,10 @@ def qgemm(
     bias: Tensor | None = None, y_scale: Tensor | None = None, y_zero: Tensor | None = None,
     *, alpha: float = 1.0, transA: int = 0, transB: int = 0,
 ) -> Tensor:  # fmt: skip
-    """alpha * x' w' + bias, in f32 where no scale of the result is given: exact sums of integers, then one
-    rescaling, by column where the weights' scale is. The bias is in units of alpha and both scales."""
+    """Return alpha * x' w' + bias, quantized, or in f32 if no scale of the result is given.
+
+    The sums of integers are exact. One rescaling follows, by column if the weights' scale is by column. The
+    bias is in units of alpha and both scales."""
     left, right = (b.transpose(t, (1, 0)) if turned else t for t, turned in ((x, transA), (w, transB)))
     sums = integer_matmul(b, left, right, x_zero, w_zero)
     if bias is not None:
@@ -179,7 +185,8 @@ def matmul_integer_to_float(
     b: Builder, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, x_zero: Tensor | None = None,
     w_zero: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """An exact integer product, then one rescaling, by column where the weights' scale is."""
+    """Return an exact integer product, rescaled once to f32. The rescaling is by column if the weights' scale
+    is by column."""
     for scale in (x_scale, w_scale):
         checked_scale(b, scale)
     sums = integer_matmul(b, x, w, x_zero, w_zero)
@@ -192,13 +199,13 @@ def dynamic_quantize_matmul(
     b: Builder, x: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """x is quantized by its range first."""
+    """Quantize x by its range, then multiply it by w."""
     q, scale, zero = dynamic_quantize(b, x)
     return matmul_integer_to_float(b, q, w, scale, w_scale, zero, w_zero, bias)
 
 
 def _unpacked(b: Builder, packed: Tensor, bits: int) -> Tensor:
-    """The integers in the bytes of the last axis, lowest bits first, as i32."""
+    """Return the integers in the bytes of the last axis, lowest bits first, as i32."""
     each = 8 // bits
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -215,9 +222,11 @@ def matmul_nbits(
     groups: Tensor | None = None, bias: Tensor | None = None, *, K: int, N: int, bits: int = 4,
     block_size: int, accuracy_level: int = 0, weight_prepacked: int = 0,
 ) -> Tensor:  # fmt: skip
-    """x times weights of 2, 4 or 8 bits, [N, blocks, bytes], each block of a row with a scale and a zero
-    point (in the middle if not given). `groups` names each row's block instead. `accuracy_level` 4: x is
-    rounded to int8 block by block, where weights are constants without groups."""
+    """Return x times blockwise quantized weights of 2, 4 or 8 bits, [N, blocks, bytes].
+
+    Each block of a row has a scale and a zero point, which is the middle by default. `groups` names each
+    row's block instead. `accuracy_level` 4 rounds x to int8 block by block if the weights are constant and
+    have no groups."""
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
     _check_blocks(w, scales, zeros, N, K, bits, block_size)
@@ -252,8 +261,7 @@ def matmul_nbits(
 def _check_blocks(
     w: Tensor, scales: Tensor, zeros: Tensor | None, rows: int, width: int, bits: int, block: int
 ) -> None:
-    """CompileError where a product's weights, scales or zero points have not the size that its blocks ask
-    for."""
+    """Raise CompileError if the size of the weights, scales or zero points doesn't fit the blocks."""
     if block < 1 or block * bits % 8:
         raise CompileError(f"blocks of {block} weights of {bits} bits: there is none of such a size")
     blocks = -(-width // block)
@@ -273,7 +281,8 @@ def _check_blocks(
 def _in_blocks(
     b: Builder, x: Tensor, parts: Sequence[Array], rows: int, width: int, bits: int, block: int, level: int
 ) -> Tensor:
-    """The product with constant weights [rows, width]: their bytes, scales and perhaps zero points."""
+    """Return the product of x and constant weights [rows, width]. `parts` are the weights' bytes, scales and
+    optional zero points."""
     blocks = -(-width // block)
 
     def numbers(packed: Array, count: int) -> Array:
@@ -288,7 +297,7 @@ def _in_blocks(
         whole = zeros[0].dtype.kind == "u"
         zero = (numbers(zeros[0], blocks) if whole else zeros[0].reshape(rows, blocks)).astype(np.float32)
     kept, middle = numbers(packed, width), 1 << (bits - 1)
-    if level == LEVEL_OF_INT8 and (zero == middle).all():  # none has an offset
+    if level == LEVEL_OF_INT8 and (zero == middle).all():  # no block has an offset
         return matmul_blocks(b, x, (kept - middle).view(np.int8), factors, None, block, Rounding(block))
     return matmul_blocks(b, x, kept, factors, -factors * zero, block, _rounding(level, block))
 
@@ -298,10 +307,11 @@ def matmul_of_blocks(
     b: Builder, x: Tensor, w: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None,
     *, turned: bool, block_size: int, accuracy_level: int = 0,
 ) -> Tensor:  # fmt: skip
-    """x times constant weights [K, N], or [N, K] where they are turned, of which `block_size` neighbours
-    along K have a scale and a zero point: what `frontends.onnx.blocked` makes of DequantizeLinear and a
-    product. Where more than `FEW_ROWS` are known to be multiplied by floats, weights are widened
-    beforehand. `accuracy_level`: as of MatMulNBits."""
+    """Return x times constant blockwise quantized weights [K, N], or [N, K] if `turned`.
+
+    Each `block_size` neighbours along K have a scale and a zero point. `frontends.onnx.blocked` makes this
+    operator. Weights are dequantized beforehand if x has floats and more than `FEW_ROWS` rows.
+    `accuracy_level` means the same as in MatMulNBits."""
     checked_scale(b, scale, zero=True)
     known = (b.constant_value(t) for t in (w, scale, zero) if t is not None)
     numbers, scales, *zeros = (np.ascontiguousarray(a if turned else a.T) for a in known if a is not None)
@@ -322,7 +332,7 @@ def matmul_of_blocks(
 
 
 def _rounding(level: int, block: int) -> Rounding | None:
-    """How `accuracy_level` lets activations be rounded."""
+    """Return the rounding of activations that `accuracy_level` allows, or None."""
     return Rounding(block) if level == LEVEL_OF_INT8 else None
 
 
@@ -332,11 +342,12 @@ def dynamic_quantize_lstm(
     initial_h: Tensor | None, initial_c: Tensor | None, peepholes: Tensor | None, w_scale: Tensor,
     w_zero: Tensor, r_scale: Tensor, r_zero: Tensor, **settings: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """LSTM with integer weights [directions, inputs, 4 * hidden], a scale and a zero point for each direction
-    or for each of its columns. What they are multiplied with is rounded to 8 bits: all inputs by their range,
-    and the states of a step by theirs. That is the range of the whole batch, as in ONNX Runtime on one
-    thread: on several each thread has a part of the batch. Its `clip` leaves the cell that h is made of as it
-    is."""
+    """Compute an LSTM with integer weights [directions, inputs, 4 * hidden].
+
+    There is a scale and a zero point for each direction or for each column. The inputs are rounded to 8 bits
+    by their common range, and the states of each step by theirs. The range is that of the whole batch, as in
+    ONNX Runtime on one thread. On several threads, each of its threads has a part of the batch. `clip`
+    doesn't bound the cell from which h is computed."""
     for t in (w, r):
         if t.rank != 3:
             raise CompileError(f"weights {t} must have rank 3")

@@ -1,4 +1,4 @@
-"""ONNX's quantization, and its products of quantized tensors."""
+"""Lower ONNX's quantization operators, and its products of quantized tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Tensor:
-    """The attribute `saturate` concerns 8-bit floats only; `precision` is the type of the division."""
+    """Quantize x. `saturate` affects only 8-bit floats. `precision` is the type of the division."""
     wanted = zero.dtype if zero is not None else element_type(output_dtype) if output_dtype else U8
     divided = element_type(precision) if precision else None
     return quantize(
@@ -68,7 +68,7 @@ DYNAMIC = family({"DynamicQuantizeLinear": dynamic_quantize})
 def _rescaled(
     b: Builder, sums: Tensor, x_scale: Tensor, w_scale: Tensor, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
-    """The sums in the result's quantization."""
+    """Return the sums, rescaled to the result's quantization."""
     for scale in (x_scale, w_scale):
         checked_scale(b, scale)
     checked_scale(b, y_scale, divides=True)

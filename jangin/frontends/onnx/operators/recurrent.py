@@ -1,4 +1,5 @@
-"""ONNX's LSTM, GRU and RNN: directions, layouts and activations by name, biases packed its way."""
+"""Lower ONNX's LSTM, GRU and RNN: directions, layouts and activations by name, and ONNX's packing of
+biases."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ BACKWARD: Mapping[str, tuple[bool, ...]] = {
     "reverse": (True,),
     "bidirectional": (False, True),
 }
-"""For each direction that the attribute says, whether it goes backward."""
+"""For each value of the attribute `direction`, whether each of its directions goes backward."""
 
 FUNCTIONS = (
     "Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign",
     "Tanh", "ThresholdedRelu",
 )  # fmt: skip
-"""What an attribute may name, whatever the case of its letters."""
+"""The activations that an attribute may name, in upper or lower case."""
 _NEUTRAL: Mapping[str, str] = {name.lower(): NAMES[name] for name in FUNCTIONS}
 
 
@@ -46,11 +47,13 @@ class Settings:
     clip: float | None = None
     layout: int = 0
     output_sequence: int = 1
-    """Before opset 7: whether Y is wanted (an output that isn't is left out anyway)."""
+    """Whether Y is wanted, before opset 7. An unwanted output is left out anyway."""
 
     def functions(self, usual: Sequence[str], clipped: int) -> list[list[Activation]]:
-        """The activations of each direction, with given parameters handed out in order to those that take
-        them. What the first `clipped` of each direction take is clipped."""
+        """Return the activations of each direction. The given parameters are distributed in order to the
+        activations that have parameters.
+
+        The arguments of the first `clipped` activations of each direction are clipped."""
         directions = len(BACKWARD.get(self.direction, ()))
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
@@ -70,7 +73,7 @@ def _activated(fn: Callable[..., Expr], values: Sequence[float], bound: float | 
 
 
 def _swapped(b: Builder, t: Tensor) -> Tensor:
-    """A tensor with its first two axes exchanged (`layout` 1 has the batch first)."""
+    """Exchange a tensor's first two axes. Layout 1 has the batch first."""
     return b.transpose(t, [1, 0, *range(2, t.rank)])
 
 
@@ -79,8 +82,8 @@ def _layer(
     states: Mapping[str, Tensor | None], attributes: Mapping[str, Any], clipped: int | None = None,
     **own: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Y [steps, directions, batch, hidden] and each state's last value, of a neutral cell. The layer's bias
-    and sequence are as the operator has them."""
+    """Return Y [steps, directions, batch, hidden] and each state's last value, of a neutral cell. The layer's
+    bias and sequence are in ONNX's form."""
     settings = Settings(**attributes)
     if settings.direction not in BACKWARD:
         raise CompileError(f"direction {settings.direction!r} is none of {', '.join(BACKWARD)}")
@@ -115,7 +118,7 @@ def gru(
     lengths: Tensor | None = None, initial_h: Tensor | None = None, *,
     linear_before_reset: int = 0, **attributes: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gates z, r, h."""
+    """Compute a GRU with the gates in the order z, r, h."""
     return _layer(
         b, recurrent.gru, ["Sigmoid", "Tanh"], Layer(x, w, r, bias, lengths), {"h": initial_h}, attributes,
         gates=("update", "reset", "candidate"), reset_after=bool(linear_before_reset),
@@ -136,8 +139,9 @@ def lstm_layer(
     b: Builder, layer: Layer, states: Mapping[str, Tensor | None], peepholes: Tensor | None,
     attributes: Mapping[str, Any], clipped: int = 3,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gates i, o, f, c; peepholes i, o, f. `clipped`: for how many of the functions f, g and h the attribute
-    `clip` bounds what they take."""
+    """Compute an LSTM with the gates in the order i, o, f, c, and peepholes in the order i, o, f.
+
+    The attribute `clip` bounds the arguments of the first `clipped` of the functions f, g and h."""
     if peepholes is not None:
         peepholes = b.reshape(peepholes, [peepholes.shape[0], 3, peepholes.shape[1] // 3])
     shared = {n: v for n, v in attributes.items() if n != "input_forget"}

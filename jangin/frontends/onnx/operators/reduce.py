@@ -1,4 +1,4 @@
-"""ONNX's reductions: axes as an attribute in older opsets, as an input in newer ones."""
+"""Lower ONNX's reductions. The axes are an attribute in older opsets and an input in newer ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NAMES: Mapping[str, str] = {
 
 
 def reduced_axes(b: Builder, x: Tensor, axes: Axes, noop: int) -> tuple[int, ...]:
-    """The axes to reduce: an attribute in older opsets, an input in newer. None given means all,
-    or none where `noop` (noop_with_empty_axes) is set."""
+    """Return the axes to reduce. No given axes mean all axes, or no axes if `noop` (noop_with_empty_axes) is
+    set."""
     given = integers(b, axes, "axes") if isinstance(axes, Tensor) else list(axes or ())
     return axes_of(given, x.rank) if given else () if noop else tuple(range(x.rank))
 

@@ -1,4 +1,4 @@
-"""ONNX Resize and Upsample: their attributes' names, and what they say of sizes and scales."""
+"""Lower ONNX's Resize and Upsample, with their ways to give sizes and scales."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COORDINATES: Mapping[str, Callable[[Line, Expr], Position]] = {
     "tf_crop_and_resize": cropped,
     "tf_half_pixel_for_nn": pixel_centre,
 }
-"""By `coordinate_transformation_mode`."""
+"""The positions of pixels by `coordinate_transformation_mode`."""
 
 ROUNDING: Mapping[str, str] = {
     "ceil": "ceil",
@@ -46,7 +46,7 @@ ROUNDING: Mapping[str, str] = {
     "round_prefer_ceil": "half_up",
     "round_prefer_floor": "half_down",
 }
-"""By `nearest_mode`."""
+"""The roundings of positions by `nearest_mode`."""
 
 
 def _proportional(
@@ -68,7 +68,7 @@ def _proportional(
 
 
 def _present(b: Builder, t: Tensor | None) -> Tensor | None:
-    """An optional input; before opset 13 an empty tensor stands for an absent one."""
+    """Return an optional input. Before opset 13 an empty tensor stands for an absent input."""
     return None if t is None or t.shape == (const(0),) else t
 
 

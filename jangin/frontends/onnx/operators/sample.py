@@ -1,4 +1,4 @@
-"""ONNX operators that read at run-time positions."""
+"""Lower ONNX operators that read at positions computed at run time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def grid_sample_16(
     b: Builder, x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
     align_corners: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Before opset 20 the modes were called bilinear and bicubic."""
+    """Sample at a grid. Before opset 20 the modes were called bilinear and bicubic."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return grid_sample(b, x, grid, mode=mode, padding=padding_mode, align_corners=bool(align_corners))
 

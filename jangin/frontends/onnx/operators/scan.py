@@ -1,4 +1,4 @@
-"""ONNX's running sums and products, and determinants."""
+"""Lower ONNX's running sums and products, and determinants."""
 
 from __future__ import annotations
 

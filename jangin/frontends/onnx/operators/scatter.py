@@ -1,4 +1,4 @@
-"""ONNX operators that write elements at indices."""
+"""Lower ONNX operators that write elements at indices."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def tensor_scatter(
     mode: str = "linear",
     axis: int = -2,
 ) -> Tensor:
-    """A cache with new entries along `axis`, from the index of each batch item on; in mode "circular"
-    they go on at the front, else all have to fit."""
+    """Write new entries into a cache along `axis`, from each batch item's index on.
+
+    In mode "circular" the entries continue at the front. In mode "linear" all entries have to fit."""
     if mode not in ("linear", "circular") or x.rank != update.rank:
         raise CompileError(f"TensorScatter of {update} into {x} with mode {mode!r} is not defined")
     at, size = axis_of(axis, x.rank), x.shape[axis_of(axis, x.rank)]
@@ -60,8 +61,8 @@ def max_unpool(
     strides: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
 ) -> Tensor:
-    """Values go to their flat indices in the shape that the window implies; other elements are 0.
-    A given `output_shape` only adds zeros at the ends, or cuts them off."""
+    """Put values at their flat indices in the shape that the window implies, and 0 elsewhere. A given
+    `output_shape` only adds zeros at the ends or crops them."""
     rank = x.rank - 2
     steps, edge = strides or [1] * rank, pads or [0] * (2 * rank)
     spatial = [

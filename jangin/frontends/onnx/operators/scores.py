@@ -1,4 +1,4 @@
-"""What classifiers and regressors of ai.onnx.ml share: inputs as floats, score transforms, labels."""
+"""Helpers of ai.onnx.ml's classifiers and regressors: inputs as floats, score transforms, and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEAR_ZERO = 1e-7
 
 
 def features(b: Builder, x: Tensor) -> Tensor:
-    """[rows, features] in f32, or f64 where the input is; a vector is one row."""
+    """Return [rows, features] in f32, or in f64 if the input is f64. A vector becomes one row."""
     x = x if x.dtype is F64 else b.cast(x, F32)
     if x.rank not in (1, 2):
         raise CompileError(f"{x} must have rank 2: rows of features")
@@ -29,7 +29,7 @@ def features(b: Builder, x: Tensor) -> Tensor:
 
 
 def transformed(b: Builder, scores: Tensor, transform: str) -> Tensor:
-    """[rows, classes] by the attribute `post_transform`."""
+    """Apply the attribute `post_transform` to scores [rows, classes]."""
     if transform == "NONE":
         return scores
     if transform == "LOGISTIC":
@@ -51,7 +51,8 @@ def transformed(b: Builder, scores: Tensor, transform: str) -> Tensor:
 
 
 def _probit(x: Expr) -> Expr:
-    """The normal distribution's quantile, by Winitzki's approximation of the inverse error function."""
+    """Return the normal distribution's quantile, by Winitzki's approximation of the inverse error
+    function."""
     z = x * 2.0 - 1.0
     inner = (1.0 - z) * (1.0 + z)
     log = call("log", inner)
@@ -62,7 +63,7 @@ def _probit(x: Expr) -> Expr:
 
 
 def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Item:
-    """The label of each row's best class, the first among equals."""
+    """Return the label of each row's best class. The first of equal classes is chosen."""
     best = arg_extreme(b, scores, 1, "max")
     if strings:
         return encoded(b, best, range(len(strings)), strings, "")

@@ -1,5 +1,7 @@
-"""Sequences and optionals. Those whose contents are known while compiling leave no trace; the others
-are lists, and None, at run time."""
+"""Lower sequences and optionals.
+
+A sequence whose contents are known at compile time leaves no trace. Any other sequence is a list at run time,
+and an optional may be None."""
 
 from __future__ import annotations
 
@@ -27,11 +29,12 @@ from jangin.ops.nontensor import (
 from jangin.ops.values import Tensor
 
 UNROLLED = 64
-"""Parts up to which a tensor is split while compiling."""
+"""The most parts into which a tensor is split at compile time."""
 
 
 def _position(b: Builder, position: Tensor | None, count: int | None, default: int) -> int | None:
-    """A position in a sequence of `count`, from the front; None where it isn't known."""
+    """Return a position in a sequence of `count` elements, counted from the front. None if the position is
+    unknown."""
     if count is None:
         return None
     known = np.array(default) if position is None else b.constant_value(position)
@@ -46,7 +49,8 @@ def _position(b: Builder, position: Tensor | None, count: int | None, default: i
 
 @op("SequenceEmpty", since=11)
 def sequence_empty(b: Builder, *, dtype: int | DType = F32) -> NonTensor:
-    """`dtype` 0, of the bodies that the standard gives, leaves the type to what is inserted."""
+    """Return an empty sequence. `dtype` 0, in the standard's function bodies, leaves the type to the inserted
+    elements."""
     return known_sequence((), tensor_type(element_type(dtype), None) if dtype else None)
 
 
@@ -80,7 +84,8 @@ def sequence_insert(b: Builder, sequence: NonTensor, item: Item, position: Tenso
 
 
 def _loose(type: Type) -> Type:
-    """An element's type, without sizes that only this one need have."""
+    """Return an element's type, without its sizes if one of them is unknown. Other elements of the sequence
+    may have other sizes."""
     if type.shape is None:
         return type
     known = static_shape(type.shape)
@@ -147,7 +152,7 @@ def split_to_sequence(
 
 
 def _parts(b: Builder, x: Tensor, sizes: Tensor | None, axis: int, keepdims: bool) -> list[Tensor] | None:
-    """The parts of a tensor, where how many they are is known."""
+    """Return the parts of a tensor, or None if their number is unknown."""
     at = axis_of(axis, x.rank)
     total = static_shape((x.shape[at],))
     if sizes is not None and sizes.rank:

@@ -1,4 +1,4 @@
-"""ONNX operators that make tensors or change only their shape."""
+"""Lower ONNX operators that make tensors or change only their shape."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reshape(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tens
 
 
 def _resolved(b: Builder, x: Tensor, shape: Tensor, allowzero: bool) -> list[Expr]:
-    """A shape that is computed at run time, its 0 and -1 worked out there."""
+    """Return a shape that is computed at run time. Its 0 and -1 are resolved at run time too."""
     if shape.rank != 1 or static_shape(shape.shape) is None:
         raise CompileError(f"Reshape of {x}: the rank of its result, {shape.shape}, must be known")
     want = b.cast(shape, I64)
@@ -89,7 +89,7 @@ def squeeze_1(b: Builder, x: Tensor, *, axes: Sequence[int] | None = None) -> Te
 
 
 def _not_one(b: Builder, size: Expr) -> None:
-    """Take a symbol to be other than 1: were it 1, the result would be of another rank."""
+    """Assume that a symbol isn't 1, because 1 would give the result another rank."""
     if isinstance(size, Var) and size in b.symbols and not prove(ne(size, 1), b.symbols):
         b.not_one.setdefault(size, b.source)
 
@@ -132,7 +132,7 @@ def concat(b: Builder, *xs: Tensor, axis: int = 1) -> Tensor:
 def split_1(
     b: Builder, x: Tensor, split: Tensor | Sequence[int] | None = None, *, axis: int = 0
 ) -> tuple[Tensor, ...]:
-    """Before opset 13 the sizes are an attribute (in opset 1 they may be an input)."""
+    """Split x. Before opset 13 the sizes are an attribute; in opset 1 they may be an input."""
     at = axis_of(axis, x.rank)
     if isinstance(split, Tensor):
         return split_into(b, x, at, b.require_sizes(split, "Split's sizes"))
@@ -156,7 +156,7 @@ def split_13(
 @op("Expand")
 def expand(b: Builder, x: Tensor, shape: Tensor) -> Tensor:
     want = tuple(b.require_sizes(shape, "Expand's shape"))
-    dims = broadcast(want, x.shape)  # a symbol that meets another: `want` is the result's
+    dims = broadcast(want, x.shape)  # `want` is the result's size if two symbols meet
     fits: Expr = const(True, BOOL)
     for wanted, dim in zip(want, dims[len(dims) - len(want) :], strict=True):
         fits = land(fits, lor(eq(wanted, dim), eq(wanted, 1)))

@@ -1,4 +1,4 @@
-"""ONNX signal operators: lengths and axes as tensors."""
+"""Lower ONNX's signal operators, whose lengths and axes are tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def stft_17(
     b: Builder, signal: Tensor, frame_step: Tensor, window: Tensor | None = None,
     frame_length: Tensor | None = None, *, onesided: int = 1,
 ) -> Tensor:  # fmt: skip
-    if signal.rank == 2:  # the standard asks for the one part as an axis; ONNX Runtime and files don't
+    # the standard demands an axis for the real part; ONNX Runtime and files leave it out
+    if signal.rank == 2:
         signal = b.reshape(signal, [*signal.shape, const(1)])
     (step,) = integers(b, frame_step, "STFT's frame_step")
     n = _integer(b, frame_length, "STFT's frame_length")

@@ -1,4 +1,4 @@
-"""Operators on text, and other work of libraries: calls of host functions, none of it compiled."""
+"""Lower operators on text and other work of libraries to calls of host functions. None of it is compiled."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def string_concat(b: Builder, x: Item, y: Item) -> Item:
 
 
 def one(b: Builder, function: str, inputs: Sequence[Item | None], result: Type, **attrs: Any) -> Item:
-    """A host function of one result."""
+    """Call a host function with one result."""
     (made,) = host(b, function, inputs, [result], attrs)
     return made  # type: ignore[no-any-return]
 
 
 @op("Equal", since=19)
 def equal(b: Builder, x: Item, y: Item) -> Item:
-    """From opset 19 on of text too."""
+    """Compare elements. From opset 19 on the operands may be text."""
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return b.map(eq, x, y)
     return one(b, "StringEqual", [x, y], tensor_type(BOOL, _joint(x, y)))
 
 
 def string_cast(b: Builder, x: Item, to: int | DType) -> Item:
-    """To text, or from it."""
+    """Convert to or from text."""
     if to == TEXT:
         return x if isinstance(x, NonTensor) else one(b, "StringOf", [x], tensor_type(STRING, x.shape))
     dtype = element_type(to)
@@ -77,7 +77,7 @@ def string_normalizer(
     locale: str = "",
     stopwords: Sequence[str] = (),
 ) -> Item:
-    """`locale` has no effect: Unicode's case rules are those of all."""
+    """Normalize text. `locale` has no effect, because Unicode's case rules are the same for all locales."""
     shape = _shape(x)
     result = tensor_type(STRING, None if shape is None else (*shape[:-1], b.symbol()))
     return one(
@@ -112,7 +112,7 @@ def tokenizer(
 
 
 MOST_COLUMNS = 1 << 28
-"""Columns that a vectorizer's output may have: a row of as many takes 1 GiB."""
+"""The most columns of a vectorizer's output. A row of so many columns takes 1 GiB."""
 
 
 @op("TfIdfVectorizer", since=9)
@@ -143,7 +143,7 @@ def tf_idf_vectorizer(
 def labels(
     b: Builder, x: Item, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: DType | None = None
 ) -> Item:
-    """A LabelEncoder of text; `dtype` is the numbers' own, where it isn't the standard's."""
+    """Encode text or labels by a table. `dtype` is the type of the numbers, if it isn't the standard's."""
     if len(keys) != len(values):
         raise CompileError(f"{len(keys)} keys with {len(values)} values: they don't fit")
     text = isinstance(values[0], str)
@@ -161,7 +161,7 @@ def label_encoder_1(
     b: Builder, x: Item, *, classes_strings: Sequence[str] = (), default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> Item:  # fmt: skip
-    """Texts to their numbers, or back."""
+    """Convert texts to their numbers, or numbers to their texts."""
     numbers = range(len(classes_strings))
     if isinstance(x, NonTensor):
         return labels(b, x, classes_strings, numbers, default_int64)
@@ -200,7 +200,7 @@ def dict_vectorizer(
 def cast_map(
     b: Builder, x: Item, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
 ) -> Item:
-    """A row, as ONNX Runtime has it: the standard says nothing of the shape."""
+    """Convert a map to one row, as ONNX Runtime does. The standard doesn't define the shape."""
     _map_values(x)
     kinds = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STRING}
     if cast_to not in kinds or map_form not in ("DENSE", "SPARSE"):
@@ -212,7 +212,7 @@ def cast_map(
 
 
 def _map_values(x: Item) -> DType:
-    """The element type of a map's values."""
+    """Return the element type of a map's values."""
     kind = type_of(x)
     if kind.kind != "map" or kind.of is None or kind.of.dtype is None:
         raise CompileError(f"its input must be a map, not {x}")
@@ -237,9 +237,9 @@ MOVING = frozenset((
     "GatherElements", "GatherND", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
-"""Operators whose results are elements of their inputs, whatever those are;"""
+"""Operators whose results are elements of their inputs, of any type."""
 MEASURING = frozenset({"Shape", "Size"})
-"""and those that only ask how many."""
+"""Operators that only count their inputs' elements."""
 
 
 def is_text(x: Item | None) -> bool:
@@ -247,8 +247,8 @@ def is_text(x: Item | None) -> bool:
 
 
 def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None], attrs: Any) -> list[Item]:
-    """An operator of `MOVING` or `MEASURING` on text: it moves the elements' positions, by which the host
-    then picks."""
+    """Lower an operator of `MOVING` or `MEASURING` on text. The operator moves the elements' positions, by
+    which the host then picks the texts."""
     texts = [x for x in inputs if isinstance(x, NonTensor) and is_text(x)]
     first: Expr = const(0)
     given: list[Item | None] = []
@@ -266,7 +266,7 @@ def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None],
 
 
 def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
-    """The numbers from `first` on, in order."""
+    """Return the numbers from `first` on, in row-major order."""
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         return row_major(index, shape) + first
@@ -275,5 +275,5 @@ def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
 
 
 def plain(array: Array) -> list[Any]:
-    """An attribute's tensor as Python values."""
+    """Return an attribute's tensor as Python values."""
     return [str(v) if isinstance(v, (str, bytes)) else v for v in np.asarray(array).reshape(-1).tolist()]

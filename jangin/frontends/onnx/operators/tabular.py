@@ -1,4 +1,5 @@
-"""Columns of a table (ai.onnx.ml): scaling, imputing, encoding, picking and joining features."""
+"""Lower operators on columns of a table (ai.onnx.ml): scaling, imputing, encoding, picking and joining
+features."""
 
 from __future__ import annotations
 
@@ -43,14 +44,14 @@ BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > thres
 def scaler(
     b: Builder, x: Tensor, *, scale: Sequence[float] = (1.0,), offset: Sequence[float] = (0.0,)
 ) -> Tensor:
-    """(x - offset) * scale by column, or by one of each for all."""
+    """Return (x - offset) * scale. There is one offset and scale, or one of each for every column."""
     parts = [b.const(np.asarray(v, np.float32)) for v in (offset, scale)]
     return b.map(lambda v, o, s: (cast(F32, v) - o) * s, x, *parts)
 
 
 @op("Normalizer", domain=DOMAIN)
 def normalizer(b: Builder, x: Tensor, *, norm: str = "MAX") -> Tensor:
-    """Rows over their norm, MAX, L1 or L2."""
+    """Divide each row by its norm: MAX, L1 or L2."""
     if norm not in ("MAX", "L1", "L2"):
         raise CompileError(f"norm {norm!r} is none of MAX, L1, L2")
     x = b.cast(x, F32)
@@ -65,7 +66,7 @@ def imputer(
     imputed_value_int64s: Sequence[int] = (), replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Tensor:  # fmt: skip
-    """One value (NaN, perhaps) replaced, by another for each column or one for all."""
+    """Replace one value, which may be NaN, by one new value or by one for each column."""
     new = b.const(np.asarray(imputed_value_floats or imputed_value_int64s, x.dtype.numpy))
     old = replaced_value_float if x.dtype.is_float else replaced_value_int64
     if not new.shape[0] == const(1) and x.rank and new.shape[0] != x.shape[-1]:
@@ -80,7 +81,7 @@ def imputer(
 
 @op("ArrayFeatureExtractor", domain=DOMAIN)
 def array_feature_extractor(b: Builder, x: Tensor, indices: Tensor) -> Tensor:
-    """Elements along the last axis; a vector counts as a matrix of one row."""
+    """Pick elements along the last axis. A vector counts as a matrix of one row."""
     count = product(indices.shape)
     picked = gather(b, x, b.reshape(indices, (count,)), axis=-1)
     return picked if x.rank > 1 else b.reshape(picked, (1, count))
@@ -88,7 +89,8 @@ def array_feature_extractor(b: Builder, x: Tensor, indices: Tensor) -> Tensor:
 
 @op("FeatureVectorizer", domain=DOMAIN)
 def feature_vectorizer(b: Builder, *xs: Tensor, inputdimensions: Sequence[int]) -> Tensor:
-    """Columns side by side, as many of each input as said: fewer than it has, or zeros after them."""
+    """Put the inputs' columns side by side, with a given width for each input. Columns are cropped or padded
+    with zeros at the end."""
     if len(xs) != len(inputdimensions):
         raise CompileError(f"{len(xs)} inputs, but {len(inputdimensions)} inputdimensions")
     parts = []
@@ -107,7 +109,7 @@ def one_hot_encoder(
     cats_strings: Sequence[str] = (),
     zeros: int = 1,
 ) -> Tensor:
-    """1 at the category that the element is; a last axis is added. What is none of them gives zeros."""
+    """Add a last axis with 1 at the category that the element equals. An unknown element gives zeros."""
     if bool(cats_strings) != isinstance(x, NonTensor):
         raise CompileError(f"the categories are {'strings' if cats_strings else 'numbers'}, the input is {x}")
     if cats_strings:
@@ -129,8 +131,8 @@ def label_encoder(
     values_tensor: Array | None = None, default_int64: int = -1, default_float: float = -0.0,
     default_string: str = "_Unused", default_tensor: Array | None = None,
 ) -> Item:  # fmt: skip
-    """The value that belongs to each element as a key, or the default: by bisection of sorted keys,
-    NaN being the largest."""
+    """Return the value of each element as a key, or the default. Sorted keys are bisected; NaN counts as the
+    largest."""
     texts = [t for t in (keys_tensor, values_tensor) if t is not None and t.dtype == object]
     if keys_strings or values_strings or texts:
         known = plain(keys_tensor) if keys_tensor is not None else keys_strings or keys_int64s or keys_floats
@@ -157,7 +159,7 @@ def label_encoder(
 
 
 def _looked_up(b: Builder, x: Tensor, keys: Array, values: Array, default: float) -> Tensor:
-    """Bisection: `found` is the last key known not to be above the element."""
+    """Look up keys by bisection. `found` is the last key known not to be above the element."""
     inputs = [x, b.const(keys), b.const(values)]
     source, known, table = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs))
     out, found = Buffer("out", table.dtype, x.shape), Buffer("found", I64, (const(1),), "register")

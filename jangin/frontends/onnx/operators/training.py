@@ -1,4 +1,4 @@
-"""ai.onnx.preview.training: steps of optimizers."""
+"""Lower the optimizer steps of ai.onnx.preview.training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ Step = Callable[..., tuple[Expr, ...]]
 def _each(
     b: Builder, rate: Tensor, count: Tensor, values: Sequence[Tensor], kinds: int, step: Step
 ) -> list[Tensor]:
-    """`step(rate, count, weight, gradient, *state)` for every weight: new weights, then each new state.
-    Inputs are all weights, all gradients, then each kind of state for all weights."""
+    """Apply `step(rate, count, weight, gradient, *state)` to every weight. Returns the new weights, then each
+    kind of new state.
+
+    The inputs are all weights, all gradients, then each kind of state for all weights."""
     if len(values) % kinds:
         raise CompileError(f"{len(values)} tensors are given; there must be {kinds} for each weight")
     weights = len(values) // kinds
@@ -37,7 +39,7 @@ def adagrad(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, decay_factor: float = 0.0,
     epsilon: float = 1e-6, norm_coefficient: float = 0.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Duchi et al. 2011."""
+    """Apply a step of Adagrad (Duchi et al. 2011)."""
 
     def step(r: Expr, t: Expr, x: Expr, g: Expr, h: Expr) -> tuple[Expr, ...]:
         g = g + x * norm_coefficient
@@ -53,7 +55,7 @@ def adam(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float = 0.9, beta: float = 0.999,
     epsilon: float = 1e-6, norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Kingma & Ba 2015."""
+    """Apply a step of Adam (Kingma & Ba 2015)."""
 
     def step(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr, h: Expr) -> tuple[Expr, ...]:
         g = g + x * norm_coefficient
@@ -73,7 +75,8 @@ def momentum(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float, beta: float, mode: str,
     norm_coefficient: float,
 ) -> list[Tensor]:  # fmt: skip
-    """Stochastic gradient descent with momentum, `mode` "standard" or "nesterov" (Sutskever et al. 2013)."""
+    """Apply a step of gradient descent with momentum. `mode` is "standard" or "nesterov" (Sutskever et al.
+    2013)."""
     if mode not in ("standard", "nesterov"):
         raise CompileError(f"mode {mode!r} is none of standard, nesterov")
 

@@ -1,4 +1,4 @@
-"""Decision trees (ai.onnx.ml)."""
+"""Lower decision trees (ai.onnx.ml)."""
 
 from __future__ import annotations
 
@@ -66,21 +66,22 @@ def tree_ensemble(
 
 
 def _sets(values: Array | None) -> tuple[Array, Array]:
-    """Sets one after another, each with a NaN at its end: how many members each has, and all of them."""
+    """Split sets that are stored one after another, each with a NaN at its end. Returns each set's number of
+    members, and all members."""
     flat = np.zeros(0) if values is None else values.reshape(-1)
     ends = np.flatnonzero(np.isnan(flat))
     return np.diff(ends, prepend=-1) - 1, flat[~np.isnan(flat)]
 
 
 def _column(values: Sequence[Any], count: int, what: str, dtype: Any = np.int64) -> Array:
-    """An attribute with an entry a node, zeros where it is left out."""
+    """Return an attribute with one entry for each node, or zeros if the attribute is left out."""
     if len(values) not in (0, count):
         raise CompileError(f"{what} has {len(values)} entries for {count} nodes")
     return np.fromiter(values, dtype, count) if len(values) else np.zeros(count, dtype)
 
 
 def _based(b: Builder, scores: Tensor, base: Sequence[float], dtype: DType) -> Tensor:
-    """Scores with the base values of each target added."""
+    """Add the base values of each target to scores."""
     if len(base):
         scores = b.map(lambda s, v: s + v, scores, b.const(np.asarray(base, np.float64)))
     return b.cast(scores, dtype)
@@ -103,8 +104,10 @@ class _Nodes:
     nodes_hitrates_as_tensor: Array | None = None
 
     def forest(self, weights: _Leaves) -> Forest:
-        """Before opset 5 a node is known by its tree and its number there, and leaves are nodes; a tree's
-        root is the first node that is named of it."""
+        """Return the forest that the attributes describe.
+
+        Before opset 5 a node is known by its tree and its number in the tree, and leaves are nodes. A tree's
+        root is the first node listed for the tree."""
         count = len(self.nodes_treeids)
         trees, numbers, feature, yes, no, missing = (
             _column(getattr(self, f"nodes_{n}"), count, f"nodes_{n}")
@@ -178,8 +181,10 @@ def tree_ensemble_classifier(
     base_values_as_tensor: Array | None = None, classlabels_int64s: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE", **nodes: Any,
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """Where the weights are of one class alone there are two, and the other's score is 1 less it, or its
-    negative before a transform."""
+    """Classify by trees. If all weights belong to one of two classes, the other class's score is derived from
+    it.
+
+    The derived score is 1 minus the score, or the negative score before a transform."""
     x = features(b, x)
     values = _numbers(class_weights, class_weights_as_tensor)
     base = _numbers(base_values, base_values_as_tensor)

@@ -1,4 +1,4 @@
-"""ONNX's window attributes, and its poolings."""
+"""Lower ONNX's pooling operators, and interpret ONNX's window attributes."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Sliding:
 
     @property
     def same(self) -> bool:
-        """Whether the pads follow from the sizes."""
+        """Tell if the pads follow from the sizes."""
         return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
 
     @property
     def given_pads(self) -> Sequence[int]:
-        """The pads where they don't follow from the sizes: begins, then ends; none if empty."""
+        """The given pads, begins before ends. Empty if there are none, or if they follow from the sizes."""
         return () if self.auto_pad == "VALID" else self.pads or ()
 
     def steps(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(strides, dilations)"""
+        """Return (strides, dilations)."""
         return steps(self.strides or (), rank), steps(self.dilations or (), rank)
 
 
@@ -81,7 +81,7 @@ def max_pool_(b: Builder, x: Tensor, *, storage_order: int = 0, **window: Any) -
 
 
 def _column_major(flat: Expr, spatial: Sequence[Expr]) -> Expr:
-    """A row-major index with the order of its last axes, the spatial ones, turned round."""
+    """Convert a row-major index to one whose spatial axes (the last ones) are in column-major order."""
     area = product(spatial)
     inner, out = flat % area, flat // area * area
     step: Expr = const(1)
