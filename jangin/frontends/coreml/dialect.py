@@ -1,8 +1,7 @@
-"""Core ML's layers and operations behind the protocol of all dialects.
+"""Core ML's layers and operations as a dialect.
 
-Nodes are known by the kind of their model and their own: "coreml.mil.conv" of a program,
-"coreml.nn.convolution" of a neural network, "coreml.ml.scaler" of a model of its own.
-"""
+A node's `op` names its kind of model and its operation. It is "coreml.mil.conv" in a program,
+"coreml.nn.convolution" in a neural network, and "coreml.ml.scaler" for a model of rows."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"inputs"})
-"""What the importer says of a node beside its operation's own arguments."""
+"""Attributes in which the importer describes a node. The operation's own arguments stand beside them."""
 
 
 def _kind(node: Node) -> tuple[str, str]:
-    """The kind of model, and the operation's name."""
+    """Return the kind of model and the operation's name."""
     _, kind, name = node.op.split(".", 2)
     return kind, name
 

@@ -1,4 +1,5 @@
-"""Core ML's models: .mlmodel files, and .mlpackage folders. The package coremltools has their messages."""
+"""Recognize and load Core ML's models: .mlmodel files and .mlpackage folders. Their messages need the package
+coremltools."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 MANIFEST = "Manifest.json"
 TYPES = range(200, 3001)
-"""Numbers of the fields that hold a model of some type: ONNX's messages, otherwise alike, have none of
-them."""
+"""The numbers of the fields that hold a model of some type. They tell Core ML's messages from ONNX's, which
+have no such fields."""
 FIELDS = 64
-"""So many fields of a message are looked at."""
+"""The most fields of a message that are examined to recognize its format."""
 
 
 class CoreMLFormat(Format):
@@ -64,7 +65,7 @@ class CoreMLFormat(Format):
 
 
 def _numbers(data: Any) -> Iterator[int]:
-    """The numbers of a message's first fields, as far as it is one."""
+    """Yield the numbers of a message's first fields, until bytes are no fields."""
     at = 0
     for _ in range(FIELDS):
         tag, at = _varint(data, at)
@@ -87,7 +88,8 @@ def _varint(data: Any, at: int) -> tuple[int, int]:
 
 
 def _model(package: Path) -> Path:
-    """The model of a package, as its manifest names it. CompileError for a path that leads out of it."""
+    """Return the path of a package's model, which its manifest names. Raises CompileError if the path leads
+    out of the package."""
     try:
         manifest = json.loads((package / MANIFEST).read_text())
         entry = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]

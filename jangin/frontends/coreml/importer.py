@@ -1,4 +1,4 @@
-"""Core ML's models of all types as imported graphs: a pipeline is its models one after another."""
+"""Import Core ML's models of all types as graphs. A pipeline's models follow one another in one graph."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.sources import Sources
 
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
-"""By ArrayFeatureType's data types."""
+"""Element types by ArrayFeatureType's numbers."""
 WORDS: Mapping[DType, str] = {F16: "fp16", F32: "fp32", F64: "fp64", I32: "int32"}
-"""MIL's names of the data types."""
+"""MIL's names of the element types."""
 COLOURS = {0: ("grey", 1), 10: ("grey", 1), 20: ("RGB", 3), 30: ("BGR", 3), 40: ("grey", 1)}
-"""By ImageFeatureType's colour spaces, the order of planes and how many there are."""
+"""The order and number of an image's colour planes, by ImageFeatureType's colour spaces."""
 PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
 PROGRAM = "mlProgram"
 NETWORKS = ("neuralNetwork", "neuralNetworkClassifier", "neuralNetworkRegressor")
 
 
 class Importer:
-    """One model. `folder`: where the files of weights lie that it names."""
+    """The import of one model. `folder` holds the model's files of weights."""
 
     def __init__(self, model: Any, folder: Path | None) -> None:
         self.model = model
@@ -42,10 +42,10 @@ class Importer:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self.current: dict[str, str] = {}
-        """The values of features, by their names."""
+        """The values of features, by the features' names."""
         self.taken: set[str] = set()
         self.state: dict[str, str] = {}
-        """For inputs that are kept from run to run, the outputs that they are next."""
+        """Maps each input that is kept from run to run to the output that is its next value."""
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
@@ -58,7 +58,7 @@ class Importer:
         return model_graph("model", inputs, outputs, self.nodes, self.constants, symbols)
 
     def metadata(self) -> Mapping[str, Any]:
-        """What the model says of itself."""
+        """Return the model's own description."""
         said = self.model.description.metadata
         found = {
             "description": said.shortDescription, "version": said.versionString, "author": said.author,
@@ -84,7 +84,7 @@ class Importer:
         return found
 
     def _feature(self, feature: Any) -> tuple[DType, list[int | str]]:
-        """Numbers and vectors are rows, as many as are given."""
+        """Return a feature's element type and sizes. Numbers and vectors become rows, of any count."""
         kind = feature.type.WhichOneof("Type")
         if kind in ("doubleType", "int64Type"):
             return (F64 if kind == "doubleType" else I64), ["rows"]
@@ -99,19 +99,20 @@ class Importer:
         if self.kind not in NETWORKS:
             return ARRAYS[array.dataType], ["rows", *sizes]
         network = getattr(self.model, self.kind)
-        if network.arrayInputShapeMapping != EXACT:  # a batch of images, or of vectors as channels
+        if network.arrayInputShapeMapping != EXACT:  # a batch of images, or a batch of vectors as channels
             return ARRAYS[array.dataType], ["batch", *sizes, *([1, 1] if len(sizes) == 1 else [])]
         return ARRAYS[array.dataType], list(sizes)
 
     def _image(self, image: Any) -> list[int | str]:
-        """Planes of numbers from 0 to 255, in the order of the image's colours."""
+        """Return the sizes of an image's planes. Their numbers go from 0 to 255, in the order of the image's
+        colours."""
         exact = self.kind in NETWORKS and getattr(self.model, self.kind).arrayInputShapeMapping == EXACT
         return [1 if exact else "batch", *_planes(image)]
 
     # -- models ---------------------------------------------------------------------------------
 
     def _model(self, model: Any, name: str) -> None:
-        """A model's nodes, from features to features."""
+        """Add a model's nodes, which compute its output features from its input features."""
         kind = model.WhichOneof("Type") or "empty"
         if kind in PIPELINES:
             pipeline = model.pipeline if kind == "pipeline" else getattr(model, kind).pipeline
@@ -134,7 +135,8 @@ class Importer:
         self.current |= {n: n for n in outputs}
 
     def _network(self, model: Any, kind: str, name: str) -> None:
-        """A network's layers; of a classifier the odds of its classes too, and the likeliest one."""
+        """Add a network's layers. A classifier also gives the classes' probabilities and the likeliest
+        class."""
         message = getattr(model, kind)
         network = Network(LAYERS, message.arrayInputShapeMapping == EXACT, self.current, self.taken)
         for feature in model.description.input:
@@ -166,9 +168,9 @@ class Importer:
             self.current |= made
 
     def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
-        """Return the outputs that are made of the last blobs of the same name, with their declared types.
+        """Return the outputs that need a node of their own, with their declared types.
 
-        An output is returned if its type isn't f32, or if its blob is written several times."""
+        An output needs a node if its type isn't f32, or if several layers write the blob of its name."""
         written = Counter(n for layer in layers_of(message) for n in layer.output)
         types = {f.name: _declared(f) for f in model.description.output}
         return {
@@ -177,7 +179,8 @@ class Importer:
         }  # fmt: skip
 
     def _rows(self, model: Any, kind: str, name: str) -> None:
-        """A model of rows is one node; one that isn't known is named by the dialect, with all others."""
+        """Add a model of rows as one node. The dialect reports an unknown model together with all other
+        unknown operators."""
         source = Sources.of(kind, name)
         given = READ[kind](getattr(model, kind)) if kind in READ else {}
         description = model.description
@@ -202,26 +205,26 @@ class Importer:
 
 
 def _declared(feature: Any) -> DType:
-    """The type that an array is declared to have; a network computes in f32 whatever it is."""
+    """Return the declared type of a feature. A network computes in f32 whatever the type is."""
     is_array = feature.type.WhichOneof("Type") == "multiArrayType"
     return ARRAYS.get(feature.type.multiArrayType.dataType, F32) if is_array else F32
 
 
 def _converted(network: Network, name: str, made: str, dtype: str) -> None:
-    """A blob as a value `made` of a type."""
+    """Convert a blob to another type, as the value `made`."""
     network.name, network.source = f"type of '{name}'", Sources.of("type", name)
     network.now[name] = network.node("mil.cast", {"x": [network.now[name]]}, [made], {"dtype": dtype})
 
 
 def _planes(image: Any) -> list[int]:
-    """How many planes an image has, and their sizes."""
+    """Return the number of an image's planes, and their sizes."""
     if image.colorSpace not in COLOURS:
         raise CompileError(f"an image is of the colour space {image.colorSpace}, which is not supported")
     return [COLOURS[image.colorSpace][1], int(image.height), int(image.width)]
 
 
 def _said(feature: Any) -> str:
-    """A feature's description, and of an image what its planes are."""
+    """Return a feature's description, with the planes of an image."""
     words = [feature.shortDescription]
     if feature.type.WhichOneof("Type") == "imageType":
         image = feature.type.imageType
@@ -230,7 +233,8 @@ def _said(feature: Any) -> str:
 
 
 def prepare(network: Network, message: Any, description: Any) -> None:
-    """What is done to an image before a network: scaled and shifted by colour, or less a mean image."""
+    """Add the preprocessing of an image: a scale and a bias for each colour, or the subtraction of a mean
+    image."""
     images = {f.name: f.type.imageType for f in description.input if f.type.WhichOneof("Type") == "imageType"}
     name = message.featureName or next(iter(images), "")
     if name not in images:

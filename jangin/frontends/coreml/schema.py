@@ -1,5 +1,5 @@
-"""Core ML's messages, by the protobuf modules that the package coremltools carries, without the rest of
-it."""
+"""Load Core ML's messages from the protobuf modules of the package coremltools, without the rest of the
+package."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from google.protobuf.message import DecodeError
 from jangin.ir.graph import CompileError
 
 PACKAGE = "_jangin_coreml"
-"""The name that coremltools' folder of messages has here: its own package imports converters of
-everything."""
+"""The name under which coremltools' folder of messages is imported. Importing coremltools itself would import
+converters of all formats."""
 
 
 @cache
 def module(name: str) -> Any:
-    """A module of messages ("Model_pb2"). ImportError where coremltools isn't installed."""
+    """Return a module of messages such as "Model_pb2". Raises ImportError if coremltools isn't installed."""
     loaded = sys.modules.get(f"coremltools.proto.{name}")
     if loaded is not None:
         return loaded
@@ -37,7 +37,7 @@ def module(name: str) -> Any:
 
 
 def parse(data: Any, where: str) -> Any:
-    """A model's message. CompileError where the bytes are none."""
+    """Parse a model's message. Raises CompileError if the bytes are damaged."""
     try:
         return module("Model_pb2").Model.FromString(bytes(data))
     except DecodeError as error:

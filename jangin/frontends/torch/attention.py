@@ -1,9 +1,7 @@
-"""Graphs of `torch.compile` whose attention stays whole.
+"""Keep attention whole in the graphs of `torch.compile`.
 
-Where PyTorch's own kernel for processors doesn't take a mask, PyTorch takes attention apart into products and
-a softmax before a back end sees it. So a graph that needs no gradients has an operator of the same arguments
-in its place, which `operators/linear.py` lowers.
-"""
+PyTorch decomposes attention into products and a softmax if its own CPU kernel doesn't take the mask. A graph
+without gradients therefore gets an operator of the same arguments, which `operators/linear.py` lowers."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import torch
 
 
 def keep_attention(graph: torch.fx.GraphModule) -> None:
-    """Put the operator in its place, in the graph and in those of its branches. Under autocast, which doesn't
-    know it, nothing is changed."""
+    """Replace attention in the graph and in its branches by the operator. Nothing changes under autocast,
+    because autocast doesn't know the operator."""
     parts = [m for m in graph.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = [n for m in parts for n in m.graph.nodes if n.op == "call_function"]
     if torch.is_autocast_enabled("cpu") or any(n.target is torch.amp._enter_autocast for n in nodes):

@@ -1,4 +1,4 @@
-"""Which of ATen's operators PyTorch takes apart before Jangin reads a program, and into what."""
+"""Choose which of ATen's operators PyTorch decomposes before Jangin reads a program."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ KEPT = (
     "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
     "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
 )  # fmt: skip
-"""Operators that are lowered whole, though PyTorch could take them apart into smaller ones."""
+"""Operators that Jangin lowers whole, though PyTorch could decompose them into smaller ones."""
 
 
 def table() -> dict[Any, Any]:
-    """What PyTorch takes apart: everything that isn't of Core ATen or KEPT, the two operators by which
-    torch.nn's transformers run in one piece where nobody needs gradients, and what mixtures of experts count
-    and multiply with, of which one operator is the package transformers' own."""
+    """Return the decompositions of every operator that is neither in Core ATen nor in KEPT.
+
+    The table adds two fused operators with which torch.nn's transformers run without gradients. It also adds
+    two operators of mixtures of experts: the histogram, and the grouped product of the package
+    transformers."""
     found: dict[Any, Any] = torch.export.default_decompositions()
     for packet in KEPT:
         for overload in getattr(torch.ops.aten, packet).overloads():
@@ -39,8 +41,9 @@ def _multi_head_attention(
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`query`, `key` and `value`: [batch, length, embed_dim]. `mask`: true where nothing is attended to, by
-    `mask_type` 0 of [length, length], 1 of [batch, length], 2 of all four axes."""
+    """`query`, `key` and `value` are [batch, length, embed_dim]. `mask` is true where nothing is attended to.
+
+    The mask is [length, length] for `mask_type` 0, [batch, length] for 1, and has all four axes for 2."""
     if query is key is value:
         rows = functional.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
     else:
@@ -68,7 +71,7 @@ def _encoder_layer(
     norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor,
     ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """`src`: [batch, length, embed_dim]."""
+    """Compute a transformer encoder's layer. `src` is [batch, length, embed_dim]."""
 
     def attended(x: Tensor) -> Tensor:
         return _multi_head_attention(
@@ -95,8 +98,8 @@ def _encoder_layer(
 
 
 def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of the bins between two bounds, the elements' own where both are equal;
-    the last bin has its upper bound."""
+    """Count the elements in each bin between two bounds. Equal bounds mean the elements' own extremes. The
+    last bin includes its upper bound."""
     x = self.reshape(-1)
     least, most = (x.new_full((), bound) for bound in (min, max))
     if min == max:
@@ -110,9 +113,11 @@ def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) ->
 
 
 def _grouped_product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Rows `input`[n, k], each times the matrix of its group in `weight`[groups, k, m]; the groups' rows end
-    at `offs`, and rows behind the last give 0. A sum of products, so that one kernel reads the matrices where
-    they lie: gathered for a product, they would be there once for every row."""
+    """Multiply each row of `input` [n, k] by its group's matrix in `weight` [groups, k, m].
+
+    The groups' rows end at `offs`, and rows after the last group give 0. The product is a sum of products, so
+    that one kernel reads the matrices in place. A matrix product would first gather a matrix for every
+    row."""
     group = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
     last = weight.shape[0] - 1
     wide = torch.promote_types(input.dtype, torch.float32)

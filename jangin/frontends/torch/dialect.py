@@ -1,4 +1,4 @@
-"""ATen's operators, PyTorch's library of tensors, behind the protocol of all dialects."""
+"""The operators of ATen, PyTorch's library of tensors, as a dialect."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"tensors", "gives", "common", "late"})
-"""What the trace says of a node beside its operator's own arguments."""
+"""Attributes in which the trace describes a node. The operator's own arguments stand beside them."""
 
 
 class Aten(Dialect):
-    """Nodes are known by name and overload ("aten.add.Tensor")."""
+    """The dialect finds a lowering by an operator's name and overload ("aten.add.Tensor")."""
 
     domain = "aten"
 
@@ -59,13 +59,13 @@ class Aten(Dialect):
 
 
 def _found(op: str) -> Any:
-    """The lowering of an overload, or of all of them."""
+    """Return the lowering of an overload, or the lowering of all its operator's overloads."""
     name = op.removeprefix("aten.")
     return OPERATORS.get(name) or OPERATORS.get(name.rsplit(".", 1)[0])
 
 
 def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]:
-    """The inputs by the names of the arguments that they are."""
+    """Return the inputs by the names of the arguments that they are."""
     found: dict[str, Any] = {}
     for entry in attrs["tensors"]:
         if isinstance(entry, str):
@@ -77,7 +77,8 @@ def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]
 
 
 def _check(made: Any, result: Result) -> None:
-    """CompileError where a result isn't what PyTorch said it would be: never a wrong answer instead."""
+    """Raise CompileError if a result's type or shape differs from what PyTorch traced. A wrong answer is
+    never given instead."""
     given = made if isinstance(made, (tuple, list)) else (made,)
     for tensor, (dtype, shape) in zip(given, result.all, strict=True):
         if not isinstance(tensor, Tensor):

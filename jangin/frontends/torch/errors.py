@@ -1,6 +1,7 @@
-"""Operators that only raise errors are left out: a run has infinite numbers or NaN where PyTorch raises them.
+"""Remove operators that only raise errors. A compiled run gives infinite numbers or NaN in cases where
+PyTorch raises.
 
-PyTorch keeps their order by tokens, which go from one to the next and hold nothing."""
+PyTorch orders such operators by tokens, which pass from one to the next and hold nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ RAISING = (torch.ops.aten._linalg_check_errors.default,)
 
 
 def without_errors(graph: Graph) -> None:
-    """Take such operators out of a graph; a token goes on as it came."""
+    """Remove the operators from a graph. A token passes unchanged."""
     for node in [n for n in graph.nodes if _raises(n)]:
         for user in list(node.users):
             assert user.target is operator.getitem

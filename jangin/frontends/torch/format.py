@@ -1,4 +1,5 @@
-"""PyTorch's programs: saved by `torch.export.save` (.pt2), exported, or traced by Jangin already."""
+"""Recognize and load PyTorch's programs: saved by `torch.export.save` (.pt2), exported, or traced by
+Jangin."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 TRACED = b"\x8aJGT\r\n\x1a\n"
 INSIDE = ("serialized_exported_program.json", "archive_format", "models/model.json")
-"""Names in archives of exported programs, whichever folder they lie in."""
+"""Endings of file names in archives of exported programs, in any folder."""
 SCRIPT = "/constants.pkl"
-"""One in archives of TorchScript."""
+"""The ending of a file's name in archives of TorchScript."""
 
 
 class TorchFormat(Format):
@@ -62,7 +63,8 @@ class TorchFormat(Format):
 
 
 def _script(model: object) -> object:
-    """The module of a TorchScript archive, where a model is the path of one."""
+    """Load the module if a model is the path of a TorchScript archive. Otherwise return the model
+    unchanged."""
     if not isinstance(model, (str, os.PathLike)) or not os.path.isfile(model):
         return model
     contents = opened(model)
@@ -75,18 +77,19 @@ def _script(model: object) -> object:
             f"{contents} is a TorchScript archive, which PyTorch reads: pip install 'jangin[torch]'"
         ) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's of its own format
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch warns about its own format
         return torch.jit.load(os.fspath(model), map_location="cpu")
 
 
 def _is_live(model: object) -> bool:
-    """Whether something is a PyTorch module or program: only a process that has PyTorch has one."""
+    """Tell if an object is a PyTorch module or program. Only a process that has imported PyTorch can hold
+    one."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def _holds(contents: Contents, names: tuple[str, ...]) -> bool:
-    """Whether a model is an archive with a file whose name ends so."""
+    """Tell if a model is an archive that has a file with one of these endings."""
     if contents.data[:4] != b"PK\x03\x04":
         return False
     import zipfile
@@ -122,6 +125,6 @@ def _traced(contents: Contents) -> Any:
         return traced(torch.export.load(io.BytesIO(contents.data))).model
     except CompileError:
         raise
-    except Exception as error:  # whatever PyTorch raises for a damaged archive, read or decomposed
+    except Exception as error:  # PyTorch raises any exception for a damaged archive
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CompileError(f"{contents}: PyTorch can't read the exported program: {first}") from error

@@ -1,9 +1,11 @@
-"""A traced PyTorch model: an imported graph and its constants, which is compiled without PyTorch.
+"""A traced PyTorch model: an imported graph and its constants. It is compiled without PyTorch.
 
-Its bytes: 8 of magic, u64 length of the header, the header (JSON: the text of the graph without its
-constants, what the model says of itself, and the type, shape and place of each constant, by name, and of
-each large array of an attribute, by digest), then these, each at a multiple of 64 bytes. Little-endian.
-"""
+Its bytes are little-endian: 8 bytes of magic, the header's length as u64, the header, then the constants.
+Each constant lies at a multiple of 64 bytes.
+
+The header is JSON. It has the text of the graph without its constants, the model's metadata, and tables of
+constants. A table has the type, shape and position of each constant by name, and of each large array
+attribute by digest."""
 
 from __future__ import annotations
 
@@ -33,22 +35,25 @@ PREFIX = struct.Struct("<8sQ")
 
 @dataclass(frozen=True)
 class TracedModel:
-    """`graph`: nodes of ATen's operators ("aten.add.Tensor"), whose attributes are the arguments by name, and
-    `tensors`, which arguments are inputs; `gives`, the results' types; `common`, the type that operands are
-    promoted to; `late`, the symbols that the last inputs hold. Its symbols have PyTorch's ranges."""
+    """A traced model.
+
+    Nodes of `graph` are ATen's operators ("aten.add.Tensor"), with their arguments as attributes by name. The
+    attribute `tensors` names the arguments that are inputs, and `gives` has the results' types. `common` is
+    the type to which operands are promoted. `late` has the symbols whose values the last inputs hold. Symbols
+    have PyTorch's ranges."""
 
     graph: Graph
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def SerializeToString(self, *, deterministic: bool = True) -> bytes:
-        """As the compile cache takes it."""
+        """Return the model's bytes for the compile cache."""
         file = io.BytesIO()
         self.write(file)
         return file.getvalue()
 
     def write(self, file: BinaryIO) -> None:
-        """As another process takes it. The constants are written from where they lie, and those that share
-        memory once."""
+        """Write the model for another process. Constants are written without a copy, and constants that share
+        memory are written once."""
         bare = replace(self.graph, constants={})
         places, at = dict[object, int](), 0
         tables: dict[str, list[Any]] = {}
@@ -72,7 +77,8 @@ class TracedModel:
 
     @classmethod
     def parse(cls, data: Any) -> TracedModel:
-        """What `SerializeToString` wrote; constants stay where they lie. CompileError for anything else."""
+        """Parse what `SerializeToString` wrote. Constants are views of `data`. Raises CompileError for any
+        other bytes."""
         try:
             magic, length = PREFIX.unpack_from(data)
             if magic != MAGIC:
@@ -96,7 +102,7 @@ class TracedModel:
             raise CompileError(f"the traced PyTorch model is damaged: {error}") from error
 
     def bound(self, shapes: ShapeBindings) -> Graph:
-        """The imported graph with sizes as the caller wants them."""
+        """Return the imported graph with the caller's sizes."""
         graph = self.graph
         symbols = Symbols(shapes, dict(_limits(graph)))
         known: dict[Var, Expr] = {}
@@ -124,7 +130,8 @@ def _declared(dim: Expr) -> int | str | Expr:
 
 
 def _check_found(inputs: Sequence[Value]) -> None:
-    """CompileError for a symbol that no input's size says (see `runtime.sizes.solved`)."""
+    """Raise CompileError for a symbol that doesn't follow from any input's size (see
+    `runtime.sizes.solved`)."""
     dims = [(d, v.name, i) for v in inputs for i, d in enumerate(v.shape or ())]
     found = {d for d, _, _ in dims if isinstance(d, Var)}
     for dim, name, axis in dims:

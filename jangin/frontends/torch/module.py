@@ -1,4 +1,4 @@
-"""A PyTorch module that was compiled: called as the module is, with PyTorch's tensors."""
+"""A compiled PyTorch module. It is called like the original module, with PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jangin.ir.graph import CompileError
 
 
 def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
-    """The module's program in evaluation mode, for inputs like the example's. CompileError says what of it
-    can't be exported."""
+    """Export a module in evaluation mode for inputs like the example's. Raises CompileError that tells which
+    part can't be exported."""
     given, named = _tensors(example)
     if not given and not named:
         raise CompileError(f"a {type(module).__name__} is read by running it: give example_inputs=(...)")
@@ -38,14 +38,15 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
             )
     except CompileError:
         raise
-    except Exception as error:  # PyTorch's exporter raises anything the module's own code raises
+    except Exception as error:  # PyTorch's exporter passes on any exception of the module's code
         raise CompileError(f"PyTorch can't export {type(module).__name__}: {_first_lines(error)}") from error
     finally:
         module.train(training)
 
 
 def _tensors(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An example's arguments, with NumPy's arrays as tensors; a single one needs no tuple."""
+    """Return an example's arguments with NumPy arrays converted to tensors. A single argument needs no
+    tuple."""
     alone = isinstance(example.args, (torch.Tensor, np.ndarray))
     args = (example.args,) if alone else tuple(example.args)
     given, named = pytree.tree_map(_as_tensor, (args, dict(example.kwargs)))
@@ -59,8 +60,8 @@ def _as_tensor(value: Any) -> Any:
 def _of_script(
     module: torch.jit.ScriptModule, given: tuple[Any, ...], named: dict[str, Any], example: Example
 ) -> ExportedProgram:
-    """What `torch.jit.trace`, `script` or `load` gives, by PyTorch's own converter. It takes the example's
-    sizes."""
+    """Export a module from `torch.jit.trace`, `script` or `load` by PyTorch's own converter. Sizes are fixed
+    to the example's."""
     from torch._export.converter import TS2EPConverter
 
     if example.dynamic_shapes is not None:
@@ -75,7 +76,7 @@ def _first_lines(error: Exception) -> str:
 
 
 class PreparedModule:
-    """A module, exported and traced."""
+    """An exported and traced module."""
 
     def __init__(self, module: Any, example: Example) -> None:
         program = isinstance(module, ExportedProgram)
@@ -92,7 +93,7 @@ class PreparedModule:
 
 
 def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
-    """What `torch.export.Dim`s are called, by the symbols that stand for them."""
+    """Return the names of `torch.export.Dim`s, by the symbols that stand for them."""
     shapes = example.dynamic_shapes
     if shapes is None:
         return {}
@@ -118,7 +119,7 @@ def _inputs(program: ExportedProgram) -> set[str]:
 
 
 class _Weights(torch.nn.Module):  # type: ignore[misc]
-    """Parameters and buffers by their names, as modules within modules hold them."""
+    """A module that holds parameters and buffers by their dotted names, in nested modules."""
 
     def hold(self, name: str, tensor: torch.Tensor, is_parameter: bool) -> None:
         first, _, rest = name.partition(".")
@@ -175,7 +176,8 @@ class CompiledModule(_Weights):
         self._given = [o for o in traced.outputs if not o.written]
 
     def save(self, path: Any) -> None:
-        """Write machine code, plan and weights: what `jangin.load` reads, with inputs and outputs by name."""
+        """Write machine code, plan and weights to a file for `jangin.load`. The loaded executable has inputs
+        and outputs by name."""
         self.executable.save(path)
 
     def __reduce__(self) -> NoReturn:
@@ -184,7 +186,7 @@ class CompiledModule(_Weights):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """Raises CompileError where training is asked for."""
+        """Raise CompileError if training is requested."""
         if mode:
             raise CompileError("a compiled module is for inference: train the module, and compile it again")
         return self
@@ -234,7 +236,8 @@ class CompiledModule(_Weights):
         return pytree.tree_unflatten(results_of(self._given, results), self._out_spec)
 
     def _flattened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """The arguments in a row. PyTorch's way takes longer than a small model's run."""
+        """Return the arguments as a flat sequence. PyTorch's own function takes longer than a small model's
+        run."""
         tensors = not kwargs and all(isinstance(a, torch.Tensor) for a in args)
         if tensors and self._is_flat and len(args) == len(self._inputs):
             return args
@@ -246,7 +249,7 @@ class CompiledModule(_Weights):
         return found
 
     def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments in the order in which the module was exported with them."""
+        """Return keyword arguments in the order in which the module was exported with them."""
         if set(self._keywords) != set(kwargs):
             wanted = ", ".join(self._keywords) or "none"
             raise ValueError(
@@ -262,5 +265,5 @@ class CompiledModule(_Weights):
 
 
 def results_of(outputs: Sequence[Output], made: Mapping[str, torch.Tensor]) -> list[Any]:
-    """A run's results in a program's order: tensors, integers, and what is no result."""
+    """Return a run's results in a program's order: tensors, integers and constants."""
     return [(int(made[o.name]) if o.size else made[o.name]) if o.name else o.constant for o in outputs]

@@ -1,5 +1,5 @@
-"""A graph of `torch.compile` that can't be compiled as a whole: which of its nodes are in the way, and the
-parts between them."""
+"""Split a graph of `torch.compile` that can't be compiled as a whole. The refused nodes stay PyTorch's, and
+the parts between them are compiled."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
 
 Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
-"""A function that makes a part's run from the part and the names of some of its inputs, by place."""
+"""A function that returns a part's run. It takes the part, and the names of some of its inputs by
+position."""
 
 
 def copied(module: GraphModule) -> GraphModule:
-    """A module with a graph of its own, of the same nodes."""
+    """Return a copy of a module with its own copy of the graph."""
     graph = Graph()
     made: dict[Node, Node] = {}
     found: Any = graph.graph_copy(module.graph, made)
@@ -37,21 +38,21 @@ def copied(module: GraphModule) -> GraphModule:
 
 
 def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[Node, Exception]:
-    """The nodes that can't be compiled by themselves, each with what is wrong. `held`: the inputs that are
-    constants, `env`: what PyTorch knows of sizes."""
+    """Return the nodes that can't be compiled by themselves, each with its error. `held` has the constant
+    inputs, and `env` is PyTorch's shape environment."""
     found: dict[Node, Exception] = {}
     for node in module.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or not _tensors(node):
             continue
         try:
             _lower_alone(module, node, held, env)
-        except Exception as error:  # whatever is wrong with it, PyTorch can run it
+        except Exception as error:  # PyTorch can run the node, whatever the error is
             found[node] = error
     return found
 
 
 def is_never_compiled(node: Node) -> bool:
-    """Whether no sizes would help: there is no such operator, or a type that no kernel has."""
+    """Tell if a node can't be compiled with any sizes: its operator is unknown, or no kernel has its type."""
     try:
         _check_types(node)
     except CompileError:
@@ -60,18 +61,18 @@ def is_never_compiled(node: Node) -> bool:
 
 
 def _bare(node: Node) -> ir.Node:
-    """A call as the dialect knows it."""
+    """Return a call as a node for the dialect."""
     return ir.Node(node.name, (), (), ir.ImportedAttributes(str(node.target)))
 
 
 def _check_types(node: Node) -> None:
-    """CompileError for a type that no kernel has, were it only looked at."""
+    """Raise CompileError if no kernel has the type of the node or of one of its inputs."""
     for tensor in (t for n in (node, *node.all_input_nodes) for t in _tensors(n)):
         element_type(tensor.dtype)
 
 
 def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], env: Any) -> None:
-    """Lower a graph of this node alone. Raises what that raises."""
+    """Lower a graph of this node alone. Raises the exceptions of lowering."""
     _check_types(node)
     graph = Graph()
     inputs: dict[Node, Node] = {}
@@ -95,7 +96,7 @@ def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], en
     if not next(iter(reversed(alone.graph.nodes))).args[0]:
         if ATEN.lowering(_bare(node)) is None:
             raise CompileError(ATEN.remedy(_bare(node)))
-        return  # a view of an input, which PyTorch makes; inside a part it is lowered
+        return  # PyTorch makes a view of an input; inside a part the view is lowered
     constants = {n: t for n, t in held.items() if any(p.name == n for p in alone.graph.nodes)}
     traced = traced_graph(alone.graph, constants, Sizes({}, {}, env))
     lower(Imported(traced.model.bound({}), ATEN, {}))
@@ -106,7 +107,7 @@ def _tensors(node: Node) -> list[Tensor]:
 
 
 class _Compiles(OperatorSupportBase):  # type: ignore[misc]
-    """Choose the nodes that go into parts: nodes that give tensors and aren't refused."""
+    """Choose the nodes that go into parts: nodes with tensor results that aren't refused."""
 
     def __init__(self, without: Mapping[Node, Exception]) -> None:
         self._without = without
@@ -120,10 +121,10 @@ class _Compiles(OperatorSupportBase):  # type: ignore[misc]
 
 
 def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler) -> GraphModule:
-    """Return the module with its parts run by what `compiled` makes of them.
+    """Return the module with each part run by the function that `compiled` makes.
 
-    `compiled` gets a part and, by place, the inputs of the part that are the module's constants or inputs. A
-    single node between two refused nodes stays PyTorch's."""
+    `compiled` gets a part and, by position, the names of the part's inputs that are inputs or constants of
+    the module. A single node between two refused nodes stays PyTorch's."""
     made = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
     for call in [n for n in made.graph.nodes if n.op == "call_module"]:
         part = made.get_submodule(call.target)
@@ -137,7 +138,7 @@ def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Comp
 
 
 class Part(torch.nn.Module):  # type: ignore[misc]
-    """A part that was compiled, in the place of its module; a result that is `alone` is given bare."""
+    """A compiled part in place of its module. An `alone` result is returned without a tuple."""
 
     def __init__(self, run: Any, alone: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Explain PyTorch's files that are no program: weights by name, and pickled modules.
+"""Explain PyTorch's files that are no programs: weights by name, and pickled modules.
 
-Nothing is unpickled, because unpickling runs any code that a file asks for. The imports that a file
-asks for tell what the file is."""
+Nothing is unpickled, because unpickling runs any code that a file requests. The imports that a file requests
+tell what the file is."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from jangin.frontends.format import Contents
 
 HEAD = 1 << 24
-"""Bytes of a pickle that are looked at: what it imports first stands in front of its tensors."""
+"""The bytes of a pickle that are examined. A pickle's first imports precede its tensors."""
 PICKLES = 5
-"""Old files begin with four small pickles (magic, protocol, system, the object), one behind the other."""
+"""The most pickles in a file that are examined. Old files begin with four small ones (magic, protocol,
+system, the object)."""
 _PLAIN = ("collections", "builtins", "__builtin__", "torch._utils", "torch.storage", "numpy", "_codecs")
-"""Modules of what tensors, numbers and their containers are made of."""
+"""Modules of tensors, numbers and their containers. They don't tell what a file is."""
 _WEIGHTS = (
     "{} has weights by name (a state dict) and no network: make the module, then "
     "module.load_state_dict({}), and jangin.compile(module.eval(), example_inputs=(...))"
@@ -68,7 +69,7 @@ def _is_safetensors(contents: Contents) -> bool:
 
 
 def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
-    """The modules and names that a file's pickle imports, as far as it can be read."""
+    """Yield the modules and names that a file's pickle imports, as far as the pickle can be read."""
     stream = io.BytesIO(_pickle(contents))
     texts: list[str] = []
     try:
@@ -81,12 +82,12 @@ def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
                     yield texts[-2], texts[-1]
                 elif isinstance(argument, str):
                     texts.append(argument)
-    except (ValueError, struct.error):  # its end, or no pickle: what was read before says what the file is
+    except (ValueError, struct.error):  # the end, or no pickle: the imports before tell what the file is
         return
 
 
 def _pickle(contents: Contents) -> bytes:
-    """A file's first pickle: the one in PyTorch's archives, or the file itself."""
+    """Return a file's first pickle: the one in PyTorch's archives, or the file itself."""
     if contents.data[:4] != b"PK\x03\x04":
         return bytes(contents.data[:HEAD]) if contents.data[:1] == b"\x80" else b""
     try:

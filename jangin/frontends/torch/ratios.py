@@ -1,7 +1,7 @@
-"""Fractions of sizes, which Python computes in float64, as ratios of integers.
+"""Convert fractions of sizes, which Python computes in float64, to ratios of integers.
 
-Rounded to an integer, a ratio gives what Python gives, to the last size: only those are said of which that is
-certain."""
+A ratio, rounded to an integer, equals Python's result for all sizes in range. A fraction without such a proof
+is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jangin.ir.simplify import Ranges, interval, prove
 
 
 class Unsaid(Exception):
-    """No expression says it, as far as can be told."""
+    """The expression isn't known to equal a ratio."""
 
 
 LARGEST = 1 << 52
@@ -26,7 +26,8 @@ Rounding therefore can't cross the integer or the half."""
 
 
 class Ratio(NamedTuple):
-    """A float64: over / under, where that is one (`exact`), or the nearest to it. `under` is positive."""
+    """A float64: `over` / `under` itself if it is `exact`, or the float64 nearest to that ratio. `under` is
+    positive."""
 
     over: Expr
     under: Expr
@@ -34,7 +35,7 @@ class Ratio(NamedTuple):
 
 
 def ratio_of(e: Any, integer: Callable[[Any], Expr], ranges: Ranges) -> Ratio:
-    """A SymPy expression of floats; `integer` gives those of integers in it. Raises Unsaid."""
+    """Convert a SymPy expression of floats. `integer` converts its parts that are integers. Raises Unsaid."""
     name = type(e).__name__
     if e.is_Float or e.is_Integer:
         over, under = Fraction(float(e)).as_integer_ratio()
@@ -53,7 +54,7 @@ def ratio_of(e: Any, integer: Callable[[Any], Expr], ranges: Ranges) -> Ratio:
 
 
 def _product(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
-    """A power of 2 changes no digit of what was rounded before."""
+    """Return the product. A factor that is a power of 2 changes no digit of an already rounded number."""
     if not ((a.exact and b.exact) or any(r.exact and _is_power(r) for r in (a, b))):
         raise Unsaid
     return _checked(a.over * b.over, a.under * b.under, a.exact and b.exact, ranges)
@@ -73,7 +74,7 @@ def _quotient(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
 
 
 def _checked(over: Expr, under: Expr, exact: bool, ranges: Ranges) -> Ratio:
-    """Unsaid where the numerator may be too large."""
+    """Return a ratio. Raises Unsaid if the numerator may be too large."""
     low, high = interval(over, ranges)
     if low is None or high is None or not -LARGEST <= low <= high <= LARGEST:
         raise Unsaid
@@ -81,7 +82,7 @@ def _checked(over: Expr, under: Expr, exact: bool, ranges: Ranges) -> Ratio:
 
 
 def _is_power(r: Ratio) -> bool:
-    """Whether it is a power of 2, or one divided by it."""
+    """Tell if a ratio is a power of 2 or the reciprocal of one."""
     sizes = [e.value for e in (r.over, r.under) if isinstance(e, Const)]
     return len(sizes) == 2 and all(isinstance(n, int) and n > 0 and n & (n - 1) == 0 for n in sizes)
 
@@ -95,7 +96,7 @@ def _ceiling(r: Ratio) -> Expr:
 
 
 def _nearest(r: Ratio) -> Expr:
-    """The nearest integer; of two, the even one."""
+    """Return the nearest integer; of two, the even one."""
     twice = r.under * 2
     above = (r.over * 2 + r.under) // twice
     halfway = eq((r.over * 2 + r.under) % twice, 0)
@@ -109,4 +110,4 @@ def _toward_zero(r: Ratio) -> Expr:
 ROUNDINGS: Mapping[str, Callable[[Ratio], Expr]] = {
     "FloorToInt": _floor, "CeilToInt": _ceiling, "TruncToInt": _toward_zero, "RoundToInt": _nearest,
 }  # fmt: skip
-"""By the names of PyTorch's classes."""
+"""Roundings by the names of PyTorch's classes."""

@@ -1,9 +1,8 @@
-"""Exporting modules with recurrent layers whose number of steps is free.
+"""Export modules with recurrent layers whose number of steps is free.
 
-PyTorch's shape functions of its recurrent operators run the layer step by step, which fixes that number. So
-an export has operators of the same arguments and results in their place, whose shape functions are formulas;
-`operators/recurrent.py` lowers both alike.
-"""
+PyTorch's shape functions of its recurrent operators run the layer step by step, which fixes the number. An
+export therefore replaces them by operators of the same arguments and results, whose shape functions are
+formulas. `operators/recurrent.py` lowers both kinds."""
 
 from __future__ import annotations
 
@@ -16,24 +15,24 @@ import torch
 from torch import Tensor
 
 STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
-"""How many states each of PyTorch's recurrent functions has."""
+"""The number of states of each of PyTorch's recurrent functions."""
 
 
 @contextmanager
 def free_steps() -> Iterator[None]:
-    """While it lasts, torch.nn's recurrent layers call these operators."""
+    """A context in which torch.nn's recurrent layers call the replacing operators."""
     originals = {name: getattr(torch._VF, name) for name in STATES}
     try:
         for name, original in originals.items():
             setattr(torch._VF, name, partial(_called, name, original))
         yield
     finally:
-        for name in STATES:  # the module finds its functions elsewhere
+        for name in STATES:  # `torch._VF` looks up its own functions elsewhere
             delattr(torch._VF, name)
 
 
 def _called(name: str, original: Any, *args: Any) -> Any:
-    packed = not isinstance(args[2], list)  # sequences, whose lengths come before the states
+    packed = not isinstance(args[2], list)  # for packed sequences the lengths come before the states
     return original(*args) if packed else getattr(torch.ops.jangin, name)(*args)
 
 
@@ -41,7 +40,8 @@ def _shapes(
     input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The results: [steps, batch, directions * hidden], or with the batch first, and the last states."""
+    """Return empty results: [steps, batch, directions * hidden], or with the batch first, and the last
+    states."""
     states = [hx] if isinstance(hx, Tensor) else hx
     size = states[0].shape[-1] * (2 if bidirectional else 1)
     return (input.new_empty(*input.shape[:2], size), *(torch.empty_like(s) for s in states))

@@ -1,4 +1,4 @@
-"""PyTorch's symbolic sizes, which are SymPy expressions, as Jangin's."""
+"""Convert PyTorch's symbolic sizes, which are SymPy expressions, to Jangin's expressions."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     "ModularIndexing": lambda x, y, z: x // y % z,
     "Identity": lambda x: x,
 }
-"""By the names of SymPy's and PyTorch's classes (torch/utils/_sympy/functions.py)."""
+"""Conversions by the names of SymPy's and PyTorch's classes (torch/utils/_sympy/functions.py)."""
 
 
 class Sizes:
     """The sizes of one program, and of the bodies of its branches and loops.
 
     `names` are the caller's names of symbols. `limits` are PyTorch's ranges of symbols. `env` is PyTorch's
-    account of a graph of `torch.compile`.
+    shape environment of a graph of `torch.compile`.
 
-    The runner of a graph of `torch.compile` has all numbers at hand. New symbols replace sizes that no
-    expression of Jangin's says, and symbols that are no input's size. A run is given the new symbols
-    (`given`). `fractions` of sizes become values, by name."""
+    A graph of `torch.compile` is run with all numbers at hand. New symbols (`given`) therefore replace sizes
+    that Jangin can't express, and symbols that are no input's size. Each run gets their values. `fractions`
+    of sizes become values, by name."""
 
     def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
         self.names, self.env = names, env
@@ -68,19 +68,20 @@ class Sizes:
         self.fractions: dict[Any, str] = {}
 
     def __call__(self, size: Any) -> Expr:
-        """A size, an int or a SymInt, as an expression. CompileError for a function that sizes of models
-        don't have."""
+        """Convert a size, an int or a SymInt, to an expression. Raises CompileError for a function that
+        Jangin's sizes don't have."""
         return const(int(size)) if isinstance(size, int) else self._integer(size.node.expr)
 
     def fraction(self, number: Any) -> str:
-        """The name of the value that holds a SymFloat. CompileError where no run is given it."""
+        """Return the name of the value that holds a SymFloat. Raises CompileError if a run can't be given the
+        value."""
         e = number.node.expr
         if self.env is None or free_unbacked_symbols(e):
             raise CompileError(f"an argument is {e}, which is not known before the model runs")
         return self.fractions.setdefault(e, f"fraction_{len(self.fractions)}")
 
     def symbol(self, symbol: Any, name: str) -> Var:
-        """PyTorch's symbol, called `name` if the caller doesn't call it otherwise."""
+        """Return the symbol for PyTorch's symbol. It is called `name` unless the caller has a name for it."""
         if symbol not in self.symbols:
             self.symbols[symbol] = self._named(self.names.get(symbol, name), str(symbol))
         return self.symbols[symbol]
@@ -91,7 +92,7 @@ class Sizes:
         return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
 
     def of_names(self, names: Any) -> set[Any]:
-        """PyTorch's symbols behind those of some names."""
+        """Return PyTorch's symbols behind the symbols of the given names."""
         found = {s for s, v in self.symbols.items() if v.name in names}
         return found.union(*(e.free_symbols for e, v in self.given.items() if v.name in names))
 
@@ -132,7 +133,7 @@ class Sizes:
 
 
 def _within(limits: Any, low: int, high: int) -> Range:
-    """PyTorch's limits, where they are narrower."""
+    """Return the range from `low` to `high`, narrowed by PyTorch's limits."""
     if limits is not None:
         low = max(low, int(limits.lower)) if limits.lower.is_Integer else low
         high = min(high, int(limits.upper)) if limits.upper.is_Integer else high
@@ -140,7 +141,7 @@ def _within(limits: Any, low: int, high: int) -> Range:
 
 
 FAR = MAX_SIZE
-"""The largest number, and with a minus the smallest, that a run is given beside tensors."""
+"""The largest absolute value of a number that a run is given beside tensors."""
 
 
 def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:

@@ -1,4 +1,5 @@
-"""`as_strided` says places in memory, not of elements: what they are of a tensor's elements row by row."""
+"""Convert `as_strided`, whose positions are in memory, to positions among a tensor's elements in row-major
+order."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ STRIDED = tuple(
 
 
 def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> dict[str, Any]:
-    """`order`: the axes of `tensor` in which its elements follow each other in memory; `storage_offset`: the
-    first place, counted from its first element. CompileError where places lie outside of its elements, or
-    these have gaps."""
+    """Return the arguments that describe positions among elements.
+
+    `order` is the order of the axes of `tensor` in memory. `storage_offset` is the first position, counted
+    from the tensor's first element. Raises CompileError if positions lie outside of the elements, or if the
+    elements have gaps."""
     start = 0 if offset is None else offset - tensor.storage_offset()
     steps, sizes = _known(tensor.stride()), _known(tensor.shape)
     size, stride, start = _known(size), _known(stride), _known([start])[0]
@@ -38,5 +41,5 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
 
 
 def _known(sizes: Sequence[Any]) -> list[Any]:
-    """The sizes that PyTorch has fixed, as numbers."""
+    """Return sizes, with those that PyTorch has fixed as ints."""
     return [int(n) if isinstance(n, torch.SymInt) and n.node.expr.is_Integer else n for n in sizes]

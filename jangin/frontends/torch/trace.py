@@ -1,4 +1,5 @@
-"""An exported PyTorch program as an imported graph of ATen's operators: all that is asked of PyTorch."""
+"""Convert an exported PyTorch program to an imported graph of ATen's operators. All reading of PyTorch's data
+structures is here."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars
 
 UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
-"""Arguments about where and how a result is kept."""
+"""Arguments that only decide where and how a result is stored."""
 SHARED_NAMES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
@@ -40,18 +41,18 @@ SHARED_NAMES = {
 OPERANDS = ("self", "other", "exponent", "min", "max")
 """Arguments of elementwise operators that may be tensors or numbers."""
 NUMPYS = frozenset(t for t, name in SHARED_NAMES.items() if DTYPES[name].numpy.type.__module__ == np.__name__)
-"""Those that are NumPy's too."""
+"""PyTorch's types that NumPy has too."""
 
 
 def element_type(dtype: torch.dtype) -> DType:
-    """CompileError for a type that no kernel has."""
+    """Return the element type. Raises CompileError if no kernel has it."""
     if dtype not in SHARED_NAMES:
         raise CompileError(f"{dtype} is not supported: the model must use real numbers, integers or booleans")
     return DTYPES[SHARED_NAMES[dtype]]
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor's elements, in its own memory where it is contiguous and on the CPU."""
+    """Return a tensor's elements, without a copy if the tensor is contiguous and on the CPU."""
     tensor = tensor.detach()
     if tensor.is_neg() or not (tensor.is_cpu and tensor.is_contiguous()):
         tensor = tensor.cpu().resolve_neg().contiguous()
@@ -65,9 +66,10 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Output:
-    """What a program gives in one place: the result `name`, or, where there is none, the value `constant`;
-    where it isn't given to the caller but written, the buffer or the input that it is `written` to.
-    `size`: it is an integer."""
+    """One output of a program.
+
+    `name` is the model's output, or "" if the output is the value `constant`. An output that isn't returned
+    is `written` to the buffer or input of that name. `size` tells if the output is an integer."""
 
     name: str = ""
     constant: Any = None
@@ -77,9 +79,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Traced:
-    """A model that is compiled without PyTorch, and how its inputs and outputs are a program's. `inputs`: of
-    each place of the program's flat arguments the input's name, or none for what is no tensor. The model's
-    last inputs are the numbers `given`, SymPy expressions, each as `number_tensor` makes it."""
+    """A model that is compiled without PyTorch, and the relation of its inputs and outputs to a program's.
+
+    `inputs` has the input's name for each of the program's flat arguments, or "" if the argument is no
+    tensor. The model's last inputs are the numbers `given`, SymPy expressions, in the form of
+    `number_tensor`."""
 
     model: TracedModel
     inputs: tuple[str, ...]
@@ -88,18 +92,19 @@ class Traced:
 
 
 def number_tensor(number: float) -> torch.Tensor:
-    """A number as an input: an integer, which a size may follow from, is the size of a tensor without
-    elements."""
+    """Return a number as an input tensor. An integer is the size of a tensor without elements, so that sizes
+    can follow from it."""
     if isinstance(number, float):
         return torch.tensor(number, dtype=torch.float64)
     return torch.empty((number + FAR, 0), dtype=torch.bool)
 
 
 def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:
-    """A program. `names`: what the caller calls symbols of sizes, by PyTorch's own. CompileError names what
-    has no place in a compiled model."""
+    """Trace a program. `names` are the caller's names of symbols of sizes, by PyTorch's symbols.
+
+    Raises CompileError that names the part that a compiled model can't have."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # of its own trees
+        warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # PyTorch's trees warn
         program = program.run_decompositions(table())
     without_errors(program.graph)
     signature = program.graph_signature
@@ -134,8 +139,8 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
 
 
 def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes | None = None) -> Traced:
-    """A graph of operators without a signature, some of whose inputs are `constants` by name. `sizes` gets
-    its symbols."""
+    """Trace a graph of operators without a signature. Some inputs are `constants`, by name. Symbols are added
+    to `sizes`."""
     sizes = sizes or Sizes({}, {})
     trace = _Trace(graph, constants, sizes)
     trace.tokens = {n.name for n in placeholders(graph) if not n.users}
@@ -153,31 +158,33 @@ WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 def placeholders(graph: Any) -> list[Any]:
-    """A graph's inputs, in order."""
+    """Return a graph's inputs in order."""
     return [n for n in graph.nodes if n.op == "placeholder"]
 
 
 class _Trace:
-    """One graph being read. Sizes that become known in a run are values of the graph (see `_bind`)."""
+    """The tracing of one graph. Sizes that become known during a run are values of the graph (see
+    `_bind`)."""
 
     def __init__(self, graph: Any, held: Mapping[str, torch.Tensor], sizes: Sizes) -> None:
         self.graph = graph
         self.held = held
         self.sizes = sizes
         self.late: dict[str, str] = {}
-        """By the names of symbols that become known in a run, the values which hold them."""
+        """The values that hold symbols known only during a run, by the symbols' names."""
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
         self.results: dict[tuple[Any, int], str] = {}
         self.prefix = ""
         self.tokens: set[str] = set()
-        """Inputs that nothing reads, such as those of `errors`."""
+        """Inputs that no node reads, such as the tokens of `errors`."""
 
     def model(
         self, given: Sequence[Any], written: Sequence[str], prefix: str = ""
     ) -> tuple[TracedModel, tuple[Output, ...]]:
-        """Everything, with outputs that have no node of their own called after `prefix`."""
+        """Return the whole model and its outputs. `prefix` begins the names of outputs without a node of
+        their own."""
         self.prefix = f"{prefix}." if prefix else ""
         inputs: list[str] = []
         for node in placeholders(self.graph):
@@ -221,7 +228,7 @@ class _Trace:
         self.values[name] = Value(name, element_type(tensor.dtype), tuple(map(const, array.shape)))
 
     def _attribute(self, node: Any) -> None:
-        """A tensor that hangs on the graph's module."""
+        """Add a tensor that is an attribute of the graph's module."""
         found: Any = node.graph.owning_module
         for part in node.target.split("."):
             found = getattr(found, part)
@@ -244,7 +251,7 @@ class _Trace:
         return tuple(found)
 
     def _copy(self, node: Any, name: str, place: int, size: bool) -> str:
-        """An output of its own for what is an input, a constant, an output already, or a size."""
+        """Add an output of its own for an input, a constant, a value that is already an output, or a size."""
         made = f"{self.prefix}output_{place}"
         if size:
             e = self.sizes(node.meta["val"])
@@ -262,7 +269,8 @@ class _Trace:
     # -- sizes ----------------------------------------------------------------------------------
 
     def _late(self, node: Any) -> None:
-        """Sizes that this node makes known: `torch.size` of its result, `torch.item` of what it reads."""
+        """Add the sizes that a node makes known: `torch.size` of its result, or `torch.item` of its
+        operand."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             self._bind(value.node.expr, "torch.item", node.args[0].name, {})
@@ -284,7 +292,7 @@ class _Trace:
     # -- nodes ----------------------------------------------------------------------------------
 
     def _named(self, node: Any) -> None:
-        """A call, which errors name."""
+        """Add a call. Errors name it."""
         try:
             self._call(node)
         except CompileError as error:
@@ -328,7 +336,7 @@ class _Trace:
     # -- control flow ---------------------------------------------------------------------------
 
     def _branch(self, node: Any) -> None:
-        """`torch.cond(condition, a function, another, operands)`."""
+        """Add a branch, `torch.cond(condition, then, orelse, operands)`."""
         condition, then, orelse, operands = node.args
         if not self._is_tensor(condition):
             raise CompileError(f"'{node.name}' branches by sizes: give torch.cond a tensor as its condition")
@@ -338,8 +346,8 @@ class _Trace:
         self._control(node, BRANCH, (self._name(condition),), graphs)
 
     def _loop(self, node: Any) -> None:
-        """`while_loop(a condition, a function, what is carried, what both read besides)`: the function with
-        the next condition behind it."""
+        """Add a loop, `while_loop(condition, function, carried, read besides)`. The body is the function,
+        followed by the next condition."""
         condition, function, carried, besides = node.args
         first, fixed = self._operands(node, carried), self._operands(node, besides)
         start = self._body(condition, f"{node.name}.start", [*first, *fixed])
@@ -369,7 +377,8 @@ class _Trace:
         return self.results.get((node, 0), str(node.name))
 
     def _operands(self, node: Any, operands: Sequence[Any]) -> list[str]:
-        """The names of what a function is given; none for sizes, which it knows by their symbols."""
+        """Return the names of a function's operands. Sizes are left out, because the function knows them by
+        their symbols."""
         for operand in operands:
             size = isinstance(operand, torch.fx.Node) and isinstance(operand.meta["val"], torch.SymInt)
             if not size and not self._is_tensor(operand):
@@ -377,7 +386,7 @@ class _Trace:
         return [self._name(o) for o in operands]
 
     def _body(self, function: Any, prefix: str, inputs: Sequence[str]) -> Graph:
-        """A function on values called `inputs`, with names that no other graph has."""
+        """Return a function as a graph on values called `inputs`. Its names are unique among all graphs."""
         graph = getattr(function.graph.owning_module, function.target).graph
         given = iter(inputs)
         for node in graph.nodes:
@@ -392,13 +401,14 @@ class _Trace:
         return replace(made.graph, inputs=(), symbols={})
 
     def _computes(self, value: Any) -> bool:
-        """Whether a node gives tensors: the others say or check sizes."""
+        """Tell if a node gives tensors. All other nodes compute or check sizes."""
         if isinstance(value, (tuple, list)):
             return any(isinstance(v, torch.Tensor) for v in value)
         return isinstance(value, torch.Tensor)
 
     def _result_names(self, node: Any, count: int) -> tuple[str, ...]:
-        """Of a node with several results those that are read are called as the nodes which pick them."""
+        """Return the names of a node's results. Each result of several has the name of the node that picks
+        it, or "" if nothing reads it."""
         if not isinstance(node.meta["val"], (tuple, list)):
             self.results[node, 0] = node.name
             return (node.name,)
@@ -408,13 +418,13 @@ class _Trace:
         return names
 
     def _path(self, node: Any) -> str:
-        """The module that the author wrote it in, with the node's own name."""
+        """Return the path of the module in which the author wrote the node, with the node's own name."""
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         path = stack[-1][0] if stack else ""
         return f"{path}.{node.name}" if path else str(node.name)
 
     def _arguments(self, node: Any) -> dict[str, Any]:
-        """By their names in the operator's schema, defaults included."""
+        """Return the arguments by their names in the operator's schema, defaults included."""
         schema = node.target._schema.arguments
         given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
         found = {}
@@ -425,7 +435,8 @@ class _Trace:
         return found
 
     def _split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
-        """What tensors there are (a list of them with its length), their values' names, and the rest."""
+        """Return the argument names of tensors (with the count for a list), the tensors' value names, and all
+        other arguments."""
         tensors: list[Any] = []
         inputs: list[str] = []
         attrs: dict[str, Any] = {}
@@ -442,7 +453,7 @@ class _Trace:
         return tuple(tensors), tuple(inputs), attrs
 
     def _value(self, argument: Any) -> Any:
-        """What PyTorch traced an argument with."""
+        """Return the value with which PyTorch traced an argument."""
         if isinstance(argument, (list, tuple)):
             return [self._value(a) for a in argument]
         return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
@@ -451,7 +462,7 @@ class _Trace:
         return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
     def _plain(self, value: Any) -> Any:
-        """An argument that isn't a tensor, as attributes have it."""
+        """Return an argument that isn't a tensor, in the form of an attribute."""
         if isinstance(value, (list, tuple)):
             return [self._plain(v) for v in value]
         if isinstance(value, torch.fx.Node):
@@ -466,7 +477,7 @@ class _Trace:
         raise CompileError(f"an argument is {value!r}, which is not known before the model runs")
 
     def _common(self, given: Mapping[str, Any]) -> DType | None:
-        """The type that the operands of an elementwise operator are computed in."""
+        """Return the type in which an elementwise operator's operands are computed."""
         values = [v for k, v in given.items() if k in (*OPERANDS, "tensors")]
         flat = [w for v in values for w in (v if isinstance(v, (list, tuple)) else [v])]
         real = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in flat]
@@ -483,7 +494,8 @@ class _Trace:
         self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: dict[str, Any],
         kinds: Sequence[tuple[Any, Any]], source: Sources,
     ) -> None:  # fmt: skip
-        """Add a node. Values that hold sizes which it mentions, known only in a run, are inputs too."""
+        """Add a node. Values that hold sizes known only during a run become inputs if the node mentions the
+        sizes."""
         mentioned = {v.name for e in _expressions([*attrs.values(), list(kinds)]) for v in free_vars(e)}
         late = tuple(sorted(mentioned & {n for n in self.late if n not in outputs}))
         given = {**attrs, "gives": tuple((dtype, tuple(shape)) for dtype, shape in kinds)}

@@ -1,9 +1,8 @@
-"""What a graph of `torch.compile` gives lies in memory as PyTorch alone would have it.
+"""Give the results of a graph of `torch.compile` the memory layout that they have in PyTorch.
 
-Behind a graph break a program may ask where elements lie (`as_strided`, `view`), or write to one of two
-tensors that share memory. So only what is new memory is compiled, with its axes as they lie there; the views
-of it, and those of inputs, are made by PyTorch itself, in a graph of their own.
-"""
+After a graph break, a program may read the layout (`as_strided`, `view`), or write to one of two tensors that
+share memory. Therefore only new memory is compiled, with its axes in PyTorch's order. PyTorch itself makes
+the views of new memory and of inputs, in a graph of their own."""
 
 from __future__ import annotations
 
@@ -27,16 +26,18 @@ permute = torch.ops.aten.permute.default
 
 @dataclass(frozen=True)
 class Views:
-    """Makes a graph's results. `inputs`: which of the graph's it takes; behind them it takes what was
-    computed."""
+    """Makes a graph's results. `inputs` are the positions of the graph inputs that `make` takes. The computed
+    tensors follow them."""
 
     inputs: tuple[int, ...]
     make: Callable[..., list[Any]]
 
 
 def part_views(module: GraphModule) -> Views | None:
-    """Have a module's graph give new memory alone, row by row. What makes its results of that, or None where
-    that is what they are. CompileError names a result that has gaps of its own in memory."""
+    """Change a module's graph so that it gives only new memory, in row-major order.
+
+    Returns the function that makes the original results from it, or None if the results are the same. Raises
+    CompileError that names a result with gaps in its memory."""
     graph = module.graph
     without_errors(graph)
     end = next(iter(reversed(graph.nodes)))
@@ -56,7 +57,8 @@ def part_views(module: GraphModule) -> Views | None:
 
 
 def _sources(graph: Graph, results: list[Node]) -> tuple[list[Node], list[Node]]:
-    """The inputs and the new memory that results are, or are views of, and the nodes between, in order."""
+    """Return the inputs and new memory that the results are or are views of, and the nodes between them in
+    order."""
     shared = Counter(s for n in dict.fromkeys(results) for s in _storages(n))
     shared.update(s for n in graph.nodes if n.op != "call_function" for s in _storages(n))
     wanted, leaves, inner = set(results), [], []
@@ -75,7 +77,7 @@ def _sources(graph: Graph, results: list[Node]) -> tuple[list[Node], list[Node]]
 def _views(
     module: GraphModule, given: Any, leaves: list[Node], inner: list[Node], orders: dict[Node, Any]
 ) -> Views:
-    """The graph of what makes `given`."""
+    """Return the graph that makes `given`."""
     made, places = Graph(), [n for n in module.graph.nodes if n.op == "placeholder"]
     leaves = sorted(leaves, key=lambda n: n.op == "call_function")
     found = {n: made.placeholder(n.name) for n in leaves}
@@ -91,7 +93,7 @@ def _views(
 
 
 def _turned(graph: Graph, node: Node, order: Any) -> Node:
-    """A tensor with its axes as they lie in memory."""
+    """Return a tensor with its axes in the order in which they lie in memory."""
     if order == sorted(order):
         return node
     turned = graph.call_function(permute, (node, order))
@@ -108,7 +110,7 @@ def _storages(node: Node) -> set[int]:
 
 
 def _is_new(node: Node) -> bool:
-    """Whether a node gives tensors in memory that nothing it reads lies in."""
+    """Tell if a node's tensors lie in memory that none of its inputs share."""
     if node.target is operator.getitem:
         node = node.args[0]
     own = _storages(node)
@@ -117,7 +119,7 @@ def _is_new(node: Node) -> bool:
 
 
 def _is_whole(node: Node) -> bool:
-    """Whether it is one tensor that fills its memory, in whatever order of its axes."""
+    """Tell if a node gives one tensor that fills its memory, with its axes in any order."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return False
@@ -126,7 +128,8 @@ def _is_whole(node: Node) -> bool:
 
 
 def _order(tensor: Tensor) -> list[int] | None:
-    """The axes in which a tensor's elements follow each other in memory; None where they don't."""
+    """Return the order of axes in which a tensor's elements follow each other in memory, or None if there are
+    gaps."""
     axes = list(range(tensor.dim()))
     left = [i for i in axes if not known(tensor.shape[i] == 1)]
     found: list[int] = []

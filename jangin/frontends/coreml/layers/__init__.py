@@ -1,4 +1,4 @@
-"""Layers of neural networks, a file a family."""
+"""Lower layers of neural networks, one file for each family."""
 
 from collections.abc import Mapping
 
@@ -8,4 +8,4 @@ from jangin.frontends.coreml.layers.network import Say
 LAYERS: Mapping[str, Say] = {
     **elements.LAYERS, **move.LAYERS, **windows.LAYERS, **recurrent.LAYERS, **control.LAYERS,
 }  # fmt: skip
-"""By the names of their parameters."""
+"""Layers by the names of their parameters' messages."""

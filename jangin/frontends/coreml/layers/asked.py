@@ -1,4 +1,4 @@
-"""Parameters that know which of them were asked for: what a layer says and nothing reads is an error."""
+"""Record which parameters of a layer are read. A parameter that is set but not read is an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 UNSAID = frozenset({"isUpdatable"})
-"""Parameters that change no result, in any layer."""
+"""Parameters that change no result in any layer."""
 _NUMBER = frozenset({"alpha"})
 _BIAS = frozenset({"bias"})
 IDLE: Mapping[str, frozenset[str]] = {
@@ -37,7 +37,7 @@ covers all elements. A number is meaningless if there are two inputs."""
 
 
 class Asked:
-    """A message of Core ML's, whose fields are read as its own are."""
+    """A message of Core ML. Its fields are read as attributes, and the reading is recorded."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -63,7 +63,7 @@ class Asked:
         return found
 
     def unread(self) -> Iterator[str]:
-        """The fields that are set, which nothing asked for, by path."""
+        """Yield the paths of the fields that are set and weren't read."""
         for field, value in self._message.ListFields():
             if field.name in UNSAID:
                 continue

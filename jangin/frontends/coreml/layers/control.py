@@ -1,4 +1,4 @@
-"""Branches and loops: their bodies write blobs of the network around them."""
+"""Lower branches and loops. Their bodies write blobs of the enclosing network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jangin.ir.graph import CompileError, Graph
 
 
 def layers_of(message: Any) -> Iterator[Any]:
-    """All layers of a network, those inside of others too."""
+    """Yield all layers of a network, including those inside branches and loops."""
     for layer in message.layers:
         yield layer
         if layer.WhichOneof("layer") == "branch":
@@ -26,7 +26,7 @@ def layers_of(message: Any) -> Iterator[Any]:
 
 
 def _inside(net: Network, *messages: Any) -> Network:
-    """A body, read where the network stands now."""
+    """Return a body, read with the blobs that the network has at this point."""
     inner = Network(net.table, net.exact, net.now, net.taken)
     for message in messages:
         inner.read(message.layers)
@@ -36,7 +36,8 @@ def _inside(net: Network, *messages: Any) -> Network:
 def _graph(
     net: Network, inner: Network, inputs: Sequence[str], blobs: Sequence[str], heads: Sequence[str] = ()
 ) -> Graph:
-    """A body that gives `heads`, and what some blobs are at its end, each as a value of its own."""
+    """Return a body as a graph. Its outputs are `heads`, then the final values of `blobs`, each as a value of
+    its own."""
     outputs = [
         inner.node("mil.identity", {"x": [inner.now[n]]}, [net.fresh(f"{n} of {net.name}")]) for n in blobs
     ]
@@ -44,21 +45,22 @@ def _graph(
 
 
 def _holds(net: Network, blob: str) -> str:
-    """Whether a blob holds."""
+    """Return a blob as a condition: a truth value without axes."""
     if blob not in net.now:
         raise CompileError(f"{net.source}: its condition '{blob}' is given by nothing")
     return _truth(net, net.now[blob])
 
 
 def _truth(net: Network, value: str) -> str:
-    """A value of one element as a truth without axes."""
+    """Return a value of one element as a truth value without axes."""
     name = net.fresh(f"{value} holds")
     truth = net.node("mil.cast", {"x": [value]}, [f"{name} once"], {"dtype": "bool"})
     return net.node("mil.reshape", {"x": [truth]}, [name], {"shape": np.zeros(0, np.int32)})
 
 
 def _branch(net: Network, layer: Layer, m: Any) -> None:
-    """The blobs that both bodies write, and those written by one that there were before."""
+    """Add a branch. Its results are the blobs that both bodies write, and existing blobs that one of them
+    writes."""
     name, source = net.name, net.source
     then, orelse = (_inside(net, body) for body in (m.ifBranch, m.elseBranch))
     both = [n for n in then.now if n in orelse.now]
@@ -72,7 +74,8 @@ def _branch(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _loop(net: Network, layer: Layer, m: Any) -> None:
-    """The body while its condition holds, which is asked before each time, and so many times at most."""
+    """Add a loop. The body runs while its condition is true, which is tested before each iteration, up to a
+    maximum count."""
     name, source, before = net.name, net.source, dict(net.now)
     conditional = bool(m.conditionNetwork.layers)
     net.read(m.conditionNetwork.layers)

@@ -1,4 +1,4 @@
-"""Layers that work element by element, and reductions."""
+"""Lower elementwise layers and reductions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jangin.ir.graph import Array, CompileError
 
 
 def _with_number(kind: str) -> Say:
-    """Of two inputs, or of one and the number `alpha`."""
+    """Add an operation on two inputs, or on one input and the number `alpha`."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         if len(layer.input) > 1:
@@ -47,7 +47,7 @@ def _activation(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _unary(net: Network, layer: Layer, m: Any) -> None:
-    """A function of the input times a scale plus a shift."""
+    """Add a function of the input times a scale plus a shift."""
     kind = word(m, "type")
     epsilon, alpha = {"epsilon": np.float32(m.epsilon or 1e-6)}, np.float32(m.alpha)
     known: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -66,7 +66,7 @@ def _unary(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _line(net: Network, layer: Layer, factor: Array | None, offset: Array | None) -> None:
-    """Times a factor, plus an offset, of [C], [C, 1, 1] or [C, H, W]."""
+    """Multiply by a factor and add an offset, of shapes [C], [C, 1, 1] or [C, H, W]."""
     start = ""
     if factor is not None:
         end = "" if offset is None else f"{layer.output[0]} scaled"
@@ -97,7 +97,7 @@ def _reduced(kind: str) -> Say:
 
 
 def _reduce(net: Network, layer: Layer, m: Any) -> None:
-    """Of an older network: over channels, rows or columns, which stay."""
+    """Add a reduction of an older network over channels, rows or columns. The reduced axes are kept."""
     kinds = {
         "SUM": "sum", "AVG": "mean", "PROD": "prod", "SUMSQUARE": "sum_square",
         "L1": "l1_norm",
@@ -116,7 +116,7 @@ def _reduce(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _compared(kind: str) -> Say:
-    """Of two inputs, or of one and the number `alpha`; a truth is 1."""
+    """Add a comparison of two inputs, or of one input and the number `alpha`. A true result is 1."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         end = f"{layer.output[0]} truth"
@@ -135,7 +135,7 @@ def _where(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _logical(kind: str) -> Say:
-    """Of truths, which are floats."""
+    """Add a logical operation on truth values that are stored as floats."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         out = layer.output[0]
@@ -156,7 +156,8 @@ def _average(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _dot(net: Network, layer: Layer, m: Any) -> None:
-    """Products of the channels of two inputs, added up; the cosine, where asked, divided by their lengths."""
+    """Add the dot product of two inputs over their channels. The cosine similarity divides it by the inputs'
+    lengths."""
     out, channels = layer.output[0], {"axes": [-3], "keep_dims": True}
     products = net.add(layer, "mul", inputs=("x", "y"), end=f"{out} products")
     total = net.add(
@@ -190,7 +191,8 @@ _COMPARED = {
 
 
 def _numbers(kind: str, **fields: str) -> Say:
-    """MIL's operation of one input and numbers: MIL's names are the keys."""
+    """Return a layer that is MIL's operation of one input and numbers. The keys of `fields` are MIL's names
+    of the numbers."""
     return lambda net, layer, m: net.add(
         layer, kind, {key: np.float32(getattr(m, field)) for key, field in fields.items()}
     )

@@ -1,4 +1,4 @@
-"""Layers that move elements, sort, pick and make them."""
+"""Lower layers that move, sort, pick and make elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _constant(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _permute(net: Network, layer: Layer, m: Any) -> None:
-    """The order of sequence, channels, rows and columns, the first of which stays."""
+    """Permute sequence, channels, rows and columns. The sequence's axis must stay first."""
     axes = [int(a) for a in m.axis]
     if axes[:1] != [0] or net.exact:
         raise CompileError(f"{net.source}: moving the sequence's axis is not supported")
@@ -24,7 +24,7 @@ def _permute(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _flatten(net: Network, layer: Layer, m: Any) -> None:
-    """Channels, rows and columns as channels."""
+    """Flatten channels, rows and columns into channels."""
     start = ""
     if word(m, "mode") == "CHANNEL_LAST":
         start = net.add(layer, "transpose", {"perm": [0, 2, 3, 1]}, end=f"{layer.output[0]} turned")
@@ -86,7 +86,7 @@ def _axis(kind: str, *names: str) -> Say:
 
 
 def _top(net: Network, layer: Layer, m: Any) -> None:
-    """The values, and their places as floats."""
+    """Return the largest or smallest values, and their positions as floats."""
     if len(layer.input) > 1:
         raise CompileError(f"{net.source}: a count that is computed is not supported")
     best, *places = layer.output
@@ -98,11 +98,11 @@ def _top(net: Network, layer: Layer, m: Any) -> None:
 
 
 LONGEST = 1 << 24
-"""Numbers of a range that is written out."""
+"""The most elements of a range that are written out as a constant."""
 
 
 def _crop(net: Network, layer: Layer, m: Any) -> None:
-    """Rows and columns cut off, as many as are said."""
+    """Crop rows and columns by the given amounts."""
     edges = [(int(b.startEdgeSize), int(b.endEdgeSize)) for b in m.cropAmounts.borderAmounts]
     if len(layer.input) > 1 or len(edges) != 2:
         raise CompileError(f"{net.source}: cropping to another input's size is not supported")
@@ -115,7 +115,7 @@ def _crop(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _by_places(kind: str) -> Say:
-    """What lies at indices, along an axis where the layer has one."""
+    """Pick the elements at indices, along an axis if the layer has one."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         axis = {"axis": int(m.axis)} if hasattr(m, "axis") else {}
@@ -138,18 +138,18 @@ def _reverse(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _integers(net: Network, layer: Layer, which: int) -> str:
-    """An input, which is floats, as integers."""
+    """Convert an input of floats to integers."""
     name = f"{layer.output[0]} integers {which}"
     return net.node("mil.cast", {"x": [layer.input[which]]}, [name], {"dtype": "int32"})
 
 
 def _sizes(net: Network, layer: Layer, which: int) -> str:
-    """The sizes of an input."""
+    """Return the sizes of an input."""
     return net.node("mil.shape", {"x": [layer.input[which]]}, [f"{layer.output[0]} sizes"])
 
 
 def _filled(net: Network, layer: Layer, value: float, shape: Any) -> None:
-    """An array of one number, of a shape that is given or a value."""
+    """Fill an array with one number. `shape` is a list of sizes, or a value's name."""
     if isinstance(shape, str):
         net.node("mil.fill", {"shape": [shape]}, layer.output, {"value": np.float32(value)})
     else:
@@ -157,7 +157,7 @@ def _filled(net: Network, layer: Layer, value: float, shape: Any) -> None:
 
 
 def _broadcast(net: Network, layer: Layer, shape: Any) -> None:
-    """The input, repeated: as a product with ones of the shape."""
+    """Broadcast the input, by multiplying it by ones of the shape."""
     ones = Layer((), (f"{layer.output[0]} ones",))
     _filled(net, ones, 1.0, shape)
     net.node("mil.mul", {"x": [layer.input[0]], "y": list(ones.output)}, layer.output)
@@ -176,7 +176,8 @@ def _range(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _band(lower: str, upper: str) -> Say:
-    """What lies so far below and above the diagonal; -1 is all of it."""
+    """Keep a band of the given widths below and above the diagonal. A width of -1 keeps everything on its
+    side."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         given = [int(getattr(m, n)) if n else -1 for n in (lower, upper)]
@@ -186,7 +187,7 @@ def _band(lower: str, upper: str) -> Say:
 
 
 def _triangle(below: bool) -> Say:
-    """All on one side of the k-th diagonal."""
+    """Keep everything on one side of the k-th diagonal."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         most = int(m.k) if below else -int(m.k)
@@ -212,7 +213,7 @@ def _ordered(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _floats(kind: str) -> Say:
-    """MIL's operation that gives integers, as floats."""
+    """Return a layer that is MIL's operation with its integer results converted to floats."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         found = net.add(layer, kind, end=f"{layer.output[0]} integers")
@@ -222,7 +223,8 @@ def _floats(kind: str) -> Say:
 
 
 def _listed(kind: str, key: str, field: str, unless: str = "") -> Say:
-    """MIL's operation of one input and a list of integers, which isn't given where the flag `unless` is."""
+    """Return a layer that is MIL's operation of one input and a list of integers. The list is left out if the
+    flag `unless` is set."""
     return lambda net, layer, m: net.add(
         layer, kind, {key: None if unless and getattr(m, unless) else list(getattr(m, field))}
     )

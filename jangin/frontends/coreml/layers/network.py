@@ -1,8 +1,8 @@
-"""A neural network's layers (specifications 1 to 5) as nodes of MIL's operations, which have the lowerings.
+"""Convert a neural network's layers (specifications 1 to 5) to nodes of MIL's operations, which have the
+lowerings.
 
-What layers hand to each other are blobs, which a body of a loop or branch may write anew: each writing is a
-value of its own, and `Network.now` says which one a blob is.
-"""
+Layers pass blobs to each other. The body of a loop or branch may write a blob again. Each write makes a new
+value, and `Network.now` maps a blob to its value at this point."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from jangin.ir.records import dataclass
 from jangin.ir.sources import NO_SOURCE, Sources
 
 EXACT = 1
-"""How inputs' shapes are meant: as they are, or (0) as a sequence, a batch, channels, rows and columns."""
+"""Core ML's number of the mapping that takes inputs' shapes as declared. Number 0 takes them as sequence,
+batch, channels, rows and columns."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The values that a layer reads and gives."""
+    """The values that a layer reads and writes."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
 
 
 class Network:
-    """The layers of a network as nodes, which `table` says by the names of their parameters. `now`: the
-    values of the blobs that there are before; `taken`: names that no other value may have. `exact`: shapes
-    are as they are said; else arrays have four axes, the first of them the batch."""
+    """The conversion of a network's layers to nodes. `table` has a function for each kind of layer.
+
+    `now` has the values of existing blobs. `taken` has names that no other value may have. Shapes are as
+    declared if the network is `exact`. Otherwise arrays have four axes, and the first one is the batch."""
 
     def __init__(
         self, table: Mapping[str, Say], exact: bool, now: Mapping[str, str], taken: set[str]
@@ -43,7 +45,7 @@ class Network:
         self.source, self.name = NO_SOURCE, ""
 
     def read(self, layers: Sequence[Any]) -> None:
-        """Layers, one after another."""
+        """Convert layers in order."""
         for layer in layers:
             kind = layer.WhichOneof("layer") or "empty"
             self.name, self.source = layer.name, Sources.of(kind, layer.name)
@@ -54,7 +56,7 @@ class Network:
             )
             if kind in self.table:
                 self._say(kind, given, getattr(layer, kind))
-            else:  # it has no lowering, and is refused with all others of which that is so
+            else:  # no layer of the table; all unknown layers are reported together
                 unknown = ImportedAttributes(f"coreml.nn.{kind}")
                 name = self.fresh(layer.name)
                 self.nodes.append(Node(name, given.input, given.output, unknown, self.source))
@@ -80,7 +82,7 @@ class Network:
             raise CompileError(f"{source} is malformed: {type(error).__name__}: {error}") from error
 
     def fresh(self, name: str) -> str:
-        """A name for another value of a blob."""
+        """Return a new name for another value of a blob."""
         unique, count = name, 1
         while unique in self.taken:
             count += 1
@@ -95,8 +97,10 @@ class Network:
             inputs: Sequence[str] = ("x",),
         start: str = "", end: str = "",
     ) -> str:  # fmt: skip
-        """A node of MIL's for the layer in hand: its inputs by MIL's names, constants and texts beside them.
-        `start` stands for the first input, `end` for the first output."""
+        """Add a node of MIL for the current layer. `inputs` are MIL's names of its inputs; `given` has
+        constants and texts.
+
+        `start` replaces the first input, and `end` replaces the first output."""
         names = list(layer.input)
         if start:
             names[:1] = [start]
@@ -128,11 +132,12 @@ class Network:
         return outputs[0]
 
     def several(self, layer: Layer, kind: str, given: Mapping[str, Any]) -> None:
-        """A node of all inputs together."""
+        """Add a node that takes all inputs as one list."""
         self.node(f"mil.{kind}", {"values": list(layer.input)}, layer.output, given)
 
     def chain(self, layer: Layer, kind: str, end: str = "") -> str:
-        """A node of two inputs after another, for as many as there are; the result is `end`, if given."""
+        """Add nodes of two inputs one after another, until all inputs are combined. The result is named
+        `end`, if given."""
         so_far, last = layer.input[0], end or layer.output[0]
         for n, name in enumerate(layer.input[1:], 1):
             made = last if n == len(layer.input) - 1 else f"{last} {n}"
@@ -140,7 +145,7 @@ class Network:
         return so_far
 
     def weights(self, message: Any, shape: Sequence[int], what: str) -> Array:
-        """Weights as f32, in whichever form they are kept."""
+        """Return weights as f32. The message may store them in several forms."""
         count = int(np.prod(shape))
         if len(message.floatValue):
             found = np.array(message.floatValue, np.float32)
@@ -156,7 +161,8 @@ class Network:
 
 
 def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Array:
-    """Quantized weights: so many bits each, the highest first; by a scale for each output, or a table."""
+    """Unpack quantized weights. They are packed with the highest bit first, and have a scale for each output
+    or a lookup table."""
     q, bits = message.quantization, int(message.quantization.numberOfBits)
     if not 1 <= bits <= 8:
         raise CompileError(f"the {what} are of {bits} bits each, which is not supported")
@@ -174,15 +180,15 @@ def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Arra
 
 
 Say = Callable[[Network, Layer, Any], Any]
-"""How a layer is said: a function of the network, the layer and its parameters."""
+"""A function that converts a layer, from the network, the layer and its parameters."""
 BODIES = ("branch", "loop")
-"""Layers that have layers,"""
+"""Layers that contain layers."""
 CONTROL = (*BODIES, "loopBreak", "loopContinue")
-"""and all that give nothing of their own."""
+"""Layers that may have no outputs of their own."""
 
 
 def word(m: Any, field: str) -> str:
-    """An enumeration's value as its schema calls it."""
+    """Return the schema's name of an enumeration's value."""
     known, number = m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number, getattr(m, field)
     if number not in known:
         raise CompileError(f"the {field} {number} of a layer is none that Core ML has")
@@ -190,10 +196,10 @@ def word(m: Any, field: str) -> str:
 
 
 def same(kind: str, **given: Any) -> Say:
-    """MIL's operation of one input."""
+    """Return a layer that is MIL's operation of one input."""
     return lambda net, layer, m: net.add(layer, kind, given)
 
 
 def two(kind: str) -> Say:
-    """MIL's operation of two inputs."""
+    """Return a layer that is MIL's operation of two inputs."""
     return lambda net, layer, m: net.add(layer, kind, inputs=("x", "y"))

@@ -1,4 +1,5 @@
-"""Recurrent layers, whose arrays are [steps, batch, size, 1, 1]; in a network of images one step of them."""
+"""Lower recurrent layers. Arrays are [steps, batch, size, 1, 1], or one step of such arrays in a network of
+images."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from jangin.frontends.coreml.layers.network import Layer, Network, Say
 from jangin.ir.graph import Array, CompileError
 
 LSTM_GATES = ("inputGate", "forgetGate", "outputGate", "blockInput")
-"""In MIL's order."""
+"""An LSTM's gates in MIL's order."""
 GRU_GATES = ("resetGate", "outputGate", "updateGate")
 
 
@@ -27,7 +28,7 @@ def _function(net: Network, activation: Any) -> str:
 
 
 def _stacked(net: Network, m: Any, gates: Sequence[str], what: str, shape: Sequence[int]) -> Array:
-    """The weights of all gates below each other."""
+    """Return the weights of all gates, concatenated along the rows."""
     return np.concatenate([net.weights(getattr(m, f"{g}{what}"), shape, f"{g}{what}") for g in gates])
 
 
@@ -46,8 +47,10 @@ def _recurrence(
     states: Sequence[str],
     directions: int = 1,
 ) -> None:
-    """MIL's operation, of arrays [steps, batch, size] and [batch, size], between the layer's own. `states`:
-    what it calls those that it starts with; a layer has them direction by direction."""
+    """Add MIL's recurrent operation on arrays [steps, batch, size] and [batch, size], with reshapes from and
+    to the layer's arrays.
+
+    `states` are MIL's names of the initial states. The layer has its states direction by direction."""
     out = layer.output[0]
     wanted = 1 + len(states) * directions
     if len(layer.input) not in (1, wanted) or len(layer.output) not in (1, wanted):
@@ -76,7 +79,7 @@ def _rows(net: Network, name: str, made: str, axes: Sequence[int]) -> str:
 
 
 def _given(net: Network, sequence: str, out: str, axes: Sequence[int] | None) -> None:
-    """A sequence [steps, batch, size] as the network's arrays."""
+    """Reshape a sequence [steps, batch, size] to the network's array."""
     if axes is None:
         sequence = _rows(net, sequence, f"{out} last", [0])
     net.node("mil.expand_dims", {"x": [sequence]}, [out], {"axes": list(axes or (2, 3))})
@@ -87,7 +90,7 @@ def _direction(m: Any) -> str:
 
 
 def _lstm_weights(net: Network, m: Any, weights: Any, size: int, hidden: int) -> dict[str, Any]:
-    """One direction's, by MIL's names."""
+    """Return the weights of one direction, by MIL's names."""
     found: dict[str, Any] = _matrices(net, weights, LSTM_GATES, size, hidden)
     bias = np.zeros(4 * hidden, np.float32)
     if m.hasBiasVectors:
@@ -128,7 +131,8 @@ def _both_ways(net: Network, layer: Layer, m: Any) -> None:
 def _gru(net: Network, layer: Layer, m: Any) -> None:
     size, hidden = int(m.inputVectorSize), int(m.outputVectorSize)
     given: dict[str, Any] = _matrices(net, m, GRU_GATES, size, hidden)
-    given["bias"] = np.zeros(3 * hidden, np.float32)  # beside the state's products, which have none
+    # the bias beside the state's products; these layers have none
+    given["bias"] = np.zeros(3 * hidden, np.float32)
     if m.hasBiasVectors:
         given["input_bias"] = _stacked(net, m, GRU_GATES, "BiasVector", [hidden])
     if len(m.activations) != 2:

@@ -1,4 +1,4 @@
-"""Convolutions, pools, products, normalizations and resizing."""
+"""Lower convolutions, pools, products, normalizations and resizing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def _inner_product(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
-    """Of two inputs, or with weights, which lie transposed: their second dimension first."""
+    """Multiply two inputs, or one input by weights. The weights are stored transposed, with their second
+    dimension first."""
     given: dict[str, Any] = {"transpose_x": bool(m.transposeA), "transpose_y": bool(m.transposeB)}
     if len(layer.input) > 1:
         net.add(layer, "matmul", given, inputs=("x", "y"))
@@ -111,7 +112,8 @@ def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _looked_up(net: Network, layer: Layer, m: Any, words: int, width: int, axes: Sequence[int]) -> str:
-    """Rows of a table by words, which are floats, without some axes of size 1."""
+    """Look up rows of a table by indices, which are floats. The indices' axes `axes`, of size 1, are
+    removed."""
     table = np.ascontiguousarray(net.weights(m.weights, [width, words], "weights").T)
     if m.hasBias:
         table = table + net.weights(m.bias, [width], "biases")
@@ -124,7 +126,7 @@ def _looked_up(net: Network, layer: Layer, m: Any, words: int, width: int, axes:
 
 
 def _embedding(net: Network, layer: Layer, m: Any) -> None:
-    """Words by the last axis, of size 1."""
+    """Look up rows by the indices along the last axis, which has size 1."""
     rows = _looked_up(net, layer, m, int(m.vocabSize), int(m.embeddingSize), [-1])
     net.add(layer, "identity", start=rows)
 
@@ -150,8 +152,8 @@ def _layer_norm(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _mvn(net: Network, layer: Layer, m: Any) -> None:
-    """Less the mean of each channel, or of all, and divided by the deviation. The mean is taken off twice, as
-    by `ops.normalize.moments`."""
+    """Subtract the mean of each channel, or of all channels, and divide by the deviation. The mean is
+    subtracted twice, as in `ops.normalize.moments`."""
     axes, out = list(range(-3 if m.acrossChannels else -2, 0)), layer.output[0]
     whole = {"axes": axes, "keep_dims": True}
     near, last = layer.input[0], layer.input[0]
@@ -178,7 +180,7 @@ def _resized(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _solid(m: Any) -> dict[str, Any]:
-    """Strides and paddings of three axes."""
+    """Return the strides and paddings of three axes."""
     sides = (("Front", "Back"), ("Top", "Bottom"), ("Left", "Right"))
     pads = [int(getattr(m, f"customPadding{s}")) for pair in sides for s in pair]
     strides = [int(getattr(m, f"stride{n}")) or 1 for n in ("Depth", "Height", "Width")]
@@ -215,7 +217,7 @@ def _solid_global(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _embedded(net: Network, layer: Layer, m: Any) -> None:
-    """Words [..., 1, 1, 1] as [..., width, 1, 1]."""
+    """Look up rows by indices [..., 1, 1, 1]. The result is [..., width, 1, 1]."""
     rows = _looked_up(net, layer, m, int(m.inputDim), int(m.outputChannels), [-3, -2, -1])
     net.add(layer, "expand_dims", {"axes": [-2, -1]}, start=rows)
 

@@ -1,4 +1,5 @@
-"""MIL programs as imported graphs: an operation a node, its constants those of the graph."""
+"""Import MIL programs as graphs. Each operation becomes a node, and constants become the graph's
+constants."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Names = dict[str, str]
 
 
 class Program:
-    """The function `main` of a program, whose nodes and constants go to those of a graph."""
+    """The import of a program's function `main` into a graph's nodes and constants."""
 
     def __init__(self, message: Any, weights: Weights) -> None:
         self.weights = weights
@@ -37,15 +38,15 @@ class Program:
         self.constants: dict[str, Array] = {}
         self.texts: dict[str, Value] = {}
         self.called: dict[str, str] = {}
-        """What a block's inputs are, by their names in it."""
+        """Maps the names of a block's inputs to the values that they stand for."""
         self.fresh = 0
         self.inside = 0
-        """Inside of so many bodies."""
+        """The number of bodies around the current operation."""
         self.held: dict[str, str] = {}
-        """The values of the states."""
+        """Maps each state to the value that it holds at this point."""
 
     def types(self) -> Mapping[str, tuple[DType, list[int | str]]]:
-        """The inputs' element types and sizes, "" for one that is free."""
+        """Return the inputs' element types and sizes, with "" for a free size."""
         found = {}
         for given in self.function.inputs:
             if given.type.WhichOneof("type") != "stateType":
@@ -53,12 +54,13 @@ class Program:
         return found
 
     def states(self) -> Mapping[str, tuple[DType, list[int | str]]]:
-        """As `types`, of what is kept between runs."""
+        """Return the same as `types`, for the states that are kept between runs."""
         kept = [i for i in self.function.inputs if i.type.WhichOneof("type") == "stateType"]
         return {i.name: _tensor(i.name, i.type.stateType.wrappedType) for i in kept}
 
     def read(self) -> list[str]:
-        """All operations; the names of the outputs. A state is an input, and what it is next an output."""
+        """Import all operations and return the names of the outputs. A state becomes an input, and its next
+        value an output."""
         self.held = {name: name for name in self.states()}
         for operation in self.block.operations:
             self._operation(operation)
@@ -86,7 +88,8 @@ class Program:
     # -- control flow ---------------------------------------------------------------------------
 
     def _control(self, operation: Any, names: list[str], source: Sources) -> None:
-        """`cond` of two blocks, or `while_loop` of a condition's and a body's, which take what is carried."""
+        """Import `cond` with two blocks, or `while_loop` with the blocks of a condition and a body. Both
+        blocks of a loop take the carried values."""
         if operation.type not in ("cond", "while_loop") or len(operation.blocks) != 2:
             raise CompileError(
                 f"{source}: operations with blocks, other than cond and while_loop, are not supported"
@@ -112,7 +115,8 @@ class Program:
         self.nodes.append(looping(names[0], start, body, carried, names, source))
 
     def _body(self, block: Any, given: Sequence[str] = ()) -> Graph:
-        """A block on the values around it. `given`: those that its inputs are; else they keep their names."""
+        """Return a block as a graph that may read outer values. The block's inputs are the values `given`, or
+        keep their names."""
         around = self.nodes, self.called
         self.nodes, self.called = (
             [],
@@ -183,7 +187,7 @@ class Program:
         return name
 
     def _decompressed(self, kind: str, given: Mapping[str, Any], source: Sources) -> list[Array]:
-        """What compressed weights stand for."""
+        """Return the decompressed weights of a constexpr operation."""
         arrays = {}
         for key, names in given.items():
             if isinstance(names, str) or names[0] in self.texts:
@@ -196,7 +200,7 @@ class Program:
 
 
 def _tensor(name: str, kind: Any) -> tuple[DType, list[int | str]]:
-    """The element type and the sizes of an input."""
+    """Return an input's element type and sizes."""
     tensor = kind.tensorType
     if kind.WhichOneof("type") != "tensorType" or tensor.dataType not in TYPES:
         raise CompileError(f"the input '{name}' is no tensor of a type that is supported")

@@ -1,4 +1,4 @@
-"""MIL's constants as arrays: those in the program, and those in the file of weights beside it."""
+"""Convert MIL's constants to arrays, from the program or from its files of weights."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ TYPES: dict[int, Any] = {
     1: np.bool_, 10: np.float16, 11: np.float32, 12: np.float64, 13: ml_dtypes.bfloat16, 21: np.int8,
     22: np.int16, 23: np.int32, 24: np.int64, 31: np.uint8, 32: np.uint16, 33: np.uint32, 34: np.uint64,
 }  # fmt: skip
-"""By MIL's DataType."""
+"""NumPy's types by MIL's DataType."""
 BITS = {25: 4, 35: 4, 36: 2, 37: 1, 38: 6, 39: 3}
-"""Of types smaller than a byte; the first is signed."""
+"""The bits of the element types smaller than a byte. The first of them is signed."""
 SIGNED = 25
 STRING = 2
 SENTINEL = 0xDEADBEEF
-"""What an entry of a file of weights begins with."""
+"""The number with which an entry of a file of weights begins."""
 Value = Array | str | list[str]
 
 
 class Weights:
-    """The files of weights beside a model; none where it is a single file."""
+    """The files of weights beside a model. A model in a single file has none."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
 
     def entry(self, name: str, offset: int, size: int, what: str) -> Any:
-        """The bytes of an entry, whose header (64 bytes) says where they lie."""
+        """Return the bytes of an entry. Its header of 64 bytes tells where they lie."""
         data = self._file(name, what)
         if offset + 64 > len(data):
             raise CompileError(f"{what} should lie at {offset} of {name}, which has {len(data)} bytes")
@@ -58,7 +58,8 @@ class Weights:
 
 
 def value(message: Any, weights: Weights, what: str) -> Value:
-    """A value of MIL: an array, or strings. CompileError for other types and for missing bytes."""
+    """Return a value of MIL: an array, or strings. Raises CompileError for other types and for missing
+    bytes."""
     kind = message.type.WhichOneof("type")
     if kind != "tensorType":
         raise CompileError(f"{what} is a {kind}, which is not supported")
@@ -93,7 +94,7 @@ def _immediate(tensor: Any, kind: int, count: int) -> Array:
 
 
 def _stored(read: Any, kind: int, count: int) -> Array:
-    """Elements of bytes, those smaller than a byte packed from the lowest bit on."""
+    """Return elements stored as bytes. Elements smaller than a byte are packed from the lowest bit on."""
     if kind not in BITS:
         dtype = np.dtype(TYPES[kind])
         data = read(count * dtype.itemsize)

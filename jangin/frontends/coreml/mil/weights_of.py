@@ -1,4 +1,4 @@
-"""Compressed weights of MIL programs (constexpr operations) as what they stand for."""
+"""Decompress the weights of MIL programs (constexpr operations)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _tables(a: Arrays) -> Array:
 
 
 def _sparse(a: Arrays) -> Array:
-    """The mask is of bytes, or of bits of a shape that is given."""
+    """Expand sparse values by a mask. The mask has bytes, or bits of a given shape."""
     values, mask = a["nonzero_data"], a["mask"]
     if "shape" in a:
         shape = tuple(int(n) for n in a["shape"])
@@ -69,7 +69,8 @@ def _sparse(a: Arrays) -> Array:
 
 
 def _sparse_tables(a: Arrays) -> Arrays:
-    """As `_tables` of what the mask lets through: the mask of all elements of the vectors, and these."""
+    """Look up the indices that the mask keeps. Returns the mask of all elements of the vectors, and the kept
+    elements."""
     mask, lut = a["indices_mask"], a["lut"]
     indices = _sparse({"nonzero_data": a["indices_nonzero_data"], "mask": mask})
     if lut.shape[-1] > 1:
@@ -98,8 +99,9 @@ KINDS: Mapping[str, Callable[[Arrays], Array | Arrays]] = {
 
 
 def decompressed(kind: str, arrays: Arrays, source: Sources) -> list[Array]:
-    """Its results; several where it gives a mask too. CompileError for another way of compressing, and for
-    parts that don't fit."""
+    """Return the results of a constexpr operation: the weights, or a mask and the weights.
+
+    Raises CompileError for an unknown compression, and for parts that don't fit."""
     if kind not in KINDS:
         raise CompileError(
             f"{source}: weights compressed by {kind} are not supported; {', '.join(KINDS)} are"

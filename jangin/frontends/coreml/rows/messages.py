@@ -1,4 +1,4 @@
-"""What models of rows hold, as plain values: from their messages to the attributes of their nodes."""
+"""Convert the messages of models of rows to plain values, which become attributes of their nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _labels(m: Any) -> tuple[Any, ...]:
 
 
 def _word(m: Any, field: str) -> str:
-    """The name of an enumeration's value."""
+    """Return the name of an enumeration's value."""
     value = getattr(m, field)
     known = m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
     if value not in known:
@@ -34,7 +34,7 @@ def _word(m: Any, field: str) -> str:
 
 
 def _glm(m: Any) -> Found:
-    """Weights [outputs, features] and an offset of each."""
+    """Return weights [outputs, features] and an offset for each output."""
     weights = [list(row.value) for row in m.weights]
     if len({len(row) for row in weights}) != 1 or len(m.offset) not in (0, len(weights)):
         raise CompileError("its rows of weights and its offsets don't fit")
@@ -49,13 +49,13 @@ def _glm(m: Any) -> Found:
 
 
 def _trees(m: Any) -> Found:
-    """Ensembles have millions of nodes, each a message: they are read field by field."""
+    """Return an ensemble's nodes, read field by field. An ensemble has millions of nodes, each a message."""
     trees, nodes = m.treeEnsemble, list(m.treeEnsemble.nodes)
     held = [len(n.evaluationInfo) for n in nodes]
     leaves = [w for n, count in zip(nodes, held, strict=True) if count for w in n.evaluationInfo]
     tree, number = (_field(nodes, n) for n in ("treeId", "nodeId"))
     mode = _modes(nodes)
-    # what a node that tests something has to say of itself as a leaf doesn't count
+    # fields that an inner node has only as a leaf don't count
     found = {
         "tree": tree, "number": number, "mode": mode, "feature": _field(nodes, "branchFeatureIndex"),
         "split": _field(nodes, "branchFeatureValue", np.float64),
@@ -147,4 +147,4 @@ READ: Mapping[str, Callable[[Any], Found]] = {
     "supportVectorClassifier": _svm, "supportVectorRegressor": _svm, "treeEnsembleClassifier": _trees,
     "treeEnsembleRegressor": _trees,
 }  # fmt: skip
-"""By the names of a model's type."""
+"""Readers of messages by the names of the models' types."""

@@ -1,4 +1,4 @@
-"""Models of rows of features, as scikit-learn has them: each layer of a pipeline a node."""
+"""Lower models of rows of features, as scikit-learn has them. Each stage of a pipeline is one node."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jangin.ops.trees import LEAF, Ensemble, Numbered, Weights, grown, planted
 from jangin.ops.values import Tensor
 
 Given = Mapping[str, Any]
-"""What the importer found in a model's message."""
+"""The attributes that the importer read from a model's message."""
 
 
 def rows(b: Builder, xs: Sequence[Tensor]) -> Tensor:
-    """[rows, features] of columns and matrices, in f64 where one of them is."""
+    """Return columns and matrices joined to [rows, features], in f64 if one of them is f64."""
     dtype = F64 if any(x.dtype is F64 for x in xs) else F32
     parts = [b.cast(x if x.rank == 2 else b.reshape(x, [*x.shape, 1]), dtype) for x in xs]
     return parts[0] if len(parts) == 1 else b.concat(parts, 1)
 
 
 def feature_vectorizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """Columns side by side, as many of each input as said."""
+    """Put columns side by side. Each input must have the given number of columns."""
     whole = [rows(b, [x]) for x in xs]
     for x, width in zip(whole, given["widths"], strict=True):
         if x.shape[1] != const(width):
@@ -56,7 +56,7 @@ def imputer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def normalizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """Rows over their norm: of the largest (LMax), L1 or L2."""
+    """Divide each row by its norm: the largest absolute value (LMax), L1 or L2."""
     x, kind = rows(b, xs), given["norm"]
     sizes = b.map(lambda v: v * v if kind == "L2" else call("abs", v), x)
     total = b.reduce("max" if kind == "LMax" else "sum", sizes, [1], True)
@@ -64,7 +64,7 @@ def normalizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def one_hot(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """1 at the category that an integer is; what is none of them gives zeros."""
+    """Return 1 at the category that an integer equals. An unknown integer gives zeros."""
     x = xs[0] if xs[0].rank == 1 else b.reshape(xs[0], [xs[0].shape[0]])
     known = b.const(np.asarray(given["categories"], np.int64))
 
@@ -86,7 +86,7 @@ def identity(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def classified(b: Builder, scores: Tensor, best: Tensor, given: Given) -> tuple[Item, Tensor]:
-    """The label of each row's best class, and the scores [rows, classes]."""
+    """Return the label of each row's best class, and the scores [rows, classes]."""
     labels = given["labels"]
     if labels and isinstance(labels[0], str):
         result = tensor_type(STRING, best.shape)
@@ -101,7 +101,7 @@ def _best(b: Builder, scores: Tensor) -> Tensor:
 
 
 def _value(b: Builder, scores: Tensor) -> Tensor:
-    """A single target as a vector."""
+    """Return a single target as a vector."""
     return b.reshape(scores, [scores.shape[0]]) if scores.shape[1] == const(1) else scores
 
 
@@ -116,7 +116,7 @@ def _linked(b: Builder, scores: Tensor, link: str) -> Tensor:
 
 
 def linear_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """A reference class has no weights of its own: its odds are 1."""
+    """Classify by linear scores. A reference class has no weights of its own, and its odds are 1."""
     scores = affine(b, rows(b, xs), given["weights"], given["offset"])
     if given["encoding"] == "OneVsRest" and scores.shape[1] != const(1):
         odds = _linked(b, scores, given["link"])
@@ -132,7 +132,7 @@ def linear_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[I
 
 
 def _forest(b: Builder, x: Tensor, given: Given) -> Tensor:
-    """[rows, targets]: the sum of all leaves that a row comes to, in f64."""
+    """Return [rows, targets]: the sum of all leaves that a row reaches, in f64."""
     tree, mode = given["tree"], given["mode"]
     known, tests = Numbered(tree, given["number"]), np.flatnonzero(mode != LEAF)
     below = np.zeros((2, tree.size), np.int64)
@@ -160,10 +160,10 @@ def tree_regressor(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 def tree_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
     x = rows(b, xs)
     scores = _forest(b, x, given)
-    if given["targets"] == 1:  # of the second of two classes
+    if given["targets"] == 1:  # the probability of the second of two classes
         chance = _transformed(b, scores, given["transform"])
         odds = b.concat([b.map(lambda v: 1.0 - v, chance), chance], 1)
-    elif given["transform"] == "NoTransform":  # what several trees add is a class's share of all
+    elif given["transform"] == "NoTransform":  # the leaves' sums are each class's share of all
         odds = b.map(lambda v, t: v / t, scores, b.reduce("sum", scores, [1], True))
     else:
         odds = _transformed(b, scores, given["transform"])
@@ -190,7 +190,8 @@ def svm_regressor(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def svm_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Each pair of classes has a decision, and the class that wins most is chosen (Chang & Lin 2011)."""
+    """Classify by support vectors. Each pair of classes has a decision, and the class that wins most often is
+    chosen (Chang & Lin 2011)."""
     near = kernel(b, rows(b, xs), given["vectors"], given["kernel"], given["params"])
     counts: Sequence[int] = given["counts"]
     coefficients: Array = given["coefficients"]
@@ -206,7 +207,7 @@ def svm_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item
 
 
 def nearest_neighbors(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """The share of each class among the nearest samples, by distance where that weighs."""
+    """Return the share of each class among the nearest samples, weighted by distance if the model says so."""
     x = rows(b, xs)
     samples: Array = given["samples"]
     held = b.const(samples.astype(x.dtype.numpy))
@@ -231,7 +232,7 @@ def nearest_neighbors(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[I
 
 
 def likeliest(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Of a network's scores, whichever axes they have."""
+    """Return the likeliest class by a network's scores, which may have any axes."""
     count = const(len(given["labels"]))
     scores = b.reshape(xs[0], [divide(product(xs[0].shape), count, b.symbols), count])
     return classified(b, scores, _best(b, scores), given)
@@ -246,4 +247,4 @@ MODELS: Mapping[str, Callable[[Builder, Sequence[Tensor], Given], Any]] = {
     "supportVectorRegressor": svm_regressor, "treeEnsembleClassifier": tree_classifier,
     "treeEnsembleRegressor": tree_regressor,
 }  # fmt: skip
-"""By the names of a model's type."""
+"""Lowerings by the names of the models' types."""

@@ -1,4 +1,4 @@
-"""ATen's operators, a file a family."""
+"""Lower ATen's operators, one file for each family."""
 
 from jangin.frontends.registry import declared
 from jangin.frontends.torch.operators import (
@@ -18,4 +18,4 @@ from jangin.frontends.torch.operators import (
 OPERATORS = declared(
     (conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
 )
-"""Lowerings by name, of all overloads ("add") or of one ("max.dim")."""
+"""Lowerings by name, of all overloads ("add") or of one overload ("max.dim")."""

@@ -1,10 +1,11 @@
-"""What the lowering of an ATen operator is given beside its arguments, and what many of them share.
+"""Helpers of the lowerings of ATen's operators.
 
-An operator is declared by `frontends.registry.lowers` as "add" for all overloads of one, "sum.default" for
-a single one, which goes first. Its lowering is called with the `Builder`, the `Result`, and the arguments of
-the operator's schema by name: tensors as `Tensor`, types as `DType`, sizes as numbers or expressions; those
-that are None are left out. It gives a `Tensor`, or a tuple of them, None for one that isn't wanted.
-"""
+`frontends.registry.lowers` declares a lowering, as "add" for all overloads or as "sum.default" for one. A
+lowering for one overload takes precedence.
+
+A lowering is called with the `Builder`, the `Result` and the operator's arguments by their names in its
+schema. Tensors are `Tensor`, types are `DType`, and sizes are numbers or expressions. Arguments that are None
+are left out. The lowering returns a `Tensor`, or a tuple with None for each unwanted result."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ from jangin.ops.elementwise import Body, widened
 from jangin.ops.values import Tensor
 
 Number = bool | int | float | Expr
-"""An argument that isn't a tensor; an expression where it is a size."""
+"""An argument that isn't a tensor. A size may be an expression."""
 Operand = Tensor | Number
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a node gives, as PyTorch traced it: `dtype` and `shape` of the first result, `all` of them, which
-    of them are `wanted`, and `common`, the type that its operands are promoted to."""
+    """The results of a node, as PyTorch traced them.
+
+    `all` has the types and shapes of all results, and `wanted` tells which are read. `common` is the type to
+    which operands are promoted. `dtype` and `shape` are those of the first result."""
 
     all: tuple[tuple[DType, Shape], ...]
     wanted: tuple[bool, ...]
@@ -42,12 +45,13 @@ class Result:
 
     @property
     def operands(self) -> DType:
-        """The type that operands are computed in."""
+        """The type in which operands are computed."""
         return self.common or self.dtype
 
 
 def applied(b: Builder, dtype: DType, body: Body, *operands: Operand) -> Tensor:
-    """`body` of each element, operands converted to `dtype` first, 16-bit floats computed in f32."""
+    """Apply `body` to each element. Operands are first converted to `dtype`, and 16-bit floats are computed
+    in f32."""
     tensors = [b.cast(x, dtype) for x in operands if isinstance(x, Tensor)]
 
     def fn(*elements: Expr) -> Expr:
@@ -62,7 +66,7 @@ def _number(x: Number, dtype: DType) -> Expr:
 
 
 def scalar(b: Builder, x: Operand, dtype: DType) -> Tensor:
-    """An operand as a tensor."""
+    """Return an operand as a tensor."""
     if isinstance(x, Tensor):
         return b.cast(x, dtype)
     if isinstance(x, Expr):
@@ -71,7 +75,7 @@ def scalar(b: Builder, x: Operand, dtype: DType) -> Tensor:
 
 
 def axes_given(dim: Any, rank: int) -> tuple[int, ...]:
-    """Axes of a `dim` argument: none given means all of them."""
+    """Return the axes of a `dim` argument. An empty argument means all axes."""
     if dim is None or dim == []:
         return tuple(range(rank))
     given = dim if isinstance(dim, (list, tuple)) else [dim]
@@ -79,5 +83,5 @@ def axes_given(dim: Any, rank: int) -> tuple[int, ...]:
 
 
 def size(x: ExprLike) -> Expr:
-    """A size as an expression."""
+    """Return a size as an expression."""
     return x if isinstance(x, Expr) else const(int(x))

@@ -1,4 +1,4 @@
-"""ATen's convolutions and poolings, of x[N, C, spatial axes] or x[C, spatial axes]."""
+"""Lower ATen's convolutions and poolings of x [N, C, spatial axes] or x [C, spatial axes]."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jangin.ops.window import Window
 
 
 def _each(given: Sequence[int], rank: int, default: int = 1) -> list[int]:
-    """One number an axis; a single one is that of all."""
+    """Return one number for each axis. A single number holds for all axes."""
     if not given:
         return [default] * rank
     return [int(g) for g in (given if len(given) == rank else list(given) * rank)]
@@ -114,8 +114,8 @@ POOLS = Table({
 
 @lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
 def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]) -> Tensor:
-    """Position i of an axis of n out of m entries is the mean of those from i m / n, rounded down, to
-    (i + 1) m / n, rounded up."""
+    """Average adaptively. Result i of n is the mean of the entries from floor(i m / n) to ceil((i + 1) m / n)
+    of m."""
     rank = len(output_size)
     axes = range(self.rank - rank, self.rank)
     wanted = [out.shape[a] for a in axes]
@@ -130,7 +130,7 @@ def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequen
 
 
 def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
-    """One axis, as a product with a matrix of shares."""
+    """Average one axis adaptively, by a product with a matrix of shares."""
     m = x.shape[axis]
     if m == n:
         return x
@@ -150,8 +150,8 @@ def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
 def adaptive_max_pool(
     b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """The largest of each position's entries (those of the mean above), and where in its plane it stands.
-    Windows of unequal length are made equal by repeating their last entry."""
+    """Return the maximum of each window of `adaptive_avg_pool`, and its position in the plane. Shorter
+    windows repeat their last entry."""
     rank = len(output_size)
     x = _batched(b, self, rank)
     places = []
@@ -183,7 +183,7 @@ def adaptive_max_pool(
 
 
 def _entries(m: int, n: int) -> Any:
-    """[n, the longest window]: which of m entries each position sees."""
+    """Return which of m entries each of n results reads, [n, longest window]."""
     first = np.arange(n) * m // n
     last = -(-(np.arange(n) + 1) * m // n) - 1
     longest = int((last - first).max(initial=0)) + 1
@@ -194,7 +194,7 @@ def _entries(m: int, n: int) -> Any:
 def max_pool_backward(
     b: Builder, out: Result, grad_output: Tensor, self: Tensor, indices: Tensor, **given: Any
 ) -> Tensor:
-    """Each value goes to the place that its maximum was taken from."""
+    """Add each gradient at the position that its maximum was taken from."""
     rows = simplify(product(self.shape[:-2]), b.symbols)
     plane = simplify(product(self.shape[-2:]), b.symbols)
     each = simplify(product(indices.shape[-2:]), b.symbols)

@@ -1,4 +1,4 @@
-"""ATen's operators on single elements."""
+"""Lower ATen's elementwise operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jangin.ops.values import Tensor
 
 
 def _unary(body: Body) -> Lowering:
-    """In the result's type, to which integers are converted where that is a float."""
+    """Return a lowering in the result's type. Integers are converted if the result is a float."""
 
     def lower(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
         return applied(b, out.dtype, partial(body, **given), self)
@@ -35,7 +35,7 @@ def _unary(body: Body) -> Lowering:
 
 
 def _predicate(body: Body) -> Lowering:
-    """Of floats; integers are converted to f32 first."""
+    """Return a lowering of a test of floats. Integers are first converted to f32."""
 
     def lower(b: Builder, out: Result, self: Tensor) -> Tensor:
         return applied(b, self.dtype if self.dtype.is_float else F32, body, self)
@@ -44,7 +44,7 @@ def _predicate(body: Body) -> Lowering:
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
-    """Half to even, at `decimals` behind the point."""
+    """Round half to even, to `decimals` decimals."""
     if x.dtype.is_int:
         return x
     scale = 10.0 ** abs(decimals)
@@ -54,7 +54,7 @@ def _round(x: Expr, decimals: int = 0) -> Expr:
 
 
 def _exact(fn: str) -> Body:
-    """A rounding to integers, of which integers are in no need."""
+    """Return a rounding to integers, which leaves integers unchanged."""
     return lambda x: x if x.dtype.is_int else call(fn, x)
 
 
@@ -115,12 +115,12 @@ def logical_not(b: Builder, out: Result, self: Tensor) -> Tensor:
 
 
 def _remainder(x: Expr, y: Expr) -> Expr:
-    """With the divisor's sign, as Python's."""
+    """Return the remainder with the divisor's sign, as in Python."""
     return operation("mod", x, y)
 
 
 def _floor_divide(x: Expr, y: Expr) -> Expr:
-    """The floor of the exact quotient, which x / y may be rounded past."""
+    """Return the floor of the exact quotient. The rounded x / y may be a larger integer."""
     if x.dtype.is_int:
         return operation("floordiv", x, y)
     rest = operation("rem", x, y)
@@ -132,7 +132,7 @@ def _floor_divide(x: Expr, y: Expr) -> Expr:
 
 
 def _binary(body: Body) -> Lowering:
-    """In the type that both operands are promoted to."""
+    """Return a lowering in the type to which both operands are promoted."""
 
     def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
         return applied(b, out.operands, body, self, other)
@@ -141,7 +141,7 @@ def _binary(body: Body) -> Lowering:
 
 
 def _boolean(body: Body) -> Lowering:
-    """Of truth values: whether the operands are 0."""
+    """Return a lowering on truth values: an operand is true if it isn't 0."""
 
     def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
         return applied(b, BOOL, body, *(_truth(b, x) for x in (self, other)))
@@ -196,13 +196,13 @@ BINARY = Table({
 
 @lowers("atan2", "arctan2")
 def atan2(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
-    """In the result's type, which is a float for integers too."""
+    """Return atan2 in the result's type, which is a float for integers too."""
     return applied(b, out.dtype, lambda x, y: call("atan2", x, y), self, other)
 
 
 @lowers("add")
 def add(b: Builder, out: Result, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
-    """self + alpha * other; truth values are joined."""
+    """Return self + alpha * other. Truth values are combined by "or"."""
     if out.dtype is BOOL:
         return applied(b, BOOL, lor if alpha else lambda x, y: x, self, other)
     return applied(b, out.dtype, lambda x, y: x + _times(y, alpha), self, other)
@@ -226,7 +226,7 @@ def _times(x: Expr, factor: Number) -> Expr:
 
 @lowers("div", "true_divide")
 def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
-    """The quotient, a float where it isn't rounded."""
+    """Return the quotient, which is a float unless it is rounded."""
     if rounding_mode == "floor":
         return applied(b, out.dtype, _floor_divide, self, other)
     if rounding_mode == "trunc" and out.dtype.is_float:
@@ -253,7 +253,7 @@ def where(b: Builder, out: Result, condition: Tensor, self: Operand, other: Oper
 def clamp(
     b: Builder, out: Result, self: Tensor, min: Operand | None = None, max: Operand | None = None
 ) -> Tensor:
-    """min(max(self, min), max), with NaN where an operand is one."""
+    """Return min(max(self, min), max), or NaN if an operand is NaN."""
     y = b.cast(self, out.dtype)
     if min is not None:
         y = applied(b, out.dtype, maximum, y, min)
@@ -262,7 +262,7 @@ def clamp(
 
 @lowers("_to_copy", "to")
 def to_copy(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
-    """In the result's type: floats are truncated to integers, and true where they aren't 0."""
+    """Convert to the result's type. Floats are truncated to integers, and a nonzero number is true."""
     return converted(b, self, out)
 
 
@@ -272,7 +272,7 @@ def convert_element_type(b: Builder, out: Result, a: Tensor, **given: Any) -> Te
 
 
 def converted(b: Builder, x: Tensor, out: Result) -> Tensor:
-    """In the result's type."""
+    """Convert to the result's type."""
     if out.dtype is BOOL and x.dtype is not BOOL:
         return b.map(lambda v: ne(v, const(0, v.dtype)), x)
     return b.cast(x, out.dtype)

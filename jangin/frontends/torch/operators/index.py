@@ -1,4 +1,4 @@
-"""ATen's operators that read and write at indices."""
+"""Lower ATen's operators that read and write at indices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ Indices = Sequence[Tensor | None]
 
 
 def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
-    """The indices with masks as the places of their true elements, an index an axis of the mask."""
+    """Replace each mask among the indices by the positions of its true elements, one index for each axis of
+    the mask."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or (index.dtype.is_int and index.dtype.name != "u8"):
@@ -54,8 +55,10 @@ def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
 
 
 def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Tensor, Shape, int]:
-    """The order of axes in which those that have an index go first; index tuples along a last axis; the shape
-    that the indices broadcast to; and how many axes stay before it in a result."""
+    """Return the arguments of a gather by index tuples.
+
+    They are the order of axes with the indexed axes first, index tuples along a last axis, and the indices'
+    broadcast shape. The last one is the number of axes before that shape in a result."""
     found = _by_number(b, indices)
     at = [i for i, t in enumerate(found) if t is not None]
     given = [t for t in found if t is not None]
@@ -68,8 +71,10 @@ def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Te
 
 @lowers("index")
 def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
-    """NumPy's indexing by tensors: the axes that the indices broadcast to stand where the first of the
-    indexed axes stood, or first where these aren't neighbours."""
+    """Index by tensors, as NumPy does.
+
+    The indices' broadcast axes stand in place of the first indexed axis. They stand first if the indexed axes
+    aren't adjacent."""
     whole = [i for i, t in enumerate(indices) if t is not None]
     one = indices[whole[0]] if len(whole) == 1 else None
     if one is not None and one.dtype.is_int and one.dtype.name != "u8":
@@ -85,7 +90,7 @@ def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
 def index_put(
     b: Builder, out: Result, self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """`self` with values written where `index` would read."""
+    """Return `self` with values written at the positions that `index` would read."""
     given = [t for t in indices if t is not None]
     if len(given) == 1 and given[0].dtype is BOOL and not values.rank and not accumulate:
         mask = given[0]
@@ -109,8 +114,10 @@ def scatter(
     b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None,
     value: Number | None = None, reduce: str = "", include_self: bool = True,
 ) -> Tensor:  # fmt: skip
-    """What several elements are written to is their sum, product, extreme or mean by `reduce`, with what was
-    there unless `include_self` says no."""
+    """Write elements at indices along an axis. Several elements of one position are combined by `reduce`:
+    their sum, product, extreme or mean.
+
+    The old element is combined too, unless `include_self` is false."""
     kind = {"": "none", "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max",
             "amin": "min", "mean": "add"}[reduce]  # fmt: skip
     x, at = (b.reshape(t, [1]) if not t.rank else t for t in (self, index))
@@ -166,7 +173,7 @@ def masked_fill(b: Builder, out: Result, self: Tensor, mask: Tensor, value: Oper
 
 @lowers("masked_scatter")
 def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """`self` with the elements where `mask` holds replaced by those of `source`, in order."""
+    """Return `self` with the elements at true `mask` replaced by those of `source`, in order."""
     flags = b.reshape(b.expand(mask, out.shape), [simplify(product(out.shape), b.symbols)])
     place = b.map(lambda v: v - 1, cumulate(b, b.cast(flags, I64), "sum", axis=0))
     flat = b.reshape(source, [simplify(product(source.shape), b.symbols)])
@@ -176,7 +183,7 @@ def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: 
 
 @lowers("masked_select")
 def masked_select(b: Builder, out: Result, self: Tensor, mask: Tensor) -> Tensor:
-    """The elements where `mask` holds, in order."""
+    """Return the elements at true `mask`, in order."""
     shape = broadcast(self.shape, mask.shape)
     return index(b, out, b.expand(self, shape), [b.expand(mask, shape)])
 
@@ -187,8 +194,8 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
     **given: Any,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """The sum (mode 0), mean (1) or extreme (2) of the rows of each bag, which begins at its offset. Only the
-    bags themselves are given."""
+    """Return the sum (mode 0), mean (1) or maximum (2) of each bag's rows. A bag begins at its offset. The
+    other results aren't computed."""
     if any(out.wanted[1:]):
         raise CompileError("sizes of bags are read: only the bags' sums, means or extremes can be")
     if padding_idx >= 0:

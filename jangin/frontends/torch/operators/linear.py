@@ -1,4 +1,4 @@
-"""ATen's matrix products and attention."""
+"""Lower ATen's matrix products, linear algebra and attention."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def matmul(
 def addmm(
     b: Builder, out: Result, self: Tensor, beta: Number = 1, alpha: Number = 1, **matrices: Tensor
 ) -> Tensor:
-    """beta * self + alpha * (a product); nothing of `self` is read where beta is 0."""
+    """Return beta * self + alpha * (a product). `self` isn't read if beta is 0."""
     left, right = matrices.values()
     y = multiply(b, widen(b, left), widen(b, right))
     if y.rank > len(out.shape):
@@ -65,7 +65,7 @@ def _scaled_sum(b: Builder, out: Result, y: Tensor, c: Tensor, alpha: float, bet
 
 @lowers("linear")
 def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input [..., K] times weight[N, K] transposed, plus bias[N]; 16-bit floats are rounded once."""
+    """Return input [..., K] times transposed weight [N, K], plus bias [N]. 16-bit floats are rounded once."""
     x, w = widen(b, input), widen(b, weight)
     if w.rank == 1:
         y = multiply(b, x, w)
@@ -82,7 +82,8 @@ def int_mm(b: Builder, out: Result, self: Tensor, mat2: Tensor) -> Tensor:
 
 @lowers("linalg_inv_ex")
 def inv_ex(b: Builder, out: Result, A: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Whether a matrix has an inverse isn't told: of one that hasn't numbers are infinite or NaN."""
+    """Return the inverse of a matrix. The second result, which would report a singular matrix, isn't
+    computed; such an inverse is infinite or NaN."""
     _untold(out, 1)
     return b.cast(factorize.inverse(b, widen(b, A)), out.dtype), None
 
@@ -127,7 +128,8 @@ def _turned(b: Builder, x: Tensor) -> Tensor:
 def cholesky_ex(
     b: Builder, out: Result, self: Tensor, upper: bool = False, check_errors: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Whether a matrix is positive isn't told: of one that isn't numbers are NaN."""
+    """Return the Cholesky factor. The second result, which would report a matrix that isn't positive
+    definite, isn't computed; such a factor has NaN."""
     _untold(out, 1)
     return cholesky(b, out, self, upper), None
 
@@ -167,8 +169,8 @@ def attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Of query[..., L, E], key[..., S, E] and value[..., S, V]; a query sees the keys up to its own place if
-    it is causal."""
+    """Return attention of query [..., L, E], key [..., S, E] and value [..., S, V]. In causal attention a
+    query sees the keys up to its own position."""
     if dropout_p:
         raise CompileError(f"dropout_p={dropout_p}: export the model in eval mode")
     q, k, v = (_with_heads(b, x) for x in (query, key, value))
@@ -183,7 +185,7 @@ def attention(
 
 
 def _with_heads(b: Builder, x: Tensor) -> Tensor:
-    """[batch, heads, rows, columns]: leading axes beyond that are one."""
+    """Return [batch, heads, rows, columns]. More leading axes are joined into one."""
     if x.rank == 4:
         return x
     *outer, rows, columns = x.shape
@@ -196,7 +198,8 @@ def flash_attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0,
     is_causal: bool = False, attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """What PyTorch replaces attention by when gradients were asked for; its sums aren't given."""
+    """Return attention. PyTorch uses this operator instead if gradients were requested. The sums of
+    exponentials aren't computed."""
     if out.wanted[1]:
         raise CompileError("the sums of exponentials of flash attention are read: export without gradients")
     return attention(b, out, query, key, value, attn_mask, dropout_p, is_causal, scale), None

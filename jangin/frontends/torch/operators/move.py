@@ -1,4 +1,5 @@
-"""ATen's operators that make, move, join and cut tensors. Results have the shapes that PyTorch traced."""
+"""Lower ATen's operators that make, move, join and cut tensors. Results have the shapes that PyTorch
+traced."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def select_int(b: Builder, out: Result, self: Tensor, dim: int, index: Number) -
 
 
 def _from_front(index: Number, length: Expr) -> Expr:
-    """A place that may be counted from the end."""
+    """Return a position from the front, for one that may be counted from the end."""
     if isinstance(index, Expr):
         return index
     return length + int(index) if index < 0 else const(int(index))
@@ -103,7 +104,7 @@ def unbind(b: Builder, out: Result, self: Tensor, dim: int = 0) -> tuple[Tensor,
 
 @lowers("cat")
 def cat(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Vectors without elements join with tensors of any rank."""
+    """Concatenate. Empty vectors are ignored, whatever the other tensors' rank is."""
     rank = len(out.shape)
     joined = [b.cast(t, out.dtype) for t in tensors if t.rank == rank]
     joined = [t for t in joined if rank > 1 or t.shape != (const(0),)] or joined[:1]
@@ -135,7 +136,8 @@ def flip(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _pads(x: Tensor, pad: Sequence[Number]) -> list[Expr]:
-    """PyTorch's pads, begin and end of the last axis first, as begins and ends of all axes."""
+    """Return PyTorch's pads, which list begin and end from the last axis on, as begins and ends of all
+    axes."""
     begins, ends = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pad) // 2):
         begins[-1 - n], ends[-1 - n] = size(pad[2 * n]), size(pad[2 * n + 1])  # type: ignore[call-overload]
@@ -161,7 +163,8 @@ def replication_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Num
 
 @lowers("diagonal", "diagonal_copy")
 def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The elements whose index along `dim2` is `offset` more than that along `dim1`, as the last axis."""
+    """Return the elements whose index along `dim2` is `offset` more than the index along `dim1`. They lie
+    along the last axis."""
     rows, columns = dim1 % self.rank, dim2 % self.rank
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -193,7 +196,7 @@ def slice_scatter(
 
 
 def _written(b: Builder, x: Tensor, rows: Tensor, axis: int, first: Expr, step: int) -> Tensor:
-    """x with rows[k] at first + k * step along an axis."""
+    """Return x with rows[k] written at first + k * step along an axis."""
     count = rows.shape[axis]
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -210,7 +213,8 @@ def as_strided(
     b: Builder, out: Result, self: Tensor, size: Sequence[Number], stride: Sequence[Number],
     storage_offset: Number = 0, order: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Of a tensor whose axes lie in memory in this `order` (see `torch.strided`)."""
+    """View a tensor's memory by strides. The tensor's axes lie in memory in this `order` (see
+    `torch.strided`)."""
     lying = self if order is None else b.transpose(self, order)
     flat = b.reshape(lying, [simplify(product(self.shape), b.symbols)])
 
@@ -228,7 +232,8 @@ def as_strided_scatter(
     b: Builder, out: Result, self: Tensor, src: Tensor, size: Sequence[Number], stride: Sequence[Number],
     storage_offset: Number = 0, order: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """`self` with the places that `as_strided` reads as `src` says, of two for one place the later."""
+    """Return `self` with `src` written at the positions that `as_strided` reads. The later of two writes to
+    one position counts."""
     axes = list(range(self.rank)) if order is None else list(order)
     lying = b.transpose(self, axes)
     shape = static_shape(lying.shape)
@@ -291,7 +296,7 @@ FILLED = Table({
     "new_empty": _filled(0), "new_empty_strided": _filled(0), "ones": _filled(1), "ones_like": _filled(1),
     "new_ones": _filled(1),
 })  # fmt: skip
-"""What `empty` holds is nobody's to know."""
+"""Lowerings of operators that fill tensors. `empty` is filled with 0, because its contents are undefined."""
 
 
 @lowers("copy")
@@ -301,7 +306,7 @@ def copy(b: Builder, out: Result, self: Tensor, src: Tensor, non_blocking: bool 
 
 @lowers("pixel_shuffle")
 def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) -> Tensor:
-    """[..., C r², H, W] as [..., C, H r, W r] (Shi et al. 2016)."""
+    """Return [..., C r², H, W] as [..., C, H r, W r] (Shi et al. 2016)."""
     *outer, _, height, width = self.shape
     r, count = upscale_factor, len(outer)
     depth = out.shape[count]
@@ -315,7 +320,7 @@ def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) ->
 def native_dropout(
     b: Builder, out: Result, input: Tensor, p: float, train: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What isn't dropped in inference, which is everything, and a mask that says so."""
+    """Return the input, because inference drops nothing, and a mask that is all true."""
     if train and p:
         raise CompileError(f"dropout of {p} in training: export the model in eval mode")
     return input, b.expand(b.scalar(True, out.all[1][0]), out.all[1][1])

@@ -1,4 +1,4 @@
-"""ATen's normalizations."""
+"""Lower ATen's normalizations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def layer_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], eps: float = 1e-5,
     weight: Tensor | None = None, bias: Tensor | None = None, cudnn_enable: bool = True,
 ) -> Any:  # fmt: skip
-    """With the mean and 1 / sqrt(variance + eps) of what it normalizes, where these are asked for."""
+    """Normalize the last axes. The mean and 1 / sqrt(variance + eps) are computed if they are wanted."""
     axis = input.rank - len(normalized_shape)
     y = b.normalize(widen(b, input), range(axis, input.rank), eps)
     if weight is not None:
@@ -48,7 +48,7 @@ def rms_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """`eps` is the type's smallest difference from 1 unless given."""
+    """Divide by the root mean square. `eps` is by default the type's smallest difference from 1."""
     epsilon = float(ml_dtypes.finfo(input.dtype.numpy).eps) if eps is None else eps
     axes = range(input.rank - len(normalized_shape), input.rank)
     y = b.normalize(widen(b, input), axes, epsilon, rms=True)
@@ -99,8 +99,8 @@ def batch_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
     running_var: Tensor | None = None, **given: Any,
 ) -> Any:  # fmt: skip
-    """By stored statistics, or in training by the batch's own, which it gives too: the mean and
-    1 / sqrt(variance + eps)."""
+    """Normalize by stored statistics. In training, normalize by the batch's own, and return the mean and 1 /
+    sqrt(variance + eps) too."""
     channels = input.shape[1]
     scale = weight if weight is not None else _ones(b, input, channels)
     shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])

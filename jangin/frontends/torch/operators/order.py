@@ -1,4 +1,4 @@
-"""ATen's operators that order elements: sorting, the largest ones, medians, running extremes."""
+"""Lower ATen's operators that order elements: sorting, largest elements, medians, running extremes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from jangin.ops.values import Tensor
 
 
 def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
-    """The k first in order along an axis, equal ones as they stood, and where they stood."""
+    """Return the first k elements in order along an axis, and their positions. Equal elements keep their
+    order."""
     at = top_indices(b, b.cast(x, I64) if x.dtype is BOOL else x, k, axis, largest)
     return take_along(b, x, at, axis), at
 
@@ -29,7 +30,8 @@ def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Ten
 def topk(
     b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Of equal elements the first: PyTorch doesn't say which."""
+    """Return the k largest or smallest elements. The first of equal elements is chosen; PyTorch doesn't
+    define which."""
     if not self.rank:
         return self, b.scalar(0, I64)
     return _best(b, self, size(k), dim % self.rank, largest)
@@ -39,7 +41,7 @@ def topk(
 def sort(
     b: Builder, out: Result, self: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Equal elements keep their order."""
+    """Sort. Equal elements keep their order."""
     if not self.rank:
         return self, b.scalar(0, I64)
     axis = dim % self.rank
@@ -50,7 +52,7 @@ def sort(
 def kthvalue(
     b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The k-th smallest element along an axis, counted from 1, and where it stands."""
+    """Return the k-th smallest element along an axis, counted from 1, and its position."""
     if not self.rank:
         return self, b.scalar(0, I64)
     axis, count = dim % self.rank, size(k)
@@ -70,7 +72,7 @@ def _entry(b: Builder, x: Tensor, axis: int, at: Expr) -> Tensor:
 def median(
     b: Builder, out: Result, self: Tensor, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The middle element, the lower one of two, or NaN where there is one."""
+    """Return the middle element, the lower of two, or NaN if there is any."""
     if not self.rank:
         return self, b.scalar(0, I64)
     axis = dim % self.rank
@@ -78,7 +80,7 @@ def median(
     middle = (self.shape[axis] - 1) // 2
     value, place = (_entry(b, t, axis, middle) for t in (values, at))
     if self.dtype.is_float:
-        # NaN are last in order: the first of them stands where as many entries begin
+        # NaN are last in order; the position of the first NaN is the number of other elements
         absent = b.map(lambda v: cast(I64, eq(v, v)), self)
         count = b.reduce("sum", absent, [axis], True)
         size_here = self.shape[axis]
@@ -97,7 +99,8 @@ def median_of_all(b: Builder, out: Result, self: Tensor) -> Tensor:
 
 
 def _running(combiner: str) -> Any:
-    """The extreme of the elements so far, and where its last equal stands; NaN from the first one on."""
+    """Return a lowering of the running extreme and the position of its last equal element. From the first NaN
+    on, the extreme is NaN."""
 
     def lower(b: Builder, out: Result, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if not self.rank:
@@ -122,7 +125,7 @@ RUNNING = Table({"cummax": _running("max"), "cummin": _running("min")})
 
 
 def _one_of(combiner: str) -> Any:
-    """The other operand where one is NaN."""
+    """Return a lowering of the extreme of two operands. If one is NaN, the result is the other."""
 
     def lower(b: Builder, out: Result, self: Tensor, other: Tensor) -> Tensor:
         def body(x: Expr, y: Expr) -> Expr:

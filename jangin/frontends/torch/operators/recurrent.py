@@ -1,5 +1,5 @@
-"""ATen's recurrent layers (and those that an export has for them, see `torch.recurrent`): LSTM, GRU and
-Elman's, stacked and in both directions."""
+"""Lower ATen's recurrent layers: LSTM, GRU and Elman's, stacked and in both directions. An export's
+replacements (see `torch.recurrent`) are lowered alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "forget", "candidate", "output")
 GRU_GATES = ("reset", "update", "candidate")
-"""In the order in which PyTorch's weights have them."""
+"""A GRU's gates in the order of PyTorch's weights."""
 Run = Callable[..., tuple[Tensor, ...]]
 
 
@@ -26,10 +26,11 @@ def _stacked(
     params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(the sequence of results, the last states). `params`, for each layer and direction: weights [gates *
-    hidden, inputs] and [gates * hidden, hidden], with biases [gates * hidden] twice, and of an LSTM maybe a
-    projection [size, hidden], where the state's weights have `size` columns. `states`: the first ones,
-    [layers * directions, batch, hidden or size]."""
+    """Return the sequence of results, and the last states.
+
+    For each layer and direction, `params` has weights [gates * hidden, inputs] and [gates * hidden, hidden],
+    and two biases [gates * hidden]. An LSTM may add a projection [size, hidden]; the state's weights then
+    have `size` columns. `states` are the first states, [layers * directions, batch, hidden or size]."""
     if train and dropout:
         raise CompileError(f"dropout={dropout} between layers: export the model in eval mode")
     directions = 2 if bidirectional else 1
@@ -58,7 +59,7 @@ def _stacked(
 
 
 def _joined(b: Builder, parts: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape along a new first axis."""
+    """Stack tensors of one shape along a new first axis."""
     rows = [b.reshape(p, [1, *p.shape]) for p in parts]
     return rows[0] if len(rows) == 1 else b.concat(rows, 0)
 

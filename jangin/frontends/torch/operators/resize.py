@@ -1,4 +1,4 @@
-"""ATen's resizing and sampling of images."""
+"""Lower ATen's resizing and sampling of images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jangin.ops.values import Tensor
 
 
 def _lines(b: Builder, x: Tensor, out: Result, rank: int, scales: Sequence[float | None]) -> list[Line]:
-    """The spatial axes, by their scales where these are given, else by their sizes."""
+    """Return the spatial axes, resized by their scales if these are given, else by their sizes."""
     axes = range(x.rank - rank, x.rank)
     given = [s for s in scales if s is not None]
     if len(given) == rank:

@@ -1,4 +1,4 @@
-"""Sizes as values: what a program gives of them, and those that become known in a run."""
+"""Lower operators on sizes: sizes as a program's results, and sizes that become known during a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _size(b: Builder, out: Result, self: Tensor, axis: int) -> Tensor:
 
 
 def _item(b: Builder, out: Result, self: Tensor) -> Tensor:
-    """A number that a run computes and uses as a size."""
+    """Return a number that a run computes and uses as a size."""
     found = b.require_sizes(b.reshape(b.cast(self, I64), [1]), "a size")
     return b.reshape(b.sizes(found), ())
 

@@ -1,8 +1,7 @@
-"""What a MIL operation's lowering is called with: its arguments by the names that MIL gives them.
+"""The arguments of a MIL operation's lowering, by MIL's names.
 
-An operation is declared by `frontends.registry.lowers`; its lowering takes a `Call` and gives a Tensor, or
-one for each output.
-"""
+`frontends.registry.lowers` declares a lowering. A lowering takes a `Call` and returns a Tensor, or one for
+each output."""
 
 from __future__ import annotations
 
@@ -37,14 +36,18 @@ IDLE: Mapping[str, frozenset[str]] = {
     "l2_pool": _PADS,
     "max_pool": _PADS,
 }
-"""By operation, arguments that change no result: pads where their type says them, whether indices that are in
-range are checked, whether what is sorted anyway must be."""
+"""Arguments that change no result, by operation.
+
+They are pads that the type of padding already decides, flags that request a check of indices, and flags that
+request sorted results."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """An operation being lowered: `given` has its tensors, `texts` its strings, `outputs` how many it
-    gives. Arguments that nothing asks for are an error in the end (`unread`)."""
+    """An operation that is being lowered.
+
+    `given` has its tensors, `texts` its strings, and `outputs` is the number of its outputs. Arguments that
+    the lowering doesn't read are an error (`unread`)."""
 
     b: Builder
     given: Mapping[str, Sequence[Tensor]]
@@ -53,7 +56,7 @@ class Call:
     asked: set[str] = field(default_factory=set)
 
     def x(self, name: str = "x") -> Tensor:
-        """An argument. CompileError where it isn't given."""
+        """Return an argument. Raises CompileError if it is missing."""
         self.asked.add(name)
         if not self.given.get(name):
             raise CompileError(f"it has no argument {name}")
@@ -73,7 +76,7 @@ class Call:
         return str(self.texts.get(name, default))
 
     def dtype(self, name: str, default: str) -> DType:
-        """A type by MIL's name of it."""
+        """Return an element type by MIL's name."""
         word = self.text(name, default)
         if word not in DTYPES:
             raise CompileError(f"the type {word} is none of {', '.join(DTYPES)}")
@@ -82,7 +85,7 @@ class Call:
     # -- arguments that must be known -----------------------------------------------------------
 
     def numbers(self, name: str, default: Sequence[float] | None = None) -> list[Any]:
-        """The elements of a constant, as Python has them."""
+        """Return the elements of a constant as Python numbers."""
         found = self.optional(name)
         if found is None and default is not None:
             return list(default)
@@ -105,7 +108,7 @@ class Call:
         return axis_of(self.integer(name, default), self.x().rank if rank is None else rank)
 
     def sizes(self, name: str) -> list[Expr]:
-        """Sizes that are known, or that follow from those of the inputs."""
+        """Return sizes that are constant or follow from the inputs' sizes."""
         found = self.x(name)
         value = self.b.constant_value(found)
         if value is not None:
@@ -113,6 +116,6 @@ class Call:
         return self.b.require_sizes(found, f"the argument {name}", low=-1)
 
     def unread(self, kind: str) -> list[str]:
-        """The arguments that are given and that the lowering of `kind` didn't ask for."""
+        """Return the given arguments that the lowering of `kind` didn't read."""
         given = [*(name for name, values in self.given.items() if values), *self.texts]
         return [name for name in given if name not in self.asked and name not in IDLE.get(kind, ())]

@@ -1,4 +1,4 @@
-"""Operations that work element by element."""
+"""Lower elementwise operations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ UNARY = Table({
 
 
 def _scaled(body: Callable[..., Expr], **defaults: float) -> Lowering:
-    """A function of an element and numbers, MIL's names of which are the keys."""
+    """Return a lowering of a function of an element and numbers. The keys of `defaults` are MIL's names of
+    the numbers."""
 
     def lower(c: Call) -> Tensor:
         numbers = [c.number(name, default) for name, default in defaults.items()]
@@ -84,7 +85,7 @@ SCALED = Table({
     "threshold": _scaled(lambda v, a: maximum(v, a), alpha=0.0),
     "thresholded_relu": _scaled(activation.thresholded_relu, alpha=1.0),
 })  # fmt: skip
-"""MIL's log adds an epsilon that is 0 in f32."""
+"""MIL's log has an epsilon with the default 1e-45, which is 0 in f32."""
 
 
 @lowers("gelu")
@@ -129,7 +130,7 @@ def _floored(c: Call) -> Tensor:
 
 
 def _quotient(v: Expr, w: Expr) -> Expr:
-    """Integers divided, rounded down, as floats of 64 bits hold all of those that MIL has."""
+    """Divide integers and round down. Floats of 64 bits hold all of MIL's integers exactly."""
     return cast(v.dtype, call("floor", cast(F64, v) / cast(F64, w)))
 
 

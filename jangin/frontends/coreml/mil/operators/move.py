@@ -1,4 +1,4 @@
-"""Operations that move elements, reduce, sort and pick."""
+"""Lower operations that move, reduce, sort and pick elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def split(c: Call) -> list[Tensor]:
 
 @lowers("sliding_windows")
 def sliding_windows(c: Call) -> Tensor:
-    """Windows of an axis, one behind the other; their elements are an axis of their own behind it."""
+    """Return windows of an axis, one after another. The elements of a window lie along a new axis after
+    it."""
     b, x, axis = c.b, c.x(), c.axis()
     size, stride = c.integer("size"), c.integer("stride", 1)
     if size < 1 or stride < 1:
@@ -122,7 +123,7 @@ def slice_by_size(c: Call) -> Tensor:
 
 @lowers("pad")
 def pad(c: Call) -> Tensor:
-    """MIL has begin and end of axis after axis, of the last axes."""
+    """Pad the last axes. MIL lists the begin and the end of one axis after another."""
     x, given = c.x(), c.integers("pad")
     none = [0] * (x.rank - len(given) // 2)
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(c.text("mode", "constant"))

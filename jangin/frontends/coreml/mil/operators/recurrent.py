@@ -1,4 +1,4 @@
-"""Recurrent operations: MIL keeps an LSTM's gates in the order input, forget, output, cell."""
+"""Lower recurrent operations. MIL has an LSTM's gates in the order input, forget, output, cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jangin.ops.values import Tensor
 
 LSTM = ("input", "forget", "output", "candidate")
 GRU = (2, 0, 1)
-"""Where a GRU's gates stand of which MIL has reset, candidate, update: update, reset, candidate."""
+"""The positions of a GRU's gates update, reset and candidate in MIL's order, which is reset, candidate,
+update."""
 FUNCTIONS: dict[str, Activation] = {
     "relu": activation.relu, "sigmoid": activation.sigmoid, "tanh": activation.tanh,
     "sigmoid_hard": activation.hard_sigmoid, "linear_activation": lambda v: v,
@@ -33,7 +34,8 @@ def _functions(c: Call, defaults: Sequence[tuple[str, str]], directions: int) ->
 
 
 def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Tensor | None:
-    """A weight of both directions, [directions, ...]; a bias as [directions, 2, gates, hidden] later."""
+    """Return a weight of all directions, [directions, ...], or None if the operation lacks it. `order`
+    rearranges its gates."""
     parts = [c.optional(n) for n in (name, f"{name}_back")[:directions]]
     found = [p for p in parts if p is not None]
     if not found:
@@ -50,7 +52,7 @@ def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Ten
 def _layer(
     c: Call, gates: int, functions: Sequence[tuple[str, str]], order: Sequence[int] = ()
 ) -> tuple[Layer, int]:
-    """The layer, its gates in another order if that is given, and how many directions it has."""
+    """Return the layer and its number of directions. `order` rearranges its gates."""
     b, direction = c.b, c.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise CompileError(f"the direction {direction} is not supported")
@@ -69,14 +71,15 @@ def _layer(
 
 
 def _state(b: Builder, t: Tensor | None, count: int) -> Tensor | None:
-    """[batch, directions * hidden] as [directions, batch, hidden]."""
+    """Return [batch, directions * hidden] as [directions, batch, hidden]."""
     if t is None:
         return None
     return b.transpose(b.reshape(t, [t.shape[0], count, t.shape[1] // count]), [1, 0, 2])
 
 
 def _given(c: Call, y: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """[steps, batch, directions * hidden], or its last step, and the states [batch, directions * hidden]."""
+    """Return the sequence [steps, batch, directions * hidden] or its last step, and the states [batch,
+    directions * hidden]."""
     b = c.b
 
     def joined(t: Tensor) -> Tensor:
@@ -96,7 +99,7 @@ def lstm_(c: Call) -> tuple[Tensor, ...]:
     layer, count = _layer(c, 4, names)
     h, cell = (_state(c.b, c.optional(n), count) for n in ("initial_h", "initial_c"))
     peepholes = _both(c, "peephole", count)
-    if peepholes is not None:  # input, forget, output
+    if peepholes is not None:  # MIL's order is input, forget, output
         rows = c.b.reshape(peepholes, [count, 3, layer.r.shape[2]])
         peepholes = c.b.gather(rows, c.b.const(np.array([0, 2, 1])), 1)
     y, *states = lstm(

@@ -1,4 +1,4 @@
-"""Convolutions, pools, products, normalizations and resizing."""
+"""Lower convolutions, pools, products, normalizations and resizing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jangin.ops.window import Window, explicit_pads, same_pads, steps
 def _pads(
     c: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Expr]:
-    """Begins of the spatial axes, then ends; MIL has them axis by axis."""
+    """Return the spatial axes' begins, then their ends. MIL lists them axis by axis."""
     rank = len(kernel)
     kind = c.text("pad_type", "valid")
     if kind == "custom":
@@ -184,7 +184,7 @@ def _scaled(c: Call, y: Tensor, *, channel: bool) -> Tensor:
 
 @lowers("l2_norm")
 def l2_norm(c: Call) -> Tensor:
-    """Over the last three axes."""
+    """Divide x by its L2 norm over the last three axes."""
     x, epsilon = c.x(), c.number("epsilon", 1e-6)
     total = c.b.reduce("sum", c.b.map(lambda v: v * v, x), range(max(x.rank - 3, 0), x.rank), True)
     return c.b.map(lambda v, t: v / call("sqrt", t + epsilon), x, total)
