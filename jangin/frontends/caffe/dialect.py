@@ -1,4 +1,4 @@
-"""Caffe's layers behind the protocol of all dialects."""
+"""Caffe's layers as a dialect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"bottoms"})
-"""What the importer says of a node beside its layer's own parameters."""
+"""Attributes in which the importer describes a node. The layer's own parameters stand beside them."""
 
 
 class Caffe(Dialect):
-    """Nodes are known by their layers' types ("caffe.Convolution")."""
+    """The dialect finds a lowering by a layer's type ("caffe.Convolution")."""
 
     domain = "caffe"
 

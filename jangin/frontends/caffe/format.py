@@ -1,4 +1,4 @@
-"""Caffe's networks: a prototxt, with its caffemodel beside it under the same stem, or as `weights`."""
+"""Caffe's networks: a prototxt, and a caffemodel beside it with the same stem or given as `weights`."""
 
 from __future__ import annotations
 

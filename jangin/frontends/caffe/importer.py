@@ -1,4 +1,4 @@
-"""Caffe's networks as imported graphs: the layers of the phase TEST, each blob written once."""
+"""Import Caffe's networks as graphs: the layers of the phase TEST. Each write to a blob becomes a value."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ TRAINING = frozenset({
     "SmoothL1Loss",
     "SoftmaxWithLoss",
 })  # fmt: skip
-"""Layers that compare with labels, or do nothing: what they read is what the network gives."""
+"""Layers that compare with labels or do nothing. They are removed, and their bottoms become the network's
+outputs."""
 APART = frozenset({
     "name", "type", "bottom", "top", "blobs", "include", "exclude", "param", "phase", "loss_weight",
     "blobs_lr", "weight_decay", "propagate_down", "blob_share_mode",
 })  # fmt: skip
-"""Fields of a layer that aren't its operator's: where it stands, and what only training reads."""
+"""Fields of a layer that aren't its operator's: its place in the network, and fields that only training
+reads."""
 
 
 class Network:
-    """A prototxt with the blobs of its layers."""
+    """The import of a prototxt with the blobs of its layers."""
 
     def __init__(self, text: str, blobs: Mapping[str, Sequence[Array]]) -> None:
         self.net = parse(text)
@@ -70,7 +72,7 @@ class Network:
         return self.net.word("name") or "model"
 
     def _declared(self) -> list[tuple[str, list[int] | None]]:
-        """The inputs of the old form, which no layer gives."""
+        """Return the inputs that the prototxt declares outside of layers, in the old syntax."""
         names = self.net.words("input")
         dims = [_whole(d, "input_dim") for d in self.net.scalars("input_dim")]
         shapes = [_dims(m) for m in self.net.messages("input_shape")]
@@ -83,7 +85,8 @@ class Network:
         return [(name, shapes[n] if shapes else None) for n, name in enumerate(names)]
 
     def _sizes(self, name: str, dims: list[int] | None, shapes: ShapeBindings) -> list[int | str]:
-        """What the prototxt says, which the caller may change: Caffe's networks are reshaped at will."""
+        """Return an input's sizes. The caller may change the prototxt's sizes, because Caffe's networks can
+        be reshaped at any time."""
         wanted = shapes.get(name)
         given = [] if wanted is None or isinstance(wanted, int) else list(wanted)
         declared = given if dims is None else [*dims]
@@ -98,7 +101,7 @@ class Network:
         self.inputs[self._write(name, given=True)] = dims
 
     def _write(self, top: str, given: bool = False) -> str:
-        """A name for what is written to a blob: an input's, and what is written last, is the blob's own."""
+        """Return a name for a new value of a blob. An input and the last value have the blob's own name."""
         self.left[top] -= 1
         later = self.left[top]
         name = top if given or not (later or top in self.inputs) else f"{top}@{later}"
@@ -143,7 +146,7 @@ class Network:
 
 
 def _included(layer: Message) -> bool:
-    """Whether a layer is there when the network is tested, as its rules say."""
+    """Tell if a layer's rules include it when the network is tested."""
     include, exclude = layer.messages("include"), layer.messages("exclude")
     if include:
         return any(map(_met, include))
@@ -151,14 +154,14 @@ def _included(layer: Message) -> bool:
 
 
 def _met(rule: Message) -> bool:
-    """Of the state that Caffe tests in: no stages, level 0."""
+    """Tell if a rule applies to the state in which Caffe tests: no stages, level 0."""
     low, high = rule.scalars("min_level"), rule.scalars("max_level")
     levels = all(float(v) <= 0 for v in low) and all(float(v) >= 0 for v in high)
     return rule.word("phase", PHASE) in (PHASE, "1") and levels and not rule.scalars("stage")
 
 
 def _data_shapes(layer: Message, kind: str) -> list[list[int]]:
-    """The shapes of a data layer's tops, as far as it says them."""
+    """Return the shapes of a data layer's tops, as far as the layer declares them."""
     if kind in ("Input", "DummyData"):
         parameter = "input_param" if kind == "Input" else "dummy_data_param"
         return [_dims(shape) for m in layer.messages(parameter) for shape in m.messages("shape")]

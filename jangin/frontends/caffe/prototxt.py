@@ -1,4 +1,4 @@
-"""Protobuf's text form, without a schema, so that no field of any fork of Caffe is lost."""
+"""Parse protobuf's text format without a schema, so that the fields of all Caffe forks are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jangin.ir.graph import CompileError
 
 Scalar = str | int | float | bool
 DEPTH = 32
-"""Messages inside messages: Caffe's own go 5 deep."""
+"""The most messages inside each other. Caffe's own messages go 5 deep."""
 TOKEN = re.compile(
     r"""(?P<space>[\s,;]+|\#[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<mark>[{}<>\[\]:])|(?P<word>[^\s,;\#"'{}<>\[\]:]+)"""
@@ -21,13 +21,13 @@ NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?f?
 
 @dataclass
 class Message:
-    """A message that begins in `line`: its fields' values, in order."""
+    """A message that begins in `line`: its fields' values in order."""
 
     line: int
     fields: dict[str, list[Scalar | Message]] = field(default_factory=dict)
 
     def messages(self, name: str) -> list[Message]:
-        """CompileError where one of the values is no message."""
+        """Return a field's messages. Raises CompileError if one of its values is no message."""
         found = self.fields.get(name, [])
         wrong = [v for v in found if not isinstance(v, Message)]
         if wrong:
@@ -35,7 +35,7 @@ class Message:
         return [v for v in found if isinstance(v, Message)]
 
     def scalars(self, name: str) -> list[Scalar]:
-        """CompileError where one of the values is a message."""
+        """Return a field's values. Raises CompileError if one of them is a message."""
         found = self.fields.get(name, [])
         wrong = next((v for v in found if isinstance(v, Message)), None)
         if wrong is not None:
@@ -46,11 +46,11 @@ class Message:
         return [str(v) for v in self.scalars(name)]
 
     def word(self, name: str, default: str = "") -> str:
-        """The last value, as protobuf has it."""
+        """Return the last value, as protobuf does for a repeated field that should occur once."""
         return (self.words(name) or [default])[-1]
 
     def flat(self, prefix: str = "") -> Iterator[tuple[str, tuple[Scalar, ...]]]:
-        """All values by the path of names that leads to them; of messages that are repeated, joined."""
+        """Yield all values by their path of names. The values of repeated messages are joined."""
         for name, values in self.fields.items():
             plain = tuple(v for v in values if not isinstance(v, Message))
             if plain:
@@ -64,7 +64,7 @@ class Message:
 
 
 def parse(text: str) -> Message:
-    """The whole message. CompileError with the line that isn't understood."""
+    """Parse a whole message. Raises CompileError with the line that isn't understood."""
     return _Parser(text).whole()
 
 
@@ -74,7 +74,7 @@ class _Parser:
         self.at = 0
 
     def _split(self, text: str) -> Iterator[tuple[str, str, int]]:
-        """Tokens: their kind, their text and their line; an empty one at the end."""
+        """Yield the kind, text and line of each token, and an empty token at the end."""
         at, line = 0, 1
         while at < len(text):
             found = TOKEN.match(text, at)

@@ -1,4 +1,5 @@
-"""Layers of Caffe's first two syntaxes (V0: `layers { layer {`, V1: `type: CONVOLUTION`) as of the last."""
+"""Convert layers of Caffe's first two syntaxes (V0: `layers { layer {`, V1: `type: CONVOLUTION`) to the last
+one."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ V1_TYPES: Mapping[str, str] = {
     "RELU": "ReLU",
     "PRELU": "PReLU", "SOFTMAX_LOSS": "SoftmaxWithLoss", "TANH": "TanH",
 }  # fmt: skip
-"""Those whose words aren't just joined: INNER_PRODUCT is InnerProduct."""
+"""The names of V1 types that aren't only joined words, as INNER_PRODUCT is for InnerProduct."""
 V0_TYPES: Mapping[str, str] = {
     "conv": "Convolution", "pool": "Pooling", "innerproduct": "InnerProduct", "relu": "ReLU",
     "dropout": "Dropout", "softmax": "Softmax", "softmax_loss": "SoftmaxWithLoss", "lrn": "LRN",
@@ -32,7 +33,7 @@ V0_FIELDS: Mapping[str, Mapping[str, str]] = {
     "LRN": {"local_size": "local_size", "alpha": "alpha", "beta": "beta", "k": "k"},
     "Concat": {"concat_dim": "concat_dim"},
 }  # fmt: skip
-"""Where the flat fields of V0 belong: to the parameters of a layer's type, by which name."""
+"""For each type of layer, the parameters' names of the flat V0 fields."""
 PARAMETERS = {
     "Convolution": "convolution_param", "Pooling": "pooling_param", "InnerProduct": "inner_product_param",
     "LRN": "lrn_param", "Concat": "concat_param",
@@ -40,7 +41,7 @@ PARAMETERS = {
 
 
 def layers(net: Message) -> list[Message]:
-    """The layers of any syntax, as they are in the last. CompileError for a mixture."""
+    """Return the layers of any syntax in the last syntax. Raises CompileError for a mixture."""
     old, new = net.messages("layers"), net.messages("layer")
     if old and new:
         raise CompileError("the prototxt has both `layers` and `layer`: of two syntaxes only one can be")

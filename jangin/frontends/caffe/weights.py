@@ -1,4 +1,4 @@
-"""A caffemodel's blobs, by the names of the layers that they belong to."""
+"""Read a caffemodel's blobs, by the names of their layers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, str]]] = {
     },
     "Shape": {"dim": (1, "int64*")},
 }  # fmt: skip
-"""What is read of caffe.proto: fields' numbers and types ("*": repeated). Packed floats are bytes here, as
-they are in the file, so that no number becomes an object."""
+"""The parts of caffe.proto that are read: the fields' numbers and types ("*" marks a repeated field).
+
+Packed floats are declared as bytes, which is their form in the file, so that no number becomes a Python
+object."""
 KINDS = {
     "string": Field.TYPE_BYTES, "bytes": Field.TYPE_BYTES, "int32": Field.TYPE_INT32,
     "int64": Field.TYPE_INT64,
@@ -35,7 +37,7 @@ KINDS = {
 
 @cache
 def _net() -> Any:
-    """The message class of a whole caffemodel."""
+    """Return the message class of a whole caffemodel."""
     file = descriptor_pb2.FileDescriptorProto(name="jangin_caffe.proto", package="jangin.caffe")
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -54,8 +56,9 @@ def _net() -> Any:
 
 
 def read_blobs(data: Any, where: str) -> dict[str, list[Array]]:
-    """The blobs of each layer that has some, f32. CompileError for what is no caffemodel, and for a blob that
-    doesn't hold what its shape says."""
+    """Return the blobs, in f32, of each layer that has any.
+
+    Raises CompileError if the data is no caffemodel, or if a blob's data doesn't fit its shape."""
     try:
         net = _net().FromString(bytes(data))
     except DecodeError as error:

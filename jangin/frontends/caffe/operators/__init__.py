@@ -1,4 +1,4 @@
-"""Caffe's layers, a file a family."""
+"""Lower Caffe's layers, one file for each family."""
 
 from jangin.frontends.caffe.operators import detection, elementwise, move, recurrent, window
 from jangin.frontends.registry import declared

@@ -1,8 +1,7 @@
-"""What a Caffe layer's lowering is called with: its blobs and its parameters.
+"""The arguments of a Caffe layer's lowering: its bottoms, blobs and parameters.
 
-A layer is declared by `frontends.registry.lowers` under its type; its lowering takes a `Layer` and gives a
-Tensor, or one for each top.
-"""
+`frontends.registry.lowers` declares a lowering under the layer's type. A lowering takes a `Layer` and returns
+a Tensor, or one for each top."""
 
 from __future__ import annotations
 
@@ -22,8 +21,10 @@ UNSAID = frozenset({"engine", "force_nd_im2col", "share_in_parallel", "moving_av
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer being lowered: its bottoms, its own blobs, and its parameters by path
-    ("convolution_param.pad"). Parameters that nothing asks for are an error in the end (`unread`)."""
+    """A layer that is being lowered: its bottoms, its own blobs, and its parameters by path
+    ("convolution_param.pad").
+
+    Parameters that the lowering doesn't read are an error (`unread`)."""
 
     b: Builder
     inputs: tuple[Tensor, ...]
@@ -33,13 +34,13 @@ class Layer:
     read: set[str] = field(default_factory=set)
 
     def x(self, i: int = 0) -> Tensor:
-        """A bottom. CompileError where there is none."""
+        """Return a bottom. Raises CompileError if there is none."""
         if i >= len(self.inputs):
             raise CompileError(f"it needs {i + 1} bottoms, and has {len(self.inputs)}")
         return self.inputs[i]
 
     def blob(self, i: int, what: str) -> Tensor:
-        """One of its own blobs. CompileError where the caffemodel has none such."""
+        """Return one of the layer's own blobs. Raises CompileError if the caffemodel lacks it."""
         if i >= len(self.blobs):
             raise CompileError(f"the caffemodel has no {what} of a layer of this name")
         return self.blobs[i]
@@ -50,7 +51,7 @@ class Layer:
     # -- parameters -----------------------------------------------------------------------------
 
     def all(self, name: str) -> tuple[Any, ...]:
-        """The values of a parameter that may be repeated."""
+        """Return the values of a parameter that may be repeated."""
         self.read.add(name)
         return self.params.get(name, ())
 
@@ -70,7 +71,7 @@ class Layer:
         return bool(self._last(name, default, (bool, int)))
 
     def choice(self, name: str, names: Sequence[str], default: str) -> str:
-        """One of some words, which may be given by number. CompileError for another."""
+        """Return one of some words, which may be given by number. Raises CompileError for any other value."""
         value = self._last(name, default, (str, int))
         if isinstance(value, int) and 0 <= value < len(names):
             return names[value]
@@ -79,7 +80,7 @@ class Layer:
         return str(value)
 
     def axis(self, name: str, default: int, rank: int | None = None) -> int:
-        """An axis, which counts from the end where it is negative."""
+        """Return an axis. A negative axis counts from the end."""
         rank = self.x().rank if rank is None else rank
         axis = self.whole(name, default)
         if not -rank <= axis < rank:
@@ -95,7 +96,8 @@ class Layer:
         return values[-1]
 
     def pair(self, prefix: str, plain: str, tall: str, wide: str, default: int | None) -> tuple[int, int]:
-        """A size of rows and columns: the parameter `plain`, once or twice, or `tall` and `wide`."""
+        """Return a size of rows and columns: the parameter `plain`, given once or twice, or `tall` and
+        `wide`."""
         both = self.wholes(prefix + plain)
         apart = [self.wholes(prefix + name) for name in (tall, wide)]
         if any(apart):
@@ -109,7 +111,7 @@ class Layer:
         return both[0], both[-1]
 
     def unread(self) -> list[str]:
-        """Parameters that the lowering didn't ask for, but for those that say how to begin training."""
+        """Return the parameters that the lowering didn't read, except those that initialize training."""
         last = {name: name.split(".")[-1] for name in self.params}
         return [
             name for name, end in last.items()
@@ -118,7 +120,7 @@ class Layer:
 
 
 def sizes_of(x: Tensor, what: str) -> list[int]:
-    """The shape of a tensor whose sizes must be known."""
+    """Return the shape of a tensor whose sizes must be known."""
     if not all(isinstance(d, Const) for d in x.shape):
         raise CompileError(f"{what} {x} must be of known sizes: give them with shapes=")
     return [int(d.value) for d in x.shape if isinstance(d, Const)]

@@ -1,4 +1,4 @@
-"""The layers of SSD (Liu et al. 2016): boxes to begin with, and what is found of them."""
+"""Lower the layers of SSD (Liu et al. 2016): prior boxes and detections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from jangin.ops.values import Tensor
 
 @lowers("PriorBox")
 def prior_box(layer: Layer) -> Tensor:
-    """[1, 2, 4 * boxes]: the corners of each position's boxes in parts of the image, and their variances."""
+    """Return [1, 2, 4 * boxes]: the corners of each position's prior boxes as fractions of the image, and
+    their variances."""
     p = "prior_box_param."
     rows, columns = sizes_of(layer.x(), "the bottom")[2:]
     image = list(sizes_of(layer.x(1), "the image")[2:])
@@ -44,7 +45,7 @@ def prior_box(layer: Layer) -> Tensor:
 
 
 def _sizes(layer: Layer) -> list[tuple[float, float]]:
-    """The widths and heights of a position's boxes, in pixels of the image."""
+    """Return the widths and heights of a position's boxes, in pixels of the image."""
     p = "prior_box_param."
     least, most = ([float(v) for v in layer.all(p + n)] for n in ("min_size", "max_size"))
     if not least or len(most) not in (0, len(least)):
@@ -69,8 +70,10 @@ CODES = ("", "CORNER", "CENTER_SIZE", "CORNER_SIZE")
 
 @lowers("DetectionOutput")
 def detection_output(layer: Layer) -> Tensor:
-    """[1, 1, images * keep_top_k, 7]: the image, class, score and corners of what is found, the likeliest
-    first; each image's rows that are left over are 0."""
+    """Return [1, 1, images * keep_top_k, 7]: the image, class, score and corners of each detection, best
+    first.
+
+    The unused rows of an image are 0."""
     b, p = layer.b, "detection_output_param."
     classes, background = layer.whole(p + "num_classes"), layer.whole(p + "background_label_id")
     floor, overlap = (
@@ -97,7 +100,8 @@ def _limit(layer: Layer, name: str) -> int:
 
 
 def _decoded(layer: Layer, classes: int) -> tuple[Tensor, int]:
-    """Corners [images, classes, priors, 4] of the boxes that a network moved, and the number of priors."""
+    """Return the corners [images, classes, priors, 4] of the boxes that the network predicts from the priors,
+    and the number of priors."""
     b, p = layer.b, "detection_output_param."
     code = layer.choice(p + "code_type", CODES, "CORNER")
     inside = layer.flag(p + "variance_encoded_in_target", False)
@@ -129,7 +133,7 @@ def _decoded(layer: Layer, classes: int) -> tuple[Tensor, int]:
 
 
 def _rows(layer: Layer, scores: Tensor, boxes: Tensor, classes: list[int], most: int) -> Tensor:
-    """The best of all classes as rows of seven numbers."""
+    """Return the best boxes of all classes as rows of seven numbers."""
     b = layer.b
     n, count, each = scores.shape
     total = product([count, each])

@@ -1,4 +1,4 @@
-"""Layers that work element by element, with a blob of their own, or along an axis."""
+"""Lower layers that work element by element, with a blob of their own, or along an axis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FUNCTIONS = Table({
 
 @lowers("Dropout", "Split")
 def same(layer: Layer) -> list[Tensor]:
-    """What a network that isn't being trained passes on."""
+    """Pass the bottom on, because the layer does nothing in inference."""
     layer.number("dropout_param.dropout_ratio")
     layer.flag("dropout_param.scale_train", True)
     return [layer.x()] * layer.tops
@@ -78,8 +78,8 @@ def swish(layer: Layer) -> Tensor:
 
 @lowers("BN")
 def bn(layer: Layer) -> Tensor:
-    """SegNet's, of factors and offsets, into which its statistics went; or PSPNet's, with statistics behind
-    them."""
+    """Normalize with SegNet's factors and offsets, which include its statistics, or with PSPNet's, which are
+    followed by statistics."""
     b, x, p = layer.b, layer.x(), "bn_param."
     mode, epsilon = (
         layer.choice(p + "bn_mode", ("LEARN", "INFERENCE"), "LEARN"),
@@ -168,7 +168,7 @@ def eltwise(layer: Layer) -> Tensor:
 
 @lowers("BatchNorm")
 def batch_norm(layer: Layer) -> Tensor:
-    """By the statistics of training, which the third blob divides."""
+    """Normalize by the statistics of training, divided by the third blob."""
     b, x = layer.b, layer.x()
     epsilon = layer.number("batch_norm_param.eps", 1e-5)
     if not layer.flag("batch_norm_param.use_global_stats", True):
@@ -181,7 +181,7 @@ def batch_norm(layer: Layer) -> Tensor:
 
 
 def _spread(b: Builder, t: Tensor, x: Tensor, axis: int) -> Tensor:
-    """A blob or bottom, whose axes are x's from `axis` on, to broadcast with x."""
+    """Reshape a blob or bottom, whose axes are those of x from `axis` on, so that it broadcasts with x."""
     if axis + t.rank > x.rank:
         raise CompileError(f"{t} reaches beyond the axes of {x}")
     return b.reshape(t, [*t.shape, *[1] * (x.rank - axis - t.rank)])
@@ -210,7 +210,7 @@ def bias(layer: Layer) -> Tensor:
 
 @lowers("Axpy")
 def axpy(layer: Layer) -> Tensor:
-    """A factor for each channel, times x, plus y."""
+    """Return a factor for each channel, times x, plus y."""
     b = layer.b
     factor, x, y = (layer.x(n) for n in range(3))
     spread = b.reshape(factor, [*factor.shape[:2], *[1] * (x.rank - 2)])
@@ -219,7 +219,7 @@ def axpy(layer: Layer) -> Tensor:
 
 @lowers("MVN")
 def mvn(layer: Layer) -> Tensor:
-    """Less the mean, and divided by the deviation, to which epsilon is added."""
+    """Subtract the mean, and divide by the sum of the deviation and epsilon."""
     b, x = layer.b, layer.x()
     axes = list(range(1 if layer.flag("mvn_param.across_channels", False) else 2, x.rank))
     epsilon = layer.number("mvn_param.eps", 1e-9)
@@ -231,7 +231,8 @@ def mvn(layer: Layer) -> Tensor:
 
 @lowers("Normalize")
 def normalize(layer: Layer) -> Tensor:
-    """Divided by the 2-norm of each position's channels, or of all of them, times a learned factor."""
+    """Divide by the 2-norm of each position's channels, or of all elements, and multiply by a learned
+    factor."""
     b, x = layer.b, layer.x()
     axes = range(1, x.rank) if layer.flag("norm_param.across_spatial", True) else [1]
     epsilon = layer.number("norm_param.eps", 1e-10)
@@ -252,7 +253,7 @@ REDUCTIONS = {"": "", "SUM": "sum", "ASUM": "l1_norm", "SUMSQ": "sum_of_squares"
 
 @lowers("Reduction")
 def reduction(layer: Layer) -> Tensor:
-    """Over all axes from one on."""
+    """Reduce all axes from `axis` on."""
     b, x = layer.b, layer.x()
     kind = layer.choice("reduction_param.operation", list(REDUCTIONS), "SUM")
     axes = list(range(layer.axis("reduction_param.axis", 0), x.rank))
@@ -263,8 +264,8 @@ def reduction(layer: Layer) -> Tensor:
 
 @lowers("ArgMax")
 def arg_max(layer: Layer) -> Tensor:
-    """The places of the largest, as floats; with `out_max_val` their values too or, along an axis,
-    instead."""
+    """Return the positions of the largest elements as floats. With `out_max_val`, their values are added, or
+    replace the positions if an axis is given."""
     b, x = layer.b, layer.x()
     count, values = layer.whole("argmax_param.top_k", 1), layer.flag("argmax_param.out_max_val", False)
     along = layer.all("argmax_param.axis")

@@ -1,4 +1,4 @@
-"""Layers that move elements and compute none."""
+"""Lower layers that only move elements."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def flatten(layer: Layer) -> Tensor:
 
 @lowers("Reshape")
 def reshape(layer: Layer) -> Tensor:
-    """Of the axes from `axis` on, `num_axes` of them: 0 keeps a size, -1 is what is left."""
+    """Reshape the `num_axes` axes from `axis` on. A size of 0 is kept, and -1 takes the rest."""
     b, x, p = layer.b, layer.x(), "reshape_param."
     dims, first, count = (
         layer.wholes(p + "shape.dim"),
@@ -71,7 +71,7 @@ def tile(layer: Layer) -> Tensor:
 
 @lowers("Crop")
 def crop(layer: Layer) -> Tensor:
-    """To the sizes of the second bottom, from an axis on."""
+    """Crop to the sizes of the second bottom, from an axis on."""
     x, like = layer.x(), layer.x(1)
     axis, offsets = layer.axis("crop_param.axis", 2), layer.wholes("crop_param.offset") or [0]
     count = x.rank - axis

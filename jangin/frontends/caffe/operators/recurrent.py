@@ -1,4 +1,5 @@
-"""Caffe's LSTM and RNN: step by step, as at each a sequence may begin anew (Donahue et al. 2014)."""
+"""Lower Caffe's LSTM and RNN by unrolling, because a sequence may begin anew at each step (Donahue et al.
+2014)."""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ from jangin.ops.axes import product
 from jangin.ops.values import Tensor
 
 MOST_STEPS = 256
-"""More would make too large a graph."""
+"""The most steps that are unrolled. More steps would make a graph that is too large."""
 Step = Callable[[Tensor, Sequence[Tensor], Tensor], tuple[Tensor, list[Tensor]]]
-"""Of a step's sums of the inputs, the states before it and whether each row's sequence goes on (1 or 0): its
-result and the states after it."""
+"""A function of a step's input sums, the states before, and whether each row's sequence goes on (1 or 0). It
+returns the step's result and the states after."""
 
 
 @lowers("LSTM")
 def lstm(layer: Layer) -> tuple[Tensor, ...]:
-    """Blobs: weights of x, a bias, weights of an input that all steps share, those of h; gates i, f, o, g."""
+    """Compute an LSTM with the gates in the order i, f, o, g.
+
+    Blobs: weights of x, a bias, weights of an input that all steps share (if any), weights of h."""
     b = layer.b
     w = layer.blob(3 if _shared(layer, 2) is not None else 2, "weights of the state")
 
@@ -44,7 +47,7 @@ def lstm(layer: Layer) -> tuple[Tensor, ...]:
 
 @lowers("RNN")
 def rnn(layer: Layer) -> tuple[Tensor, ...]:
-    """Blobs: as of `lstm`, and weights and a bias for what comes out of h."""
+    """Compute an RNN. Its blobs are those of `lstm`, then the weights and the bias of the output from h."""
     b = layer.b
     first = 3 if _shared(layer, 1) is not None else 2
     w, out, bias = (layer.blob(first + n, "weights of the state") for n in range(3))
@@ -58,14 +61,16 @@ def rnn(layer: Layer) -> tuple[Tensor, ...]:
 
 
 def _shared(layer: Layer, states: int) -> Tensor | None:
-    """The input that all steps share, where there is one."""
+    """Return the input that all steps share, or None."""
     given = states if layer.flag("recurrent_param.expose_hidden", False) else 0
     return layer.inputs[2] if len(layer.inputs) > 2 + given else None
 
 
 def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tensor, ...]:
-    """[steps, rows, outputs], and the last states [1, rows, hidden] where they are exposed. Bottoms: x
-    [steps, rows, ...], where sequences go on [steps, rows], what all share [rows, ...], the first states."""
+    """Return [steps, rows, outputs], and the last states [1, rows, hidden] if they are exposed.
+
+    Bottoms: x [steps, rows, ...], continuation flags [steps, rows], the shared input [rows, ...], and the
+    first states."""
     b, p = layer.b, "recurrent_param."
     exposed, x, goes_on = layer.flag(p + "expose_hidden", False), layer.x(), layer.x(1)
     layer.whole(p + "num_output"), layer.flag(p + "debug_info", False)

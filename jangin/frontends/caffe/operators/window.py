@@ -1,4 +1,4 @@
-"""Layers with windows, and matrix products."""
+"""Lower layers with windows, and matrix products."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pair = tuple[int, int]
 
 
 def _sliding(layer: Layer) -> tuple[Pair, Pair, Pair, Pair, int]:
-    """Of a convolution: kernel, strides, dilations, pads and groups."""
+    """Return a convolution's kernel, strides, dilations, pads and groups."""
     p = "convolution_param."
     kernel = layer.pair(p, "kernel_size", "kernel_h", "kernel_w", None)
     strides = layer.pair(p, "stride", "stride_h", "stride_w", 1)
@@ -83,8 +83,8 @@ def inner_product(layer: Layer) -> Tensor:
 
 @lowers("Pooling")
 def pooling(layer: Layer) -> Tensor | tuple[Tensor, Tensor]:
-    """The last window may be a partial one; means count the padding. A second top is where maxima stand in
-    their channels."""
+    """Pool windows. The last window may be partial, and means count the padding. A second top has the
+    maxima's positions in their channels."""
     b, x, p = layer.b, layer.x(), "pooling_param."
     kind = layer.choice(p + "pool", ("MAX", "AVE", "STOCHASTIC"), "MAX")
     ceil = layer.choice(p + "round_mode", ("CEIL", "FLOOR"), "CEIL") == "CEIL" and layer.flag(
@@ -135,7 +135,7 @@ def lrn(layer: Layer) -> Tensor:
 
 @lowers("Upsample")
 def upsample(layer: Layer) -> Tensor:
-    """Each element repeated; or, given where maxima stood in their channels, put back there."""
+    """Repeat each element, or put elements back at the given positions in their channels."""
     b, x, p = layer.b, layer.x(), "upsample_param."
     scales = layer.pair(p, "scale", "scale_h", "scale_w", 2)
     if len(layer.inputs) == 1:
@@ -147,7 +147,8 @@ def upsample(layer: Layer) -> Tensor:
 
 
 def _put_back(layer: Layer, area: Sequence[Expr]) -> Tensor:
-    """The first bottom's elements where the second says that they stood in their channels, of such sizes."""
+    """Put the first bottom's elements at the positions in the second bottom. The result's channels have the
+    sizes `area`."""
     b, x = layer.b, layer.x()
     n, c = x.shape[:2]
 
@@ -159,7 +160,7 @@ def _put_back(layer: Layer, area: Sequence[Expr]) -> Tensor:
 
 @lowers("Unpooling")
 def unpooling(layer: Layer) -> Tensor:
-    """DeconvNet's, by the places that its pooling gives as a second top."""
+    """Put elements back at the positions that DeconvNet's pooling gives as a second top."""
     x, p = layer.x(), "unpooling_param."
     kind = layer.choice(p + "unpool", ("MAX", "AVE", "TILE"), "MAX")
     if kind != "MAX":
@@ -191,7 +192,7 @@ def matmul(layer: Layer) -> Tensor:
 
 @lowers("Interp")
 def interp(layer: Layer) -> Tensor:
-    """Bilinear, the corners on each other (DeepLab's)."""
+    """Resize bilinearly with aligned corners, as DeepLab does."""
     b, x, p = layer.b, layer.x(), "interp_param."
     if any(layer.whole(p + n) for n in ("pad_beg", "pad_end")):
         raise CompileError("pads are not supported")
@@ -223,7 +224,7 @@ def roi_pooling(layer: Layer) -> Tensor:
 
 @lowers("PSROIPooling")
 def position_sensitive_pooling(layer: Layer) -> Tensor:
-    """Each cell of a region is averaged over a group of channels of its own (R-FCN's)."""
+    """Average each cell of a region over a group of channels of its own, as R-FCN does."""
     p = "psroi_pooling_param."
     group, outputs = layer.whole(p + "group_size"), layer.whole(p + "output_dim")
     regions = layer.x(1)
@@ -232,5 +233,5 @@ def position_sensitive_pooling(layer: Layer) -> Tensor:
 
 
 def _as_rows(b: Builder, regions: Tensor) -> Tensor:
-    """Regions as a matrix, which Caffe may have with axes of size 1."""
+    """Return regions as a matrix. In Caffe they may have axes of size 1."""
     return b.reshape(regions, [product(regions.shape) // 5, 5])
