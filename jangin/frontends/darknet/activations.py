@@ -1,4 +1,4 @@
-"""What Darknet's layers with weights have in common: activations and normalization."""
+"""Activations and normalization, which Darknet's layers with weights share."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
         x < -4, (x + 4.0) * 0.01, select(x > 4, (x - 4.0) * 0.01 + 1.0, x * 0.125 + 0.5)
     ),
 }
-"""By the names in a cfg (src/activations.h)."""
+"""Activations by their names in a cfg (src/activations.h)."""
 
 
 def _odd(x: Expr) -> Expr:
-    """1 where the number, rounded down, is odd, else 0."""
+    """Return 1 if the number, rounded down, is odd, else 0."""
     whole = call("floor", x)
     return whole - call("floor", whole * 0.5) * 2.0
 
 
 EPSILON = 1e-6
-"""Added to the standard deviation, not to the variance (src/blas.c, normalize_cpu)."""
+"""The number added to the standard deviation, not to the variance (src/blas.c, normalize_cpu)."""
 
 
 def _tensor(value: Any) -> Tensor:
@@ -58,7 +58,8 @@ def _tensor(value: Any) -> Tensor:
 
 
 def normalized(b: Builder, x: Tensor, bias: Tensor, rest: Inputs) -> Tensor:
-    """x times a factor plus an offset a channel, folded where these are constants."""
+    """Normalize x: multiply by a factor and add an offset for each channel. Both are folded from the constant
+    statistics."""
     if not rest:
         return b.map(lambda v, o: v + o, x, per_channel(b, bias, x.rank) if x.rank > 2 else bias)
     scales, mean, variance = (b.require_constant(_tensor(t), "a statistic").astype(np.float64) for t in rest)

@@ -1,4 +1,4 @@
-"""Darknet's layers behind the protocol of all dialects. Images are [N, C, H, W]."""
+"""Darknet's layers as a dialect. Images are [N, C, H, W]."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LEAST = 1e-4
 
 
 def _channels(softmax: bool, near: bool = False) -> Callable[[Builder, Tensor], Tensor]:
-    """Channels' positive parts, or exponentials, in parts of their sum; `near`: less the largest before."""
+    """Return an activation that divides the channels' positive parts, or exponentials, by their sum. With
+    `near`, the largest channel is subtracted first."""
 
     def apply(b: Builder, x: Tensor) -> Tensor:
         if near:
@@ -46,7 +47,8 @@ ACROSS: Mapping[str, Callable[[Builder, Tensor], Tensor]] = {
 }  # fmt: skip
 """Activations of all channels of a pixel together."""
 CANDIDATES = 1000
-"""Of each class, so many boxes of highest score are compared with each other."""
+"""The most boxes of each class that are compared with each other. The boxes with the highest scores are
+taken."""
 
 
 def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
@@ -85,9 +87,9 @@ def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Padding is on both sides together: half of it, rounded down, before."""
+    """Pool maxima. `padding` is the sum of both sides; half of it, rounded down, lies in front."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
-    if "channels" in o:  # of every so many channels, pixel by pixel
+    if "channels" in o:  # maximum over groups of channels, pixel by pixel
         n, c, h, w = x.shape
         apart = b.reshape(x, [n, c // o["channels"], o["channels"], h, w])
         return b.reduce("max", apart, [1])
@@ -114,7 +116,8 @@ def deconvolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> T
 
 
 def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Weights [places, filters, channels, rows, columns], biases [filters, rows, columns]."""
+    """Convolve with weights that differ by position. Weights are [positions, filters, channels, rows,
+    columns], and biases [filters, rows, columns]."""
     x, w, biases = (_tensor(t) for t in inputs)
     o = node.of(ImportedAttributes)
     _, height, width = o["size_out"]
@@ -214,7 +217,7 @@ def times(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
-    if o["stride"] < 0:  # back: sums of blocks
+    if o["stride"] < 0:  # backward: sums of blocks
         (n, c, h, w), s = x.shape, -o["stride"]
         y = b.reduce("sum", b.reshape(x, [n, c, h // s, s, w // s, s]), [3, 5])
         return y if o["scale"] == 1 else b.map(lambda v: v * float(o["scale"]), y)
@@ -246,8 +249,10 @@ def activation(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 
 
 def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """[N, rows * columns * anchors, 5 + classes]: a box's centre and size in parts of the image, how certain
-    it is that there is one, and the classes' probabilities if so (Redmon & Farhadi 2016, 2018)."""
+    """Decode [N, rows * columns * anchors, 5 + classes] (Redmon & Farhadi 2016, 2018).
+
+    Each box has its centre and size as fractions of the image, the probability that there is an object, and
+    the classes' conditional probabilities."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, width = o["anchors"], 5 + o["classes"]
     n, _, h, w = x.shape
@@ -280,8 +285,8 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 
 
 def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """As `detections`: each coordinate has a deviation behind it, whose mean is taken off how certain it is
-    that there is a box (Choi et al. 2019)."""
+    """Decode boxes as `detections` does. A deviation follows each coordinate, and the mean deviation lowers
+    the box's probability (Choi et al. 2019)."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, stretch = o["anchors"], float(o["scale_x_y"])
     n, _, h, w = x.shape
@@ -315,7 +320,7 @@ def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """As `detections`, of YOLO's first version (Redmon et al. 2016); a cell's boxes have its classes."""
+    """Decode boxes of YOLO's first version (Redmon et al. 2016). All boxes of a cell share its classes."""
     o = node.of(ImportedAttributes)
     side, count, classes = o["side"], o["count"], o["classes"]
     cells, n = side * side, _tensor(inputs[0]).shape[0]
@@ -341,8 +346,10 @@ def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> 
 
 
 def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """[N, most, 6]: centre, sizes, score and class of the boxes of all detections that no better one
-    overlaps, the likeliest first, then rows of 0."""
+    """Return [N, most, 6]: centre, sizes, score and class of the boxes of all detections that overlap no
+    better box.
+
+    The best boxes come first, and unused rows are 0."""
     o = node.of(ImportedAttributes)
     whole = b.concat([_tensor(x) for x in inputs], 1)
     n, count, width = whole.shape
@@ -389,7 +396,7 @@ RECURRENT = ("crnn", "gru", "lstm", "rnn")
 
 
 class Darknet(Dialect):
-    """Nodes are known by their sections ("darknet.convolutional")."""
+    """The dialect finds a lowering by a section's name ("darknet.convolutional")."""
 
     domain = "darknet"
 

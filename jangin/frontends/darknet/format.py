@@ -1,4 +1,4 @@
-"""Darknet's networks: a .cfg, with its .weights beside it under the same stem, or as `weights`."""
+"""Darknet's networks: a .cfg, and .weights beside it with the same stem or given as `weights`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ START = re.compile(rb"(\s*([#;][^\n]*)?\n)*\s*\[net(work)?\]")
 
 @dataclass(frozen=True)
 class DarknetFormat(TwoFiles):
-    """With `nms` given, as in `jangin.compile(cfg, formats=[DarknetFormat(nms=0.45)])`, the boxes of all
-    [yolo] and [region] sections become one output `detections` [batch, `most`, 6]: centre, sizes, score and
-    class of those that score above `score` and overlap no better one of their class by more than `nms`, the
-    likeliest first; rows that are left over are 0."""
+    """Darknet's networks, optionally with non-maximum suppression.
+
+    If `nms` is given, as in `jangin.compile(cfg, formats=[DarknetFormat(nms=0.45)])`, the boxes of all [yolo]
+    and [region] sections become one output `detections` [batch, `most`, 6]. A row has a box's centre, sizes,
+    score and class.
+
+    A box is kept if its score is above `score`, and if it overlaps no better box of its class by more than
+    `nms`. The best boxes come first. Unused rows are 0."""
 
     nms: float | None = None
     score: float = 0.25

@@ -1,5 +1,5 @@
-"""Options of a cfg that change no result of a run: by section, those that training, drawing or another
-machine's scheduling alone reads (src/parser.c)."""
+"""Options of a cfg that change no result of a run, by section. Only training, drawing or GPU scheduling reads
+them (src/parser.c)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANYWHERE = frozenset({
 })  # fmt: skip
 """Options of every section."""
 SCHEDULED = frozenset({"stream", "wait_stream"})
-"""On which stream of a GPU a layer runs."""
+"""Options that choose a layer's GPU stream."""
 _BOXES = frozenset({
     "beta1", "beta_nms", "cls_normalizer", "counters_per_class", "delta_normalizer", "dets_for_show",
     "dets_for_track", "embedding_layer", "focal_loss", "ignore_thresh", "iou_loss", "iou_normalizer",

@@ -1,4 +1,5 @@
-"""Darknet's networks as imported graphs: shapes are followed to know each layer's weights."""
+"""Import Darknet's networks as graphs. The importer follows the shapes to know the sizes of each layer's
+weights."""
 
 from __future__ import annotations
 
@@ -24,19 +25,19 @@ ALIASES = {
 }  # fmt: skip
 """Other names of sections."""
 IGNORED = frozenset({"cost", "dropout", "detection_loss"})
-"""Sections that do nothing but in training."""
+"""Sections that do something only in training."""
 
 
 @dataclass
 class _Layer:
-    """What a layer gives: the value `name`, of `size`."""
+    """A layer's result: the value `name` of the sizes `size`."""
 
     name: str
     size: Size
 
 
 class Network:
-    """One cfg with its weights."""
+    """The import of one cfg with its weights."""
 
     def __init__(self, text: str, weights: Weights) -> None:
         self.net, *self.sections = sections(text)
@@ -70,11 +71,11 @@ class Network:
         return model_graph("model", [x, *states], outputs, self.nodes, self.constants, symbols)
 
     def suppress(self, overlap: float, score: float, most: int) -> None:
-        """Have boxes that overlap a better one left out in the end."""
+        """Add non-maximum suppression at the end of the network."""
         self.options = {"overlap": overlap, "score": score, "most": most}
 
     def _suppressed(self) -> None:
-        """One output in place of the detections'."""
+        """Replace the outputs with boxes by one output of suppressed boxes."""
         if not self.outputs:
             raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
         given = ImportedAttributes("darknet.nms", self.options)
@@ -111,7 +112,7 @@ class Network:
             known[section.kind]()
             self._all_read(section, f"[{section.kind}] layer {n}")
         else:
-            self._add(self.last.size, [self.last.name], {})  # the dialect says that there is none such
+            self._add(self.last.size, [self.last.name], {})  # the dialect reports the unknown section
 
     def _all_read(self, section: Section, what: str) -> None:
         unread = section.unread(IDLE.get(section.kind, frozenset()) | ANYWHERE)
@@ -119,7 +120,7 @@ class Network:
             raise CompileError(f"{what} (line {section.line}): {', '.join(unread)} is not supported")
 
     def _add(self, size: Size, inputs: Sequence[str], attrs: Mapping[str, Any]) -> None:
-        """A node for the section in hand, called as Darknet counts layers."""
+        """Add a node for the current section. Its name has Darknet's number of the layer."""
         name = f"{self.section.kind}_{self.place}"
         if min(size) < 1:
             raise CompileError(f"[{self.section.kind}] layer {self.place} would give {size}")
@@ -134,7 +135,7 @@ class Network:
         return name
 
     def _other(self, index: float) -> _Layer:
-        """A layer by its number, counted from this one where negative."""
+        """Return a layer by its number. A negative number counts back from the current layer."""
         at = int(index) + self.place if index < 0 else int(index)
         if not 0 <= at < self.place:
             raise CompileError(
@@ -177,7 +178,7 @@ class Network:
         self._add((filters, out[0], out[1]), inputs, {**attrs, **self._activated()})
 
     def _strides(self) -> tuple[int, int]:
-        """Down and across."""
+        """Return the vertical and horizontal strides."""
         stride = self.section.whole("stride", 1, 1)
         down, across = (self.section.whole(f"stride_{a}", stride) for a in "yx")
         return down if down > 0 else stride, across if across > 0 else stride
@@ -197,7 +198,7 @@ class Network:
         )
 
     def _local(self) -> None:
-        """A convolution whose filters differ from place to place."""
+        """Add a convolution whose filters differ from position to position."""
         s, (c, h, w) = self.section, self.last.size
         filters, size, stride = s.whole("filters", 1, 1), s.whole("size", 1, 1), s.whole("stride", 1, 1)
         pad = s.whole("pad", 0, 0)
@@ -211,7 +212,8 @@ class Network:
         self._add((filters, height, width), [self.last.name, weights, biases], attrs)
 
     def _crop(self) -> None:
-        """The middle of an image; its numbers, of 0 to 1, are those of -1 to 1 unless `noadjust` is set."""
+        """Add a crop of an image's centre. Numbers from 0 to 1 are scaled to -1 to 1 unless `noadjust` is
+        set."""
         c, h, w = self.last.size
         height, width = (self.section.whole(f"crop_{n}", 1, 1) for n in ("height", "width"))
         if height > h or width > w:
@@ -220,12 +222,12 @@ class Network:
         self._add((c, height, width), [self.last.name], attrs)
 
     def _implicit(self) -> None:
-        """Learned numbers, the same for all images."""
+        """Add learned numbers, which are the same for all images."""
         filters, atoms = self.section.whole("filters", 128, 1), self.section.whole("atoms", 1, 1)
         self._add((filters, atoms, 1), [self.last.name, self._take([filters, atoms, 1], "weights")], {})
 
     def _by_channels(self) -> None:
-        """The last layer, and a number for each of its channels, which is added or multiplied with."""
+        """Add a layer that adds one number for each channel to the last layer, or multiplies by it."""
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if other.size != (self.last.size[0], 1, 1):
             raise CompileError(f"[{self.section.kind}] layer {self.place}: {other.size} for {self.last.size}")
@@ -243,7 +245,8 @@ class Network:
     # -- recurrent ------------------------------------------------------------------------------
 
     def _inside(self, name: str, shape: list[int], normalized: bool) -> list[str]:
-        """The weights of a layer inside: of a convolution behind its statistics, else before them."""
+        """Return the weights of an inner layer. Its statistics precede the weights in a convolution, and
+        follow them otherwise."""
         out = shape[:1]
         taken = {"biases": self._take(out, f"{name}.biases")}
         statistics = ("scales", "mean", "variance") if normalized else ()
@@ -253,7 +256,7 @@ class Network:
         return [taken["weights"], taken["biases"], *(taken[s] for s in statistics)]
 
     def _stepped(self, size: Size, shapes: Mapping[str, list[int]], state: list[int], count: int) -> None:
-        """A node of a step: its state is an input and an output of the network."""
+        """Add a node of one step. Its state is an input and an output of the network."""
         s, name = self.section, f"{self.section.kind}_{self.place}"
         if self.net.whole("time_steps", 1) != 1:
             raise CompileError(f"[{s.kind}] layer {self.place}: time_steps must be 1, a run is a step")
@@ -333,8 +336,10 @@ class Network:
         self._add((channels, *parts[0].size[1:]), [p.name for p in parts], attrs)
 
     def _shortcut(self) -> None:
-        """Layers are added up, and may have weights, each one or one for each of its channels. Those of other
-        sizes are fitted first, which only two layers without weights may need for their rows and columns."""
+        """Add layers up, optionally with a weight for each layer or for each of its channels.
+
+        Layers of other sizes are fitted first. Rows and columns may differ only between two layers without
+        weights."""
         s = self.section
         others = [self._other(i) for i in s.numbers("from")]
         apart = [o for o in others if o.size[1:] != self.last.size[1:]]
@@ -369,7 +374,8 @@ class Network:
         self._add((c, h // -stride, w // -stride), [self.last.name], attrs)
 
     def _reorg(self) -> None:
-        """[reorg] has Darknet's own order of elements; [reorg3d] puts blocks to channels."""
+        """Add [reorg], which has an order of elements of Darknet's own, or [reorg3d], which moves blocks into
+        channels."""
         kind, (c, h, w) = self.section.kind, self.last.size
         s, back = self.section.whole("stride", 1, 1), bool(self.section.whole("reverse", 0))
         fits = c % (s * s) == 0 if back or kind == "reorg" else True
@@ -407,7 +413,7 @@ class Network:
         return {"activation": self.section.text("activation", "linear")}
 
     def _chosen_anchors(self) -> list[tuple[float, float]]:
-        """Those of the mask, in parts of the image."""
+        """Return the mask's anchors as fractions of the image."""
         s = self.section
         anchors = s.numbers("anchors")
         mask = [int(m) for m in s.numbers("mask")] or list(range(s.whole("num", len(anchors) // 2)))
@@ -417,7 +423,7 @@ class Network:
         return [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
 
     def _plain_suppression(self) -> None:
-        """CompileError where boxes are to be suppressed by another measure than how far they overlap."""
+        """Raise CompileError if boxes are to be suppressed by another measure than their overlap."""
         kind = self.section.text("nms_kind", "default")
         if self.options and kind not in ("default", "greedynms"):
             raise CompileError(f"[{self.section.kind}] layer {self.place}: nms_kind={kind} is not supported")
@@ -439,7 +445,8 @@ class Network:
         self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs, 9)
 
     def _detection(self) -> None:
-        """YOLO's first version: all classes of all cells, then how certain boxes are, then the boxes."""
+        """Add the decoding of YOLO's first version: the classes of all cells, then the boxes' probabilities,
+        then the boxes."""
         s = self.section
         classes, side, count = s.whole("classes", 1, 1), s.whole("side", 7, 1), s.whole("num", 1, 1)
         given = math.prod(self.last.size)
@@ -482,7 +489,8 @@ class Network:
 
 
 def _balanced(weights: Array, kind: str) -> Array:
-    """Weights [layers, channels] that add up to almost 1 over the layers, where the cfg asks for it."""
+    """Return weights [layers, channels], normalized over the layers if the cfg asks for it. Their sums are
+    then almost 1."""
     if kind == "none":
         return weights
     positive = np.maximum(weights, 0) if "relu" in kind else np.exp(weights - weights.max(0))
@@ -491,6 +499,6 @@ def _balanced(weights: Array, kind: str) -> Array:
 
 
 def _in_step(one: Size, other: Size) -> bool:
-    """Whether rows and columns are as many times those of the other, rounded down, or the other way round."""
+    """Tell if the rows and the columns of two layers have the same ratios, rounded down."""
     (_, h, w), (_, rows, columns) = one, other
     return (h // rows, rows // h) == (w // columns, columns // w)

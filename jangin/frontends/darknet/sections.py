@@ -1,4 +1,4 @@
-"""Darknet's files: a cfg of sections, each a layer, and the weights (github.com/pjreddie/darknet)."""
+"""Parse Darknet's files: a cfg of sections, each a layer, and the weights (github.com/pjreddie/darknet)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Section:
-    """One "[kind]" of a cfg, from `line` on, with its options. Those that nothing asks for are an error in
-    the end (`unread`)."""
+    """One "[kind]" of a cfg, from `line` on, with its options. Options that nothing reads are an error
+    (`unread`)."""
 
     kind: str
     line: int
@@ -31,7 +31,7 @@ class Section:
         return self.options.get(name, default)
 
     def only(self, **defaults: float) -> None:
-        """CompileError where an option has another value than the one that says nothing."""
+        """Raise CompileError if an option has a value other than the one without effect."""
         for name, value in defaults.items():
             if self.number(name, value) != value:
                 raise CompileError(
@@ -39,11 +39,12 @@ class Section:
                 )
 
     def unread(self, idle: Collection[str]) -> list[str]:
-        """The options that nothing asked for, but for those that change nothing."""
+        """Return the options that nothing read, except those that change no result."""
         return [name for name in self.options if name not in self.asked and name not in idle]
 
     def number(self, name: str, default: float | None = None) -> float:
-        """CompileError where it is no number, or absent and without a default."""
+        """Return an option as a number. Raises CompileError if it is no number, or absent without a
+        default."""
         self.asked.add(name)
         text = self.options.get(name)
         if text is None:
@@ -70,7 +71,7 @@ class Section:
 
 
 def sections(text: str) -> list[Section]:
-    """All of a cfg, [net] first. CompileError for a line that isn't understood."""
+    """Return a cfg's sections, [net] first. Raises CompileError for a line that isn't understood."""
     found: list[Section] = []
     for n, line in enumerate(text.splitlines(), 1):
         line = line.strip()
@@ -91,7 +92,7 @@ def sections(text: str) -> list[Section]:
 
 
 class Weights:
-    """The numbers of a weights file, taken in order."""
+    """The numbers of a weights file, which are taken in order."""
 
     def __init__(self, data: Any, where: str) -> None:
         self.where = where
