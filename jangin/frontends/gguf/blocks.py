@@ -1,4 +1,4 @@
-"""ggml's blocks of weights: what the integers and scales in their bytes stand for (ggml-quants.c)."""
+"""Decode ggml's blocks of weights: the integers and scales in their bytes (ggml-quants.c)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from jangin.ops.values import Tensor
 
 PLAIN = ("F32", "F16")
 Bytes = Callable[[Expr], Expr]
-"""A byte of a row's block, an i32, by its place among the integers of a block."""
+"""A function that returns a byte of a row's block, as an i32, by its position among the block's bytes of
+integers."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a block of `size` weights keeps what: `integers` reads one, given its place in the block and the
-    block's bytes from `start` to `end`; `group` weights share a scale. `scales` has the factors and, where
-    there are some, the offsets of each group, from the blocks' bytes [..., bytes]."""
+    """The layout of a block of `size` weights.
+
+    `integers` reads a weight's integer, given its position in the block and the block's bytes from `start` to
+    `end`. `group` weights share a scale. `scales` returns each group's factor, and its offset if the type has
+    one, from the blocks' bytes [..., bytes]."""
 
     size: int
     bytes: int
@@ -45,18 +48,19 @@ def _low(value: Expr, bits: int) -> Expr:
 
 
 def _nibble(at: Bytes, k: Expr, span: int) -> Expr:
-    """Of `span` bytes the low halves first, then the high ones."""
+    """Return half of a byte. In `span` bytes the low halves come first, then the high ones."""
     byte = k // (2 * span) * span + k % span
     return _low(_shifted(at(byte), k // span % 2 * 4), 4)
 
 
 def _half(data: Array) -> Array:
-    """16-bit floats of their two bytes, [..., 1]."""
+    """Return 16-bit floats from their two bytes, [..., 1]."""
     return np.ascontiguousarray(data).view("<f2").astype(np.float32)
 
 
 def _k_scales(data: Array) -> tuple[Array, Array]:
-    """The eight factors and offsets of a block of 256: 6-bit integers in 12 bytes, times a float each."""
+    """Return the eight factors and offsets of a block of 256: 6-bit integers in 12 bytes, times a float for
+    each kind."""
     packed = data[..., 4:16].astype(np.uint8)
     first, second, both = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scale = np.concatenate([first & 63, (both & 15) | (first >> 6 << 4)], -1)
@@ -103,8 +107,10 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int, rounded: bool = False) -> Tensor:
-    """x [rows, width] times the transposed weights that a constant's blocks, u8 [outputs, bytes], stand for,
-    which stay in blocks. `rounded`: x is rounded to 8 bits, as ggml does for weights of the type."""
+    """Return x [rows, width] times the transposed weights in a constant's blocks, u8 [outputs, bytes]. The
+    weights stay in blocks.
+
+    With `rounded`, x is rounded to 8 bits, as ggml does for weights of the type."""
     if kind in PLAIN:
         return b.matmul(x, b.cast(t, F32), transpose_b=True)
     layout, data = LAYOUTS[kind], b.require_constant(t, "the weights")
@@ -118,7 +124,7 @@ def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int, rounded: bo
 
 
 def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
-    """The integers, i8, in the bytes that each row keeps them in."""
+    """Return the rows' integers, i8, from their bytes."""
 
     def number(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
         return cast(I8, _integer(bufs[0], layout, row, k))
@@ -127,7 +133,7 @@ def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
 
 
 def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor:
-    """The weights' rows at `places`, f32 [*places, width]."""
+    """Return the weights' rows at `places`, f32 [*places, width]."""
     if kind in PLAIN:
         return b.cast(b.gather(t, places, 0), F32)
     columns = _columns(b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)
@@ -137,7 +143,7 @@ def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor
 
 
 def _columns(data: Array, layout: Layout, kind: str, width: int) -> list[Array]:
-    """Of each row the integers' bytes, the groups' factors, and their offsets where there are some."""
+    """Return each row's bytes of integers, its groups' factors, and their offsets if the type has them."""
     rows, count = data.shape[0], width // layout.size
     if width % layout.size or data.shape != (rows, count * layout.bytes):
         raise CompileError(f"{data.shape} bytes aren't rows of {width} weights of type {kind}")
@@ -147,13 +153,13 @@ def _columns(data: Array, layout: Layout, kind: str, width: int) -> list[Array]:
 
 
 def _integer(kept: Buffer, layout: Layout, row: Expr, k: Expr) -> Expr:
-    """A row's weight number k, an i32, of the bytes that its blocks keep."""
+    """Return a row's weight number k, an i32, from the bytes of its blocks."""
     start = k // layout.size * (layout.end - layout.start)
     return layout.integers(lambda i: cast(I32, kept[row, start + i]), k % layout.size)
 
 
 def _dequantized(b: Builder, parts: Sequence[Tensor], layout: Layout, width: int) -> Tensor:
-    """f32 [rows, width]: integers times their group's factor, and plus its offset where the type has one."""
+    """Return f32 [rows, width]: integers times their group's factor, plus its offset if the type has one."""
 
     def weight(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
         group = k // layout.group

@@ -1,4 +1,4 @@
-"""Chat templates, rendered by a process of its own (see `chatting`)."""
+"""Render chat templates in a process of their own (see `chatting`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 from jangin.ir.graph import CompileError
 
 SECONDS = 10.0
-"""Until a template that doesn't end is stopped: thousands of times what one takes."""
+"""Seconds until a template that doesn't end is stopped. A usual template takes thousands of times less."""
 MOST_TEXT = 4 << 20
-"""Characters that a template may add to the conversation."""
+"""The most characters that a template may add to the conversation."""
 
 
 class Renderer:
-    """Renders one template. Its process starts when it is first asked, and ends with this one."""
+    """The renderer of one template. Its process starts at the first call and ends with this process."""
 
     def __init__(self, template: str) -> None:
         self._template = template
@@ -31,7 +31,8 @@ class Renderer:
         self._lock = Lock()
 
     def __call__(self, names: Mapping[str, Any]) -> str:
-        """The text for what the template may use. Raises CompileError where there is none, or no end."""
+        """Return the rendered text. `names` has the values that the template may use. Raises CompileError if
+        the template fails or doesn't end."""
         try:
             most = len(json.dumps(names)) + MOST_TEXT
         except (TypeError, ValueError) as error:
@@ -46,7 +47,8 @@ class Renderer:
         return str(answer["text"])
 
     def _answer(self, line: bytes) -> dict[str, Any]:
-        """What the process says. One that doesn't is ended, so that it answers nothing later."""
+        """Return the process's answer. A process without a valid answer is killed, so that no late answer is
+        read for a later question."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         late = Timer(SECONDS, process.kill)
@@ -70,7 +72,7 @@ class Renderer:
         return {"error": f"it doesn't end in {SECONDS:g} seconds" if stopped else ended}
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """The process; a new one where there is none, or this process was forked since."""
+        """Return the process. A new one is started if there is none, or if this process was forked since."""
         if self._process is None or self._owner != os.getpid():
             command = [sys.executable, "-I", str(Path(__file__).with_name("chatting.py"))]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -80,6 +82,6 @@ class Renderer:
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() == owner:  # and not a process that was forked from it
+    if os.getpid() == owner:  # a forked process must not kill it
         process.kill()
         process.communicate()

@@ -1,10 +1,10 @@
-"""A program that renders chat templates, run in a process of its own: a template may loop for ever or take
-all memory, in ways that jinja2's sandbox doesn't know.
+"""A program that renders chat templates in a process of its own.
 
-Standard input, line by line: a JSON object of `template`, `names` (what it may use), `path` (where modules
-lie) and `most`, the characters of the longest text. Standard output, a line for each: an object with the
-`text`, or with `refused`, what the template says against the conversation, or with `error`.
-"""
+A template may loop forever or take all memory, in ways that jinja2's sandbox doesn't prevent.
+
+Standard input has a JSON object in each line. `template` is the text, `names` are values for the template,
+`path` is where modules lie, and `most` is the most characters of the result. Standard output has one object
+for each line: the `text`, or `refused` with the template's objection to the conversation, or `error`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from datetime import datetime
 from typing import Any
 
 MOST_BYTES = 512 << 20
-"""Memory that the process may take, its own included."""
+"""The most bytes of memory of the process, including its own code."""
 LONGEST = 300
-"""Characters of jinja2's messages, which may repeat the template."""
+"""The most characters of jinja2's messages, which may repeat the template."""
 
 
 class Refused(Exception):
-    """By the template."""
+    """The template refuses the conversation."""
 
 
 def _bounded() -> None:
     try:
         import resource
-    except ImportError:  # no such thing on this system
+    except ImportError:  # this system has no resource limits
         return
     for what, limit in (("AS", MOST_BYTES), ("CORE", 0)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (limit, limit))
@@ -42,7 +42,7 @@ def _json(
     value: object, ensure_ascii: bool = False, indent: int | None = None,
     separators: tuple[str, str] | None = None, sort_keys: bool = False,
 ) -> str:  # fmt: skip
-    """The filter `tojson`, which jinja2's own would write for web pages."""
+    """The filter `tojson`. Unlike jinja2's own, it doesn't escape for web pages."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -53,14 +53,15 @@ def _now(form: str) -> str:
 
 
 def _tools() -> Any:
-    """jinja2 as Transformers sets it up for chat templates."""
+    """Return jinja2 set up for chat templates as in Transformers."""
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):  # type: ignore[misc]
-        """`{% generation %}` marks the assistant's words for training; here its body is all that counts."""
+        """The tag `{% generation %}`, which marks the assistant's words for training. Only its body is
+        rendered."""
 
         tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
@@ -93,13 +94,13 @@ def _rendered(asked: dict[str, Any]) -> dict[str, Any]:
         return {"refused": str(reason)[:LONGEST]}
     except MemoryError:
         return {"error": f"it takes more than {MOST_BYTES >> 20} MiB of memory"}
-    except Exception as error:  # jinja2's own, and whatever a template's expressions raise
+    except Exception as error:  # jinja2's exceptions, and any exception of a template's expressions
         return {"error": f"{type(error).__name__}: {error}"[:LONGEST]}
     return {"text": "".join(parts)}
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the parent process
     _bounded()
     for line in sys.stdin:
         asked = json.loads(line)

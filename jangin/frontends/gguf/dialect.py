@@ -1,4 +1,4 @@
-"""The operators of ggml that LLaMA-like networks need, behind the protocol of all dialects."""
+"""The operators of ggml that LLaMA-like networks need, as a dialect."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def get_rows(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def mul_mat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """x times weights [outputs, inputs], plus a bias; with `heads`, its result's columns as those of heads:
-    [1, heads, seq, size]."""
+    """Return x times weights [outputs, inputs], plus a bias. With `heads`, the result's columns are split
+    into heads: [1, heads, seq, size]."""
     o = node.of(ImportedAttributes)
     x, w, *bias = _tensors(inputs)
     flat = b.reshape(x, [x.shape[1], x.shape[2]])
@@ -55,8 +55,7 @@ def norm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """x [1, heads, seq, size] turned by the places of the tokens, which are those after what the cache
-    has."""
+    """Rotate x [1, heads, seq, size] by the tokens' positions, which follow the positions in the cache."""
     x, cosines, sines, tokens, past = _tensors(inputs)
     start = past.shape[1]
     places = b.compute(I64, tokens.shape, [], lambda bufs, n, s: s + start)
@@ -66,9 +65,11 @@ def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
-    """What queries [1, heads, seq, size] see of all keys up to their own, those of the cache [1, past, heads,
-    size] first; and their own keys and values as the cache has them: numbers of both, then, of int8, scales
-    of both. One query reads the cache as it lies."""
+    """Compute causal attention of queries [1, heads, seq, size] over the cache [1, past, heads, size] and the
+    new tokens.
+
+    The other results are the new keys and values in the cache's form, and their scales if the cache is int8.
+    A single query reads the cache without copying it."""
     q, k, v, *cache = _tensors(inputs)
     keys, values = Kept(*cache[::2]), Kept(*cache[1::2])
     if q.shape[2] == const(1):
@@ -94,7 +95,7 @@ def add(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def view(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """The last of x [1, seq, width]: [1, 1, width]."""
+    """Return the last token of x [1, seq, width]: [1, 1, width]."""
     (x,) = _tensors(inputs)
     return b.slice(x, [0, x.shape[1] - 1, 0], [1, 1, x.shape[2]], [1] * 3)
 
@@ -106,7 +107,7 @@ OPERATORS: Mapping[str, Lowering] = {
 
 
 class Ggml(Dialect):
-    """Nodes are known by the names of ggml's operators ("ggml.mul_mat")."""
+    """The dialect finds a lowering by the name of ggml's operator ("ggml.mul_mat")."""
 
     domain = "ggml"
 

@@ -1,4 +1,4 @@
-"""What a GGUF file holds: settings by key, and tensors whose weights stay in the file's own blocks."""
+"""Read a GGUF file: settings by key, and tensors whose weights stay in the file's own blocks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from jangin.ir.graph import Array, CompileError
 
 PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}
 BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
-"""Block types that are compiled as they are; others become f32 here."""
+"""Types of blocks that are compiled as they are. Other types become f32 when they are read."""
 LONG = 32
-"""Longer lists are no metadata that a person reads."""
+"""The most entries of a list that counts as metadata. Longer lists aren't readable."""
 
 
 class File:
@@ -44,7 +44,7 @@ class File:
             raise CompileError(f"{path} is a damaged GGUF file: {error}") from None
 
     def _join(self, count: int) -> None:
-        """Add the tensors of the other files."""
+        """Add the tensors of the model's other files."""
         number = self.whole("split.no", 0)
         if number:
             raise CompileError(f"{self.path} is file {number + 1} of {count}; the first is the one to give")
@@ -65,14 +65,14 @@ class File:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """All of them, by key."""
+        """All settings by key."""
         try:
             return {key: field.contents() for key, field in self._reader.fields.items()}
         except (ValueError, IndexError, TypeError, UnicodeDecodeError) as error:
             raise CompileError(f"{self.path} is a damaged GGUF file: {error}") from None
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """CompileError where there is none, and no default."""
+        """Return a setting. Raises CompileError if the setting is missing and has no default."""
         found = self.settings.get(key, default)
         if found is None:
             raise CompileError(f"{self.path} has no setting {key}")
@@ -88,13 +88,14 @@ class File:
         return self.in_range(key, self.number(key, default))
 
     def in_range(self, key: str, value: float) -> int:
-        """A value of this setting as the whole number that it must be."""
-        if not 0 <= value < 1 << 31 or value != int(value):  # not a number is neither
+        """Return a setting's value as an integer. Raises CompileError if the value is no integer or is out of
+        range."""
+        if not 0 <= value < 1 << 31 or value != int(value):  # NaN fails both comparisons
             raise CompileError(f"{self.path}: the setting {key} is {value:g}, out of range")
         return int(value)
 
     def metadata(self) -> Mapping[str, Any]:
-        """What the file says of itself: its settings, but for the vocabulary."""
+        """Return the model's own description: all settings except the vocabulary."""
         return {k: v for k, v in self.settings.items() if not (isinstance(v, list) and len(v) > LONG)}
 
     # -- tensors --------------------------------------------------------------------------------
@@ -106,14 +107,17 @@ class File:
         return name in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """As NumPy has it, the outermost axis first. CompileError where there is no such tensor."""
+        """Return a shape as NumPy has it, the outermost axis first. Raises CompileError if there is no such
+        tensor."""
         if name not in self._tensors:
             raise CompileError(f"{self.path} has no tensor {name}")
         return tuple(int(n) for n in reversed(self._tensors[name].shape.tolist()))
 
     def blocks(self, name: str) -> tuple[str, Array]:
-        """A tensor's type, and what is in the file: bytes [..., bytes of a row] of blocks, else floats. Of a
-        type that isn't compiled: F32, and what its blocks stand for."""
+        """Return a tensor's type and its contents in the file: bytes [..., bytes of a row] of blocks, or
+        floats.
+
+        A type that isn't compiled is dequantized and returned as F32."""
         self.shape(name)
         found = self._tensors[name]
         kind = found.tensor_type

@@ -1,4 +1,4 @@
-"""GGUF files (.gguf) of LLaMA's family, the package `gguf` reads them."""
+"""GGUF files (.gguf) of LLaMA-like models. The package `gguf` reads them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 MAGIC = b"GGUF"
 CACHES = {"float32": "f32", "float16": "f16", "int8": "i8"}
-"""Types of keys and values, and what the IR calls them."""
+"""Types of the cache's keys and values, with their names in the IR."""
 
 
 @dataclass(frozen=True)
 class GgufFormat(Format):
-    """`cache`: the type in which keys and values are kept, as in `jangin.compile(gguf,
-    formats=[GgufFormat(cache="float16")])`: float32, float16, or int8, which comes with a scale for each row
-    and head. `activations`: what weights in blocks are multiplied with stays float32, or is rounded to int8,
-    as llama.cpp does: by blocks of 32 or 256 numbers, whose products are then sums of integers. ValueError
-    for other types."""
+    """GGUF files, with a choice of the cache's type and of activations.
+
+    `cache` is the type of stored keys and values, as in `jangin.compile(gguf,
+    formats=[GgufFormat(cache="float16")])`: float32, float16, or int8. The type int8 has a scale for each row
+    and head.
+
+    `activations` is the type of the operands of blockwise quantized weights: float32, or int8 as in
+    llama.cpp. The type int8 rounds blocks of 32 or 256 numbers, whose products are then sums of integers.
+    Raises ValueError for other types."""
 
     cache: str = "float32"
     activations: str = "float32"

@@ -1,4 +1,4 @@
-"""LLaMA-like networks of GGUF files as imported graphs, in the operators of ggml."""
+"""Import LLaMA-like networks from GGUF files as graphs of ggml's operators."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from jangin.ir.sources import Sources
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture differs from LLaMA's. `halves`: a turned pair is one element of each half of a
-    head, not two neighbours."""
+    """The difference of an architecture from LLaMA. With `halves`, a rotated pair has one element in each
+    half of a head, instead of two neighbours."""
 
     halves: bool = False
 
 
 FAMILIES = {"llama": Family(), "qwen2": Family(halves=True), "qwen3": Family(halves=True)}
-"""By `general.architecture`. Mistral's, SmolLM's and TinyLlama's files say llama."""
+"""Architectures by `general.architecture`. The files of Mistral, SmolLM and TinyLlama have the value
+llama."""
 READ = {
     "attention.head_count",
     "attention.head_count_kv",
@@ -43,7 +44,7 @@ READ = {
     "rope.scaling.factor",
     "rope.scaling.type",
 }
-"""Settings of an architecture that are read here or held against the tensors."""
+"""Settings of an architecture that the importer reads or checks against the tensors."""
 WITHOUT_EFFECT = {
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
@@ -56,12 +57,14 @@ OFF: Mapping[str, Any] = {
     "attention.sliding_window": 0, "expert_count": 0, "expert_used_count": 0, "pooling_type": 0,
     "use_parallel_residual": False,
 }  # fmt: skip
-"""Settings that these architectures have at one value alone. Others aren't supported."""
+"""Settings with the only value that is supported."""
 
 
 class Llama:
-    """The graph in the making. `x` is always [1, seq, width]. `cache`: the type of its keys and values.
-    `rounded`: what weights in blocks are multiplied with is rounded to 8 bits."""
+    """The graph of a network that is being imported. `x` is always [1, seq, width].
+
+    `cache` is the type of its keys and values. With `rounded`, the operands of blockwise quantized weights
+    are rounded to 8 bits."""
 
     def __init__(self, file: File, cache: DType = F32, rounded: bool = False) -> None:
         self.file, self.cache, self.rounded = file, cache, rounded
@@ -86,7 +89,8 @@ class Llama:
         self.constants: dict[str, Array] = {}
 
     def _refuse_unknown(self) -> None:
-        """CompileError for a setting of the architecture that is neither read nor known to be idle."""
+        """Raise CompileError for a setting of the architecture that is neither read nor known to have no
+        effect."""
         for key, value in self.file.settings.items():
             name = key.removeprefix(f"{self.kind}.")
             if name == key or name in READ or name in WITHOUT_EFFECT:
@@ -95,7 +99,8 @@ class Llama:
                 raise CompileError(f"{self.file.path}: {key} = {value!r:.80} is not supported")
 
     def _each(self, key: str, default: int | None = None) -> int:
-        """A number that a file may give once or once a block. CompileError if blocks differ."""
+        """Return a number that a file may give once or once for each block. Raises CompileError if blocks
+        differ."""
         numbers = self.file.settings.get(f"{self.kind}.{key}")
         if not isinstance(numbers, list):
             return self._whole(key, default)
@@ -107,7 +112,8 @@ class Llama:
         return self.file.in_range(f"{self.kind}.{key}", numbers[0])
 
     def _check(self) -> None:
-        """CompileError where the settings ask for more than the file has: before any of it is made."""
+        """Raise CompileError if the settings don't fit the file's tensors, before memory is allocated by
+        them."""
         path, rows = self.file.path, self.file.shape("blk.0.attn_q.weight")[0]
         if self.layers > len(self.file):
             raise CompileError(
@@ -122,10 +128,14 @@ class Llama:
         return self.file.whole(f"{self.kind}.{key}", default)
 
     def imported(self, shapes: ShapeBindings) -> Graph:
-        """Takes `tokens` [1, seq] and, of each layer I, `past_key.I` and `past_value.I` [1, past, heads,
-        size], of int8 with `past_key_scale.I` and `past_value_scale.I` [1, past, heads]; gives the `logits`
-        [1, vocabulary] of what follows the last token, and the tokens' own `new_key.I` and so on, of `seq`
-        places: who keeps them behind the others in one array copies nothing of those."""
+        """Return the graph of one call.
+
+        Inputs are `tokens` [1, seq], and `past_key.I` and `past_value.I` [1, past, heads, size] of each layer
+        I. A cache of int8 adds `past_key_scale.I` and `past_value_scale.I` [1, past, heads].
+
+        Outputs are the `logits` [1, vocabulary] of the token after the last, and the new tokens' `new_key.I`
+        and so on, of `seq` positions. A caller that stores them behind the past in one array copies nothing
+        of the past."""
         symbols = Symbols({"seq": (1, self.context), "past": (0, self.context - 1), **shapes})
         names = [f"{part}.{i}" for i in range(self.layers) for part in self._kept]
         inputs = [Value("tokens", I64, symbols.shape("tokens", [1, "seq"]))]
@@ -140,7 +150,7 @@ class Llama:
 
     @property
     def _kept(self) -> list[str]:
-        """What the cache has of a layer."""
+        """Return the parts of the cache for one layer."""
         return ["key", "value", *(["key_scale", "value_scale"] if self.cache is I8 else [])]
 
     def _network(self) -> None:
@@ -187,7 +197,7 @@ class Llama:
         return made[0]
 
     def _weights(self, name: str) -> tuple[str, dict[str, Any]]:
-        """A tensor as a constant, and what says how to read its blocks."""
+        """Add a tensor as a constant, and return its name and the description of its blocks."""
         kind, data = self.file.blocks(name)
         self.constants[name] = data
         return name, {"type": kind, "width": self.file.shape(name)[-1]}
@@ -210,7 +220,7 @@ class Llama:
         return name
 
     def _angles(self) -> None:
-        """Cosines and sines of each position's turn, [positions, pairs] (Su et al. 2021)."""
+        """Add the cosines and sines of each position's rotation, [positions, pairs] (Su et al. 2021)."""
         width = self._whole("rope.dimension_count", self.size)
         if width > self.size:
             raise CompileError(f"{self.file.path} turns {width} of the {self.size} elements of a head")
@@ -226,7 +236,8 @@ class Llama:
         self.constants["rope.sines"] = (np.sin(turns) * size).astype(np.float32)
 
     def _stretch(self) -> float:
-        """By how much positions are divided. The rule is llama.cpp's: a factor without a type is linear."""
+        """Return the factor by which positions are divided. As in llama.cpp, a factor without a type is
+        linear."""
         scaling = self.file.settings.get(f"{self.kind}.rope.scaling.type", "linear")
         if scaling == "none":
             return 1.0

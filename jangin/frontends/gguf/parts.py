@@ -1,4 +1,4 @@
-"""The files of a model that llama.cpp has split."""
+"""Find the files of a model that llama.cpp has split."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
-"""How llama.cpp names the files that it splits a model into."""
+"""The names of the files into which llama.cpp splits a model."""
 
 
 def parts(path: Path) -> list[Path]:
-    """The files of a split model after this one, by its name. A file that isn't named as a first one has
+    """Return the other files of a split model, by the name of its first file. A file without such a name has
     none."""
     name = _PART.search(path.name)
     if name is None or int(name[1]) != 1:

@@ -1,4 +1,4 @@
-"""Text to tokens and back, and conversations as text, as a GGUF file says (by the packages
+"""Convert text to tokens and back, and conversations to text, as a GGUF file defines (by the packages
 tokenizers and jinja2)."""
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from jangin.frontends.gguf.words import DEFAULT, WORDS, Words
 from jangin.ir.graph import CompileError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""Types of tokens, as llama.cpp numbers them. The last three are found in a text before it is cut."""
+"""Types of tokens by llama.cpp's numbers. Tokens of the last three types are found in a text before the text
+is split into words."""
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<end_of_turn>",
     "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<｜end▁of▁sentence｜>",
     "<end_of_utterance>",
 )  # fmt: skip
-"""Names of the tokens that end an answer, in the models' published vocabularies. Files rarely number them."""
+"""Names of the tokens that end an answer, in the models' published vocabularies. Files rarely list their
+numbers."""
 END_KEYS = ("eos", "eot", "eom")
-"""The settings `tokenizer.ggml.KEY_token_id` that number tokens that end a text, a turn or a message."""
+"""The settings `tokenizer.ggml.KEY_token_id` with the tokens that end a text, a turn or a message."""
 MARKS = {
     "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask",
 }  # fmt: skip
-"""Tokens that templates call NAME_token, and their keys in files (one of which is misspelt there)."""
+"""Maps templates' names NAME_token to their keys in files. One key is misspelt there."""
 
 
 class Text:
-    """The tokenizer and the chat template of a GGUF file. CompileError for kinds that aren't known."""
+    """The tokenizer and the chat template of a GGUF file. Raises CompileError for an unknown kind of
+    tokenizer."""
 
     def __init__(self, path: Path) -> None:
         self._file = File(path)
@@ -51,7 +54,8 @@ class Text:
         self._closes = bool(self._file.settings.get("tokenizer.ggml.add_eos_token", False))
 
     def _add_marks(self) -> None:
-        """Have the tokenizer find the tokens that stand for themselves wherever they are written."""
+        """Add the control tokens and user-defined tokens, which the tokenizer finds wherever they are
+        written."""
         from tokenizers import AddedToken
 
         kinds = self._file.setting("tokenizer.ggml.token_type", [])
@@ -63,7 +67,7 @@ class Text:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """The tokens that end an answer: those that end a text, a turn or a message."""
+        """The tokens that end an answer, because they end a text, a turn or a message."""
         numbered = (self._file.settings.get(f"tokenizer.ggml.{k}_token_id") for k in END_KEYS)
         found = {n for n in numbered if isinstance(n, int) and 0 <= n < len(self._tokens)}
         kinds = self._file.setting("tokenizer.ggml.token_type", [])
@@ -71,8 +75,10 @@ class Text:
         return frozenset(found | {i for i, t in enumerate(self._tokens) if t in ENDS and t in marks})
 
     def encode(self, text: str, start: bool | None = None) -> list[int]:
-        """The tokens of a text. By default the file says whether one that begins a text, or one that ends it,
-        is added; `start` says it for the first, and leaves out the last."""
+        """Return the tokens of a text.
+
+        By default the file decides if the tokens that begin and end a text are added. `start` decides about
+        the first, and leaves out the last."""
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         if self._starts if start is None else start:
             tokens.insert(0, self._file.whole("tokenizer.ggml.bos_token_id"))
@@ -81,7 +87,7 @@ class Text:
         return tokens
 
     def decode(self, tokens: Sequence[int], marks: bool = False) -> str:
-        """The text of tokens, with those that are no text where `marks` says so."""
+        """Return the text of tokens. With `marks`, control tokens are included."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=not marks)
         return text
 
@@ -94,11 +100,11 @@ class Text:
         add_generation_prompt: bool = True,
         **names: Any,
     ) -> str:
-        """A conversation ({"role": "user", "content": "..."}) as the text that an assistant goes on with.
+        """Return a conversation ({"role": "user", "content": "..."}) as the text that an assistant continues.
 
-        The template sees what `apply_chat_template` of Transformers gives it: `tools` (JSON schemas of
+        The template gets the arguments of `apply_chat_template` in Transformers: `tools` (JSON schemas of
         functions), `documents`, whether an answer is to begin, and further `names`. Raises CompileError if
-        the template is wrong, refuses the conversation, or comes to no end."""  # fmt: skip
+        the template is wrong, refuses the conversation, or doesn't end."""  # fmt: skip
         template = self._template("tool_use" if tools else "rag" if documents else "")
         marks = {f"{n}_token": self._mark(f"tokenizer.ggml.{key}_token_id") for n, key in MARKS.items()}
         given = {
@@ -108,7 +114,7 @@ class Text:
         return template({**{n: t for n, t in marks.items() if t is not None}, **given, **names})
 
     def _template(self, name: str) -> Renderer:
-        """The template of this name, which a file may have beside its first one."""
+        """Return the template of this name, which a file may have besides its default template."""
         key = f"tokenizer.chat_template.{name}"
         if not name or key not in self._file.settings:
             key = "tokenizer.chat_template"
@@ -121,7 +127,7 @@ class Text:
         return self._tokens[at] if isinstance(at, int) and 0 <= at < len(self._tokens) else None
 
     def _words(self) -> Words:
-        """How the file has text cut into words."""
+        """Return the file's way to split text into words."""
         name = self._file.settings.get("tokenizer.ggml.pre", DEFAULT)
         if name not in WORDS:
             raise CompileError(
@@ -131,7 +137,7 @@ class Text:
         return WORDS[name]
 
     def _byte_level(self) -> Any:
-        """BPE over bytes that stand for letters (Radford et al. 2019)."""
+        """Return a tokenizer with BPE over bytes that stand for letters (Radford et al. 2019)."""
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
         words = self._words()
@@ -146,7 +152,8 @@ class Text:
         return tokenizer
 
     def _sentence_piece(self) -> Any:
-        """Pieces with scores: of two that can be joined, those whose whole scores best are first."""
+        """Return a tokenizer with scored pieces. If several pairs can be merged, the pair whose result has
+        the best score comes first."""
         from tokenizers import Tokenizer, decoders, models, normalizers
 
         scores: list[float] = self._file.setting("tokenizer.ggml.scores")

@@ -1,8 +1,8 @@
-"""How byte-level tokenizers cut text into words before pairs are merged, by `tokenizer.ggml.pre`.
+"""The ways in which byte-level tokenizers split text into words before merging pairs, by
+`tokenizer.ggml.pre`.
 
-The expressions are those of the models' published tokenizers. Each one cuts the pieces that the one before it
-left, into what it matches and what lies between.
-"""
+The regular expressions are those of the models' published tokenizers. Each one splits the pieces of the one
+before it into its matches and the text between them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _THREES = "[0-9][0-9][0-9]"
 
 @dataclass(frozen=True)
 class Words:
-    """`cuts`: regular expressions, one after the other. `whole`: a word that is a token is taken as it is,
-    without merging. `starts`: a text begins with the token for it, unless the file says otherwise."""
+    """A way to split text.
+
+    `cuts` are regular expressions, applied in order. With `whole`, a word that is a token isn't merged. With
+    `starts`, a text begins with the token for it, unless the file says otherwise."""
 
     cuts: tuple[str, ...]
     whole: bool = False
@@ -45,7 +47,7 @@ _BY_GPT2, _BY_DIGIT, _BY_QWEN2 = Words((GPT2,)), Words((r"\p{N}", GPT2)), Words(
 _BY_LLAMA3, _BY_DBRX = Words((LLAMA3,), whole=True, starts=True), Words((LLAMA3,))
 
 DEFAULT = "default"
-"""The name that a file without one has, as llama.cpp has it."""
+"""The default name if a file has none, as in llama.cpp."""
 WORDS: Mapping[str, Words] = {
     DEFAULT: Words((rf"[{_SIGNS}]+", GPT2, r"\p{N}+", _THREES)),
     "falcon": Words((rf"[{_SIGNS}`]+", GPT2, _THREES)),
