@@ -1,4 +1,4 @@
-"""NNEF's operations behind the protocol of all dialects."""
+"""NNEF's operations as a dialect."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
 MARKS = frozenset({"tensors"})
-"""What the importer says of a node beside its operation's own arguments."""
+"""Attributes in which the importer describes a node. The operation's own arguments stand beside them."""
 
 
 class Nnef(Dialect):
-    """Nodes are known by the names of operations ("nnef.conv")."""
+    """The dialect finds a lowering by an operation's name ("nnef.conv")."""
 
     domain = "nnef"
 
@@ -30,7 +30,7 @@ class Nnef(Dialect):
         for name, count in tensors:
             given[name] = next(rest) if count is None else [next(rest) for _ in range(count)]
         if node.op == "nnef.clamp":
-            given["upper"] = given.pop("b")  # as the builder is called
+            given["upper"] = given.pop("b")  # the parameter that is named like the builder
         made: Outputs = OPERATIONS[node.op.removeprefix("nnef.")](b, **given)
         return made
 

@@ -1,7 +1,8 @@
-"""Where an NNEF model's files lie: in a folder, or in an archive (tar, maybe compressed), unpacked in memory.
+"""Find an NNEF model's files in a folder or in an archive (tar, possibly compressed). An archive is unpacked
+in memory.
 
-Nothing is ever written, so that no name in an archive can lead anywhere; links and devices are no files.
-"""
+Nothing is written to disk, so that no name in an archive can lead outside. Links and devices don't count as
+files."""
 
 from __future__ import annotations
 
@@ -27,13 +28,14 @@ BEGINS = re.compile(rb"(\s|#[^\n]*\n)*version\s+\d")
 
 
 class Files:
-    """A model's files by name, "conv1/filter.dat", parted by slashes."""
+    """A model's files by their names, with slashes ("conv1/filter.dat")."""
 
     def __init__(self, what: str) -> None:
         self.what = what
 
     def find(self, name: str) -> bytes | memoryview | None:
-        """A file's contents; None where there is none. CompileError where the name leads elsewhere."""
+        """Return a file's contents, or None if there is no file. Raises CompileError if the name leads
+        outside of the model."""
         raise NotImplementedError
 
     def need(self, name: str) -> bytes | memoryview:
@@ -49,7 +51,7 @@ class InFolder(Files):
         self.folder, self.graph = folder, graph
 
     def path(self, name: str) -> Path | None:
-        """The file's path, in the folder."""
+        """Return a file's path in the folder, or None if there is no file."""
         if self.graph is not None and name == GRAPH:
             return self.graph
         inside = _plain(name)
@@ -71,7 +73,7 @@ class InFolder(Files):
             raise CompileError(f"{file}: {error.strerror or error}") from None
 
     def all(self) -> Mapping[str, Path | None]:
-        """Every file that the model may read."""
+        """Return every file that the model may read."""
         found: dict[str, Path | None] = {}
         for name in (GRAPH, QUANTIZATION):
             found[name] = self.path(name)
@@ -95,7 +97,7 @@ class InArchive(Files):
 
 
 def _plain(name: str) -> str:
-    """A file's name in the model. CompileError where it may lead out of it."""
+    """Return a file's normalized name in the model. Raises CompileError if the name may lead outside."""
     parts = [p for p in name.split("/") if p not in ("", ".")]
     if ".." in parts or "\0" in name or "\\" in name or not parts:
         raise CompileError(f"file '{name}' is no name of a file inside the model")
@@ -103,11 +105,12 @@ def _plain(name: str) -> str:
 
 
 NO_MEMORY = "Error -4 "
-"""How the texts of zlib's errors begin if there was no memory, its Z_MEM_ERROR."""
+"""The beginning of zlib's messages for a lack of memory, its error Z_MEM_ERROR."""
 
 
 def is_model(contents: Contents) -> bool:
-    """Whether something opened is a model: a folder or archive with a graph.nnef, or such a file itself."""
+    """Tell if an opened file or folder is a model: a folder or archive with a graph.nnef, or such a file
+    itself."""
     if contents.message is not None:
         return False
     if not contents.data:
@@ -126,7 +129,7 @@ def is_model(contents: Contents) -> bool:
 
 
 def files_of(contents: Contents) -> Files:
-    """The files of what `is_model`. CompileError for an archive that isn't safe, or is damaged."""
+    """Return the files of an opened model. Raises CompileError if an archive is unsafe or damaged."""
     if not contents.data:
         assert contents.path is not None
         return InFolder(contents.path)
@@ -138,7 +141,7 @@ def files_of(contents: Contents) -> Files:
 
 
 def is_archive(data: bytes | mmap) -> bool:
-    """Whether bytes begin as a tar archive does, or a compressed file."""
+    """Tell if bytes begin like a tar archive or a compressed file."""
     head = bytes(data[:512])
     return (
         head[:2] == b"\x1f\x8b"
@@ -149,7 +152,8 @@ def is_archive(data: bytes | mmap) -> bool:
 
 
 class _Limited(io.RawIOBase):
-    """Reads a stream, up to as many bytes as an archive of its size may unpack to."""
+    """A stream that ends with an error after `limit` bytes, the most that an archive of its size may unpack
+    to."""
 
     def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
         self.stream, self.left = stream, limit

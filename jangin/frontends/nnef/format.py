@@ -1,4 +1,4 @@
-"""NNEF's models: a folder with a graph.nnef, an archive of one, or that file."""
+"""NNEF's models: a folder with a graph.nnef, an archive of such a folder, or the graph.nnef alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Operations that NNEF lacks, as fragments which any reader of NNEF can expand.
+"""Operations that NNEF lacks, as fragments that any reader of NNEF can expand.
 
-The writer puts them into a model that needs them. Where a model has one of them, word for word, it is one
-operation to the reader too, so that what is written and read back computes the same to the last bit.
-"""
+The writer adds the fragments that a model needs. If a model has one of them, word for word, the reader takes
+it for one operation. A model that is written and read back therefore gives bit-identical results."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ fragment log_softmax( x: tensor<scalar>, axes: integer[] ) -> ( y: tensor<scalar
     y = moved - log(sum_reduce(exp(moved), axes = axes));
 }
 """,
-    # to 1.5e-7 (Abramowitz & Stegun, Handbook of Mathematical Functions, 7.1.26). No sign is before a sum,
-    # as NNEF's own parser takes it for that of the whole sum
+    # The error is at most 1.5e-7 (Abramowitz & Stegun, Handbook of Mathematical Functions, 7.1.26). No sum
+    # begins with a sign, because NNEF's own parser applies the sign to the whole sum
     "erf": """
 fragment erf( x: tensor<scalar> ) -> ( y: tensor<scalar> )
 {
@@ -48,9 +47,9 @@ fragment erf( x: tensor<scalar> ) -> ( y: tensor<scalar> )
 }
 """,
 }
-"""By the operation's name."""
+"""Fragments by the operation's name."""
 
 
 def known(graph: str) -> frozenset[str]:
-    """Which of them a model's text has."""
+    """Return the names of the fragments that a model's text contains."""
     return frozenset(name for name, text in FRAGMENTS.items() if text in graph)

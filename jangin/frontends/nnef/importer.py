@@ -1,13 +1,12 @@
-"""NNEF models as imported graphs: one operation a node, called as its first result is.
+"""Import NNEF models as graphs. Each operation becomes a node with the name of its first result.
 
-A variable is a constant, called by its label. An operation's literal arguments are its node's attributes, by
-the standard's names; "tensors" says which of its arguments the node's inputs are: (name, None), or (name, how
-many) for an array. A tensor that the quantization file quantizes goes through that operation too.
+A variable becomes a constant with the name of its label. An operation's literal arguments become attributes,
+by the standard's names. The attribute "tensors" names the arguments that are inputs: (name, None), or (name,
+count) for an array. A tensor in the quantization file also goes through its quantization operation.
 
-A graph keeps nothing from run to run: a variable that is updated is one more input, its value from the run
-before, and one more output. What its file has counts as long as the input `STARTED` doesn't hold, which is in
-the first run.
-"""
+A graph keeps nothing from run to run. A variable that is updated becomes an input, its value before the run,
+and an output, its value after the run. The value in the variable's file counts while the input `STARTED` is
+false, which is in the first run."""
 
 from __future__ import annotations
 
@@ -28,15 +27,17 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.sources import Sources
 
 MOST_ELEMENTS = 1 << 28
-"""Of a constant that is one number, repeated."""
+"""The most elements of a constant that repeats one number."""
 STARTED = "state.started"
 NAMES = {"scalar": "f", "integer": "iu", "logical": "b"}
 """Kinds of elements that a variable's file may have, by the variable's type."""
 
 
 def imported_graph(files: Files, shapes: ShapeBindings) -> tuple[Graph, Mapping[str, str]]:
-    """A model's graph, and for inputs that are kept from run to run the outputs that they are next.
-    CompileError for anything malformed."""
+    """Return a model's graph, and the output that is the next value of each input that is kept from run to
+    run.
+
+    Raises CompileError if the model is malformed."""
     parsed = parse(files.what, _text(files, GRAPH), _text(files, QUANTIZATION))
     importer = _Importer(files, parsed, Symbols(shapes))
     return importer.graph(), importer.state
@@ -48,7 +49,7 @@ def _text(files: Files, name: str) -> str:
 
 
 class _Importer:
-    """One model being imported."""
+    """The import of one model."""
 
     def __init__(self, files: Files, parsed: Parsed, symbols: Symbols) -> None:
         self.files, self.parsed, self.symbols = files, parsed, symbols
@@ -123,7 +124,8 @@ class _Importer:
         self._quantized(name)
 
     def _quantized(self, name: str) -> None:
-        """Have what reads a tensor that no operation gives read it quantized, if the file says how."""
+        """Quantize a tensor that no operation gives, if the quantization file says so. Its readers then read
+        the quantized tensor."""
         how = self.parsed.tensors[name][1]
         if how:
             known = self.names.get(name, name)
@@ -131,7 +133,8 @@ class _Importer:
             self._quantize(self.names[name], known, how)
 
     def _kept(self) -> list[Value]:
-        """The inputs that are variables' values from the run before, with what gives their next ones."""
+        """Return the inputs that are variables' values before the run, and add the nodes that compute their
+        next values."""
         held = [Value(STARTED, BOOL, ())]
         after = {STARTED: f"{STARTED}.value"}
         self.constants[after[STARTED]] = np.array(True)
@@ -148,7 +151,8 @@ class _Importer:
         return held
 
     def _output(self, name: str, place: int) -> str:
-        """An output, which a node of its own gives where it is an input, a constant or given before."""
+        """Return the name of an output. An output that is an input, a constant or an earlier output gets a
+        node of its own."""
         known = self.names.get(name, name)
         before = self.parsed.outputs[:place]
         given = name in self.inputs or name in before
@@ -189,7 +193,7 @@ class _Importer:
                 self._quantize(name, raw, self.parsed.tensors[name][1])
 
     def _tensor(self, value: Any, constant: str) -> str:
-        """The value of an input; a literal among tensors becomes a constant of that name."""
+        """Return the name of an input's value. A literal becomes the constant `constant`."""
         if isinstance(value, dict):
             name: str = value["is"]
             return self.names.get(name, name)
@@ -197,7 +201,7 @@ class _Importer:
         return constant
 
     def _quantize(self, name: str, raw: str, how: Mapping[str, Any]) -> None:
-        """A node that rounds a tensor as the quantization file says."""
+        """Add a node that quantizes a tensor as the quantization file says."""
         given: dict[str, Any] = {"tensors": (("x", None),)}
         for key, value in how.items():
             if isinstance(value, list):
@@ -216,7 +220,7 @@ class _Importer:
 
 
 def _dequantized(array: Array, how: Mapping[str, Any], what: str) -> Array:
-    """The numbers that a quantized variable's integers stand for."""
+    """Return the real numbers of a quantized variable's integers."""
 
     def fitted(key: str) -> Array:
         value = np.asarray(how[key], np.float64)

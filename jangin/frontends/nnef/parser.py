@@ -1,4 +1,4 @@
-"""NNEF's text as operations, by the package `nnef` in a process of its own (see `parsing`)."""
+"""Parse NNEF's text by the package `nnef` in a process of its own (see `parsing`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 MOST_SECONDS = 60
-"""Until a parser that doesn't end is stopped."""
+"""Seconds until a parser that doesn't end is stopped."""
 DECLARED = ("external", "variable", "constant")
 BUILTIN = (
     "scalar", "integer", "logical", "string", "shape_of", "length_of", "range_of", "graph", "fragment", "in",
     "if", "yield", "tensor", "else", "for",
 )  # fmt: skip
-"""What may stand before a parenthesis and is no operation."""
+"""Words that may precede a parenthesis and are no operations."""
 _NOISE = re.compile(r"#[^\n]*|'[^'\n]*'|\"[^\"\n]*\"")
 _FRAGMENT = re.compile(r"\bfragment\s+(\w+)[^;{]*([;{])")
 _HEAD = re.compile(r"(?:\s|#[^\n]*\n)*version\s+[\d.]+\s*;(?:(?:\s|#[^\n]*\n)*extension\b[^;]*;)*")
@@ -39,8 +39,10 @@ _MORE = re.compile(r"\s*(?:[-+*/^<>&|]|[!=]=)")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: its literal arguments and those of tensor type, as JSON has them (a tensor is
-    {"is": name}), its results, and the type that makes it one of a generic operation."""
+    """One operation: its literal arguments and its tensor arguments as in JSON (a tensor is {"is": name}),
+    and its results.
+
+    `dtype` is the type that selects one variant of a generic operation."""
 
     name: str
     attributes: dict[str, Any]
@@ -51,7 +53,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A graph. `tensors`: (type, quantization) by name."""
+    """A graph. `tensors` has (type, quantization) by name."""
 
     name: str
     inputs: list[str]
@@ -62,8 +64,10 @@ class Parsed:
 
 @lru_cache(maxsize=2)
 def parse(what: str, graph: str, quantization: str) -> Parsed:
-    """A graph's text with its quantization file's ("" for none); `what` is the model, for messages.
-    CompileError for anything malformed; it lists all operations that are unknown."""
+    """Parse the texts of a graph and of its quantization file ("" if there is none). `what` names the model
+    in messages.
+
+    Raises CompileError if the text is malformed, or with a list of all unknown operations."""
     text = _NOISE.sub(" ", graph)
     fragments = dict(_FRAGMENT.findall(text))
     called = set(_CALL.findall(text))
@@ -91,7 +95,8 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
             f"{what} is an NNEF model, which the package nnef reads: pip install 'jangin[nnef]'"
         )
     if "error" in answer:
-        answer["error"] = answer["error"].replace("'input' ", "")  # how the parser calls what has no file
+        # the parser's name of an input whose file is missing
+        answer["error"] = answer["error"].replace("'input' ", "")
         raise CompileError(f"{what}: {answer['error']}")
     operations = [Operation(*o) for o in answer["operations"]]
     tensors = {n: (t, q) for n, (t, q) in answer["tensors"].items()}
@@ -99,7 +104,7 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
 
 
 def _declaring(graph: str, declarations: list[str]) -> str:
-    """The text with further declarations, and as many lines before what follows them."""
+    """Return the text with further declarations. The text after them keeps its line numbers."""
     head = _HEAD.match(graph)
     if head is None or not declarations:
         return graph
@@ -108,7 +113,7 @@ def _declaring(graph: str, declarations: list[str]) -> str:
 
 
 def signs_first(graph: str) -> str:
-    """The text with brackets around each operand that has a sign and isn't the last of its expression: the
+    """Return the text with brackets around each signed operand that isn't the last of its expression. The
     package's parser takes `-a + b` for -(a + b)."""
     plain = _NOISE.sub(lambda m: " " * len(m.group()), graph)
     added: list[tuple[int, str]] = []
@@ -124,7 +129,8 @@ def signs_first(graph: str) -> str:
 
 
 def _operand(text: str, at: int) -> int:
-    """Where the operand ends that begins there: a name or a bracket, and the brackets that follow it."""
+    """Return the end of the operand that begins at a position. An operand is a name or a bracket, with all
+    brackets that follow."""
     name = _NAME.match(text, at)
     assert name is not None
     end = name.end()
@@ -141,7 +147,7 @@ def _operand(text: str, at: int) -> int:
 
 
 def _refuse_unknown(what: str, text: str, called: set[str]) -> None:
-    """CompileError naming every operation that is called and is none of the standard's."""
+    """Raise CompileError that names every called operation that isn't in the standard."""
     there = {*(OPERATIONS.keys() - FRAGMENTS.keys()), *DEFINED, *DECLARED, *BUILTIN}
     graph = re.search(r"\bgraph\s+(\w+)", text)
     unknown = sorted(called - there - ({graph.group(1)} if graph else set()))

@@ -1,10 +1,10 @@
-"""A program that parses one NNEF model by the package `nnef`, run in a process of its own: the package's
-parser is C++ that recurses into what it is given, and ends the process that gives it something too deep.
+"""A program that parses one NNEF model by the package `nnef` in a process of its own.
 
-Standard input: a JSON object of `graph`, `quantization` (texts), `lowered` (fragments to expand) and `path`
-(where modules lie). Standard output: one with `error`, or with `name`, `inputs`, `outputs`, `operations` and
-`tensors`; in these a tensor's name is {"is": name}.
-"""
+The package's parser is C++ code that recurses into the text. A text that is nested too deep ends the process.
+
+Standard input is a JSON object of `graph` and `quantization` (texts), `lowered` (fragments to expand) and
+`path` (where modules lie). Standard output is an object with `error`, or with `name`, `inputs`, `outputs`,
+`operations` and `tensors`. In these a tensor's name is {"is": name}."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_OPERATIONS = 250_000
 def _bounded() -> None:
     try:
         import resource
-    except ImportError:  # no such thing on this system
+    except ImportError:  # this system has no resource limits
         return
     for what, limit in (("AS", MOST_BYTES), ("CPU", MOST_SECONDS), ("CORE", 0)):
         resource.setrlimit(getattr(resource, f"RLIMIT_{what}"), (limit, limit))
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value in the form of JSON."""
     if type(value).__name__ == "Identifier":
         return {"is": str(value)}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""NNEF's files of tensors (.dat): a header of 128 bytes, then the elements, little-endian.
+"""Read and write NNEF's files of tensors (.dat): a header of 128 bytes, then the elements, little-endian.
 
-Header: the bytes 4E EF 01 00; u32 length of the elements in bytes, rank (at most 8), eight sizes, bits of an
-element, its kind; the rest is 0. Source: the specification's chapter on storing network data.
-"""
+The header begins with the bytes 4E EF 01 00, followed by u32 numbers. They are the length of the elements in
+bytes, the rank (at most 8), eight sizes, the bits of an element, and its kind. The rest is 0. Source: the
+specification's chapter on storing network data."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NAMES = {FLOAT: "f", UINT: "u", QUINT: "u", QINT: "i", INT: "i"}
 
 
 def read_tensor(data: bytes | memoryview, what: str) -> tuple[Array, bool]:
-    """The elements, where they lie in `data`, and whether they are quantized. CompileError, which begins with
-    `what`, for anything malformed."""
+    """Return the elements, as a view of `data`, and whether they are quantized. Raises CompileError that
+    begins with `what` if the file is malformed."""
     if len(data) < LENGTH:
         raise CompileError(f"{what} has {len(data)} bytes, fewer than a header's {LENGTH}: it is cut short")
     first, second, major, minor, length, rank, *rest = HEADER.unpack_from(data)
@@ -34,7 +34,7 @@ def read_tensor(data: bytes | memoryview, what: str) -> tuple[Array, bool]:
     if rank > MOST_AXES:
         raise CompileError(f"{what} has {rank} axes; there may be {MOST_AXES}")
     if kind == UINT and struct.unpack_from("<I", data, HEADER.size)[0]:
-        kind = INT  # as files of version 1.0 that are older say it
+        kind = INT  # as older files of version 1.0 mark it
     dtype = _dtype(kind, bits, what)
     shape = sizes[:rank]
     count = math.prod(shape)
@@ -60,7 +60,7 @@ def _dtype(kind: int, bits: int, what: str) -> np.dtype[np.generic]:
 
 
 def tensor_bytes(array: Array) -> bytes:
-    """A tensor as a file holds it. CompileError where such a file can't."""
+    """Return a tensor as the bytes of a file. Raises CompileError if the format lacks its type or rank."""
     kinds = {"f": FLOAT, "u": UINT, "i": INT, "b": BOOL}
     if array.dtype.kind not in kinds or array.ndim > MOST_AXES:
         raise CompileError(f"NNEF has no tensors of {array.dtype} with {array.ndim} axes")

@@ -1,9 +1,8 @@
-"""Lowered graphs as NNEF models: every core operator that NNEF has an operation for.
+"""Write lowered graphs as NNEF models, by NNEF's operation for each core operator.
 
-A `map` is written as one operation for each operation of its body. NNEF aligns shapes that broadcast at their
-first axes, so that operands of fewer axes get leading ones; its numbers are float32, int64 (indices) and
-truth values.
-"""
+A `map` is written as one operation for each operation of its body. NNEF aligns shapes at their first axes to
+broadcast them, so operands of fewer axes get leading axes of size 1. NNEF's numbers are float32, int64
+(indices) and truth values."""
 
 from __future__ import annotations
 
@@ -59,13 +58,14 @@ RESERVED = (
 
 
 def written(graph: Graph) -> dict[str, bytes]:
-    """The files of a lowered graph as an NNEF model, by name. CompileError naming every node that NNEF can't
-    say, and for sizes that aren't fixed."""
+    """Return the files of a lowered graph as an NNEF model, by name.
+
+    Raises CompileError that names every node that NNEF can't express, or if sizes aren't fixed."""
     return _Writer(graph).files()
 
 
 def _value(v: Any) -> str:
-    """A literal as NNEF has it."""
+    """Return a literal in NNEF's notation."""
     if isinstance(v, (bool, np.bool_)):
         return str(bool(v)).lower()
     if isinstance(v, str):
@@ -79,7 +79,7 @@ def _value(v: Any) -> str:
 
 
 class _Writer(Writer):
-    """One graph being written."""
+    """The writer of one graph."""
 
     format = "NNEF"
     patterns = PATTERNS
@@ -150,7 +150,7 @@ class _Writer(Writer):
         return _value(value)
 
     def _of_rank(self, name: str, rank: int) -> Name:
-        """A value with leading axes of size 1."""
+        """Return a value with leading axes of size 1."""
         shape = self.sizes(name)
         if len(shape) in (0, rank):
             return self.named(name)
@@ -170,7 +170,7 @@ class _Writer(Writer):
         self._spread(self._of_rank(node.inputs[0], len(wanted)), given, wanted, node.outputs[0])
 
     def _spread(self, x: Any, given: Sizes, wanted: Sizes, result: str) -> None:
-        """Repeat what has as many axes as the result, or none."""
+        """Broadcast a value by repetition. It has as many axes as the result, or none."""
         if not given and wanted:
             x = self.emit("reshape", x, shape=[1] * len(wanted))
         padded = (*[1] * (len(wanted) - len(given)), *given)
@@ -236,7 +236,7 @@ class _Writer(Writer):
         self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
-        """As the change of sizes that lowers to it."""
+        """Write the resize operation that lowers to the same computation."""
         found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
         if found is None:
             self.other(node, attrs)
@@ -309,7 +309,7 @@ class _Writer(Writer):
         self._spread(self.expression(attrs.body, operands), given, wanted, node.outputs[0])
 
     def number(self, e: Const) -> Any:
-        """Infinity, which NNEF has no literal for, as the logarithm of 0."""
+        """Return a number. Infinity is written as the logarithm of 0, because NNEF has no literal for it."""
         self._type(e.dtype)
         if abs(e.value) == math.inf:
             lowest = self.emit("log", 0.0)

@@ -1,8 +1,7 @@
-"""What NNEF's operations share.
+"""Helpers of the lowerings of NNEF's operations.
 
-One is declared by `frontends.registry.lowers`; its lowering is called as `fn(b, **arguments)`, by the names
-that the standard gives its parameters, and gives a Tensor, or several.
-"""
+`frontends.registry.lowers` declares a lowering. A lowering is called as `fn(b, **arguments)`, by the
+standard's names of parameters, and returns one or several Tensors."""
 
 from __future__ import annotations
 
@@ -17,28 +16,29 @@ Operand = Tensor | float
 """An argument of tensor type: a tensor, or a literal in its place."""
 
 DTYPES: Mapping[str, DType] = {"scalar": F32, "integer": I64, "logical": BOOL}
-"""What NNEF's abstract types of numbers are computed in."""
+"""The types in which NNEF's abstract types are computed."""
 
 
 def tensor(b: Builder, value: Operand) -> Tensor:
-    """An operand as a tensor; a literal is one of no axes."""
+    """Return an operand as a tensor. A literal becomes a tensor of no axes."""
     if isinstance(value, Tensor):
         return value
     return b.scalar(value, BOOL if isinstance(value, bool) else I64 if isinstance(value, int) else F32)
 
 
 def of_rank(b: Builder, x: Tensor, rank: int) -> Tensor:
-    """x with axes of size 1 at its end: NNEF aligns the shapes that it broadcasts at their first axes."""
+    """Return x with axes of size 1 added at its end, because NNEF aligns shapes at their first axes to
+    broadcast them."""
     return x if x.rank in (0, rank) else b.reshape(x, [*x.shape, *[1] * (rank - x.rank)])
 
 
 def aligned(b: Builder, *values: Operand) -> list[Tensor]:
-    """Operands as tensors that broadcast as NNEF has it."""
+    """Return operands as tensors that broadcast by NNEF's rules."""
     found = [tensor(b, v) for v in values]
     rank = max(t.rank for t in found)
     return [of_rank(b, t, rank) for t in found]
 
 
 def mapped(b: Builder, fn: Callable[..., ExprLike], *values: Operand) -> Tensor:
-    """`Builder.map` of operands that broadcast as NNEF has it."""
+    """Apply `Builder.map` to operands that broadcast by NNEF's rules."""
     return b.map(fn, *aligned(b, *values))

@@ -1,7 +1,6 @@
-"""NNEF's operations on single elements: arithmetic, comparison, activation, quantization.
+"""Lower NNEF's elementwise operations: arithmetic, comparison, activation, quantization.
 
-`round` rounds a half to even: the standard leaves it open, and so do the converters' own runtimes.
-"""
+`round` rounds a half to even. The standard leaves it open, and the converters' runtimes differ."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ def _named(name: str) -> Callable[[Expr], Expr]:
 
 
 def gelu(x: Expr) -> Expr:
-    """As the standard defines it: x * sigmoid(1.702 x)."""
+    """Return x * sigmoid(1.702 x), the standard's definition of GELU."""
     return x * call("sigmoid", x * 1.702)
 
 
@@ -113,8 +112,8 @@ def choose(b: Builder, condition: Operand, true_value: Operand, false_value: Ope
 
 @lowers("clamp")
 def clamp(b: Builder, x: Operand, a: Operand, **upper: Operand) -> Tensor:
-    """max(min(x, b), a): `a` wins where they cross."""
-    (b_,) = upper.values()  # called as the builder is
+    """Return max(min(x, b), a). The bound `a` wins if the bounds cross."""
+    (b_,) = upper.values()  # the parameter that is named like the builder
     if not isinstance(a, Tensor) and not isinstance(b_, Tensor) and a <= b_:
         return elementwise.clamp(b, tensor(b, x), tensor(b, a), tensor(b, b_))
     return mapped(b, lambda v, low, high: maximum(minimum(v, high), low), x, a, b_)
@@ -130,7 +129,7 @@ def cast(b: Builder, input: Operand, type: str) -> Tensor:
 
 @lowers("update")
 def update(b: Builder, variable: Operand, value: Operand) -> Tensor:
-    """The value; the importer has the variable be it in the next run."""
+    """Return the new value of a variable. The importer makes it the variable's value in the next run."""
     held, new = tensor(b, variable), tensor(b, value)
     if (held.dtype, held.shape) != (new.dtype, new.shape):
         raise CompileError(f"variable {held} can't be updated with {new}")
@@ -141,7 +140,7 @@ def update(b: Builder, variable: Operand, value: Operand) -> Tensor:
 
 
 def _linear(b: Builder, x: Operand, low: Operand, high: Operand, levels: float) -> Tensor:
-    """x rounded to one of levels + 1 values from `low` to `high`."""
+    """Round x to one of levels + 1 values from `low` to `high`."""
 
     def body(v: Expr, bottom: Expr, top: Expr) -> Expr:
         kept = maximum(minimum(v, top), bottom)

@@ -1,4 +1,4 @@
-"""NNEF's operations on shapes, and those that move elements."""
+"""Lower NNEF's operations on shapes and those that move elements."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jangin.ops.values import Tensor
 Padding = Sequence[Sequence[int]]
 """(before, after) by axis."""
 BORDERS = {"constant": "constant", "replicate": "edge", "reflect": "reflect"}
-"""How core `pad` calls what lies beyond a border."""
+"""The names of borders in core `pad`."""
 
 
 def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float = 0.0) -> Tensor:
-    """x with all of its axes padded; negative numbers crop."""
+    """Pad all axes of x. Negative numbers crop."""
     if len(padding) != x.rank:
         raise CompileError(f"padding {list(padding)} must have {x.rank} entries, one an axis")
     pads = [const(p[i]) for i in (0, 1) for p in padding]
@@ -33,7 +33,7 @@ def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float 
 
 
 def _mirrored(b: Builder, x: Tensor, padding: Padding) -> Tensor:
-    """x mirrored at its borders, whose entries are repeated."""
+    """Return x mirrored at its borders; the border's entries are repeated."""
     shape = [simplify(d + p + q) for d, (p, q) in zip(x.shape, padding, strict=True)]
 
     def at(bufs: Sequence[Buffer], *place: Expr) -> Expr:
@@ -70,7 +70,7 @@ def reshape(
 
 @lowers("transpose")
 def transpose(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
-    """Axes that aren't named stay behind those that are."""
+    """Permute the first axes. The axes that aren't named stay at the end."""
     x = tensor(b, input)
     if sorted(axes) != list(range(len(axes))) or len(axes) > x.rank:
         raise CompileError(f"axes {list(axes)} are no permutation of the first axes of {x}")
@@ -101,7 +101,7 @@ def slice_(
     b: Builder, input: Operand, axes: Sequence[int], begin: Sequence[int], end: Sequence[int],
     stride: Sequence[int] = (),
 ) -> Tensor:  # fmt: skip
-    """As in NumPy, but that an end of 0 is the end of the axis where the stride is 1."""
+    """Slice as NumPy does. With stride 1, an end of 0 means the end of the axis."""
     steps = list(stride) or [1] * len(axes)
     if not len(axes) == len(begin) == len(end) == len(steps):
         raise CompileError("axes, begin, end and stride differ in length")

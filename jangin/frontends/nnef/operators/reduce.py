@@ -1,4 +1,4 @@
-"""NNEF's reductions, normalizations and products of matrices."""
+"""Lower NNEF's reductions, normalizations and matrix products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _reduce(kind: str) -> Callable[..., Tensor]:
 
 def _extreme(combiner: str) -> Callable[..., Tensor]:
     def lower(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
-        """The place of the first extreme, counted through all of the axes."""
+        """Return the position of the first extreme, counted through all reduced axes in row-major order."""
         x = tensor(b, input)
         over = sorted(axes_of(axes, x.rank))
         kept = [i for i in range(x.rank) if i not in over]

@@ -1,10 +1,10 @@
-"""NNEF's regions of interest.
+"""Lower NNEF's regions of interest.
 
-A region is a row of `rois`: where it begins on each spatial axis, then where it ends, in input entries.
-The standard's text for the cells of a pooled region begins each by a cell's size too late, beyond the region;
-here the first one begins where the region does. What isn't in it: outside of the input a pool's cells are
-empty (an empty one gives 0), and resampling takes the input's border.
-"""
+A region is a row of `rois`: its begin on each spatial axis, then its end on each, in input entries.
+
+By the standard's text, each cell of a pooled region would begin one cell too late, so that the last lies
+outside of the region. Here the first cell begins where the region begins. Outside of the input, a pool's
+cells are empty (an empty cell gives 0), and resampling takes the input's border."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ POSITIONS: dict[str, Callable[[Expr, Expr, Expr, int], Expr]] = {
     "asymmetric": lambda low, extent, i, count: low + i * (extent / float(count)),
     "aligned": lambda low, extent, i, count: low + i * ((extent - 1.0) / float(max(count - 1, 1))),
 }
-"""Where an entry of a resampled region lies in the input, by method."""
+"""The position of a resampled region's entry in the input, by method."""
 
 
 def _checked(
     b: Builder, input: Operand, rois: Operand, batch_index: Operand, sizes: Sizes
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The three operands as tensors; the indices have one axis. CompileError unless all fit."""
+    """Return the three operands as tensors; the indices have one axis. Raises CompileError unless all fit."""
     x, regions, images = tensor(b, input), tensor(b, rois), tensor(b, batch_index)
     axes = x.rank - 2
     if axes < 1 or len(sizes) != axes or min(sizes) < 1:
@@ -75,7 +75,7 @@ def _align(
     pool: Callable[..., Tensor], b: Builder, input: Operand, rois: Operand, batch_index: Operand,
     output_size: Sizes, sampling_rate: Sizes, resize_method: str = "symmetric",
 ) -> Tensor:  # fmt: skip
-    """As the standard defines it, whose pool has a window of the spatial axes alone."""
+    """Compute the standard's definition, with a pool whose windows cover only spatial axes."""
     if len(sampling_rate) != len(output_size) or min(sampling_rate, default=0) < 1:
         raise CompileError(f"sampling_rate {list(sampling_rate)} must be as many positive numbers as sizes")
     size = [n * r for n, r in zip(output_size, sampling_rate, strict=True)]

@@ -1,9 +1,9 @@
-"""NNEF's operations over sliding windows: convolutions, poolings, samplings.
+"""Lower NNEF's operations over sliding windows: convolutions, poolings, samplings.
 
-Poolings have a window size for every axis, N and C included; convolutions for the spatial ones. Without
-padding a window stands at ceil(size / stride) places. Places that `argmax_pool` gives, and `sample` and
-`desample` take, count through the spatial axes of the padded input, as in the interpreter of NNEF-Tools.
-"""
+Poolings have a window size for every axis, including N and C; convolutions have one for each spatial axis.
+Without padding, a window has ceil(size / stride) positions. The positions that `argmax_pool` gives, and
+`sample` and `desample` take, count through the spatial axes of the padded input, as in the interpreter of
+NNEF-Tools."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _positive(given: Sizes, what: str) -> None:
 
 
 def _bias(b: Builder, y: Tensor, bias: Operand) -> Tensor:
-    """y + bias, of shape [1, C], [C] or a single number."""
+    """Return y + bias. The bias is [1, C], [C] or a single number."""
     if not isinstance(bias, Tensor):
         return y if bias == 0 else mapped(b, lambda v, c: v + c, y, bias)
     if product(bias.shape) == const(1):
@@ -132,8 +132,10 @@ def deconv(
 
 
 class _Windows:
-    """A pooling's windows over x, bordered where that takes more than padding by nothing or zeros. Where the
-    window is larger than 1 along N or C, those are spatial axes of a tensor [1, 1, N, C, ...]."""
+    """A pooling's windows over x. The border is added to x unless the pool's own padding (none or zeros)
+    gives it.
+
+    If the window is larger than 1 along N or C, these become spatial axes of a tensor [1, 1, N, C, ...]."""
 
     def __init__(
         self, b: Builder, x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes,
@@ -171,8 +173,8 @@ def box(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), normalize: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The sum of each window or, normalized, its mean: over its taps inside the input with border "ignore",
-    else over all."""
+    """Return the sum of each window, or its mean if `normalize` is set. With border "ignore", the mean counts
+    only elements inside the input."""
     windows = _Windows(b, tensor(b, input), size, padding, stride, dilation, border, True)
     window = windows.window
     if normalize:
@@ -204,7 +206,7 @@ def debox(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (), normalize: bool = False,
 ) -> Tensor:  # fmt: skip
-    """The transpose of `box`: a convolution's by ones."""
+    """Return the transpose of `box`, which is a transposed convolution with ones."""
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     if border != "constant" and (border != "ignore" or normalize):
@@ -223,7 +225,7 @@ def avg_unpool(b: Builder, input: Operand, **given: Any) -> Tensor:
 
 
 def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes) -> None:
-    """CompileError where a window isn't of single items and channels."""
+    """Raise CompileError if a window covers more than one item or channel."""
     _counts(size, x.rank, "size")
     _check(x.rank, padding, stride, dilation)
     if x.rank < 3 or [*size[:2], *stride[:2]] not in ([1, 1], [1, 1, 1, 1]) or any(map(any, padding[:2])):
@@ -233,7 +235,7 @@ def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilat
 def _plane(
     b: Builder, input: Operand, size: Sizes, border: str, padding: Padding, stride: Sizes, dilation: Sizes
 ) -> Tensor:
-    """The input with its border."""
+    """Return the input padded by its border."""
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     pads = padding
@@ -277,7 +279,7 @@ def desample(
     b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
 ) -> Tensor:  # fmt: skip
-    """Zeros, but for the input's elements, each at its own place."""
+    """Put each element of the input at its position, and zeros elsewhere."""
     x, at = tensor(b, input), tensor(b, index)
     _spatial_only(x, size, padding, stride, dilation)
     rank = x.rank - 2
@@ -326,7 +328,7 @@ METHODS = {
     "asymmetric": resize.asymmetric,
     "aligned": resize.align_corners,
 }
-"""Where an entry of the result lies in the input."""
+"""The positions of the result's entries in the input, by method."""
 
 
 @lowers("multilinear_upsample")
@@ -339,7 +341,7 @@ def multilinear_upsample(
     style = resize.Style("linear", METHODS[method])
     if border == "replicate" or method == "aligned":
         return resize.resize(b, x, _lines(b, x, factor), style)
-    rank = len(factor)  # zeros around the input, and what is made of them cut off again
+    rank = len(factor)  # zeros around the input, whose contributions outside are cropped again
     wide = b.pad(x, [0, 0, *[1] * rank] * 2)
     y = resize.resize(b, wide, _lines(b, wide, factor), style)
     out = [simplify(d * f, b.symbols) for d, f in zip(x.shape[2:], factor, strict=True)]
