@@ -1,4 +1,4 @@
-"""Imported graphs from their parts, checked, and the size symbols of a model's inputs: for every dialect."""
+"""Assemble and check imported graphs, and manage the size symbols of a model's inputs, for every dialect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jangin.ir.types import tensor_type
 
 Size = int | str | None
 ShapeBindings = Mapping[str, int | Sequence[Size]]
-"""What a caller gives as `shapes`, by the name of a symbol or of an input."""
+"""The caller's `shapes`: sizes by the name of a symbol or of an input."""
 
 
 def model_graph(
@@ -38,8 +38,10 @@ def model_graph(
     constants: Mapping[str, Array],
     symbols: Symbols,
 ) -> Graph:
-    """A model's graph, its nodes in an order that can be run. CompileError for a cycle, for a name that is
-    defined twice or nowhere, and for a key of `shapes` that names nothing."""
+    """Return a model's graph, with its nodes in an order in which they can run.
+
+    Raises CompileError for a cycle, for a name that is defined twice or nowhere, and for a key of `shapes`
+    that names nothing."""
     given = {v.name: v for v in inputs}
     known = {*given, *constants}
     whole = _graph(name, tuple(given), outputs, topological(nodes, known, outputs, "the model"), constants)
@@ -64,14 +66,16 @@ def body_graph(
     constants: Mapping[str, Array],
     where: str | None = None,
 ) -> Graph:
-    """A graph inside another: a sub-graph, which may read the values around it; or, on names of its own, what
-    `where` calls."""
+    """Return a graph inside another graph: a sub-graph, which may read outer values, or a function with names
+    of its own.
+
+    A function has a name for messages in `where`; a sub-graph has None."""
     ordered = topological(nodes, {*inputs, *constants}, outputs, where)
     return _graph(name, inputs, outputs, ordered, constants)
 
 
 def with_sizes(graph: Graph, known: Mapping[Var, Expr]) -> Graph:
-    """An imported graph in which symbols are other sizes."""
+    """Return an imported graph whose symbols are replaced by other sizes."""
 
     def sized(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(substitute(d, known) for d in shape)
@@ -87,7 +91,7 @@ def with_sizes(graph: Graph, known: Mapping[Var, Expr]) -> Graph:
 
 
 def substituted(attrs: ImportedAttributes, known: Mapping[Var, Expr]) -> ImportedAttributes:
-    """A node's attributes with sizes put in."""
+    """Return a node's attributes with symbols replaced by sizes."""
     if not known:
         return attrs
     return ImportedAttributes(attrs.key, {k: _within(v, known) for k, v in attrs.items()})
@@ -135,8 +139,8 @@ def _check_outputs(graph: Graph) -> None:
 
 
 class Symbols:
-    """The size symbols of a model: their identifiers, ranges, and what the user bound them to. `limits`: what
-    the model says of its symbols' ranges."""
+    """The size symbols of a model: their variables, their ranges and the user's bindings. `limits` has the
+    model's own ranges of its symbols."""
 
     def __init__(self, bindings: ShapeBindings, limits: Mapping[str, tuple[int, int]] | None = None) -> None:
         self.bindings = bindings
@@ -145,9 +149,11 @@ class Symbols:
         self.ranges: dict[Var, Range] = {}
 
     def shape(self, name: str, declared: Sequence[int | str | Expr] | None) -> Shape | None:
-        """The shape of the input `name`: sizes and symbols' names as the model declares them ("" for a size
-        without a name), or expressions of such symbols; None where it declares no shape; then the user's, if
-        any."""
+        """Return the shape of the input `name`, with the user's sizes.
+
+        `declared` has the model's sizes: numbers, symbols' names ("" for a nameless size), or expressions of
+        symbols. It is None if the model declares no shape. The result is None if the user gives no shape
+        either."""
         wanted = self.bindings.get(name)
         whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
         if declared is None and whole is None:
@@ -163,7 +169,7 @@ class Symbols:
         )
 
     def _dim(self, declared: int | str | Expr, fresh: str, wanted: Size, what: str) -> Expr:
-        """One dimension of an input: `declared` by the model, `wanted` by the user."""
+        """Return one dimension of an input: `declared` by the model, `wanted` by the user."""
         if isinstance(declared, Expr):
             size = substitute(declared, {v: self._symbol(v.name) for v in free_vars(declared)})
             if isinstance(wanted, int) and size != const(wanted):
@@ -182,7 +188,7 @@ class Symbols:
         return found
 
     def _symbol(self, name: str, size: int | None = None) -> Expr:
-        """The symbol of a name, or its size: what `shapes` says of it, or `size`."""
+        """Return the symbol of a name, or its size if `shapes` or `size` fixes the symbol."""
         if name not in self.names:
             self.names[name] = self._define(name, size)
         return self.names[name]

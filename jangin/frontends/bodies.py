@@ -1,7 +1,7 @@
-"""Branches and loops as nodes that have their bodies: in the general forms of `frontends.control`.
+"""Nodes for branches and loops that hold their bodies. They are lowered to the general forms of
+`frontends.control`.
 
-What PyTorch and Core ML have is read as these: bodies see the values around them by name.
-"""
+The importers of PyTorch and Core ML make these nodes. Bodies read outer values by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BRANCH, LOOP = "control.branch", "control.loop"
 def branching(
     name: str, condition: str, then: Graph, orelse: Graph, outputs: Sequence[str], source: Sources
 ) -> Node:
-    """The results of `then` where the condition, of one element, holds, else of `orelse`: graphs without
-    inputs."""
+    """Return a node that computes `then` if the condition is true, else `orelse`. The condition has one
+    element, and the graphs have no inputs."""
     attrs = ImportedAttributes(BRANCH, {"then": then, "orelse": orelse})
     return Node(name, (condition,), tuple(outputs), attrs, source)
 
@@ -31,9 +31,11 @@ def looping(
     name: str, start: Graph, body: Graph, carried: Sequence[str], outputs: Sequence[str], source: Sources,
     trips: str = "",
 ) -> Node:  # fmt: skip
-    """`body` while its first result holds, the first time that of `start`, and at most `trips` times where
-    that value is given. Its inputs are the iteration's number, whether the last one's condition held, and
-    what is carried: its other results."""
+    """Return a node that repeats `body` while the body's first result is true, and at most `trips` times if
+    that value is given.
+
+    `start` computes the first condition. The body's inputs are the iteration's number, the last condition,
+    and the carried values. Its results are the next condition and the next carried values."""
     attrs = ImportedAttributes(LOOP, {"start": start, "body": body, "limited": bool(trips)})
     given = (trips, *carried) if trips else tuple(carried)
     return Node(name, given, tuple(outputs), attrs, source)
@@ -57,4 +59,4 @@ def _loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 CONTROL: Mapping[str, Lowering] = {BRANCH: _branch, LOOP: _loop}
-"""Their lowerings, which a dialect that has such nodes takes."""
+"""The lowerings of both nodes. A dialect with such nodes includes them."""

@@ -1,9 +1,8 @@
-"""Branches and loops: resolved while compiling where that can be done, else steps of a program.
+"""Lower branches and loops: resolve them at compile time if possible, else make steps of a program.
 
-A branch whose condition is known is taken; a loop of few iterations is unrolled, so that it becomes
-part of a plan. Otherwise the bodies become graphs of their own, which get the values that they use
-of the graphs around them as further inputs.
-"""
+A branch with a constant condition is replaced by its body. A loop of few iterations is unrolled, so that it
+becomes part of a plan. Otherwise the bodies become graphs of their own, which get the outer values that they
+read as further inputs."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ from jangin.ops.values import Tensor
 from jangin.passes.partition import prune
 
 Branches = tuple[Graph, Graph]
-"""What is computed where a condition holds, and where it doesn't: two sub-graphs of equally many results."""
+"""The sub-graphs for a true and a false condition. They have equally many results."""
 UNROLL = 64
-"""Most iterations that are unrolled."""
+"""The most iterations of a loop that is unrolled."""
 UNROLL_NODES = 1024
-"""Most nodes of the model that an unrolled loop may become."""
+"""The most nodes of the model that an unrolled loop may become."""
 SPLITS = 4
-"""Most branches inside each other that take in what follows them."""
+"""The most branches inside each other that absorb the nodes after them."""
 
 
 class RanksDiffer(Exception):
@@ -51,8 +50,10 @@ class RanksDiffer(Exception):
 def continued(
     node: Node, branches: Branches, rest: Sequence[Node], outputs: Sequence[str]
 ) -> tuple[tuple[str, ...], Branches]:
-    """A branch that goes on with the nodes after it, up to `outputs`: those that it gives then, and both
-    bodies with these nodes behind their own."""
+    """Return a branch that absorbs the nodes after it: the names of its results, and both bodies followed by
+    these nodes.
+
+    The results are those of the branch or the nodes that `outputs` names."""
     made = {o for n in rest for o in n.outputs} | {*node.outputs}
     wanted = tuple(o for o in outputs if o in made)
 
@@ -69,7 +70,7 @@ def continued(
 def branch(
     b: Builder, run: Run, condition: Tensor, branches: Branches, scope: Scope, any_rank: bool = False
 ) -> list[Item]:
-    """The results of one body or the other. Raises RanksDiffer where they differ in rank, unless
+    """Return the results of a branch. Raises RanksDiffer if the bodies' results differ in rank, unless
     `any_rank`."""
     known = b.constant_value(condition)
     if known is not None:
@@ -96,8 +97,10 @@ def branch(
 def _tried(
     b: Builder, run: Run, branches: Branches, scope: Scope
 ) -> tuple[list[Body | None], CompileError | None]:
-    """Both branches, None for one that can't be right for any sizes (a model may guard against that), and
-    why it can't. CompileError where neither can."""
+    """Lower both branches. A branch that fails for all sizes becomes None, because a model may guard against
+    it. Its error is returned too.
+
+    Raises CompileError if both branches fail."""
     made: list[Body | None] = []
     reason: CompileError | None = None
     for graph in branches:
@@ -112,7 +115,7 @@ def _tried(
 
 
 def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError | None) -> list[Body]:
-    """A branch that can't be right becomes an error of the run that takes it."""
+    """Replace a branch that failed to lower by an error at run time."""
     fine = next(body for body in tried if body is not None)
     return [_failing(b, fine, str(reason)) if body is None else body for body in tried]
 
@@ -132,7 +135,7 @@ def _ranks_differ(a: Type, c: Type) -> bool:
 
 @dataclass(frozen=True)
 class Body:
-    """A lowered sub-graph: `captures` are the outer names of its last inputs."""
+    """A lowered sub-graph. `captures` are the outer names of its last inputs."""
 
     graph: Graph
     results: list[Item]
@@ -140,7 +143,7 @@ class Body:
 
 
 def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], scope: Scope) -> Body:
-    """A sub-graph whose own inputs are of the types `given`."""
+    """Lower a sub-graph whose own inputs have the types `given`."""
     inner = Builder(graph.name, {}, b.tile, b.unchecked, b.whole)
     inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
     local: dict[str, Item | None] = {}
@@ -165,7 +168,7 @@ def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], scope: Sc
 def _capture(
     b: Builder, inner: Builder, value: Item | None, name: str, outside: dict[str, str]
 ) -> Item | None:
-    """An outer value as the body sees it."""
+    """Return an outer value as an input or constant of the body."""
     if value is None:
         return None
     if isinstance(value, NonTensor) and value.items is not None:
@@ -181,7 +184,7 @@ def _capture(
 
 
 def _joined(b: Builder, a: Type, c: Type) -> Type:
-    """The type of a value that comes from either side: sizes that differ become fresh symbols."""
+    """Return the type of a value that comes from either side. Sizes that differ become fresh symbols."""
     if a.shape is not None and c.shape is not None and len(a.shape) == len(c.shape) and a.dtype == c.dtype:
         dims = (x if x == y else b.symbol() for x, y in zip(a.shape, c.shape, strict=True))
         return tensor_type(a.dtype, tuple(dims))
@@ -191,7 +194,7 @@ def _joined(b: Builder, a: Type, c: Type) -> Type:
 
 
 def _outer(b: Builder, type: Type, before: frozenset[Var]) -> Type:
-    """A result's type outside the body: sizes that only the body knows become fresh symbols."""
+    """Return a result's type outside the body. Sizes that only the body knows become fresh symbols."""
     if type.of is not None:
         return replace(type, of=_unsized(type.of))
     if type.shape is None:
@@ -202,7 +205,7 @@ def _outer(b: Builder, type: Type, before: frozenset[Var]) -> Type:
 
 
 def _unsized(element: Type) -> Type:
-    """The type of elements whose sizes may differ: only known ones are kept."""
+    """Return the type of elements whose sizes may differ. Only constant sizes are kept."""
     if element.of is not None:
         return replace(element, of=_unsized(element.of))
     if element.shape is None:
@@ -212,8 +215,9 @@ def _unsized(element: Type) -> Type:
 
 @dataclass(frozen=True)
 class Iteration:
-    """A loop in its general form; see `ir.program.Loop`. The body's results are the condition where
-    `conditional`, the carried values, and the slices."""
+    """A loop in its general form (see `ir.program.Loop`).
+
+    The body's results are the next condition if the loop `counts`, the carried values, and the slices."""
 
     body: Graph
     trips: Tensor | None
@@ -223,18 +227,18 @@ class Iteration:
     slicing: tuple[Slicing, ...]
     stacking: tuple[Slicing, ...]
     counts: bool
-    """Whether the body takes the iteration's number and the condition, and gives a condition."""
+    """Whether the body takes the iteration's number and the condition, and returns a condition."""
 
 
 def scalar(b: Builder, value: Item | None) -> Tensor | None:
-    """A tensor of one element without axes. CompileError for what is no tensor."""
+    """Return a tensor of one element without axes. Raises CompileError if the value is no tensor."""
     if isinstance(value, NonTensor):
         raise CompileError(f"a condition or a number of iterations can't be {value}")
     return None if value is None else b.reshape(value, ())
 
 
 def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
-    """The loop unrolled where its iterations are few and known, else as a step."""
+    """Lower a loop: unrolled if its iterations are few and their number is known, else as a step."""
     kept, it, scope = _invariants_captured(it, scope)
     results = _unrolled(b, run, it, scope)
     rest = iter(_as_step(b, run, it, scope) if results is None else results)
@@ -242,9 +246,11 @@ def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
 
 
 def _invariants_captured(it: Iteration, scope: Scope) -> tuple[list[Item | None], Iteration, Scope]:
-    """The loop without those carried values that its body gives as it takes them (some converters carry a
-    model's weights): the body sees them from outside, as constants if they are. Each that is left out, by
-    its place; None for the others."""
+    """Remove the carried values that the loop's body returns unchanged. The body then reads them as outer
+    values, or as constants.
+
+    Some converters carry a model's weights in this way. The first result has each removed value at its
+    position, and None for the others."""
     before, heads = 2 * it.counts, int(it.counts)
     inputs, outputs = list(it.body.inputs), list(it.body.outputs)
     kept: list[Item | None] = [
@@ -295,13 +301,13 @@ def _mark(b: Builder) -> tuple[Any, ...]:
 
 
 def _back(b: Builder, mark: tuple[Any, ...]) -> None:
-    """Undo what was added since the mark."""
+    """Undo everything that was added since the mark."""
     del b.nodes[mark[0] :]
     b.values, b.constants, b.pending, b.bound = mark[1], mark[2], mark[3], mark[4]
 
 
 def _count(graph: Graph) -> int:
-    """Nodes, those of sub-graphs included."""
+    """Count the nodes, including those of sub-graphs."""
     inner = (v for n in graph.nodes for v in n.attrs.named().values() if isinstance(v, Graph))
     return len(graph.nodes) + sum(map(_count, inner))
 
@@ -309,7 +315,7 @@ def _count(graph: Graph) -> int:
 def _iteration(
     b: Builder, it: Iteration, scope: Scope, n: int, going: Tensor | None, carried: Sequence[Item]
 ) -> Scope:
-    """What the body sees in iteration `n`."""
+    """Return the values that the body reads in iteration `n`."""
     own: list[Item] = []
     if it.counts:
         own = [b.reshape(b.sizes([n]), ()), b.const(np.array(True)) if going is None else going]
@@ -362,7 +368,8 @@ def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
 
 
 def _settled(b: Builder, value: Item) -> Item:
-    """A first carried value: later ones differ, so nothing is known of its contents."""
+    """Return a carried value before the first iteration. Its contents count as unknown, because later
+    iterations change them."""
     if isinstance(value, Tensor):
         made = b.materialize(value)
         return Tensor(made.name, made.dtype, made.shape)
@@ -370,7 +377,7 @@ def _settled(b: Builder, value: Item) -> Item:
 
 
 def _widened(b: Builder, type: Type, made: Type) -> Type:
-    """The type of a carried value that starts as `type`, and after an iteration is `made`."""
+    """Return the type of a carried value that starts as `type` and is `made` after an iteration."""
     if type.kind != "tensor" or made.kind != "tensor":
         joined = common(type, made)
         assert joined is not None
@@ -387,7 +394,7 @@ def _widened(b: Builder, type: Type, made: Type) -> Type:
 
 
 CHANGING = "each_"
-"""Names of sizes that each iteration binds anew start so."""
+"""The prefix of the names of sizes that each iteration binds anew."""
 
 
 def _changing(b: Builder) -> Var:
@@ -402,7 +409,7 @@ def _slice_type(t: Tensor, s: Slicing) -> Type:
 
 
 def _holds(b: Builder, first: Tensor | None, body: Graph) -> bool:
-    """Whether a loop's condition is known to be true at every iteration."""
+    """Tell if a loop's condition is known to be true at every iteration."""
     result = body.outputs[0]
     if first is not None:
         known = b.constant_value(first)

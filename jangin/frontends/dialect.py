@@ -1,8 +1,7 @@
-"""The operators that a model is written in, and how they become core operators: the protocol `Dialect`.
+"""The protocol `Dialect`: the operators in which a model is written, and their lowering to core operators.
 
-A format (`frontends.format`) loads a model as an imported graph of a dialect's operators; `frontends.lower`
-lowers them one by one.
-"""
+A format (`frontends.format`) loads a model as an imported graph of a dialect's operators. `frontends.lower`
+lowers them one by one."""
 
 from __future__ import annotations
 
@@ -22,15 +21,15 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as its format has it, nothing interpreted yet.
+    """A model as its format has it, without interpretation.
 
     `graph` has nodes whose `op` is "domain.Name". The `source` of a node is its name by the model's author. A
-    node "function" stands for the graph in its attribute `body`, which has names of its own. Constants may
-    lie in the model's file or bytes. `metadata` is the model's own description, under the names of
-    `jangin.onnxruntime.ModelMetadata`. `ones` are symbols that the model's own runtime takes to be 1, unless
-    the runtime is told otherwise. `hints` are places whose symbols have equal names, but may have different
-    values in the model's own runtime.
-    """
+    node "function" stands for the graph in its attribute `body`, which has names of its own. Constants may be
+    views of the model's file or bytes. `metadata` is the model's own description, under the names of
+    `jangin.onnxruntime.ModelMetadata`.
+
+    The model's own runtime takes the symbols `ones` to be 1, unless told otherwise. `hints` are places whose
+    symbols have equal names, but may have different values in the model's own runtime."""
 
     graph: Graph
     dialect: Dialect
@@ -40,47 +39,50 @@ class Imported:
 
 
 Scope = Mapping[str, Item | None]
-"""Values by the names that they have in an imported graph; None for those that aren't computed."""
+"""Values by their names in an imported graph. A value that isn't computed is None."""
 Inputs = Sequence[Item | None]
-"""A node's inputs, None for an absent one."""
+"""A node's inputs. An absent input is None."""
 Outputs = Item | Sequence[Item | None]
-"""A node's outputs, or its only one; None for one that can't be given."""
+"""A node's outputs, or its only output. An output that can't be computed is None."""
 Run = Callable[[Builder, Graph, Scope], list[Item]]
-"""Lowers a sub-graph into a builder, given the values that it sees by name, and gives its results."""
+"""A function that lowers a sub-graph into a builder and returns its results. The scope has the values that
+the sub-graph reads."""
 
 
 class Bodies(Protocol):
-    """How the lowering of a node has graphs lowered."""
+    """The interface by which a node's lowering has graphs lowered."""
 
     def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
-        """The results of a sub-graph (see `Run`). What is around the node in hand is `b.scope`."""
+        """Return the results of a sub-graph (see `Run`). The values around the current node are `b.scope`."""
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """The results of a graph on names of its own that stands for the node in hand."""
+        """Return the results of a graph, with names of its own, that replaces the current node."""
 
 
 Lowering = Callable[[Builder, Node, Inputs, Bodies], Outputs]
-"""Lowers one node to core operators. Raises CompileError with the reason where that can't be done; the node,
-its inputs and their types are put before it."""
+"""A function that lowers one node to core operators. It raises CompileError with the reason of a failure; the
+caller adds the node, its inputs and their types."""
 
 
 class Dialect(Protocol):
-    """The operators of one or more formats. A class of its own derives from this one, for its defaults."""
+    """The operators of one or more formats. A custom dialect derives from this class to inherit its
+    defaults."""
 
     domain: str
-    """Of operators that have no other domain: their nodes' `op` is "domain.Name"."""
+    """The domain of operators without another domain. Nodes have the `op` "domain.Name"."""
 
     def lowering(self, node: Node) -> Lowering | None:
-        """How a node is lowered, by whatever is its key in the dialect; None where it isn't supported."""
+        """Return the lowering of a node, or None if the node isn't supported."""
 
     def remedy(self, node: Node) -> str:
-        """Why a node is not supported, and the nearest way round."""
+        """Return the reason why a node isn't supported, and the nearest remedy."""
         return "there is no such operator: give your own with operators=[...] (see jangin.custom)"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
-        """A node's attributes as a caller's own operator takes them: without the dialect's own remarks."""
+        """Return a node's attributes for a caller's own operator, without the importer's own ones."""
         return node.of(ImportedAttributes)
 
     def rewrite(self, graph: Graph) -> Graph:
-        """The imported graph with patterns of several nodes that mean one operator replaced by it."""
+        """Return the imported graph with patterns of several nodes that mean one operator replaced by the
+        operator."""
         return graph

@@ -1,9 +1,8 @@
-"""What a model format says of its files: the protocol `Format`.
+"""The protocol `Format`: how a model format recognizes, loads and explains its files.
 
-`frontends.table` lists those that Jangin has; `jangin.compile(model, formats=[...])` takes others, which are
-asked first. What a format says is asked of models in the cache too, so that a format's module imports what
-only loading needs where it loads.
-"""
+`frontends.table` lists Jangin's formats. `jangin.compile(model, formats=[...])` adds others, which are tried
+first. Cached models are recognized too, so a format's module imports only at loading what only loading
+needs."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ class Message(Protocol):
     """A model that a library holds as an object, such as a protobuf message."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:
-        """Its bytes, as the format's files have them."""
+        """Return the bytes as in the format's files."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A message's bytes in a file that has no name: they are written once, to be hashed here and read by
-    another process."""
+    """A message's bytes in a file without a name. They are written once; this process hashes them, and
+    another process reads them."""
 
     file: BinaryIO
 
@@ -46,8 +45,8 @@ class Written:
 
 @contextmanager
 def written(model: ModelSource) -> Iterator[ModelSource]:
-    """A model, as `Written` where it is a message: the bytes of one that can `write` itself are never in
-    memory together."""
+    """Yield a model, as `Written` if it is a message. A message that has a method `write` is never held in
+    memory as bytes."""
     if not hasattr(model, "SerializeToString"):
         yield model
         return
@@ -65,20 +64,19 @@ def written(model: ModelSource) -> Iterator[ModelSource]:
 
 @dataclass(frozen=True)
 class Paired:
-    """A model whose structure and weights are two files, which don't lie beside each other."""
+    """A model whose structure and weights are two files that may lie in different folders."""
 
     structure: str | os.PathLike[str]
     weights: str | os.PathLike[str]
 
 
 ModelSource = str | os.PathLike[str] | bytes | mmap | Message | Written | Paired
-"""A model as a caller gives it: a path, its bytes (which may be a mapped file's), a message or two paths; and
-as the compiler hands one on, `Written`."""
+"""A model in the forms that a caller may give: a path, bytes, a mapped file, a message or two paths. The
+compiler passes messages on as `Written`."""
 
 
 def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
-    """A model with its weights in a file of their own, if that is given. ValueError where the model is no
-    path."""
+    """Return a model with the path of its weights, if given. Raises ValueError if the model isn't a path."""
     if weights is None or isinstance(model, Paired):
         return model
     if not isinstance(model, (str, os.PathLike)):
@@ -87,16 +85,18 @@ def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
 
 
 def is_live(model: object) -> bool:
-    """Whether a model is an object of a framework, which is traced rather than read."""
+    """Tell if a model is an object of a framework, which is traced and not read."""
     given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, mmap, Paired))
     return not given and not hasattr(model, "SerializeToString")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A model that was opened: `message` alone, or its bytes (mapped where they are a file's; none for a
-    folder), its path where it has one, and that of its weights where it was given. A file must stay as it
-    is while arrays that lie in it are used."""
+    """An opened model.
+
+    A message has only `message`. Other models have `data`, their bytes, which are mapped if they are a file's
+    and empty for a folder. `path` and `weights` are set if given. A file must not change while arrays view
+    it."""
 
     data: mmap | bytes = b""
     path: Path | None = None
@@ -108,8 +108,10 @@ class Contents:
 
 
 def opened(model: ModelSource) -> Contents:
-    """The model, read by no format yet. CompileError where there is nothing to
-    read, which is FileNotFoundError too where there is no file."""
+    """Open a model without reading it by any format.
+
+    Raises CompileError if there is nothing to read. The error is also a FileNotFoundError if there is no
+    file."""
     if isinstance(model, Paired):
         return replace(opened(model.structure), weights=Path(model.weights))
     if isinstance(model, (mmap, Written)):
@@ -136,8 +138,8 @@ def opened(model: ModelSource) -> Contents:
 
 @dataclass(frozen=True)
 class Example:
-    """How a live model of a framework is called: with such arguments; `dynamic_shapes` says, as the framework
-    has it, which of their sizes may change."""
+    """Example arguments of a framework's live model. `dynamic_shapes` tells which of their sizes may change,
+    in the framework's notation."""
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -149,22 +151,22 @@ class Prepared(Protocol):
 
     @property
     def model(self) -> ModelSource:
-        """What is compiled."""
+        """The model that is compiled."""
 
     def finished(self, executable: Any) -> Any:
-        """What its caller gets: it is called as the model is."""
+        """Return the object that the caller gets. It is called like the live model."""
 
 
 class Format(Protocol):
-    """A model format. A class of its own derives from this one, for what most formats have in common."""
+    """A model format. A custom format derives from this class to inherit its defaults."""
 
     name: str
-    """As messages call it: "ONNX"."""
+    """The format's name in messages, such as "ONNX"."""
     modules: Sequence[str] = ()
-    """What `load` imports, for a process that is going to load several models."""
+    """The modules that `load` imports. A process that will load several models imports them in advance."""
 
     def reads(self, contents: Contents) -> bool:
-        """Whether the model is of this format, by its content: names of files say nothing."""
+        """Tell if the model is of this format, by its content. File names don't count."""
 
     def explains(self, contents: Contents) -> str:
         """Say what kind of model this is, and what to do with it, if this framework writes it.
@@ -173,36 +175,43 @@ class Format(Protocol):
         return ""
 
     def beside(self, contents: Contents) -> Mapping[str, Path | None]:
-        """The other files that loading the model may read, by how it names them, None for one that it won't:
-        the compile cache knows a model by their contents too. ValueError where they can't be told."""
+        """Return the other files that loading the model may read, by their names in the model. A file that
+        won't be read is None.
+
+        The compile cache includes the files' contents in its key. Raises ValueError if the files can't be
+        determined."""
         return {}
 
     def prepare(self, model: object, example: Example) -> Prepared | None:
-        """A live model of the framework whose format this is, which is traced by running it; None where
-        it is none."""
+        """Prepare a live model of the format's framework, which is traced by running it. Returns None if the
+        model isn't the framework's."""
         return None
 
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
-        """The model, read once. `shapes` binds sizes: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's
-        inclusive range, {"image": (1, 3, 224, 224)} a whole input (None keeps a dimension); see
-        `frontends.assemble`. CompileError for anything malformed."""
+        """Load the model.
+
+        `shapes` binds sizes by name: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's inclusive range,
+        {"image": (1, 3, 224, 224)} a whole input. None keeps a dimension of an input. See
+        `frontends.assemble`. Raises CompileError if the model is malformed."""
 
 
 ACTIVATIONS = ("float32", "int8")
-"""Of what weights in blocks are multiplied with: what the setting `activations` of a format may be."""
+"""The types to which a format's setting `activations` may round the operands of blockwise quantized
+weights."""
 
 
 def check_activations(activations: str) -> None:
-    """ValueError where that isn't one of ACTIVATIONS."""
+    """Raise ValueError if the type isn't one of ACTIVATIONS."""
     if activations not in ACTIVATIONS:
         raise ValueError(f"activations of {activations!r} are unknown; known: {', '.join(ACTIVATIONS)}")
 
 
 class TwoFiles(Format):
-    """What formats have in common that keep structure and weights apart: the path of a model is that of its
-    structure, and the weights lie beside it under the same stem, unless their path is given.
+    """The base of formats that keep structure and weights in two files.
 
-    `structure`: what messages call that file ("a Darknet cfg"); `suffix`: the weights' (".weights")."""
+    A model's path is the path of its structure. The weights lie beside it with the same stem, unless their
+    path is given. `structure` is the structure's name in messages ("a Darknet cfg"), and `suffix` is that of
+    the weights (".weights")."""
 
     structure: str
     suffix: str
@@ -212,7 +221,7 @@ class TwoFiles(Format):
         return {path.name: path if path.is_file() else None}
 
     def found(self, contents: Contents) -> Path:
-        """The weights' file. CompileError where there is none."""
+        """Return the file of weights. Raises CompileError if there is none."""
         path = self._weights(contents)
         if not path.is_file():
             where = (
@@ -228,10 +237,11 @@ class TwoFiles(Format):
 
 
 MOST_GROWTH = 200
-"""How many times its own size an archive may unpack to: weights hardly shrink, and more is meant to harm."""
+"""The most times its own size that an archive may unpack to. Weights hardly compress, so a larger growth is
+an attack."""
 LEAST_LIMIT = 1 << 26
 
 
 def most_unpacked(size: int) -> int:
-    """How many bytes an archive of so many may unpack to: one that holds more is none of a model's."""
+    """Return the most bytes that an archive of `size` bytes may unpack to."""
     return max(LEAST_LIMIT, size * MOST_GROWTH)

@@ -1,8 +1,7 @@
-"""Imported nodes to core ones: each through its operator's own lowering.
+"""Lower imported nodes to core nodes, each by its operator's own lowering.
 
-Afterwards every node is of `ops.core.CORE`, every value has a dtype and a shape, and constants
-and shape arithmetic are folded.
-"""
+The result has only nodes of `ops.core.CORE`. Every value has a dtype and a shape. Constants and shape
+arithmetic are folded."""
 
 from __future__ import annotations
 
@@ -37,9 +36,11 @@ def lower(
     unchecked: bool = False,
     whole: bool = False,
 ) -> Graph:
-    """The imported graph in core operators; `unchecked`: runs don't check indices; `whole`: it is written,
-    not run (see `Builder`). CompileError lists every unsupported node at once, before any work; or names the
-    node that can't be lowered, its inputs and why."""
+    """Return the imported graph in core operators.
+
+    An `unchecked` model runs without checks of indices. A `whole` graph is written to a file, not run (see
+    `Builder`). Raises CompileError that lists every unsupported node before any work. A node that can't be
+    lowered raises CompileError that names the node, its inputs and the reason."""
     graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole)
     _, results = _found(imported.dialect, graph, b, custom or {})
@@ -55,7 +56,8 @@ def lower(
 
 
 def typed(imported: Imported) -> Graph:
-    """The imported graph with what lowering finds of its values' types and shapes. Raises as `lower` does."""
+    """Return the imported graph with the types and shapes of values that lowering finds. Raises the errors of
+    `lower`."""
     graph = imported.dialect.rewrite(imported.graph)
     env, _ = _found(imported.dialect, graph, Builder(graph.name, graph.symbols), {})
     known = {n: Value(n, t.dtype, t.shape) for n, t in env.items() if isinstance(t, Tensor)}
@@ -64,7 +66,7 @@ def typed(imported: Imported) -> Graph:
 
 
 def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[Env, list[Item]]:
-    """What an imported graph's values are, lowered into a builder, and its results."""
+    """Lower an imported graph into a builder. Returns its values by name, and its results."""
     own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in custom.items()}
     lowering = _Lowering(dialect, own)
     lowering.refuse(graph.nodes)
@@ -77,8 +79,8 @@ def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[
 
 
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:
-    """The finished graph of what needs steps: what nodes make for an output gets its name; inputs and
-    constants are copied."""
+    """Return the finished graph of a model that needs steps. Values that nodes make for outputs get the
+    outputs' names. Outputs that are inputs or constants are copies."""
     found = [real(b, r) for r in results]
     made = {o for n in b.nodes for o in n.outputs}
     called: dict[str, str] = {}
@@ -94,7 +96,7 @@ def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph
 
 
 def _whole(b: Builder, outputs: Sequence[str]) -> Graph:
-    """All that was built."""
+    """Return everything that was built as a graph."""
     return Graph(b.name, tuple(b.inputs), tuple(outputs), tuple(b.nodes), b.constants, b.values, b.symbols)
 
 
@@ -108,11 +110,10 @@ def _input(b: Builder, value: Value) -> Item:
 
 
 class _Lowering:
-    """One model being lowered: the `Bodies` that its nodes' lowerings are given.
+    """The lowering of one model, and the `Bodies` for its nodes' lowerings.
 
-    `custom`: a caller's own operators, by the nodes' `op`. `owner`: the model's node in hand, while the nodes
-    are lowered that stand for it. `splits`: how many branches, one inside the other, go on with what
-    follows them."""
+    `custom` has a caller's own operators by the nodes' `op`. `owner` is the model's node, while the nodes
+    that replace it are lowered. `splits` is the depth of branches that absorb the nodes after them."""
 
     def __init__(self, dialect: Dialect, custom: Mapping[str, Callable[..., Any]]) -> None:
         self.dialect, self.custom = dialect, custom
@@ -120,7 +121,7 @@ class _Lowering:
         self.splits = 0
 
     def refuse(self, nodes: Iterable[Node]) -> None:
-        """CompileError naming every node that has no lowering, those in sub-graphs included."""
+        """Raise CompileError that names every node without a lowering, including those in sub-graphs."""
         missing = list(self._unsupported(nodes))
         if missing:
             many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
@@ -138,7 +139,7 @@ class _Lowering:
                     yield from self._unsupported(value.nodes)
 
     def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
-        """The results of a sub-graph, which sees the values around it."""
+        """Return the results of a sub-graph, which may read outer values."""
         env = {**scope, **{n: constant(b, a, n) for n, a in graph.constants.items()}}
         around = b.source, b.prefix, b.results, b.scope
         found = self.results(b, graph, env, "the sub-graph")
@@ -146,13 +147,14 @@ class _Lowering:
         return found
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """The results of a graph that stands for the node in hand, under whose name all of it is."""
+        """Return the results of a graph that replaces the current node. All its nodes have the current node's
+        name."""
         self.refuse(graph.nodes)
         with self._set(owner=b.source):
             return self._function(b, graph, inputs)
 
     def results(self, b: Builder, graph: Graph, env: Env, where: str) -> list[Item]:
-        """Lower a graph, given its inputs and constants in `env`."""
+        """Lower a graph whose inputs and constants are in `env`."""
         self._nodes(b, graph.nodes, env, graph.outputs)
         found = []
         for name in graph.outputs:
@@ -163,8 +165,10 @@ class _Lowering:
         return found
 
     def _nodes(self, b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str]) -> None:
-        """Lower the nodes that give `outputs`; `env` gets each one's. Where a branch's bodies give tensors of
-        different rank, what follows it is lowered in both, as the rank is known there."""
+        """Lower the nodes that `outputs` need, and add their values to `env`.
+
+        If a branch's bodies give tensors of different rank, the nodes after the branch are lowered in both
+        bodies, where the rank is known."""
         for i, node in enumerate(nodes):
             rest: Sequence[Node] = ()
             try:
@@ -182,7 +186,7 @@ class _Lowering:
         self, b: Builder, node: Node, split: control.RanksDiffer, rest: Sequence[Node], env: Env,
         outputs: Sequence[str],
     ) -> tuple[Sequence[Item], tuple[str, ...]]:  # fmt: skip
-        """Values, and their names, of two branches that go on with the nodes after them."""
+        """Return the results and their names of a branch that absorbs the nodes after it."""
         names, branches = node.outputs, split.branches
         if rest:
             names, branches = control.continued(node, branches, rest, outputs)
@@ -225,13 +229,13 @@ class _Lowering:
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def _function(self, b: Builder, body: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """A graph on its own names."""
+        """Lower a graph with names of its own."""
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)
         env.update(zip(body.inputs, inputs, strict=False))
         env |= {n: constant(b, a) for n, a in body.constants.items()}
-        absent = {n for n, t in env.items() if t is None}  # so they are for the nodes that take them
+        absent = {n for n, t in env.items() if t is None}  # the nodes that take them see them as absent too
         nodes = [
             replace(node, inputs=tuple("" if n in absent else n for n in node.inputs)) for node in body.nodes
         ]
@@ -240,7 +244,7 @@ class _Lowering:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """With other values of `owner` or `splits` for a while."""
+        """Set `owner` or `splits` for the duration of a context."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -250,7 +254,8 @@ class _Lowering:
 
 
 def _explained(node: Node, inputs: Inputs, reason: str, symbols: Iterable[Var] = ()) -> CompileError:
-    """The error of a node, whose sizes would have to be known where it doesn't say which."""
+    """Return a node's error with the node, its inputs and the symbols that would have to be fixed. All sizes
+    count if the error names none."""
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     shapes = [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
     known = {v for e in (*shapes, *symbols) for v in free_vars(e)}

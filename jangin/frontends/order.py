@@ -1,4 +1,4 @@
-"""Nodes of an imported graph: those that its outputs need, in an order that can be run."""
+"""Order an imported graph's nodes so that they can run, and leave out those that no output needs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from jangin.ir.graph import FUNCTION, CompileError, Graph, Node
 
 
 def captured(graph: Graph) -> set[str]:
-    """Names that a sub-graph takes from the graph around it."""
+    """Return the names that a sub-graph reads from the enclosing graph."""
     own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)}
     used = {name for node in graph.nodes for name in reads(node)} | set(graph.outputs)
     return used - own
 
 
 def reads(node: Node) -> list[str]:
-    """The values a node needs, those of its sub-graphs included."""
+    """Return the values that a node reads, including those of its sub-graphs."""
     names = [n for n in node.inputs if n]
     for value in node.attrs.named().values():
         if isinstance(value, Graph) and node.op != FUNCTION:
@@ -26,9 +26,11 @@ def reads(node: Node) -> list[str]:
 def topological(
     nodes: Sequence[Node], known: set[str], outputs: Iterable[str], where: str | None
 ) -> list[Node]:
-    """The nodes that `outputs` need, and those that give nothing, with every one after those it reads,
-    otherwise as they stood. CompileError for a name defined twice, a cycle, and (unless `where` is None, for
-    a sub-graph) a missing value, also where no output needs the node."""
+    """Return the nodes that `outputs` need, and those without outputs. Each node follows the nodes that it
+    reads; otherwise the order is kept.
+
+    Raises CompileError for a name defined twice, a cycle, or a missing value, even if no output needs the
+    node. A sub-graph (`where` is None) may have missing values."""
     producer: dict[str, int] = {}
     for i, node in enumerate(nodes):
         for out in node.outputs:
@@ -49,7 +51,7 @@ def topological(
 
 
 def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
-    """These nodes, and those that they need."""
+    """Return the given nodes and all nodes that they need."""
     found, waiting = {*last}, [*last]
     while waiting:
         more = set(needs[waiting.pop()]) - found
@@ -59,7 +61,7 @@ def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:
-    """Depth-first post-order without recursion."""
+    """Return a depth-first post-order, without recursion."""
     order: list[int] = []
     state = [0] * len(nodes)  # 0 new, 1 open, 2 done
     for root in range(len(nodes)):

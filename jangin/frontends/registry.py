@@ -1,4 +1,5 @@
-"""How a dialect's operators are declared, a function each that lowers one, and found in their modules."""
+"""Declare a dialect's operators. Each is a decorated function that lowers an operator, and is found in its
+module."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 Lowering = Callable[..., Any]
-"""Lowers one operator to core operators; what it is called with is its dialect's business."""
+"""A function that lowers one operator to core operators. Its dialect decides the arguments."""
 F = TypeVar("F", bound=Lowering)
 
 
 def lowers(*names: str) -> Callable[[F], F]:
-    """Declare the decorated function as the lowering of operators, by the names that their dialect has."""
+    """Declare the decorated function as the lowering of operators, by their names in the dialect."""
 
     def mark(fn: F) -> F:
         fn.__dict__["lowers"] = names
@@ -22,11 +23,11 @@ def lowers(*names: str) -> Callable[[F], F]:
 
 
 class Table(dict[str, Lowering]):
-    """Lowerings of operators that differ by a detail, by name."""
+    """Lowerings, by name, of operators that differ only in a detail."""
 
 
 def declared(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
-    """Every lowering that the modules declare, by its operator's name."""
+    """Return every lowering that the modules declare, by its operator's name."""
     found: dict[str, Lowering] = {}
     for module in modules:
         for value in vars(module).values():

@@ -1,4 +1,4 @@
-"""The model formats that Jangin has: a line each. The first that reads a model loads it."""
+"""The model formats that Jangin has. The first that recognizes a model loads it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,20 @@ FORMATS: tuple[Format, ...] = (
     TorchFormat(), TfliteFormat(), GgufFormat(), CoreMLFormat(), NnefFormat(), DarknetFormat(),
         CaffeFormat(), OnnxFormat(),
 )  # fmt: skip
-"""In the order in which they are asked: one that knows its files by more goes before one that takes any."""
+"""The formats in the order in which they are tried. Formats with more specific marks precede formats that
+accept almost anything."""
 
 
 def is_own(reader: Format) -> bool:
-    """Whether a format is one of Jangin's, with whatever settings."""
+    """Tell if a format is one of Jangin's, with any settings."""
     return any(type(reader) is type(known) for known in FORMATS)
 
 
 def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequence[Format] = ()) -> Imported:
-    """Import a model by the format that reads it, those in `first` before Jangin's own. Raises CompileError
-    where none does, and for anything malformed. `shapes`: see `Format.load`."""
+    """Import a model by the format that recognizes it. The formats in `first` precede Jangin's own. `shapes`
+    is that of `Format.load`.
+
+    Raises CompileError if no format recognizes the model, or if it is malformed."""
     contents = opened(model)
     reader = format_of(contents, first)
     if contents.weights is not None and not isinstance(reader, TwoFiles):
@@ -58,23 +61,23 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
             return reader.load(contents, shapes or {})
         except (CompileError, OSError, ImportError, MemoryError, RecursionError):
             raise
-        except Exception as error:  # what it holds isn't what its format defines
+        except Exception as error:  # the model's contents don't fit its format
             why = f"{type(error).__name__}: {error}"
             raise CompileError(f"the {reader.name} model is malformed: {why}") from error
 
 
 def bytes_of(contents: Contents, reader: Format) -> int:
-    """How much a model's files hold, or its message."""
+    """Return the size of a model's files or message in bytes."""
     if contents.message is not None:
         return int(getattr(contents.message, "ByteSize", lambda: 0)())
     size = len(contents.data)
-    with suppress(ValueError, OSError, CompileError):  # loading says what is wrong with those beside it
+    with suppress(ValueError, OSError, CompileError):  # loading reports errors of these files
         size += sum(p.stat().st_size for p in reader.beside(contents).values() if p is not None)
     return size
 
 
 def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Prepared:
-    """A live model of a framework. Raises CompileError where no format knows it."""
+    """Prepare a live model of a framework. Raises CompileError if no format knows it."""
     for reader in (*first, *FORMATS):
         found = reader.prepare(model, example)
         if found is not None:
@@ -87,7 +90,7 @@ def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Pr
 
 
 def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
-    """The format that reads a model. Raises FormatError where none does."""
+    """Return the format that recognizes a model. Raises FormatError if there is none."""
     formats = (*first, *FORMATS)
     found = next((f for f in formats if f.reads(contents)), None)
     if found is None:
@@ -99,7 +102,7 @@ def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
 
 
 def _kind(contents: Contents) -> str:
-    """What was given, for messages."""
+    """Return a description of a model for messages."""
     if contents.message is not None:
         return f"a {type(contents.message).__name__}"
     return f"which starts with {contents.data[:16]!r}" if contents.data else "a directory"

@@ -1,4 +1,5 @@
-"""What formats and integers say together with the operator before it: a bias, and bounds of the result."""
+"""Find the bias and the bounds after an operator. Formats and integer operators fuse them with the
+operator."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ Users = Mapping[str, Sequence[Node]]
 
 @dataclass(frozen=True)
 class Tail:
-    """The maps behind a value that go with it, and the `result` of all of them: a `bias` is added, then what
-    is below `low` or above `high` is cut off by `clamp`."""
+    """The maps after a value that are fused with it, and their `result`.
+
+    The map `bias` adds a constant. The map `clamp` then bounds the sum to `low` and `high`."""
 
     result: str
     bias: Node | None = None
@@ -28,12 +30,12 @@ class Tail:
     high: float = np.inf
 
     def bias_name(self, value: str) -> str | None:
-        """The constant that is added to a value."""
+        """Return the name of the constant that is added to a value."""
         return None if self.bias is None else next(n for n in self.bias.inputs if n != value)
 
 
 def tail(graph: Graph, value: str, users: Users, axis: int | None = None) -> Tail:
-    """What is behind a value; a bias only if it has one number for each entry of `axis`."""
+    """Return the maps after a value. A bias must have one number for each entry of `axis`."""
     bias, after = None, _only_map(graph, value, users)
     result = value
     if axis is not None and after is not None and _adds_bias(graph, after, value, axis):
@@ -47,7 +49,7 @@ def tail(graph: Graph, value: str, users: Users, axis: int | None = None) -> Tai
 
 
 def mean(graph: Graph, node: Node, users: Users) -> Node | None:
-    """The map that makes a sum a mean."""
+    """Return the map that divides a sum into a mean, or None."""
     x, sums = graph.shape(node.inputs[0]), node.of(Reduce)
     after = _only_map(graph, node.outputs[0], users)
     sizes = static_shape(tuple(x[a] for a in sums.axes))
@@ -59,7 +61,7 @@ def mean(graph: Graph, node: Node, users: Users) -> Node | None:
 
 
 def _only_map(graph: Graph, name: str, users: Users) -> Node | None:
-    """The map that alone reads a value, which is no output."""
+    """Return the only reader of a value if it is a map and the value is no output, else None."""
     readers = users.get(name, ())
     if name in graph.outputs or len(readers) != 1 or not isinstance(readers[0].attrs, Map):
         return None
@@ -67,7 +69,7 @@ def _only_map(graph: Graph, name: str, users: Users) -> Node | None:
 
 
 def _adds_bias(graph: Graph, node: Node, x: str, axis: int) -> bool:
-    """Whether a map adds a constant of one number for each entry of an axis."""
+    """Tell if a map adds a constant with one number for each entry of an axis."""
     body = node.of(Map).body
     adds = isinstance(body, Binary) and body.op == "add" and {body.a, body.b} == {_x(0), _x(1)}
     if not adds or len(node.inputs) != 2 or node.inputs.count(x) != 1:
@@ -85,7 +87,7 @@ def _x(i: int) -> Var:
 
 
 def clamped(body: Expr) -> tuple[float, float] | None:
-    """(low, high), if a body holds x0 between constants and does nothing else."""
+    """Return (low, high) if a body only clamps x0 to constants, else None."""
     if body == _x(0):
         return -np.inf, np.inf
     if not isinstance(body, Binary) or body.op not in ("min", "max"):

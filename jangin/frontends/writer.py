@@ -1,8 +1,8 @@
-"""Lowered graphs in a format's own words: what the writers of all formats share.
+"""The base of the writers of all formats, which write lowered graphs in a format's own operations.
 
-A writer says each core operator by a method of its own (`write_conv`), and an expression operation by
-operation, as its `words` say. What it has no words for is listed at once, by the names of the model's author.
-"""
+A writer has a method for each core operator (`write_conv`), and writes an expression operation by operation,
+by its `words`. Everything that the format can't express is listed in one error, by the names of the model's
+author."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from jangin.passes.partition import renamed
 
 
 class Name(str):
-    """What a tensor is called in the file, among arguments that are none."""
+    """A tensor's name in the file. The type tells names from other arguments."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """How an expression is said: an `operation` of `parts` with `attributes`; "": it is its only part."""
+    """The format's `operation` for an expression, with its `parts` and `attributes`. An empty `operation`
+    means that the expression is its only part."""
 
     operation: str
     parts: tuple[Expr, ...]
@@ -38,19 +39,20 @@ class Words:
 
 
 Pattern = tuple[Expr, str, tuple[str, ...]]
-"""An expression, the operation that it is, and which of its variables are constants: attributes of that name.
-The operand is x0."""
+"""An expression, the operation that computes it, and the variables that must be constants. Constants become
+attributes of the same name. The operand is x0."""
 Offer = tuple[Any, Callable[..., Any]]
-"""What says an operation that a node may have been lowered from, and its lowering: a builder and tensors."""
+"""A description of an operation that a node may have been lowered from, and the operation's lowering, a
+function of a builder and tensors."""
 
 
 class Writer(ABC):
-    """One lowered graph being written."""
+    """The writer of one lowered graph."""
 
     format: str
-    """As messages call it."""
+    """The format's name in messages."""
     patterns: Sequence[Pattern] = ()
-    """Expressions of several parts that are one operation; the first that fits counts."""
+    """Expressions of several parts that are one operation. The first match counts."""
     reserved: Collection[str] = ()
 
     def __init__(self, graph: Graph) -> None:
@@ -61,12 +63,12 @@ class Writer(ABC):
     # -- what a format says ---------------------------------------------------------------------
 
     def plain(self, name: str) -> str:
-        """The nearest name that the format allows."""
+        """Return the nearest name that the format allows."""
         return name
 
     @abstractmethod
     def check(self, value: str) -> None:
-        """CompileError where a value of the graph is of a type or shape that the format doesn't have."""
+        """Raise CompileError if the format lacks a value's type or shape."""
 
     @abstractmethod
     def constant(self, name: str) -> None:
@@ -74,21 +76,23 @@ class Writer(ABC):
 
     @abstractmethod
     def number(self, e: Const) -> Any:
-        """A number among an operation's arguments."""
+        """Return a number as an operation's argument."""
 
     @abstractmethod
     def words(self, e: Expr) -> Words | None:
-        """How an operation on elements is said; None where it can't be."""
+        """Return the operation that computes an expression on elements, or None if the format has none."""
 
     @abstractmethod
     def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
-        """Add an operation, and give what its result is called: `result`'s name, where that is a value of the
-        graph, else one like `hint`."""
+        """Add an operation and return its result's name.
+
+        If `result` is a value of the graph, its name is used. Otherwise the name resembles `hint`."""
 
     # -- the graph ------------------------------------------------------------------------------
 
     def body(self) -> None:
-        """Write constants and nodes. CompileError naming all of them that can't be said."""
+        """Write constants and nodes. Raises CompileError that names all of them that the format can't
+        express."""
         for name in (*self.graph.inputs, *self.graph.outputs):  # first, so that they keep their names
             self.named(name)
         wrong: list[str] = []
@@ -111,12 +115,12 @@ class Writer(ABC):
         for name in filter(None, (*node.inputs, *node.outputs)):
             self.check(name)
         if isinstance(node.attrs, core.IndexCheck):
-            return  # what takes the indices checks them
+            return  # the operator that takes the indices checks them
         write: Callable[[Node, Any], None] = getattr(self, f"write_{node.op}", self.other)
         write(node, node.attrs)
 
     def other(self, node: Node, attrs: Any) -> None:
-        """What there is no method for."""
+        """Report a core operator without a method. A format may override this method."""
         what = (
             "an expression of several elements" if node.op == "compute" else f"a {node.op.replace('_', ' ')}"
         )
@@ -125,13 +129,13 @@ class Writer(ABC):
     # -- names ----------------------------------------------------------------------------------
 
     def named(self, name: str) -> Name:
-        """What a value of the graph is called in the file."""
+        """Return the name of a graph's value in the file."""
         if name not in self.names:
             self.names[name] = self.fresh(name)
         return self.names[name]
 
     def fresh(self, hint: str) -> Name:
-        """A name that nothing else has."""
+        """Return a name that isn't taken."""
         plain = self.plain(hint)
         found, count = plain, 1
         while found in self.taken:
@@ -142,7 +146,7 @@ class Writer(ABC):
     # -- sizes ----------------------------------------------------------------------------------
 
     def sizes(self, name: str) -> tuple[int, ...]:
-        """A value's sizes, for formats that have them fixed."""
+        """Return a value's sizes. Raises CompileError if they aren't fixed."""
         shape = static_shape(self.graph.shape(name))
         if shape is None:
             sizes = ", ".join(map(str, self.graph.shape(name)))
@@ -157,7 +161,7 @@ class Writer(ABC):
 
     @property
     def _remedy(self) -> str:
-        """Which of the inputs' sizes are to be fixed."""
+        """Return the hint that names the sizes of inputs that must be fixed."""
         shapes = (self.graph.shape(n) for n in self.graph.inputs)
         sizes = sorted({v.name for shape in shapes for d in shape for v in free_vars(d)})
         return f": give {', '.join(f'{s!r}' for s in sizes)} by shapes=" if sizes else ""
@@ -165,8 +169,9 @@ class Writer(ABC):
     # -- expressions ----------------------------------------------------------------------------
 
     def expression(self, body: Expr, operands: Mapping[Expr, Name], result: str = "", hint: str = "") -> Any:
-        """A tensor of the body's values, given what its variables are called; each part is said once. It is
-        `result`, or else maybe a number."""
+        """Write an expression's value, given the names of its variables. Equal parts are written once.
+
+        Returns `result`, or a new name, or a number if the expression is constant."""
         made: dict[Expr, Any] = dict(operands)
         waiting = [body]
         while waiting:
@@ -195,7 +200,7 @@ class Writer(ABC):
         return made[body]
 
     copy = ""
-    """The operation that gives its operand."""
+    """The format's operation that copies its operand."""
 
     def _said(self, e: Expr) -> Words:
         for pattern, operation, attributes in self.patterns:
@@ -216,8 +221,8 @@ class Writer(ABC):
     # -- operators that were lowered ------------------------------------------------------------
 
     def matched(self, node: Node, offers: Iterable[Offer]) -> Any:
-        """What says the first of some operations, on the node's operands, that lowers to just this node,
-        but for checks of indices."""
+        """Return the first description in `offers` whose lowering on the node's operands gives exactly this
+        node, or None. Checks of indices are ignored."""
         for given, lower in offers:
             b = Builder("offer", self.graph.symbols)
             inputs = [self._operand(b, n) for n in node.inputs]
@@ -235,7 +240,8 @@ class Writer(ABC):
 
 
 def with_plain_softmax(graph: Graph) -> Graph:
-    """The graph with no softmax that knows of rows of -inf: those are 0 before it, and 0 behind it."""
+    """Return the graph with plain softmax only. Rows of -inf, for which a blind softmax gives 0, are set to 0
+    before and after it."""
     if not any(isinstance(n.attrs, core.Softmax) and n.attrs.blind for n in graph.nodes):
         return graph
     run = Editor(graph.symbols, graph.values, graph.constants)
@@ -256,10 +262,11 @@ def with_plain_softmax(graph: Graph) -> Graph:
 
 
 def outputs_named(graph: Graph) -> Graph:
-    """The graph with what a node makes called as the output that lowering has a copy for."""
+    """Return the graph in which values carry the names of outputs, if lowering copies the values to the
+    outputs."""
     made = {o for n in graph.nodes for o in n.outputs}
     if any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.named().values()):
-        return graph  # which may read what would be renamed
+        return graph  # a body may read a value that would be renamed
     called: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
@@ -275,7 +282,8 @@ def outputs_named(graph: Graph) -> Graph:
 
 
 def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:
-    """Whether an expression is a pattern with other expressions for its variables, which go into `found`."""
+    """Tell if an expression equals a pattern with other expressions in place of its variables. They are
+    stored in `found`."""
     if isinstance(pattern, Var):
         return pattern.dtype is e.dtype and found.setdefault(pattern.name, e) is e
     if type(pattern) is not type(e) or isinstance(pattern, Const):
@@ -286,6 +294,6 @@ def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:
 
 
 def identifier(name: str) -> str:
-    """A name of letters, digits and underscores."""
+    """Return a name of letters, digits and underscores."""
     found = re.sub(r"\W", "_", name, flags=re.ASCII)
     return found if found[:1].isalpha() else f"t_{found}"
