@@ -1,1 +1,1 @@
-"""Models in smaller numbers: `jangin.quantize`."""
+"""Quantize models: `jangin.quantize`."""

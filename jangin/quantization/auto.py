@@ -1,4 +1,4 @@
-"""Deciding part by part: what `decide` needs is measured, and the models that it proposes are raced."""
+"""Quantize part by part. This module measures what `decide` needs, and races the models that it proposes."""
 
 from __future__ import annotations
 
@@ -31,29 +31,33 @@ from jangin.quantization.simulate import Simulator
 from jangin.quantization.writer import Chosen
 
 EFFECT = 2
-"""Runs on which each part's effect is measured."""
+"""The runs on which each part's effect is measured."""
 Kinds = Mapping[str, Mapping[str, Chosen]]
-"""The parts in each kind of numbers that suits them."""
+"""The parts that suit each kind of numbers, quantized to the kind."""
 
 
 def decided(
     job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str], block: int,
     bits: int | None, allowed: float,
 ) -> Quantized:  # fmt: skip
-    """What gains time on this machine within the drop `allowed`; float32, where nothing does. `bits`: of
-    weights in int8, None for those that are quicker."""
+    """Return the quickest model on this machine whose drop is within `allowed`. It is float32 if nothing is
+    quicker.
+
+    `bits` are the bits of int8 weights. None chooses the quicker number of bits."""
     return _Deciding(job, feeds, rated, seen, methods, block, bits, allowed).run()
 
 
 def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
-    """Parts in the numbers that were taken for them."""
+    """Return parts in the kinds that were chosen for them."""
     return {d.name: kinds[d.kind][d.name] for d in taken}
 
 
 @dataclass
 class _Won:
-    """The quickest model so far, and its parts in the numbers `kinds`. Seconds of a run: `before` in float32,
-    `after` of the model; 0 where none was raced, and where none was quicker."""
+    """The quickest model so far.
+
+    `kinds` has its parts in each kind. `before` is the seconds of a run in float32, or 0 if nothing was
+    raced. `after` is the seconds of the model, or 0 if nothing was quicker."""
 
     best: Quantized
     kinds: Kinds = field(default_factory=dict)
@@ -79,12 +83,12 @@ class _Deciding:
         self.narrow = self.kinds | {"int8": self.suited("int8", block, seen, BITS[1])} if narrow else None
 
     def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
-        """The error of some parts in smaller numbers."""
+        """Return the error of the outputs if the given parts are quantized."""
         run = self.simulator.runner(chosen, ranges)
         return error(self.reference, self.job.outputs(run, self.few))
 
     def suited(self, kind: str, block: int, seen: Seen, bits: int) -> dict[str, Chosen]:
-        """All parts that suit a kind of numbers, in it."""
+        """Return all parts that suit a kind of numbers, quantized to the kind."""
         return self.job.chosen(kind, self.ranges, block, seen, bits, lenient=True)
 
     def run(self) -> Quantized:
@@ -111,7 +115,7 @@ class _Deciding:
         return replace(won.best, report=report, bits=bits)
 
     def race(self, won: _Won, plain: Quantized, proposal: Sequence[Decision], kinds: Kinds) -> None:
-        """Whether a proposal, or what of it the drop allows, is quicker than what has won so far."""
+        """Race a proposal, reduced to the allowed drop, against the quickest model so far."""
         made, kept = self.allowed_of(proposal, kinds)
         if not kept:
             return
@@ -120,14 +124,14 @@ class _Deciding:
         ratio = other / seconds
         won.before = won.before or seconds
         least = WORTH
-        if won.after:  # weights of 7 bits are to gain by themselves
+        if won.after:  # weights of 7 bits must gain by themselves
             narrower = kinds is self.narrow and won.kinds is not self.narrow
             least = min(WORTH, won.after / won.before * (WORTH if narrower else 1.0))
         if ratio < least:
             won.best, won.taken, won.kinds, won.after = made, kept, kinds, won.before * ratio
 
     def decisions(self, plain: Quantized) -> list[Decision]:
-        """What each part takes and costs, in each kind that is quicker somewhere, and int8."""
+        """Return each part's time and cost, in int8 and in each kind that is quicker somewhere."""
         job, seconds = self.job, {FLOAT: owned(plain.executable, self.feeds[0], plain.owners)}
         for kind, chosen in self.kinds.items():
             _, owners, executable = job.compiled(chosen, self.ranges)
@@ -145,7 +149,7 @@ class _Deciding:
         return found
 
     def fits(self, taken: Sequence[Decision], kinds: Kinds | None = None) -> bool:
-        """Whether parts are within the drop, as far as rounded floats tell."""
+        """Tell if parts are within the drop, as far as fake quantization predicts."""
         run = self.simulator.runner(together(taken, kinds or self.kinds), self.ranges)
         return self.rated.drop(self.job.outputs(run, self.feeds)) <= self.allowed
 
@@ -153,7 +157,7 @@ class _Deciding:
         return self.job.made(together(taken, kinds), self.ranges, self.feeds, self.rated)
 
     def allowed_of(self, taken: Sequence[Decision], kinds: Kinds) -> tuple[Quantized, list[Decision]]:
-        """The model with the parts, fewer where its real outputs ask for it."""
+        """Return the model with the parts. Parts are removed until its real outputs are within the drop."""
         kept = list(taken)
         while True:
             made = self.made(kept, kinds)

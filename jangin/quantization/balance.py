@@ -1,4 +1,5 @@
-"""Weights and activations made alike in size before they are rounded; what is computed stays the same."""
+"""Balance the sizes of weights and activations before they are quantized. The computed function stays the
+same."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ from jangin.ops.editor import Editor
 from jangin.quantization.parts import Part, find_parts
 
 TIMES = 10
-"""Passes over the pairs of layers: each pair's scales change its neighbours'."""
+"""The most passes over the pairs of layers. Each pair's scales change those of its neighbours."""
 CLOSE = 1e-3
 
 
 def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Graph:
-    """What matrix products read is divided by a number a column, and their weights are multiplied by it:
-    outliers of activations go into weights. `largest`: of each value that they read, the largest size in each
-    column; `strength`: how much goes, 0 to 1. (G. Xiao et al., SmoothQuant, ICML 2023.)"""
+    """Divide what matrix products read by a number for each column, and multiply their weights by it.
+    Outliers of activations thus move into weights.
+
+    `largest` has the largest absolute value in each column of each value that is read. `strength` from 0 to 1
+    is the share that moves. (G. Xiao et al., SmoothQuant, ICML 2023.)"""
     run = Editor(graph.symbols, graph.values, graph.constants)
     by_value: dict[str, list[Part]] = {}
     for part in find_parts(graph):
@@ -53,8 +56,10 @@ def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Gra
 
 
 def equalized(graph: Graph) -> Graph:
-    """Of two convolutions after each other with nothing or a ReLU between, each channel's weights are made
-    equally large before and behind. (M. Nagel et al., Data-Free Quantization, ICCV 2019.)"""
+    """Scale each channel between two consecutive convolutions so that its weights are equally large in both.
+
+    Between the convolutions there is nothing or a ReLU. (M. Nagel et al., Data-Free Quantization, ICCV
+    2019.)"""
     pairs = _pairs(graph)
     constants = dict(graph.constants)
     for _ in range(TIMES):
@@ -65,7 +70,8 @@ def equalized(graph: Graph) -> Graph:
 
 
 def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
-    """Convolutions that alone read what another makes, and no constant of which anything else reads."""
+    """Return pairs of convolutions of which the second alone reads the first's result. No other node reads
+    their constants."""
     parts, users = find_parts(graph), graph.consumers()
     readers = {p.x: p for p in parts if p.is_conv and len(users[p.x]) == 1}
     found = []
@@ -81,8 +87,9 @@ def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
 
 
 def _connected(graph: Graph, one: Part, other: Part) -> bool:
-    """Whether each channel has a bias of its own, and the second weights of its own for it: it has one group,
-    or one a channel."""
+    """Tell if each channel has a bias of its own, and weights of its own in the second convolution.
+
+    The second convolution must have one group, or one group for each channel."""
     groups, w, channels = other.node.of(Conv).groups, graph.constants[other.w], len(graph.constants[one.w])
     name = one.bias_name()
     if name is not None and graph.constants[name].size != channels:
@@ -91,7 +98,7 @@ def _connected(graph: Graph, one: Part, other: Part) -> bool:
 
 
 def _balance(constants: dict[str, Array], one: Part, other: Part) -> float:
-    """Move scales between two convolutions; by how much, at most."""
+    """Move scales between two convolutions. Returns the largest change."""
     first, second = constants[one.w], constants[other.w]
     each = other.node.of(Conv).groups > 1
     behind = (0, *range(2, second.ndim)) if not each else tuple(range(1, second.ndim))
@@ -113,11 +120,13 @@ def _balance(constants: dict[str, Array], one: Part, other: Part) -> float:
 
 
 def corrected(part: Part, w: Array, rounded: Array, means: Array, bias: Array | None) -> Array:
-    """A convolution's bias, less what rounding its weights adds to the mean of each channel; `means`: of the
-    channels that it reads. (As `equalized`.)"""
+    """Return a convolution's bias, minus what rounding its weights adds to each channel's mean. `means` are
+    those of the channels that it reads.
+
+    The method is that of the paper cited in `equalized`."""
     error = (rounded - w).astype(np.float64).sum(tuple(range(2, w.ndim)))
     groups = part.node.of(Conv).groups
-    read = means.reshape(groups, -1)  # a row a group
+    read = means.reshape(groups, -1)  # one row for each group
     of = np.repeat(np.arange(groups), len(w) // groups)
     added = (error * read[of]).sum(1)
     return np.asarray((0.0 if bias is None else bias) - added, np.float32)

@@ -1,11 +1,12 @@
-"""`jangin.compare`: where two models, formats, precisions or engines part, value by value.
+"""`jangin.compare`: find where two models, formats, precisions or engines differ, value by value.
 
-Values go by their names: those of lowered graphs where Jangin runs both (so that a model and what it was
-quantized or converted to share them), else those of the model's tensors. Outputs go by their places.
+Values are matched by name. If Jangin runs both models, the names are those of lowered graphs, which a model
+shares with its quantized or converted form. Otherwise the names are those of the model's tensors. Outputs are
+matched by position.
 
-A value that is to come out is a kernel's result, so that other kernels are made for all of them than for the
-model alone. Where both are Jangin's, `replay` compares what lies between the models' own kernels instead.
-"""
+Every compared value is a kernel's result, so that the compared models have more and other kernels than the
+original ones. With `replay`, the values between the original models' own kernels are compared; Jangin must
+run both."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ ENGINES = ("jangin", "onnxruntime")
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one value in all runs: `largest`, the largest difference, as a share of the reference's largest
-    number, and `typical`, the root of the mean square of differences, as a share of that of its numbers."""
+    """The difference of one value in all runs.
+
+    `largest` is the largest difference, as a share of the reference's largest number. `typical` is the root
+    mean square of differences, as a share of that of the reference."""
 
     name: str
     source: str
@@ -47,8 +50,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`differences` in the order in which the first model computes, its outputs last; `first`: the first of
-    more than the tolerance."""
+    """The result of a comparison. `differences` are in the order in which the first model computes, with its
+    outputs last.
+
+    `first` is the first difference beyond the tolerance."""
 
     differences: Sequence[Difference]
     tolerance: float
@@ -59,25 +64,25 @@ class Comparison:
 
 
 class Side(Protocol):
-    """One of the two, as an engine runs it."""
+    """One of the two models, as an engine runs it."""
 
     @property
     def inputs(self) -> Sequence[TensorSpec]:
-        """What it takes."""
+        """The model's inputs."""
 
     @property
     def outputs(self) -> Sequence[str]:
-        """The names of what it gives."""
+        """The names of the outputs."""
 
     def values(self, tensors: bool) -> dict[str, str]:
-        """The values of floats that it can give, in order, with the node that makes each; `tensors`: by the
-        names of the model's tensors."""
+        """Return the float values that the model can show, in order, with the node that makes each. With
+        `tensors`, the names are those of the model's tensors."""
 
     def ready(self, names: Sequence[str], tensors: bool) -> None:
-        """Will be run for these values."""
+        """Prepare to run for these values."""
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The values, and the outputs."""
+        """Run the model. Returns the values and the outputs."""
 
 
 @takes(Common)
@@ -98,13 +103,14 @@ def compare(
     limit: int | None = None,
     **given: Unpack[Common],
 ) -> Comparison:
-    """Compare what models `a` (the reference) and `b` compute on `data`; `pixels`, `crop`, `tokenizer` and
-    `limit`: see `data.Reading`.
+    """Compare what the models `a` (the reference) and `b` compute on `data`.
 
-    `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). `replay`: values
-    that kernels hand to each other as the models are compiled to run, so that outputs have the same bits;
-    those inside a kernel aren't seen. Raises ValueError where their inputs or the number of their outputs
-    aren't the same, or data doesn't fit."""
+    `engines` run them: "jangin", or "onnxruntime" (without optimizations, for ONNX models). `replay` compares
+    the values that kernels pass to each other in the models as they are normally compiled. Outputs then have
+    the same bits, but values inside a kernel aren't seen. `data.Reading` describes `pixels`, `crop`,
+    `tokenizer` and `limit`.
+
+    Raises ValueError if the models' inputs or numbers of outputs differ, or if data doesn't fit."""
     threads = None if threads is None else counted(threads)
     if tolerance < 0:
         raise ValueError(f"a tolerance of {tolerance} is below 0")
@@ -148,7 +154,8 @@ def _alike(one: Side, other: Side) -> None:
 
 
 def difference(name: str, source: str, a: Array, b: Array) -> Difference:
-    """Of one value; infinite where shapes differ, or one has no number where the other has."""
+    """Return the difference of one value. It is infinite if the shapes differ, or if only one of them has NaN
+    at some place."""
     if a.shape != b.shape:
         return Difference(name, f"{source}: {list(a.shape)} against {list(b.shape)}", a.shape, np.inf, np.inf)
     x, y = (v.astype(np.float64) for v in (a, b))
@@ -205,8 +212,8 @@ class _Ours:
         own = {out for n in self.imported.graph.nodes for out in n.outputs}
 
         def is_told(value: str) -> bool:
-            """Whether the value is the author's, or lowering named it without a number, which another model's
-            lowering may have given to another value."""
+            """Tell if a value may be compared: it is the author's, or its generated name has no number.
+            Another model's lowering may give the same numbered name to another value."""
             return value in own or not value.rpartition(".")[2].isdecimal()
 
         return {v: s for v, s in found.items() if is_told(v) and self.graph.dtype(v).is_float}
@@ -224,8 +231,9 @@ class _Ours:
 
 
 class _Replayed(_Ours):
-    """A model whose kernels are those of a run, and what they hand to each other. `seen`: what such a value
-    is called in the fused graph, by its name in the lowered one."""
+    """A model with the kernels of a normal run, whose results are shown.
+
+    `seen` maps a value's name in the lowered graph to its name in the fused graph."""
 
     def __init__(self, model: Any, options: Options) -> None:
         super().__init__(model, options)
@@ -236,8 +244,8 @@ class _Replayed(_Ours):
         self.seen = {name: value for name, value in found.items() if self.fused.dtype(value).is_float}
 
     def original(self, value: str) -> str:
-        """The value of the lowered graph that one of the fused graph is, as it stands or with its channels
-        last; "" where there is none."""
+        """Return the value of the lowered graph that a value of the fused graph equals, possibly with its
+        channels last. "" if there is none."""
         name = next((n for n in (value, *_shorter(value)) if n in self.graph.values), "")
         shapes = (self.graph.shape(name), _last(self.graph.shape(name))) if name else ()
         return name if self.fused.shape(value) in shapes else ""
@@ -260,13 +268,13 @@ class _Replayed(_Ours):
 
 
 def _shorter(value: str) -> list[str]:
-    """What passes may have called a value before they added to its name."""
+    """Return the names that a value may have had before passes appended to its name."""
     parts = value.split(".")
     return [".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1)]
 
 
 def _last(shape: Shape) -> Shape:
-    """A shape with the channels last."""
+    """Return a shape with the channels last."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) > 2 else shape
 
 
@@ -283,7 +291,7 @@ def _size(d: Any) -> int | str:
 
 
 class _OnnxRuntime:
-    """An ONNX model that ONNX Runtime runs, as it is written."""
+    """An ONNX model that ONNX Runtime runs without optimizations."""
 
     def __init__(self, model: Any, options: Options) -> None:
         import onnx

@@ -1,4 +1,5 @@
-"""What a model is calibrated and measured on: pictures, arrays, text, or what a caller's function gives."""
+"""Read the data on which a model is calibrated and measured: pictures, arrays, text, or what a caller's
+function gives."""
 
 from __future__ import annotations
 
@@ -18,13 +19,15 @@ ARRAYS = (".npy", ".npz")
 Feeds = list[dict[str, Array]]
 Data = str | os.PathLike[str] | Callable[[], Iterable[Any]] | Iterable[Any]
 """A path (a folder of pictures or arrays, a file of arrays, a .txt of lines), or the model's inputs one run
-after another: each an array, a tuple of them, or a dictionary by name; or a function that gives such."""
+after another.
+
+A run's inputs are an array, a tuple of arrays, or a dictionary by name. A function may return them."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How files become inputs: `pixels` and `crop`: see `jangin.pictures`; `tokenizer`: a tokenizer.json;
-    `limit`: the most runs."""
+    """How files become inputs. `jangin.pictures` describes `pixels` and `crop`. `tokenizer` is a
+    tokenizer.json. `limit` is the most runs."""
 
     pixels: str = "unit"
     crop: float = 1.0
@@ -33,7 +36,7 @@ class Reading:
 
 
 def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) -> Feeds:
-    """The inputs of each run. ValueError where there are none, or one doesn't fit the model."""
+    """Return the inputs of each run. Raises ValueError if there are none, or if one doesn't fit the model."""
     how = how or Reading()
     if isinstance(data, (str, os.PathLike)):
         found = _of_path(Path(data), specs, how)
@@ -51,7 +54,7 @@ def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) ->
 
 
 def present(data: Data) -> None:
-    """FileNotFoundError for a path where there is nothing, which is said before any work."""
+    """Raise FileNotFoundError if a path doesn't exist, before any work."""
     if isinstance(data, (str, os.PathLike)) and not os.path.exists(data):
         raise FileNotFoundError(2, "there is no such file or folder", os.fspath(data))
 
@@ -61,7 +64,8 @@ def _called(data: Data) -> str:
 
 
 def fitted(item: Any, specs: Sequence[TensorSpec], what: str) -> dict[str, Array]:
-    """One run's inputs by name, as the model takes them; ValueError naming the input, if they don't fit."""
+    """Return one run's inputs by name, in the model's types. Raises ValueError that names an input that
+    doesn't fit."""
     if not isinstance(item, Mapping):
         arrays = item if isinstance(item, (tuple, list)) else [item]
         if len(arrays) != len(specs):
@@ -103,7 +107,7 @@ def _of_path(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def files_of(folder: Path) -> list[Path]:
-    """A folder's pictures and arrays, in order."""
+    """Return a folder's pictures and arrays, in order."""
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*PICTURES, *ARRAYS))
 
 
@@ -130,8 +134,8 @@ def _of_file(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Iterable[tuple[str, Any]]:
-    """Arrays whose first axis is longer than the inputs' are a run an entry; so are those of one axis more
-    than a scalar."""
+    """Split arrays into runs if their first axis is longer than the inputs', or if they have one axis and the
+    input is a scalar."""
     shapes = {s.name: s.shape for s in specs}
 
     def is_stacked(name: str, array: Array) -> bool:
@@ -150,7 +154,7 @@ def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -
 
 
 def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
-    """Each line's tokens, their mask (ones) and segments (zeros), by what the inputs are called."""
+    """Return each line's tokens, mask (ones) and segments (zeros), by the names of the inputs."""
     if how.tokenizer is None:
         raise ValueError(f"{path} is text: give its tokenizer (--tokenizer tokenizer.json)")
     try:
@@ -171,7 +175,8 @@ def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: int) -> Array:
-    """The right class of each run, i64 [runs]: numbers, a .npy file of them, or a text of one a line."""
+    """Return the right class of each run, i64 [runs], from numbers, a .npy file, or a text with one number a
+    line."""
     if isinstance(labels, (str, os.PathLike)):
         path = Path(labels)
         if path.suffix == ".npy":

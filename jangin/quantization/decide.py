@@ -1,11 +1,11 @@
-"""Which parts of a model are worth smaller numbers, on this device: `--auto`.
+"""Decide which parts of a model are worth quantizing on this device: `--auto`.
 
-Each part's time is measured in each kind of numbers, and its effect on the outputs by rounding it alone.
-Parts that gain are taken, those first that gain most for what they cost, as long as the drop allows. As
-numbers of two kinds side by side cost conversions, all parts in int8 that the drop allows are a second
-proposal, and the quicker of both with what else gains in another kind a third. Each is measured whole, in
-turns with float32, and the quickest of all it is.
-"""
+Each part's time is measured in each kind of numbers. Its effect on the outputs is measured by quantizing it
+alone. The first proposal takes the parts that gain, in order of gain per cost, as far as the drop allows.
+
+Numbers of two kinds beside each other cost conversions. The second proposal is therefore all parts in int8
+that the drop allows. The third is the quicker of both, with the parts that gain in another kind. Each
+proposal is measured as a whole model, in turns with float32, and the quickest wins."""
 
 from __future__ import annotations
 
@@ -27,17 +27,19 @@ from jangin.runtime.variants import VariantsExecutable
 
 FLOAT = "float32"
 ROUNDS, REPEATS = 4, 5
-"""Turns that the models take, and runs in each."""
+"""Rounds in which the models take turns, and runs in each turn."""
 TURNS, TURN = 11, 0.1
-"""Of whole runs: how many turns, and about how many seconds each."""
+"""The number of turns of whole runs, and the seconds of each."""
 WORTH = 0.98
-"""A part, or the whole, is quicker if it takes at most this share of the time."""
+"""A part or a model counts as quicker if it takes at most this share of the time."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A part in one kind of numbers: its seconds a run, and its squared error, as a share of the outputs'
-    squares, if it alone is so."""
+    """A part in one kind of numbers.
+
+    `seconds` is its time in a run. `cost` is the squared error if only this part is quantized, as a share of
+    the outputs' squares."""
 
     seconds: float
     cost: float
@@ -45,8 +47,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was found of one part: `source` names it; `options` by kind, float32 among them; `kind` is what
-    was chosen, and `reason` why nothing smaller was."""
+    """The decision about one part. `source` names it. `options` has what was measured by kind, including
+    float32.
+
+    `kind` is the choice, and `reason` tells why no smaller kind was chosen."""
 
     name: str
     source: str
@@ -55,12 +59,12 @@ class Decision:
     reason: str = ""
 
     def gain(self, kind: str) -> float:
-        """The seconds a run that a kind saves."""
+        """Return the seconds a run that a kind saves."""
         return self.options[FLOAT].seconds - self.options[kind].seconds
 
     @property
     def best(self) -> str:
-        """The kind that saves most for its cost, float32 if none saves any."""
+        """The kind that saves most for its cost, or float32 if none saves time."""
         least = self.options[FLOAT].seconds * (1 - WORTH)
         found = {
             k: self.gain(k) / max(o.cost, 1e-12) for k, o in self.options.items() if self.gain(k) > least
@@ -70,8 +74,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class Report:
-    """Why each part became what it is. `seconds`: a run's, in float32 and as chosen; `note`: what a reader
-    should know of the whole."""
+    """Why each part got its kind. `before` and `after` are the seconds of a run in float32 and as chosen.
+    `note` is a remark about the whole model."""
 
     decisions: Sequence[Decision]
     before: float
@@ -85,8 +89,8 @@ class Report:
 def owned(
     exe: Runnable, feeds: Mapping[str, Array], owners: Mapping[str, str], rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Each part's seconds a run: those of its launches, shared alike where a kernel computes several; what
-    nothing owns goes by ""."""
+    """Return each part's seconds a run: the sum over its launches. A kernel that computes several parts is
+    shared equally. Time that belongs to no part has the key ""."""
     plan = exe.variant(feeds) if isinstance(exe, VariantsExecutable) else exe
     if not isinstance(plan, Executable):
         raise CompileError("the times of parts can be measured of models that are one plan")
@@ -105,7 +109,8 @@ def owned(
 
 
 def raced(first: Runnable, second: Runnable, feeds: Mapping[str, Array]) -> tuple[float, float]:
-    """The seconds of a run of both, taken in turns: the median of the first, and that by the median ratio."""
+    """Return the seconds of a run of both models, taken in turns: the median of the first, and this median
+    times the median ratio."""
     times = [(_turn(first, feeds), _turn(second, feeds)) for _ in range(TURNS)]
     one = statistics.median(t[0] for t in times)
     return one, one * statistics.median(b / a for a, b in times)
@@ -123,8 +128,9 @@ def _turn(exe: Runnable, feeds: Mapping[str, Array]) -> float:
 
 
 def most(candidates: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]) -> list[Decision]:
-    """All candidates where they fit, else as many in their order as do: of few runs a drop goes by steps, and
-    may be less with more of them."""
+    """Return all candidates if they fit, else the longest fitting prefix that a binary search finds.
+
+    With few runs, a drop changes in steps, and may be smaller with more candidates."""
     if fits(candidates):
         return list(candidates)
     low, high = 0, max(len(candidates) - 1, 0)
@@ -135,13 +141,13 @@ def most(candidates: Sequence[Decision], fits: Callable[[Sequence[Decision]], bo
 
 
 def ranked(decisions: Sequence[Decision]) -> list[Decision]:
-    """The parts that gain by their best kind, those first that gain most for what they cost."""
+    """Return the parts that gain by their best kind, in order of gain per cost."""
     gaining = [replace(d, kind=d.best) for d in decisions if d.best != FLOAT]
     return sorted(gaining, key=lambda d: -d.gain(d.kind) / max(d.options[d.kind].cost, 1e-12))
 
 
 def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
-    """The parts in one kind, those first that cost least."""
+    """Return the parts in one kind, cheapest first."""
     found = [replace(d, kind=kind) for d in decisions if kind in d.options]
     return sorted(found, key=lambda d: d.options[kind].cost)
 
@@ -149,7 +155,8 @@ def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
 def others(
     decisions: Sequence[Decision], taken: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]
 ) -> list[Decision]:
-    """What gains beside the parts that are `taken`, in kinds that none of them has, as far as it fits."""
+    """Return further parts that gain beside the parts `taken`, in kinds that none of these has, as far as
+    they fit."""
     names, kinds = {d.name for d in taken}, {d.kind for d in taken}
     rest = [
         replace(d, options={k: o for k, o in d.options.items() if k not in kinds})
@@ -162,8 +169,10 @@ def others(
 def explained(
     decisions: Sequence[Decision], taken: Sequence[Decision], fitting: Sequence[Decision]
 ) -> list[Decision]:
-    """The decisions with what was chosen, and why the rest wasn't. `taken`: the parts of the quickest model;
-    `fitting`: those that gain by themselves, and are within the drop."""
+    """Return the decisions with the choices, and the reasons against the rest.
+
+    `taken` are the parts of the quickest model. `fitting` are the parts that gain by themselves and are
+    within the drop."""
     chosen, gained = {d.name: d.kind for d in taken}, {d.name for d in fitting}
     kinds = {*chosen.values()}
     found = []
@@ -182,5 +191,5 @@ def explained(
 
 
 def title(part: Part) -> str:
-    """A part as the model's author calls it: "Conv 'conv1'"."""
+    """Return a part's name by the model's author, such as "Conv 'conv1'"."""
     return part.node.source.title or part.name

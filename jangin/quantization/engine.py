@@ -1,4 +1,4 @@
-"""A prepared graph, compiled here so that what lies inside a run can be read."""
+"""Compile a prepared graph so that its inner values can be read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.sizes import TensorSpec
 
 Tell = Callable[[float, float, str], None]
-"""Is told of progress: done, of how much, what."""
+"""A function that gets the progress: done, total, and a description."""
 
 
 class Engine:
-    """Runs a graph and gives values of it, outputs or not: `values`. With `kernels`, the graph is fused
-    already, and the values come out of the kernels that there are."""
+    """A compiled graph whose `values` can be read, outputs or not.
+
+    With `kernels`, the graph is already fused, and the values are results of its kernels."""
 
     def __init__(
         self, graph: Graph, options: Options, values: Sequence[str] = (), kernels: bool = False
@@ -39,14 +40,16 @@ class Engine:
         return self.executable.inputs
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """All values by name, inputs among them."""
+        """Return all values by name, including inputs."""
         return {**feeds, **self.executable.run(feeds)}
 
 
 class Seen:
-    """What data made of some values: `observers` of those that become integers; of what the parts read, each
-    channel's mean, `means` (convolutions), each column's largest size, `largest`, and the second moments,
-    `moments`, x.T @ x (matrix products)."""
+    """The statistics of values over calibration data.
+
+    `observers` has the histograms of values that become integers. For what the convolutions read, `means` has
+    each channel's mean. For what matrix products read, `largest` has each column's largest absolute value,
+    and `moments` the second moments x.T @ x."""
 
     def __init__(self, graph: Graph, parts: Sequence[Part]) -> None:
         self.observers = {v: Observer() for v in observed(graph, parts)}
@@ -63,7 +66,7 @@ class Seen:
         return list(dict.fromkeys((*self.observers, *self.convolved, *self.multiplied)))
 
     def see(self, found: Mapping[str, Array]) -> None:
-        """The values of one more run. ValueError where one is no number."""
+        """Add the values of one more run. Raises ValueError if a value is NaN or infinite."""
         for name, observer in self.observers.items():
             try:
                 observer.see(found[name])
@@ -80,6 +83,7 @@ class Seen:
         self.runs += 1
 
     def ranges(self, method: str) -> dict[str, Scheme]:
-        """Of each value that becomes integers the scheme, by a way to choose its range (of scores, all)."""
+        """Return the scheme of each value that becomes integers, by a method to choose its range. Scores keep
+        their whole range."""
         ways = {v: "minmax" if v in self.scores else method for v in self.observers}
         return {v: of_range(*o.range(ways[v])) for v, o in self.observers.items()}

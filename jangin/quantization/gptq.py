@@ -1,8 +1,7 @@
-"""Weights rounded one row after another, each row's error made good by those that are still to come.
+"""Round weights row by row, and compensate each row's error in the rows that follow.
 
-E. Frantar et al., GPTQ (ICLR 2023): the second moments of what the rows are multiplied with say how much of
-an error each can make good.
-"""
+E. Frantar et al., GPTQ (ICLR 2023): the second moments of what the rows are multiplied with decide how much
+of an error each row compensates."""
 
 from __future__ import annotations
 
@@ -13,12 +12,13 @@ from jangin.ir.graph import Array
 from jangin.quantization.scales import Scheme, of_weights
 
 DAMPING = 0.01
-"""Added to the diagonal, as a share of its mean, so that the inverse exists."""
+"""The number added to the diagonal, as a share of the diagonal's mean, so that the inverse exists."""
 
 
 def gptq(w: Array, moments: Array, dtype: DType, block: int) -> tuple[Array, Scheme]:
-    """Weights [terms, columns] as integers, and their scheme by blocks of terms. `moments`: x.T @ x, [terms,
-    terms] f64, of what they are multiplied with."""
+    """Return weights [terms, columns] as integers, and their scheme by blocks of terms.
+
+    `moments` is x.T @ x, [terms, terms] f64, of what they are multiplied with."""
     first = of_weights(w, dtype, 0, block)
     rest, scale, whole = w.astype(np.float64), first.scale.copy(), np.empty(w.shape)
     diagonal = np.diag(moments)

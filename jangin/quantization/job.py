@@ -1,4 +1,5 @@
-"""A model being quantized: its parts, what they can become, and the model that comes of it, measured."""
+"""The quantization of one model: its parts, the kinds that they can have, and the resulting model,
+measured."""
 
 from __future__ import annotations
 
@@ -37,19 +38,22 @@ from jangin.runtime.sizes import TensorSpec
 
 KINDS = ("int8", "int4", "float16")
 BITS = 8, 7
-"""Of weights in int8. Two products of bytes with weights of 7 bits add up to an int16: these are from -64 to
-64, or larger where their neighbours are smaller."""
+"""The bits of int8 weights. Two products of bytes with weights of 7 bits add up to an int16.
+
+Weights of 7 bits are from -64 to 64, or larger if their neighbours are smaller."""
 NARROW = 64
 BIAS_ROOM = 1 << 30
-"""What a bias is at most, in units of both scales."""
+"""The largest absolute value of a bias, in units of both scales."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model: `model`, the bytes of its ONNX file; `tflite`, which makes those of its TensorFlow
-    Lite file, or raises CompileError naming what that can't say; `chosen`, what each part became (parts that
-    stay float32 aren't there); `drop`, how much worse its outputs are by `quality`; `report`, why, where that
-    was decided part by part; `bits`, those of weights in int8."""
+    """A quantized model.
+
+    `model` has the bytes of its ONNX file. `tflite` returns those of its TensorFlow Lite file, or raises
+    CompileError that names what the format can't express. `chosen` has the kind of each quantized part.
+    `drop` is how much worse its outputs are by `quality`. `report` has the reasons if the kinds were chosen
+    part by part. `bits` are the bits of int8 weights."""
 
     model: bytes
     chosen: Mapping[str, Chosen]
@@ -62,7 +66,8 @@ class Quantized:
     bits: int = I8.bits
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as an .onnx, .tflite or .jgn file, by the name's end; ValueError for another."""
+        """Write the model as an .onnx, .tflite or .jgn file, by the name's ending. Raises ValueError for
+        another ending."""
         path = Path(path)
         if path.suffix == ".jgn":
             self.executable.save(path)
@@ -76,7 +81,7 @@ class Quantized:
 
 
 class Job:
-    """One model being quantized. `narrow`: weights of 7 bits are quicker on this machine."""
+    """The quantization of one model. `narrow` tells if weights of 7 bits are quicker on this machine."""
 
     def __init__(
         self, model: ModelSource, options: Options, tell: Tell | None = None, equalize: bool = False
@@ -98,7 +103,7 @@ class Job:
         return self.engine.inputs
 
     def rated(self, feeds: Feeds, labels: Array | None, score: Score | None) -> Quality:
-        """What outputs are held to: those of the model itself."""
+        """Return the quality measure, whose reference is the model's own outputs."""
         return quality(self.outputs(self.engine.run, feeds), labels, score)
 
     def outputs(self, run: Any, feeds: Feeds) -> Outputs:
@@ -110,8 +115,8 @@ class Job:
         return found
 
     def watched(self, feeds: Feeds, smooth: float | None = None) -> Seen:
-        """What the data makes of the values; `smooth`: how much of activations' outliers goes into weights
-        first."""
+        """Return the statistics of the values over the data. `smooth` is the share of activations' outliers
+        that first moves into weights."""
         seen = Seen(self.graph, self.parts)
         for n, run in enumerate(feeds):
             self.tell(n, len(feeds), "calibrate")
@@ -125,8 +130,9 @@ class Job:
         self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen, bits: int = 8,
         lenient: bool = False,
     ) -> dict[str, Chosen]:  # fmt: skip
-        """Each part in a kind of numbers, of those that the kind is for; `bits`: of int8's weights. A part
-        that it doesn't suit is a CompileError, or, if `lenient`, left out."""
+        """Return each part in a kind of numbers. `bits` are the bits of int8 weights.
+
+        A part that the kind doesn't suit raises CompileError, or is left out if `lenient`."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
         found = {}
         for part in self.parts:
@@ -146,7 +152,7 @@ class Job:
     def made(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme], feeds: Feeds, rated: Quality
     ) -> Quantized:
-        """The model with parts as chosen, written, compiled and measured."""
+        """Return the model with parts as chosen: written, compiled and measured."""
         model, owners, executable = self.compiled(chosen, ranges)
         drop = rated.drop(self.outputs(executable.run, feeds))
         tflite = partial(_tflite, self.graph, self.parts, chosen, ranges, self.metadata)
@@ -155,8 +161,8 @@ class Job:
     def compiled(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]
     ) -> tuple[bytes, dict[str, str], Runnable]:
-        """The model with parts as chosen: its file's bytes, the part that each node there is for, and what
-        runs it."""
+        """Return the model with parts as chosen: its file's bytes, the part that each node belongs to, and
+        its executable."""
         integer = {n: c for n, c in chosen.items() if c.kind == "int8"}
         sources = quantized_values(self.graph, self.parts, integer)
         values = {v: ranges[source].checked((), f"value '{v}'") for v, source in sources.items()}
@@ -171,14 +177,14 @@ class Job:
 
 
 def _prepared(model: Imported, options: Options, equalize: bool) -> tuple[Graph, Mapping[str, Any]]:
-    """The graph that is quantized, and what the model says of itself."""
+    """Return the graph that is quantized, and the model's own description."""
     lowered = lower(model, options.lowerings, unchecked=options.unchecked)
-    graph = outputs_named(prepared(lowered))  # as what writes it calls them
+    graph = outputs_named(prepared(lowered))  # the names of the writer's outputs
     return equalized(graph) if equalize else graph, model.metadata
 
 
 def _tflite(*model: Any) -> bytes:
-    """As `quantization.tflite.written`, whose packages may not be there."""
+    """Call `quantization.tflite.written`. Raises CompileError if its packages aren't installed."""
     try:
         from jangin.quantization.tflite import written
     except ImportError:
@@ -187,7 +193,7 @@ def _tflite(*model: Any) -> bytes:
 
 
 def _unfit(kind: str, part: Part, w: Array, block: int) -> str:
-    """Why a part can't be in a kind of numbers; "" where it can."""
+    """Return the reason why a part can't have a kind of numbers, or "" if it can."""
     what = f"{part.node.source}: its weights [{', '.join(map(str, w.shape))}]"
     if kind == "float16" and np.abs(w).max(initial=0) > np.finfo(np.float16).max:
         return f"{what} are beyond float16's range: quantize to int8"
@@ -201,14 +207,15 @@ def _unfit(kind: str, part: Part, w: Array, block: int) -> str:
 
 
 def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen, bits: int) -> Chosen:
-    """A part's weights in int8, of so many bits (a depthwise convolution's of 8, as its products aren't added
-    up in pairs), of scales in which its bias fits 32 bits; a convolution's bias makes good what their
-    rounding adds."""
+    """Return a part's weights in int8 of `bits` bits, with scales for which its bias fits 32 bits.
+
+    A depthwise convolution has 8 bits, because its products aren't added in pairs. A convolution's bias is
+    corrected for the rounding of its weights."""
     bias = bias_of(graph, part)
     least = None if bias is None else np.abs(bias) / (float(x.scale) * BIAS_ROOM)
     most = I8.limits[1]
     if bits < I8.bits and w.shape[part.terms] > 1:
-        if part.is_conv and w.shape[part.terms] % 2:  # its words may go across pixels
+        if part.is_conv and w.shape[part.terms] % 2:  # its words may cross pixels
             most = NARROW
         pairs = of_pairs(w, part.axis, part.terms)
         least = pairs if least is None else np.maximum(least, pairs)

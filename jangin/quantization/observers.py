@@ -1,9 +1,8 @@
-"""What range of values is kept, by what was seen of them.
+"""Choose the range of values to keep, by a histogram of calibration data.
 
-Each method looks at a histogram. `entropy`: the range whose integers lose least information by the
-Kullback-Leibler divergence (S. Migacz, 8-bit inference with TensorRT, GTC 2017); `mse`: that of the least
-mean squared error; `percentile`: all but the outermost few; `minmax`: all.
-"""
+`entropy` chooses the range whose integers lose least information by the Kullback-Leibler divergence (S.
+Migacz, 8-bit inference with TensorRT, GTC 2017). `mse` chooses the range of the least mean squared error.
+`percentile` drops the outermost few values, and `minmax` keeps all."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ BINS = 2048
 PERCENTILE = 99.99
 LEVELS = 256
 CUTS = 64
-"""Ranges that are tried."""
+"""The number of ranges that are tried."""
 
 
 class Observer:
-    """What was seen of one tensor: its extremes, and how often values lie in each of BINS parts of the range
-    -reach..reach, which doubles as larger values come."""
+    """The statistics of one tensor: its extremes, and a histogram of BINS bins over -reach..reach. The reach
+    doubles if larger values come."""
 
     def __init__(self) -> None:
         self.low, self.high = np.inf, -np.inf
@@ -30,7 +29,7 @@ class Observer:
         self.counts: Array = np.zeros(BINS)
 
     def see(self, values: Array) -> None:
-        """More values. ValueError where one is no number."""
+        """Add values. Raises ValueError if one is infinite or NaN."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
@@ -48,7 +47,7 @@ class Observer:
             self.counts += np.histogram(values, BINS, (-self.reach, self.reach))[0]
 
     def range(self, method: str) -> tuple[float, float]:
-        """The range to keep, by one of METHODS."""
+        """Return the range to keep, by one of METHODS."""
         if not self.reach:
             return 0.0, 0.0
         low, high = METHODS[method](self)
@@ -71,7 +70,7 @@ def _percentile(seen: Observer) -> tuple[float, float]:
 
 
 def _tried(seen: Observer, loss: Callable[[Observer, float, float], float]) -> tuple[float, float]:
-    """The range of the least loss, of which first the upper end is drawn in, then the lower."""
+    """Return the range of the least loss. First the upper end is reduced, then the lower."""
     shares = [float(s) for s in np.linspace(1, 1 / CUTS, CUTS)]
     high = seen.high * min(shares, key=lambda s: loss(seen, seen.low, seen.high * s))
     return seen.low * min(shares, key=lambda s: loss(seen, seen.low * s, high)), high
@@ -84,14 +83,15 @@ def _squares(seen: Observer, low: float, high: float) -> float:
     if step <= 0:
         return float("inf")
     kept = np.clip(np.rint((middles - low) / step), 0, LEVELS - 1) * step + low
-    width = 2 * seen.reach / BINS  # of a bin, within which values are spread
+    width = 2 * seen.reach / BINS  # the width of a bin; values are spread within it
     inside = (middles >= low) & (middles <= high)
     error = np.where(inside, max(step, width) ** 2 / 12, (middles - kept) ** 2)
     return float(seen.counts @ error)
 
 
 def _divergence(seen: Observer, low: float, high: float) -> float:
-    """Of what was seen from what its integers say, over the range with what lies outside put at its ends."""
+    """Return the divergence of the observed values from their quantized ones over a range. Values outside
+    count at its ends."""
     first = int(np.searchsorted(seen.edges, min(low, 0.0), "right")) - 1
     last = int(np.searchsorted(seen.edges, max(high, 0.0), "left"))
     inside = seen.counts[first:last].copy()
@@ -115,4 +115,4 @@ METHODS: Mapping[str, Callable[[Observer], tuple[float, float]]] = {
     "entropy": lambda seen: _tried(seen, _divergence),
     "mse": lambda seen: _tried(seen, _squares),
 }
-"""Ways to choose a range."""
+"""Methods to choose a range."""

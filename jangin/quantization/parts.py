@@ -1,8 +1,7 @@
-"""The parts of a model that can be computed in smaller numbers: products with constant weights.
+"""Find the parts of a model that can be quantized: products with constant weights.
 
-A convolution's part has the bias behind it, and an activation that only cuts off: rounding to integers of the
-range that is left does the same. What only moves numbers, or picks the largest, keeps their scale.
-"""
+A convolution's part includes its bias and an activation that only clamps. Rounding to integers of the clamped
+range has the same effect. Operators that only move numbers, or pick the largest, keep their scale."""
 
 from __future__ import annotations
 
@@ -25,8 +24,9 @@ MOVES = (Reshape, Slice, Transpose)
 
 @dataclass(frozen=True)
 class Part:
-    """`node`: the product; `bias` and `clamp`: the maps behind a convolution that go with it; `result`: the
-    value that comes of all of them; `low` and `high`: where the clamp cuts off."""
+    """A quantizable part: the product `node`, and the maps `bias` and `clamp` after a convolution.
+
+    `result` is the value after all of them. `low` and `high` are the bounds of the clamp."""
 
     node: Node
     result: str
@@ -52,33 +52,34 @@ class Part:
         return isinstance(self.node.attrs, Conv)
 
     def weights(self, graph: Graph) -> Array:
-        """The weights: a convolution's [O, C/groups, ...], a product's [terms, columns]."""
+        """Return the weights: a convolution's [O, C/groups, ...], a product's [terms, columns]."""
         w = graph.constants[self.w]
         return w.T if isinstance(self.node.attrs, MatMul) and self.node.attrs.transpose_b else w
 
     def with_weights(self, graph: Graph, w: Array) -> Array:
-        """Weights as `weights` gives them, as the graph has them."""
+        """Return weights in the layout of `weights`, converted to the graph's layout."""
         return w.T if isinstance(self.node.attrs, MatMul) and self.node.attrs.transpose_b else w
 
     @property
     def axis(self) -> int:
-        """Of its weights, the axis of the result's channels."""
+        """The weights' axis of the result's channels."""
         return 0 if self.is_conv else 1
 
     @property
     def terms(self) -> int:
-        """Of its weights, the axis of what is summed, of a convolution its channels."""
+        """The weights' axis that is summed. In a convolution, this is the axis of its input channels."""
         return 1 if self.is_conv else 0
 
     def bias_name(self) -> str | None:
-        """The constant that its bias adds."""
+        """Return the name of the constant that the bias adds."""
         if self.bias is None:
             return None
         return next(n for n in self.bias.inputs if n != self.node.outputs[0])
 
 
 def prepared(graph: Graph) -> Graph:
-    """A lowered graph with batch normalization in its weights. CompileError for a program of steps."""
+    """Return a lowered graph with batch normalization folded into its weights. Raises CompileError for a
+    program of steps."""
     if has_steps(graph):
         raise CompileError(
             f"{graph.name or 'the model'} runs in steps (branches, loops, sizes that depend on data); only "
@@ -88,7 +89,7 @@ def prepared(graph: Graph) -> Graph:
 
 
 def find_parts(graph: Graph) -> list[Part]:
-    """The parts of a prepared graph, in order."""
+    """Return the parts of a prepared graph, in order."""
     users = graph.consumers()
     return [_part(graph, node, users) for node in graph.nodes if _fits(graph, node)]
 
@@ -112,7 +113,7 @@ def _part(graph: Graph, node: Node, users: Users) -> Part:
 
 
 def bias_of(graph: Graph, part: Part) -> Array | None:
-    """A convolution's bias, [channels] f32."""
+    """Return a convolution's bias, [channels] f32."""
     name = part.bias_name()
     if name is None:
         return None
@@ -121,7 +122,7 @@ def bias_of(graph: Graph, part: Part) -> Array | None:
 
 
 def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
-    """A value, and what it is made of by moving alone, back to where its numbers come from."""
+    """Return a value and the values from which it is moved, back to where its numbers are computed."""
     found = [name]
     while (node := makers.get(found[-1])) is not None:
         pools = isinstance(node.attrs, Pool) and node.attrs.combiner == "max"
@@ -134,22 +135,24 @@ def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
 
 
 def observed(graph: Graph, parts: Iterable[Part]) -> list[str]:
-    """The values whose ranges decide how the parts' numbers become integers: where those that the parts read
-    come from, the results of convolutions and of layers on single rows, and sums of images."""
+    """Return the values whose ranges decide the quantization of the parts.
+
+    They are the origins of the values that parts read, the results of convolutions and of layers on single
+    rows, and sums of images."""
     makers, rows = graph.producers(), scores(graph, parts)
     found = [v for p in parts for v in (moved(graph, p.x, makers)[-1], *([p.result] if p.is_conv else []))]
     return list(dict.fromkeys((*found, *rows.values(), *sums(graph))))
 
 
 def scores(graph: Graph, parts: Iterable[Part]) -> dict[str, str]:
-    """The results of layers on single rows, with their bias and the bounds behind them, by part."""
+    """Return, by part, the results of layers on single rows, after their bias and clamp."""
     users = graph.consumers()
     rows = [p for p in parts if not p.is_conv and len(graph.shape(p.result)) == 2]
     return {p.name: tail(graph, p.result, users, -1).result for p in rows}
 
 
 def sums(graph: Graph) -> list[str]:
-    """Sums of two images, with the bounds behind them."""
+    """Return sums of two images, after their clamp."""
     users = graph.consumers()
     return [
         tail(graph, n.outputs[0], users).result

@@ -1,4 +1,4 @@
-"""How much worse a model's outputs are than those of another."""
+"""Measure how much worse a model's outputs are than those of a reference."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 CLASSES = 10
-"""An output of rows of at least this many numbers, and of no other axes, is a classifier's."""
+"""An output [rows, n] with at least so many numbers n is a classifier's."""
 Outputs = Sequence[Sequence[Array]]
-"""The arrays that each run gives."""
+"""The output arrays of each run."""
 Score = Callable[[Outputs], float]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """What is measured: `title` says it, `drop` how much worse outputs are than the reference's (0.01: a
-    percent), and `reference` what the model's own are worth, where that says something."""
+    """A measure of quality. `title` describes it.
+
+    `drop` returns how much worse outputs are than the reference's (0.01 is one percent). `reference` is the
+    model's own quality as text, or ""."""
 
     title: str
     drop: Callable[[Outputs], float]
@@ -27,8 +29,11 @@ class Quality:
 
 
 def quality(reference: Outputs, labels: Array | None = None, score: Score | None = None) -> Quality:
-    """By a caller's `score` (more is better; the drop is the difference), by the share of right classes where
-    `labels` are given, by that of the reference's own classes for a classifier, else by the angle."""
+    """Return the measure of quality.
+
+    A caller's `score` counts first (more is better; the drop is the difference). Otherwise `labels` give the
+    share of right classes. Without both, a classifier is held to the reference's own classes, and any other
+    model to the angle."""
     if score is not None:
         own = score(reference)
         return Quality("your score", lambda found: own - score(found), f"{own:.4g}")
@@ -64,7 +69,7 @@ def _classes(outputs: Outputs) -> Array:
 
 
 def angle(reference: Outputs, found: Outputs) -> float:
-    """The mean over runs and float outputs of 1 - the cosine of the angle between them."""
+    """Return the mean, over runs and float outputs, of 1 minus the cosine of the angle between them."""
     parts = [
         _angle(a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1))
         for one, other in zip(reference, found, strict=True)
@@ -82,7 +87,8 @@ def _angle(a: Array, b: Array) -> float:
 
 
 def error(reference: Outputs, found: Outputs) -> float:
-    """The squared error of all float outputs, as a share of their squares: errors of parts about add up."""
+    """Return the squared error of all float outputs, as a share of their squares. The errors of parts roughly
+    add up."""
     wrong = whole = 0.0
     for one, other in zip(reference, found, strict=True):
         for a, b in zip(one, other, strict=True):

@@ -1,4 +1,5 @@
-"""`jangin.quantize`: a model's products in smaller numbers, calibrated on data, held to what it may cost."""
+"""`jangin.quantize`: quantize a model's products, calibrate on data, and keep the loss of quality within a
+limit."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ BLOCK = 32
 
 
 class DropMissed(CompileError):
-    """A drop that can't be met; `best` is the best that was found."""
+    """The quality can't be kept within the allowed drop. `best` is the best model found."""
 
     def __init__(self, message: str, best: Quantized) -> None:
         super().__init__(message)
@@ -59,23 +60,29 @@ def quantize(
 ) -> Quantized:
     """Quantize a model's convolutions and matrix products that have constant weights.
 
-    `data`: what it is calibrated and measured on: a folder of pictures or arrays, a file of arrays, a text,
-    or the inputs of runs (see `data.Data`), of which `limit` are read; `pixels`, `crop`: how pictures become
-    inputs (see `jangin.pictures`), `tokenizer`: what splits a text.
-    `kind`: "int8" (activations and weights, a scale a channel), "int4" (weights of matrix products, a scale
-    for each `block` of terms), "float16", or "auto": for each part what gains time on this machine, as far as
-    the drop (by default half a percent) allows; see `decide`.
-    `weight_bits`: of the weights in int8: 8, or 7 (-64 to 64, or larger where a neighbour is smaller), for
-    which processors that add up two products of bytes in 16 bits are quicker (x86-64 without VNNI). By
-    default 7 on those, and 8 where the drop can't be met so, or elsewhere; for "auto" what is quicker.
-    Weights of 4 bits are rounded by `gptq`; convolutions in int8 have their biases corrected (`balance`).
-    `smooth`, 0 to 1: how much of the outliers that matrix products read goes into their weights first;
-    `equalize`: make the weights of convolutions after each other alike in size.
-    `method`: how ranges are chosen (see `observers.METHODS`); by default the first of them all that meets the
-    drop. `drop`: how much worse outputs may be (0.005: half a percent) by `score`, by `labels`, the right
-    classes, or as `quality.quality` says.
-    Raises DropMissed, with the best that was found, where that can't be met; ValueError for data that doesn't
-    fit; CompileError for a model that can't be quantized."""
+    `data` is used for calibration and measurement. It is a folder of pictures or arrays, a file of arrays, a
+    text, or the inputs of runs (see `data.Data`). At most `limit` runs are read. `pixels` and `crop` decide
+    how pictures become inputs (see `jangin.pictures`). `tokenizer` splits a text.
+
+    `kind` is "int8" (activations and weights, a scale for each channel), "int4" (weights of matrix products,
+    a scale for each `block` of terms), "float16", or "auto". For "auto", each part gets the kind that gains
+    time on this machine, as far as the drop allows (by default half a percent). See `decide`.
+
+    `weight_bits` are the bits of int8 weights: 8, or 7 (-64 to 64, or larger if a neighbour is smaller).
+    Weights of 7 bits are quicker on processors that add two products of bytes in 16 bits (x86-64 without
+    VNNI). The default is 7 on these processors if the drop can be met, else 8. For "auto" it is the quicker
+    one.
+
+    Weights of 4 bits are rounded by `gptq`. The biases of int8 convolutions are corrected (`balance`).
+    `smooth`, 0 to 1, is the share of the outliers in matrix products' inputs that first moves into their
+    weights. `equalize` balances the weights of consecutive convolutions.
+
+    `method` chooses ranges (see `observers.METHODS`). The default is the first method that meets the drop.
+    `drop` is how much worse outputs may be (0.005 is half a percent). It is measured by `score`, by `labels`,
+    the right classes, or by `quality.quality`.
+
+    Raises DropMissed, with the best model found, if the drop can't be met. Raises ValueError if data doesn't
+    fit, and CompileError if the model can't be quantized."""
     _check(kind, method, drop, smooth, weight_bits, block, limit)
     present(data)
     threads = None if threads is None else counted(threads)

@@ -1,4 +1,5 @@
-"""How floats become integers: scales and zero points, single, by an axis's index, or by block along it."""
+"""Convert floats to integers by scales and zero points: single ones, one for each index of an axis, or one
+for each block along it."""
 
 from __future__ import annotations
 
@@ -11,16 +12,18 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 
 LEAST = float(np.finfo(np.float32).tiny)
-"""The smallest scale: quotients by smaller ones lose digits."""
+"""The smallest scale. Quotients by smaller ones lose digits."""
 PAIR = 127
-"""What two weights add up to before they are rounded, by which that is at most 128 after: 128 times a byte
-is an int16."""
+"""The largest sum of two weights in a pair before rounding. After rounding the sum is at most 128, and 128
+times a byte fits an int16."""
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """x as the integers q of `dtype` for which x = (q - zero) * scale. `scale` (f32) and `zero` are of shape
-    [], or [n] for the n entries of `axis`, or, with `block`, of its shape with that axis by blocks."""
+    """A quantization: x = (q - zero) * scale for the integers q of `dtype`.
+
+    `scale` (f32) and `zero` have the shape [], or [n] for the n entries of `axis`. With `block`, they have
+    the tensor's shape, with `axis` divided into blocks."""
 
     dtype: DType
     scale: Array
@@ -29,8 +32,9 @@ class Scheme:
     block: int = 0
 
     def checked(self, shape: Sequence[int | None], what: str) -> Scheme:
-        """This, if it fits a tensor of such a shape (None: an open size); CompileError naming `what`, where a
-        scale or a zero point is wrong, or they don't fit."""
+        """Return this scheme if it fits a tensor of the shape (None is an open size).
+
+        Raises CompileError that names `what` if a scale or zero point is wrong, or if they don't fit."""
 
         def need(holds: bool, message: str) -> None:
             if not holds:
@@ -62,7 +66,7 @@ class Scheme:
         return self
 
     def spread(self, t: Array, rank: int) -> Array:
-        """A scale or zero point, to broadcast against a tensor."""
+        """Return a scale or zero point in a shape that broadcasts with a tensor."""
         if self.axis is None:
             return t
         if self.block:
@@ -70,22 +74,22 @@ class Scheme:
         return t.reshape([-1 if i == self.axis else 1 for i in range(rank)])
 
     def quantized(self, x: Array) -> Array:
-        """The integers, rounded half to even and held in range."""
+        """Quantize to integers: round half to even, and clamp to the range."""
         q = np.rint(x / self.spread(self.scale, x.ndim)) + self.spread(self.zero, x.ndim)
         return np.asarray(np.clip(q, *self.dtype.limits), self.dtype.numpy)
 
     def dequantized(self, q: Array) -> Array:
-        """What integers stand for, as f32."""
+        """Dequantize integers to f32."""
         whole = q.astype(np.float32) - self.spread(self.zero, q.ndim).astype(np.float32)
         return whole * self.spread(self.scale, q.ndim)
 
     def rounded(self, x: Array) -> Array:
-        """What is left of floats that go through the integers."""
+        """Apply fake quantization: quantize floats, then dequantize them."""
         return self.dequantized(self.quantized(x))
 
 
 def of_range(low: float, high: float, dtype: DType = U8) -> Scheme:
-    """That of values from `low` to `high`: 0 is one of the integers."""
+    """Return the scheme of values from `low` to `high`. Zero is represented exactly."""
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     first, last = dtype.limits
     scale = np.float32(max((high - low) / (last - first), LEAST)) if high > low else np.float32(1)
@@ -97,8 +101,10 @@ def of_weights(
     w: Array, dtype: DType = I8, axis: int | None = None, block: int = 0, least: Array | None = None,
     most: int | None = None,
 ) -> Scheme:  # fmt: skip
-    """Symmetric scales for weights, by the largest of each channel or block, which becomes `most`, by default
-    the type's largest. `least`: the least scale of each channel, such that its bias fits in 32 bits."""
+    """Return symmetric scales for weights. The largest weight of each channel or block becomes `most`, by
+    default the type's largest.
+
+    `least` is the least scale of each channel, for which its bias fits in 32 bits."""
     size = np.abs(w.astype(np.float64))
     if axis is None:
         largest = np.asarray(size.max(initial=0))
@@ -117,8 +123,8 @@ def of_weights(
 
 
 def of_pairs(w: Array, axis: int, terms: int) -> Array:
-    """The least scales of the channels, along `axis`, for which no two weights in turn along `terms` that are
-    of one sign add up to more than 128."""
+    """Return the least scales of the channels along `axis` for which each pair of neighbours along `terms`
+    with equal signs sums to at most 128."""
     rows = np.moveaxis(w.astype(np.float64), (axis, terms), (0, -1))
     rows = np.pad(rows, [*[(0, 0)] * (w.ndim - 1), (0, w.shape[terms] % 2)])
     pairs = rows.reshape(len(rows), -1, 2)
@@ -127,7 +133,8 @@ def of_pairs(w: Array, axis: int, terms: int) -> Array:
 
 
 def bias_scheme(x: Scheme, w: Scheme) -> Scheme:
-    """That of a bias which is added to sums of products: 32-bit integers in units of both scales."""
+    """Return the scheme of a bias that is added to sums of products: 32-bit integers in units of both
+    scales."""
     scale = (x.scale * w.scale).astype(np.float32)
     axis = None if w.axis is None else 0
     return Scheme(I32, scale, np.zeros(scale.shape, np.int32), axis)

@@ -1,5 +1,7 @@
-"""A model whose parts can be quantized one by one without compiling again: in floats that are rounded as the
-integers would round them. Weights, biases and scales are inputs of it."""
+"""Simulate a quantized model by fake quantization, so that parts can be quantized one by one without a new
+compilation.
+
+Weights, biases and scales are inputs of the simulated model."""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from jangin.quantization.writer import Chosen, quantized_values
 
 
 class Simulator:
-    """A prepared graph with its parts, to run with some of them quantized. `values`: what is given beside the
+    """A prepared graph that runs with some of its parts quantized. `values` are returned beside the
     outputs."""
 
     def __init__(
@@ -34,7 +36,8 @@ class Simulator:
         self.engine = Engine(_simulation(graph, parts, self.rounded, self.constants), options, values)
 
     def settings(self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]) -> dict[str, Array]:
-        """The inputs that say which parts are quantized, and how; `schemes`: of where values come from."""
+        """Return the inputs that decide which parts are quantized, and how. `schemes` are those of the
+        values' origins."""
         found = {n: self.graph.constants[n] for n in self.constants}
         for part in self.parts:
             if part.name in chosen:
@@ -55,7 +58,7 @@ class Simulator:
     def runner(
         self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]
     ) -> Callable[[Mapping[str, Any]], dict[str, Array]]:
-        """A run with some parts quantized."""
+        """Return a function that runs the model with some parts quantized."""
         settings = self.settings(chosen, schemes)
         return lambda feeds: self.engine.run({**feeds, **settings})
 
@@ -63,7 +66,8 @@ class Simulator:
 def _simulation(
     graph: Graph, parts: Sequence[Part], rounded: Sequence[str], constants: Sequence[str]
 ) -> Graph:
-    """The graph with constants as inputs, and values rounded as their scale (0: not at all) says."""
+    """Return the graph with its constants as inputs, and values rounded by their scale. A scale of 0 leaves a
+    value unrounded."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     read: dict[str, str] = {}
     given: list[str] = []
@@ -98,7 +102,7 @@ def _simulation(
 
 
 def _rounded() -> Any:
-    """x0 through integers of scale x1 and zero point x2."""
+    """Return the fake quantization of x0 with scale x1 and zero point x2."""
     x, scale, zero = (Var(f"x{i}", F32) for i in range(3))
     low, high = (const(float(n), F32) for n in U8.limits)
     whole = minimum(maximum(call("round", x / scale) + zero, low), high)

@@ -1,6 +1,8 @@
-"""A prepared graph as a TensorFlow Lite file whose chosen parts are integers, by LiteRT's specification of
-8-bit quantization, and so is all between them that has scales or can do with those around it.
-"""
+"""Write a prepared graph as a TensorFlow Lite file with its chosen parts in int8, by LiteRT's specification
+of 8-bit quantization.
+
+Values between the parts are int8 too if they have scales, or if their scales follow from those around
+them."""
 
 from __future__ import annotations
 
@@ -22,22 +24,24 @@ from jangin.quantization.scales import Scheme, of_range
 from jangin.quantization.writer import Chosen, quantized_values
 
 LEAST_SWISH = -0.27847
-"""The least that x * sigmoid(x) gets."""
+"""The least value of x * sigmoid(x)."""
 BIAS = 1 << 30
-"""What a bias may be at most, in units of both scales."""
+"""The largest absolute value of a bias, in units of both scales."""
 
 
 def written(
     graph: Graph, parts: Sequence[Part], chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme],
     described: Mapping[str, Any],
 ) -> bytes:  # fmt: skip
-    """The bytes of a file; `ranges`: of each value that was observed; `described`: the model's metadata.
-    CompileError naming every part that TFLite can't say."""
+    """Return the bytes of a file.
+
+    `ranges` has the scheme of each observed value, and `described` is the model's metadata. Raises
+    CompileError that names every part that TFLite can't express."""
     return _Writer(graph, parts, chosen, ranges).model(str(described.get("description") or ""))
 
 
 def scales_of(scheme: Scheme) -> Scales:
-    """A scheme of bytes as int8's."""
+    """Convert a scheme of bytes to one of int8."""
     moved = scheme.dtype.limits[0] - I8.limits[0]
     return Scales((float(scheme.scale),), (int(scheme.zero) - moved,))
 
@@ -47,7 +51,7 @@ def of_ends(low: float, high: float) -> Scales:
 
 
 def ends(scales: Scales) -> tuple[float, float]:
-    """What the least and the largest int8 stand for."""
+    """Return the real numbers that the least and the largest int8 represent."""
     low, high = ((end - scales.zero[0]) * scales.scale[0] for end in I8.limits)
     return low, high
 
@@ -77,7 +81,7 @@ class _Writer(TfliteWriter):
     # -- scales ---------------------------------------------------------------------------------
 
     def _spread(self, node: Node) -> None:
-        """What the result of an operator on int8 stands for, where that follows from its operands'."""
+        """Derive the scale of an int8 operator's result from its operands, if it follows from them."""
         scales, x, y = self.scales, *(names[0] if names else "" for names in (node.inputs, node.outputs))
         if self._joins(node) and y not in scales:
             reach = [ends(scales[n]) for n in node.inputs]
@@ -118,14 +122,15 @@ class _Writer(TfliteWriter):
                     scales[y] = of_ends(max(low, bounds[0]), min(high, bounds[1]))
 
     def _joins(self, node: Node) -> bool:
-        """Whether a node is a concatenation of int8 for an operator that takes int8."""
+        """Tell if a node concatenates int8 values for an operator that takes int8."""
         if not isinstance(node.attrs, Concat) or any(n not in self.scales for n in node.inputs):
             return False
         read = (n for n in self.users.get(node.outputs[0], ()) if not isinstance(n.attrs, Concat))
         return any(not isinstance(n.attrs, Map) or step(n) for n in read)
 
     def _gated(self, node: Node) -> None:
-        """What a product with numbers from 0 to 1 stands for: with a value's own, it is x * sigmoid(x)."""
+        """Set the scale of a product with numbers from 0 to 1. If they are the sigmoid of the other factor,
+        the product is x * sigmoid(x)."""
         y, scales = node.outputs[0], self.scales
         for x, gate in (node.inputs, node.inputs[::-1]):
             if x in scales and scales.get(gate) == FIXED["LOGISTIC"]:
@@ -140,7 +145,7 @@ class _Writer(TfliteWriter):
             self.scales[name] = of_ends(float(array.min()), float(array.max()))
 
     def _adopt(self, name: str, scales: Scales) -> None:
-        """A value that only a concatenation reads is made in that one's scale."""
+        """Give a value that only a concatenation reads the concatenation's scale."""
         if len(self.users[name]) > 1 or name in self.graph.outputs or name not in self.scales:
             return
         part = next((p for n, p in self.parts.items() if self.results.get(n) == name), None)
@@ -161,7 +166,7 @@ class _Writer(TfliteWriter):
         return bool((np.abs(bias) <= BIAS * np.asarray(units)).all())
 
     def _units(self, part: Part) -> tuple[float, ...]:
-        """What the integers of a part's bias stand for."""
+        """Return the scales of a part's bias."""
         w = self.chosen[part.name].scheme
         assert w is not None
         return tuple(np.float32(self.scales[part.x].scale[0]) * w.scale)

@@ -1,8 +1,7 @@
-"""A prepared graph as an ONNX model whose chosen parts are quantized.
+"""Write a prepared graph as an ONNX model with its chosen parts quantized.
 
-Integers are written as QuantizeLinear and DequantizeLinear around the operators on floats (QDQ), which
-Jangin, ONNX Runtime and others take for operators on integers.
-"""
+Integers are written as QuantizeLinear and DequantizeLinear around operators on floats (QDQ). Jangin, ONNX
+Runtime and others take them for operators on integers."""
 
 from __future__ import annotations
 
@@ -24,8 +23,10 @@ from jangin.quantization.scales import Scheme, bias_scheme
 
 @dataclass(frozen=True)
 class Chosen:
-    """How a part is computed: its `kind` ("int8", "int4", "float16"), its weights as that has them, their
-    scheme if they are integers, and its bias, f32, where that is another than the model's."""
+    """A quantized part: its `kind` ("int8", "int4", "float16"), its weights in the kind's type, and their
+    scheme if they are integers.
+
+    `bias` is f32, or None if the model's bias is used."""
 
     kind: str
     weights: Array
@@ -33,14 +34,14 @@ class Chosen:
     bias: Array | None = None
 
     def floats(self) -> tuple[Array, Array | None]:
-        """What weights and bias stand for, in f32."""
+        """Return weights and bias, dequantized to f32."""
         w = self.weights.astype(np.float32) if self.scheme is None else self.scheme.dequantized(self.weights)
         return w, self.bias
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """What is chosen: `parts` by the name of their product, and the schemes of activations, `values`."""
+    """The choices: `parts` by the name of their product, and the schemes of activations, `values`."""
 
     parts: Mapping[str, Chosen]
     values: Mapping[str, Scheme]
@@ -49,15 +50,15 @@ class Quantization:
 def written(
     graph: Graph, parts: Sequence[Part], how: Quantization, described: Mapping[str, Any]
 ) -> tuple[bytes, dict[str, str]]:
-    """The bytes of an ONNX model, and the part that each of its nodes is for; `described`: its metadata, as
-    `Imported` has it."""
+    """Return the bytes of an ONNX model, and the part to which each of its nodes belongs. `described` is its
+    metadata, as in `Imported`."""
     writer = _QdqWriter(graph, parts, how)
     return writer.model(described), writer.owners
 
 
 def quantized_values(graph: Graph, parts: Sequence[Part], integer: Mapping[str, Any]) -> dict[str, str]:
-    """The values that are integers in between, where the parts `integer` are, with those that their scheme
-    is of."""
+    """Return the values that become integers if the parts `integer` do. Each maps to the value whose scheme
+    it has."""
     makers, found = graph.producers(), {}
     for part in parts:
         if part.name not in integer:
@@ -106,13 +107,15 @@ class _QdqWriter(OnnxWriter):
             if value in self.how.values and value not in self.results:
                 self.integers(value)
         out = node.outputs[0]
-        if out not in self.owner_of:  # what isn't a part's own goes with what it reads
+        if out not in self.owner_of:  # a node outside of parts belongs to the part of its inputs
             self.owner_of[out] = next((self.owner_of[n] for n in node.inputs if n in self.owner_of), "")
         self.owners |= {n.name: self.owner_of[out] for n in self.nodes[start:]}
 
     def integers(self, value: str) -> Name:
-        """What parts read of a value: its integers' floats. Others read them too, where a convolution does,
-        so that the value lies in memory once."""
+        """Return the dequantized value that parts read.
+
+        If a convolution reads the value, other nodes read the dequantized value too, so that it lies in
+        memory once."""
         if value not in self.read:
             made = self.rounded(self.named(value), self.how.values[value], value)
             self.read[value] = made
@@ -121,7 +124,7 @@ class _QdqWriter(OnnxWriter):
         return self.read[value]
 
     def rounded(self, x: Name, scheme: Scheme, hint: str, result: str = "") -> Name:
-        """A value through its integers."""
+        """Quantize and dequantize a value."""
         scale, zero = self.scales(scheme, hint)
         given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
         q = self.emit("QuantizeLinear", x, scale, zero, hint=hint, **given)
@@ -133,14 +136,14 @@ class _QdqWriter(OnnxWriter):
         )
 
     def stored(self, q: Array, scheme: Scheme, hint: str) -> Name:
-        """A constant's integers, dequantized."""
+        """Return a constant's integers, dequantized."""
         held = self.array(q, scheme.dtype, f"{hint}.integers")
         given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
         given["block_size"] = scheme.block or None
         return self.emit("DequantizeLinear", held, *self.scales(scheme, hint), hint=hint, **given)
 
     def in_halves(self, operation: str, node: Node, w: Array, **given: Any) -> None:
-        """A product of operands in half precision."""
+        """Write a product with operands in half precision."""
         x = self.emit("Cast", self.named(node.inputs[0]), hint=f"{node.inputs[0]}.half", to=CODES[F16])
         y = self.emit(operation, x, self.array(w, F16, f"{node.inputs[1]}.half"), hint=node.name, **given)
         self.emit("Cast", y, result=node.outputs[0], to=CODES[F32])
