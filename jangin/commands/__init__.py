@@ -1,1 +1,1 @@
-"""What the command line's commands do; their options are declared in `jangin.cli`."""
+"""The implementations of the command line's commands. `jangin.cli` declares their options."""

@@ -52,8 +52,9 @@ def bench(
     tune: str,
     output: Path | None,
 ) -> list[benchmark.Comparison]:
-    """Compare Jangin with its peers on each model at each thread count; print and keep the figures. With
-    `tune`, a time, Jangin is tuned first, and the untuned is measured beside it."""
+    """Compare Jangin with its peers on each model at each thread count; print and return the figures.
+
+    With `tune`, a time, Jangin is tuned first, and the untuned model is measured too."""
     peers = tuple(p for p in against.split(",") if p)
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
@@ -89,7 +90,7 @@ def layers(
     output: Path | None,
     trace: Path | None,
 ) -> list[Account]:
-    """Account for each model's time kernel by kernel, at each thread count; print and keep the figures."""
+    """Account for each model's time kernel by kernel, at each thread count; print and return the figures."""
     options, counts = settings.options(target, shapes), _counts(threads or str(default_threads()))
     _ready(models, output, trace)
     bound, console = options.shapes, terminal()
@@ -117,7 +118,7 @@ def layers(
 
 
 def _ready(models: Sequence[Path], *outputs: Path | None) -> None:
-    """Says of every model that it is missing, and of a file that can't be written, before anything runs."""
+    """Raise the errors of missing models and of outputs that can't be written, before any work."""
     for model in models:
         opened(model)
         for output in filter(None, outputs):

@@ -1,4 +1,4 @@
-"""What commands share: settings, terminals, the progress bar, model inputs."""
+"""Helpers of the commands: settings, terminals, the progress bar, model inputs."""
 
 from __future__ import annotations
 
@@ -49,14 +49,16 @@ from jangin.runtime.variants import VariantsExecutable
 from jangin.visible import visible
 
 PIPED = 160
-"""Columns of what goes into a file or pipe, where COLUMNS doesn't say."""
+"""Columns of output to a file or pipe, unless COLUMNS is set."""
 CONVERTED = (".onnx", ".tflite", ".nnef", ".tgz", ".tar.gz", ".tar")
-"""How names of models end that `jangin convert` writes."""
+"""The endings of the models' names that `jangin convert` writes."""
 REPORTED = 0.05
-"""Steps of the compiler quicker than this many seconds are left out of --verbose's report."""
+"""Steps of the compiler that take fewer seconds are left out of --verbose's report."""
 SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
-"""From where to where in a compilation's time its long steps go, as --verbose told of SqueezeNet, MiniLM and
-EfficientNet-B0: reading the model and its passes take the time before."""
+"""The shares of a compilation's time at which its long steps begin and end. Reading the model and its passes
+take the time before.
+
+The shares were measured by --verbose for SqueezeNet, MiniLM and EfficientNet-B0."""
 
 
 class Settings:
@@ -73,14 +75,16 @@ class Settings:
         threads: int | None = None,
         **more: Unpack[Given],
     ) -> Options:
-        """The options of a compilation, with those that stand after the command; `shapes`: see
-        `parse_shapes`."""
+        """Return the options of a compilation, including the options that stand after the command.
+        `parse_shapes` describes `shapes`."""
         return Options(target, parse_shapes(shapes), threads, **self.given).but(**more)
 
 
 def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
-    """The format that reads a GGUF file with keys and values `kept` in a type, and that or an ONNX file with
-    `activations` of one; none where no types are given. ValueError for an unknown type, or another model."""
+    """Return the format of a model with non-default types, or nothing if no types are given.
+
+    A GGUF file has a type of `kept` keys and values, and of `activations`. An ONNX file has a type of
+    `activations`. Raises ValueError for an unknown type or for another format."""
     if not kept and not activations:
         return ()
     reader = format_of(opened(model))
@@ -94,8 +98,10 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
 
 
 class _Terminal(Console):
-    """Shows what models say as `visible` has it, and takes none of it for markup. Lines of text stay whole,
-    so that paths can be copied; tables are laid out for its width, or, if `plain`, for other programs."""
+    """A console that shows models' texts by `visible` and without markup. Lines of text stay whole, so that
+    paths can be copied.
+
+    Tables are laid out for the console's width, or for other programs if `plain`."""
 
     plain = False
 
@@ -116,29 +122,29 @@ class _Terminal(Console):
 
 
 def terminal(error: bool = False) -> Console:
-    """A console, as wide as the terminal is, or as COLUMNS says; 160 columns into a file or pipe."""
+    """Return a console as wide as the terminal or COLUMNS. A file or pipe has 160 columns."""
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() or has_columns() else PIPED
     return _Terminal(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def plain(wanted: bool) -> None:
-    """Tables are written for other programs from now on, or for people."""
+    """Set whether tables are written for other programs or for people."""
     _Terminal.plain = wanted
 
 
 def say(text: str) -> None:
-    """Print lines as they are: intermediate representations and code."""
+    """Print lines unchanged, such as intermediate representations and code."""
     print(visible(text), end="" if text.endswith("\n") else "\n")
 
 
 def alarm(what: str, text: str) -> Text:
-    """A text behind what it is, which is seen at once."""
+    """Return a text after a label that stands out."""
     return Text.assemble((what, "bold red"), f" {text}")
 
 
 class _Bars(Progress):
-    """Appears once work has begun, which its first update tells: nothing flickers before an error."""
+    """Progress bars that appear at their first update, so that nothing flickers if an error comes first."""
 
     def __enter__(self) -> Self:
         return self
@@ -149,8 +155,8 @@ class _Bars(Progress):
 
 
 def bar_with(*columns: ProgressColumn | str) -> Progress:
-    """A progress bar on stderr, there from the first update on and gone at its end; columns that are text
-    have its fields."""
+    """Return a progress bar on stderr. It appears at the first update and disappears at its end. Text columns
+    show its fields."""
     console = terminal(error=True)
     made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
     return _Bars(*made, console=console, transient=True, disable=not console.is_terminal)
@@ -158,7 +164,7 @@ def bar_with(*columns: ProgressColumn | str) -> Progress:
 
 @contextmanager
 def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on stderr for a compilation; with `verbose`, each step's seconds too."""
+    """Show a progress bar on stderr for a compilation. With `verbose`, each step's seconds are shown too."""
     account = Account()
     columns = ("{task.description:<10}", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with bar_with(*columns) as bar:
@@ -179,13 +185,13 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def share(done: int, total: int, what: str) -> float:
-    """How much of a compilation's time has gone, by what the compiler tells of its steps."""
+    """Return the elapsed share of a compilation's time, by the compiler's progress messages."""
     first, last = SHARES.get(what, (0.0, SHARES["kernels"][0]))
     return first + (last - first) * done / max(total, 1)
 
 
 def executable(model: Path, settings: Settings, options: Options) -> Runnable:
-    """A model compiled, or a `.jgn` file loaded."""
+    """Return a compiled model, or a loaded `.jgn` file."""
     if model.suffix == ".jgn":
         return jangin.load(model, threads=options.threads)
     with progress(settings) as tell:
@@ -194,8 +200,9 @@ def executable(model: Path, settings: Settings, options: Options) -> Runnable:
 
 
 def check_output(output: Path, model: Path) -> None:
-    """Raises, before any work, ValueError for an output that is the model itself, and PermissionError where
-    its folder isn't writable."""
+    """Check an output before any work.
+
+    Raises ValueError if the output is the model itself, and PermissionError if its folder isn't writable."""
     if output.exists() and model.exists() and output.samefile(model):
         raise ValueError(f"{output} is the model itself: give another output")
     folder = next(p for p in (output.absolute(), *output.absolute().parents) if p.is_dir())
@@ -204,15 +211,17 @@ def check_output(output: Path, model: Path) -> None:
 
 
 def refuse_model(output: Path, model: Path) -> None:
-    """ValueError for the output of a compilation that is named as a model of some format."""
+    """Raise ValueError if a compilation's output has the name of some format's model."""
     if output.name.endswith(CONVERTED):
         command = shlex.join(["jangin", "convert", str(model), str(output)])
         raise ValueError(f"{output} is no compiled model; to write the model in that format: {command}")
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
-    """`batch=1` fixes a symbol, `seq=1..512` gives its range, `image=1x3x224x224` a whole input
-    (`?` keeps a size). Raises ValueError for anything else."""
+    """Parse shapes: `batch=1` fixes a symbol, `seq=1..512` gives its range, `image=1x3x224x224` a whole input
+    (`?` keeps a size).
+
+    Raises ValueError for anything else."""
     found: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -234,11 +243,12 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
 
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-"""Bytes of a unit of memory."""
+"""Bytes of each unit of memory."""
 
 
 def parse_limits(text: str) -> Limits:
-    """`seconds=60,memory=2G,nodes=100000`, each of which may be left out. ValueError for anything else."""
+    """Parse limits: `seconds=60,memory=2G,nodes=100000`. Each part is optional. Raises ValueError for
+    anything else."""
     found: dict[str, float] = {}
     for part in filter(None, text.split(",")):
         given = re.fullmatch(r"(seconds)=(\d+(?:\.\d+)?)()|(memory)=(\d+)([KMG]?)|(nodes)=(\d+)()", part)
@@ -250,12 +260,12 @@ def parse_limits(text: str) -> Limits:
 
 
 def fixed_sizes(shapes: Mapping[str, Any]) -> dict[str, int]:
-    """The symbols among `shapes` that have one size."""
+    """Return the symbols among `shapes` that have one size."""
     return {name: size for name, size in shapes.items() if isinstance(size, int)}
 
 
 def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, str]:
-    """`name=what` for each input, or only `what` where the model has one input."""
+    """Parse inputs: `name=what` for each input, or only `what` if the model has one input."""
     names = [spec.name for spec in specs]
     found: dict[str, str] = {}
     for text in texts:
@@ -269,7 +279,8 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
 
 
 def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Executable:
-    """What runs these inputs, for what is about one plan; ValueError where that is a program."""
+    """Return the executable of one plan that runs these inputs. Raises ValueError if the model isn't a single
+    plan."""
     if isinstance(exe, StatefulExecutable):
         raise ValueError(f"{model} keeps state from run to run; this is for models that don't")
     if isinstance(exe, VariantsExecutable):
@@ -290,7 +301,7 @@ def read_inputs(
     pixels: str = "unit",
     seed: int = 0,
 ) -> dict[str, Array]:
-    """An array for each input, as `texts` say; random where they don't."""
+    """Return an array for each input, by `texts`. Inputs that aren't in `texts` are random."""
     given = parse_inputs(texts, exe.inputs)
     return {
         spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
@@ -299,8 +310,9 @@ def read_inputs(
 
 
 def read_input(spec: TensorSpec, what: str, sizes: Mapping[str, int], pixels: str, seed: int) -> Array:
-    """An array for one input: random numbers, a .npy file's, or a picture's. Raises ValueError where
-    that can't fit, OSError for a file that can't be read."""
+    """Return an array for one input: random numbers, a .npy file or a picture.
+
+    Raises ValueError if the array can't fit, and OSError for a file that can't be read."""
     if what == "random":
         return random_input(spec, sizes, seed)
     path = Path(what)

@@ -17,10 +17,10 @@ from jangin.quantization.compare import Comparison, compare
 from jangin.visible import visible
 
 ROWS = 40
-"""Values that the table lists."""
+"""The most values that the table lists."""
 WIDTH, HEIGHT, EDGE = 900, 360, 60
 FLOOR = 1e-9
-"""Of the plot: what is smaller is drawn there."""
+"""The smallest difference on the plot's scale. Smaller ones are drawn at this value."""
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     shapes: Sequence[str], threads: int | None, pixels: str, crop: float, tokenizer: Path | None,
     limit: int | None,
 ) -> Comparison:  # fmt: skip
-    """Compare two models, print the values that differ most by depth, and draw all of them to `plot`."""
+    """Compare two models, print the values that differ most by depth, and draw all values to `plot`."""
     named = tuple(engines.split(","))
     if len(named) == 1:
         named = (named[0], named[0])
@@ -51,7 +51,8 @@ def run(
 
 
 def table(found: Comparison) -> Table:
-    """The values that differ most, and the first beyond the tolerance, in their order."""
+    """Return a table of the values that differ most and the first value beyond the tolerance, in their
+    order."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("depth", "largest", "typical"):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -70,7 +71,7 @@ def table(found: Comparison) -> Table:
 
 
 def summary(found: Comparison) -> str:
-    """Where they part, in a line."""
+    """Return a line that tells where the models first differ."""
     many = f"{len(found.differences)} values compared"
     if found.first is None:
         return f"{many}: none differs by more than {found.tolerance:g} of its largest number"
@@ -82,7 +83,8 @@ def summary(found: Comparison) -> str:
 
 
 def svg(found: Comparison, title: str) -> str:
-    """A picture: the largest and the typical difference of each value, by depth, on a scale of decades."""
+    """Return a picture of the largest and the typical difference of each value, by depth, on a logarithmic
+    scale."""
     ends = [d.largest for d in found.differences if 0 < d.largest < math.inf]
     top = math.ceil(math.log10(max([*ends, found.tolerance, FLOOR * 10])))
     low = math.floor(math.log10(max(FLOOR, min([*ends, found.tolerance or 1.0]))))

@@ -1,5 +1,5 @@
-"""`jangin convert`: a model of any format as one of ONNX, NNEF or TFLite, kept only where it computes the
-same."""
+"""`jangin convert`: write a model of any format as ONNX, NNEF or TFLite. The result is kept only if it
+computes the same."""
 
 from __future__ import annotations
 
@@ -34,19 +34,23 @@ FOLDERS = ("", ".nnef")
 ARCHIVES = (".tgz", ".tar.gz", ".tar")
 FILES = (".onnx", ".tflite")
 TOLERANCE = 1e-4
-"""Of sums in another order, of the largest number."""
+"""The largest allowed difference of results, as a share of the largest number. Sums in another order differ
+by less."""
 SIZE = 3
-"""The first open size that is tried; the next ones are tried as the next numbers."""
+"""The first size that is tried for a symbol. The next symbols get the next numbers."""
 FACTORS = (1, 2, 8, 32)
-"""Those sizes are tried times these, as a model may need larger ones."""
+"""Factors of the tried sizes, because a model may need larger sizes."""
 RUNS = 2
-"""Sizes of each symbol at which results are compared: at one, a size may be right by chance."""
+"""The number of sizes of each symbol at which results are compared. With only one, results may agree by
+chance."""
 
 
 def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]) -> None:
-    """Write a model as an ONNX or TFLite file, or an NNEF folder or archive, as `output` ends. CompileError
-    where that format can't say it, or where what was written gives other bits (TFLite, whose channels lie in
-    another order: other numbers) on random inputs; then nothing is left."""
+    """Write a model as an ONNX or TFLite file, or an NNEF folder or archive, by the ending of `output`.
+
+    Raises CompileError if the format can't express the model. Raises it too, and keeps nothing, if the
+    written model gives other bits on random inputs. TFLite's numbers may differ within a tolerance, because
+    its channels lie in another order."""
     if output.exists():
         raise FileExistsError(f"{output} exists already: remove it, or name another")
     single = output.suffix in FILES
@@ -81,7 +85,7 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
 
 
 def _written(graph: Graph, output: Path, described: Mapping[str, Any]) -> Mapping[str, bytes]:
-    """The files by name."""
+    """Return the files by name."""
     if output.suffix == ".onnx":
         return {output.name: onnx.written(graph, described)}
     if output.suffix != ".tflite":
@@ -104,8 +108,10 @@ def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
 
 
 def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
-    """CompileError unless both give results of the same shapes and types, and the same bits, or else numbers
-    within TOLERANCE, at two sizes of each symbol where sizes are open."""
+    """Raise CompileError unless both models give results of the same shapes and types, and the same bits or
+    numbers within TOLERANCE.
+
+    Models with symbols are compared at two sizes of each."""
     first: Any = compile_by(options, model)
     first = first.model if isinstance(first, StatefulExecutable) else first
     second = compile_by(options.but(shapes={}, weights=None, cache=False), made)
@@ -127,7 +133,7 @@ def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
 
 
 def _apart(x: Array, y: Array) -> float:
-    """The largest difference; none between two NaN, or equal infinities."""
+    """Return the largest difference. Two NaN, or equal infinities, don't differ."""
     a, b = x.astype(float), y.astype(float)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -135,8 +141,10 @@ def _apart(x: Array, y: Array) -> float:
 
 
 def _runs(model: Any) -> Iterator[tuple[Sequence[Array], Sequence[Array]]]:
-    """Random inputs and what the model gives, at the first RUNS of some sizes of its symbols that it takes.
-    ValueError where it takes none."""
+    """Yield random inputs and the model's results for the first RUNS sizes of its symbols that the model
+    accepts.
+
+    Raises ValueError if it accepts none."""
     symbols, done, refused = _symbols(model.inputs), 0, None
     for factor in FACTORS if symbols else FACTORS[:1]:
         sizes = {d: factor * (SIZE + n) for n, d in enumerate(symbols)}

@@ -1,4 +1,4 @@
-"""`jangin devices`: what this machine is, and what is here to use."""
+"""`jangin devices`: describe this machine and what Jangin can use on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jangin.targets.rows import PORTABLE
 
 
 def devices() -> None:
-    """Print the processor, the targets that can be asked for, and the libraries present."""
+    """Print the processor, the available targets, and the installed libraries."""
     console = terminal()
     here = machine()
     host = resolve("cpu")
@@ -50,7 +50,8 @@ def devices() -> None:
 
 
 def _opencl() -> Table | str:
-    """The OpenCL devices, with their figures and what they lack, or why there are none."""
+    """Return a table of the OpenCL devices, with their figures and missing features, or the reason why there
+    are none."""
     try:
         there = opencl_devices.devices()
     except LoadError as error:
@@ -67,8 +68,8 @@ def _opencl() -> Table | str:
 
 
 def _products(product: Product, target: Target) -> str:
-    """How many products one instruction adds up, of which numbers, and whether there is one that does so for
-    all rows and columns of matrices."""
+    """Return a description of a product instruction: the terms that it sums, their types, and whether it
+    multiplies small matrices."""
     left, right = product.left, product.right
     matrices = target.matrix_row(product) is not None
     numbers = f"{left}·{right}" if left is not right else str(left)
@@ -76,7 +77,7 @@ def _products(product: Product, target: Target) -> str:
 
 
 def _size(size: int) -> str:
-    """Of a cache, in KiB or MiB."""
+    """Return a cache's size in KiB or MiB."""
     return f"{size >> 20}M" if size % (1 << 20) == 0 else f"{size >> 10}K"
 
 
@@ -99,7 +100,7 @@ def _row(target: Target, here: bool) -> list[str]:
 
 
 def _llvm() -> str:
-    """Which one is here, or why none is."""
+    """Return the LLVM version, or the reason why there is none."""
     try:
         found = llvm.version()
     except LlvmError as error:

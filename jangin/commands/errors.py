@@ -1,4 +1,4 @@
-"""How the command line says what went wrong."""
+"""Explain errors on the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jangin.schedule.checks import ScheduleError
 EXPECTED = (
     CompileError, IndexOutOfRange, ArtifactError, LoadError, ScheduleError, ValueError, TypeError, OSError,
 )  # fmt: skip
-"""What a user's model, file or machine is the reason of."""
+"""Errors that a user's model, file or machine causes."""
 SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"
 
 
 def explain(error: Exception) -> str:
-    """An error as its reader needs it; what isn't a user's own doing says so."""
+    """Return an error's text for the user. An unexpected error is reported as a defect of Jangin."""
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_gone():
         return "the working directory was removed: go to another one, or give absolute paths"
     if isinstance(error, OSError) and error.filename is not None:
@@ -33,7 +33,7 @@ def explain(error: Exception) -> str:
 
 
 def _is_gone() -> bool:
-    """Whether the working directory was removed."""
+    """Tell if the working directory was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:

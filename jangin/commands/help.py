@@ -1,4 +1,5 @@
-"""How typer shows the commands: flags without types, an example each, and values that a shell completes."""
+"""Adjust typer's help: flags without types, an example for each command, and values that a shell
+completes."""
 
 from __future__ import annotations
 
@@ -20,17 +21,19 @@ EXAMPLES = {
     "templates": "jangin templates",
     "devices": "jangin --plain devices",
 }
-"""A call of each command, for its help."""
+"""An example call of each command, for its help."""
 
 
 def example(command: str) -> str:
-    """The line of a command's help that shows a call."""
+    """Return the line of a command's help with an example call."""
     return f"Example: {EXAMPLES[command]}"
 
 
 def _shown(params: Iterable[Any]) -> list[Any]:
-    """Parameters of which flags show no type, as they take no value; those of completion stand apart, so
-    that their long names take no room of the others' texts."""
+    """Return parameters for display. Flags show no type, because they take no value.
+
+    The parameters of completion stand in a group of their own, so that their long names don't narrow the
+    other texts."""
     found = [*params]
     for param in found:
         if getattr(param, "is_flag", False):
@@ -61,7 +64,8 @@ def among(option: str) -> Callable[[str], list[str]]:
 
 
 def _values(option: str) -> list[str]:
-    """The values that an option takes, or those that have names. They are imported when a shell asks."""
+    """Return the values that an option takes, or those that have names. They are imported only when a shell
+    asks."""
     from jangin.ahead.emit import KINDS
     from jangin.bench.engines import PEERS
     from jangin.commands.inspect import SCHEDULE

@@ -1,4 +1,4 @@
-"""`jangin inspect`: the intermediate representations of a model, and any kernel's code."""
+"""`jangin inspect`: show the intermediate representations of a model, and any kernel's code."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ from jangin.targets import Target
 from jangin.templates.scheduled import Scheduled
 
 SCHEDULE = ("naive", "steps", "loop")
-"""What is shown of any kernel; back ends add the forms of their code."""
+"""The forms in which any kernel can be shown. Back ends add the forms of their code."""
 SHOWN = 400
-"""Characters of what a model says of itself, an entry."""
+"""The most characters of each entry of a model's own description."""
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 
@@ -78,9 +78,11 @@ def inspect(
     html: Path | None = None,
     times: bool = False,
 ) -> None:
-    """Print a summary; or the IR after a pass, one kernel's code, where nodes run (to `output` as JSON too),
-    where buffers lie, or what its sizes are; or write to `minimal` the smallest part that fails, or to `html`
-    a picture of the graph."""
+    """Print a summary of a model, or the part of it that the options choose.
+
+    `after` names a pass whose result is printed. `kernel` and `show` choose one kernel's code. `placement`
+    tells where nodes run (written to `output` as JSON too), `memory` where buffers lie, and `sizes` what the
+    model's sizes are. `minimal` gets the smallest part that fails, and `html` a picture of the graph."""
     if model.suffix == ".jgn":
         if sizes:
             say(explain(checked(read_artifact(model))))
@@ -150,7 +152,7 @@ def _inspect_graph(
     show: str,
     memory: bool,
 ) -> None:
-    """A summary of the kernels that a graph becomes, or one's code, their plan or its buffers."""
+    """Print a summary of a graph's kernels, or one kernel's code, or the plan or its buffers."""
     with progress(settings) as tell:
 
         def made(jobs: Sequence[Job]) -> Iterator[Scheduled]:
@@ -180,7 +182,7 @@ def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
 
 
 def _variant(planned: Planned) -> tuple[Sequence[TensorSpec], str]:
-    """Its outputs, and what is said of its sizes."""
+    """Return a plan's or program's outputs, and a description of its sizes."""
     if planned.program is None:
         (plan,) = planned.plans
         found = Signature(plan)
@@ -250,8 +252,8 @@ def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None
 
 
 def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, target: Target) -> str:
-    """A kernel as `show` asks: its naive nest, the schedule's steps, the scheduled nest, LLVM IR or
-    assembly."""
+    """Return a kernel in the form `show`: its naive nest, the schedule's steps, the scheduled nest, LLVM IR
+    or assembly."""
     if show == "naive":
         if is_opaque(node):
             return print_func(opaque_func(node))
@@ -266,7 +268,7 @@ def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, targe
 
 
 def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled]]:
-    """The kernel called `name`, or those that compute a model's node of that name."""
+    """Return the kernel called `name`, or the kernels that compute the model's node of this name."""
     if name in kernels:
         return [kernels[name]]
     launches = [x.kernel for x in plan.launches if name in (s.name for s in x.sources)]
@@ -288,7 +290,8 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
     for kind, names in (("input", whole.inputs), ("output", whole.outputs)):
         for name in names:
             said = whole.value(name)
-            found = fused.value(name) if said.shape is None else said  # formats need not say what comes out
+            # formats needn't declare an output's shape
+            found = fused.value(name) if said.shape is None else said
             console.print(f"{kind} {name}: {found}")
     counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in whole.nodes)
     weights = sum(a.nbytes for a in whole.constants.values())

@@ -1,9 +1,8 @@
-"""`jangin inspect --minimize`: the smallest part of an ONNX model that still fails.
+"""`jangin inspect --minimize`: find the smallest part of an ONNX model that still fails.
 
-Delta debugging (Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, 2002) over the
-model's nodes. What the dropped nodes made becomes a constant where it is known while compiling, and else an
-input of the inferred type.
-"""
+The method is delta debugging over the model's nodes (Zeller, Hildebrandt: Simplifying and Isolating
+Failure-Inducing Input, 2002). The value of a dropped node becomes a constant if it is known at compile time.
+Otherwise it becomes an input of the inferred type."""
 
 from __future__ import annotations
 
@@ -25,19 +24,22 @@ from jangin.ir.graph import Array
 from jangin.runtime.sizes import TensorSpec
 
 Test = Callable[[onnx.ModelProto], str]
-"""What is wrong with a model, or "" where nothing is."""
+"""A function that describes a model's failure, or returns "" if the model doesn't fail."""
 Tell = Callable[[int, int, str], None]
 SMALL = 4096
-"""Elements up to which a value that is known while compiling is kept as a constant."""
+"""The most elements of a compile-time value that is kept as a constant."""
 TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
-"""Of the largest value: beyond, a result is wrong."""
+"""The largest allowed difference of a result, as a share of its largest value."""
 
 
 def minimize(
     model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str | None
 ) -> onnx.ModelProto | None:
-    """Write the smallest part that fails as the model does, when it is compiled or (where it compiles)
-    compared with ONNX's ReferenceEvaluator on random inputs. None where nothing fails."""
+    """Write the smallest part that fails like the model, and return it. Returns None if the model doesn't
+    fail.
+
+    The failure is an error of the compilation. If the model compiles, the failure is a difference from ONNX's
+    ReferenceEvaluator on random inputs."""
     options = settings.options(target, shapes, 1, cache=False)
     bound, whole = options.shapes, onnx.load(model)
     console = terminal()
@@ -68,7 +70,7 @@ def minimize(
 
 
 def failure(compiled: Callable[[onnx.ModelProto], Any]) -> Test:
-    """Whether compiling fails as it did the first time: with an error of the same kinds."""
+    """Return a test that tells if compiling fails like the first time: with an error of the same types."""
     alike = _Alike()
 
     def test(part: onnx.ModelProto) -> str:
@@ -82,7 +84,7 @@ def failure(compiled: Callable[[onnx.ModelProto], Any]) -> Test:
 
 
 class _Alike:
-    """Tells of an error where it is of the kinds of the first one."""
+    """Describe an error if its types are those of the first error, else return ""."""
 
     def __init__(self) -> None:
         self.first: list[type] = []
@@ -94,14 +96,15 @@ class _Alike:
 
 
 def difference(compiled: Callable[[onnx.ModelProto], Any], values: Mapping[str, Array]) -> Test:
-    """Whether a run on the recorded values fails, or gives other results than the recorded ones."""
+    """Return a test that tells if a run on the recorded values fails, or gives results other than the
+    recorded ones."""
     alike = _Alike()
 
     def test(part: onnx.ModelProto) -> str:
         constants = {t.name for t in part.graph.initializer}
         try:
             exe = compiled(part)
-        except Exception:  # the whole compiles, so that this is another failure
+        except Exception:  # the whole model compiles, so this is another failure
             return ""
         try:
             results = exe.run({i.name: values[i.name] for i in part.graph.input if i.name not in constants})
@@ -130,8 +133,8 @@ def _apart(name: str, got: Array, want: Array) -> str:
 def smallest(
     model: onnx.ModelProto, test: Test, recorded: Mapping[str, Array] | None = None, tell: Tell | None = None
 ) -> onnx.ModelProto:
-    """The part of the model, by nodes, of which no smaller one fails by `test`. `recorded`: values that
-    inputs get the shapes of, where no shape is inferred."""
+    """Return a part of the model of which no smaller part fails by `test`. `recorded` values give the shapes
+    of inputs without an inferred shape."""
     cutter = _Cutter(model, recorded or {})
     total = len(model.graph.node)
     best = list(range(total))
@@ -159,7 +162,7 @@ def _chunks(items: Sequence[int], parts: int) -> list[list[int]]:
 
 
 class _Cutter:
-    """Makes models of some of a model's nodes."""
+    """A factory of models with some of a model's nodes."""
 
     def __init__(self, model: onnx.ModelProto, recorded: Mapping[str, Array]) -> None:
         self.model = model
@@ -175,7 +178,7 @@ class _Cutter:
         self.reads = [list(dict.fromkeys(_reads(n))) for n in model.graph.node]
 
     def part(self, kept: Sequence[int]) -> onnx.ModelProto | None:
-        """The model of these nodes; None where an input's type isn't known."""
+        """Return the model of these nodes, or None if an input's type isn't known."""
         nodes = [self.model.graph.node[i] for i in kept]
         made = {o for n in nodes for o in n.output if o}
         read = dict.fromkeys(name for i in kept for name in self.reads[i])
@@ -197,7 +200,7 @@ class _Cutter:
         return part
 
     def _known(self) -> dict[str, Array]:
-        """Small values that follow from constants and fixed shapes alone."""
+        """Return small values that follow only from constants and fixed shapes."""
         known = {n: numpy_helper.to_array(t) for n, t in self.constants.items() if np.prod(t.dims) <= SMALL}
         opsets = {o.domain: o.version for o in self.model.opset_import}
         for node in self.model.graph.node:
@@ -212,7 +215,7 @@ class _Cutter:
                 continue
             try:
                 results = ReferenceEvaluator(node, opsets=opsets).run(None, feeds)
-            except Exception:  # an operator that the evaluator lacks: what it makes is an input then
+            except Exception:  # the evaluator lacks the operator, so its result becomes an input
                 continue
             for name, value in zip(node.output, results, strict=True):
                 if isinstance(value, np.ndarray) and value.size <= SMALL and value.dtype != object:
@@ -221,7 +224,7 @@ class _Cutter:
 
 
 def _reads(node: onnx.NodeProto) -> Iterable[str]:
-    """The values that a node reads, also from within its sub-graphs."""
+    """Yield the values that a node reads, including those that its sub-graphs read."""
     yield from filter(None, node.input)
     for a in node.attribute:
         for graph in (a.g, *a.graphs) if a.HasField("g") or a.graphs else ():
@@ -248,8 +251,8 @@ def _symbols(model: onnx.ModelProto) -> set[str]:
 
 
 def evaluated(model: onnx.ModelProto, bound: Mapping[str, Any]) -> dict[str, Array]:
-    """Every value of the model's own graph, by ONNX's ReferenceEvaluator on random inputs (sizes that are
-    not fixed are 2)."""
+    """Return every value of the model's main graph, by ONNX's ReferenceEvaluator on random inputs. Sizes that
+    aren't fixed are 2."""
     everything = onnx.ModelProto()
     everything.CopyFrom(model)
     names = [o for n in model.graph.node for o in n.output if o]
@@ -271,7 +274,8 @@ def evaluated(model: onnx.ModelProto, bound: Mapping[str, Any]) -> dict[str, Arr
 
 
 def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """ONNX's evaluator, which lacks the quantizations of opset 10 and 13; those of 19 compute the same."""
+    """Return ONNX's evaluator. It lacks the quantization of opsets 10 and 13, but has that of opset 19, which
+    computes the same."""
     version = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
     if version >= 19:
         return ReferenceEvaluator(model)

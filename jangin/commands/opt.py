@@ -1,4 +1,4 @@
-"""`jangin opt`: text IR in, passes applied, text IR (or code) out."""
+"""`jangin opt`: read text IR, apply passes, and print text IR or code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jangin.targets import Target, resolve
 
 
 def opt(file: str, passes: Sequence[str], emit: str, target: str | None) -> None:
-    """Apply passes to the loop nest or graph in `file` ("-": standard input) and print the result."""
+    """Apply passes to the loop nest or graph in `file` ("-" is standard input), and print the result."""
     found = resolve(target)
     forms = ("ir", *backend_of(found).forms)
     if emit not in forms:
@@ -57,7 +57,7 @@ def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> st
 
 
 def _lowered(graph: Graph) -> Graph:
-    """A graph imported from ONNX in core operators: a graph's text doesn't say of which dialect it is."""
+    """Lower a graph that was imported from ONNX. A graph's text doesn't tell its dialect."""
     return lower(Imported(graph, ONNX))
 
 
@@ -73,10 +73,10 @@ def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str
 
 
 def apply_pass(func: Func, spec: str, target: Target) -> Func:
-    """`simplify`, or a scheduling primitive with its arguments: "split:i,16", "reorder:[k,i]".
+    """Apply `simplify`, or a scheduling primitive with its arguments: "split:i,16", "reorder:[k,i]".
 
-    `vectorize` alone takes the innermost loop that runs along a row of the result, split to the
-    target's vector width; `parallelize` alone the outermost loop."""
+    Without arguments, `vectorize` takes the innermost loop that runs along a row of the result, split to the
+    target's vector width. Without arguments, `parallelize` takes the outermost loop."""
     name, _, rest = spec.partition(":")
     if name not in PRIMITIVES:
         raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(PRIMITIVES)}")
@@ -92,7 +92,7 @@ def apply_pass(func: Func, spec: str, target: Target) -> Func:
 
 
 def _arguments(text: str, spec: str) -> list[Any]:
-    """Names, integers and lists of them, separated by commas."""
+    """Parse names, integers and lists of them, separated by commas."""
     try:
         parsed = ast.parse(f"[{text}]", mode="eval").body
         assert isinstance(parsed, ast.List)

@@ -1,4 +1,4 @@
-"""`jangin inspect --placement`: for each node of the model, where what it computes runs."""
+"""`jangin inspect --placement`: show where each node of the model runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Placed:
-    """One node. `depth`: how many sub-graphs and functions it lies in; `kernels`: that compute it,
-    `shared` with other nodes or not; `where`: the step or host function, and why."""
+    """The place of one node.
+
+    `depth` is the number of sub-graphs and functions around it. `kernels` compute it, and are `shared` if
+    they compute other nodes too. `where` is the step or host function, with the reason."""
 
     node: str
     runs: str
@@ -42,7 +44,7 @@ class Placed:
 
 
 def placement(imported: Graph, planned: Planned) -> list[Placed]:
-    """Every node of the imported model in order, those of sub-graphs and functions after their own."""
+    """Return every node of the imported model in order. A node's sub-graphs and functions follow it."""
     launches: dict[Source, list[Launch]] = {}
     for plan in planned.plans:
         for launch in plan.launches:
@@ -57,7 +59,7 @@ def placement(imported: Graph, planned: Planned) -> list[Placed]:
 
 
 def every_step(region: Region) -> Iterator[Step]:
-    """The steps of a region and of the regions in it."""
+    """Yield the steps of a region and of the regions inside it."""
     for step in region.steps:
         yield step
         for body in (step.then, step.orelse) if isinstance(step, Branch) else ():
@@ -117,7 +119,8 @@ def as_json(rows: Sequence[Placed]) -> dict[str, Any]:
 
 
 def devices_table(made: SeveralArtifact) -> Table:
-    """For each node of a model for several devices, where it runs, and in which way of running the model."""
+    """Return a table of where each node of a model for several devices runs, for each way to run the
+    model."""
     whole = f"each has rows of {made.rows}" if made.rows else "whichever is quicker"
     reason = "" if made.rows else f"; a batch isn't shared out: {made.reason}"
     table = Table("node", "device", *made.placed, title=f"{', '.join(made.names)}: {whole}{reason}")

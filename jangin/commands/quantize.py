@@ -25,7 +25,7 @@ from jangin.quantization.quantize import quantize
 from jangin.visible import visible
 
 FILES = (".onnx", ".jgn")
-"""What is written where the name doesn't say."""
+"""The files that are written if the output's name has no ending."""
 
 
 def run(
@@ -34,7 +34,7 @@ def run(
     crop: float, tokenizer: Path | None, limit: int | None, html: Path | None,
     smooth: float | None, equalize: bool, weight_bits: int | None,
 ) -> Quantized:  # fmt: skip
-    """Quantize a model, write it (as .onnx and .jgn, where the name doesn't say), and tell what it cost."""
+    """Quantize a model, write it (as .onnx and .jgn if the name has no ending), and print the cost."""
     if output.suffix not in ("", ".tflite", *FILES):
         raise ValueError(f"{output} is neither an .onnx, nor a .tflite, nor a .jgn file")
     if html is not None and kind != "auto":
@@ -43,7 +43,7 @@ def run(
     for file in files:
         check_output(file, model)
     options = settings.options(None, shapes, threads)
-    if output.suffix == ".tflite":  # what that can't say is told before anything is measured
+    if output.suffix == ".tflite":  # errors of the format come before anything is measured
         with within(options.limits):
             tflite.check(prepared(lower(imported(model, options))))
         if kind == "int8":  # LiteRT is no quicker with fewer bits
@@ -71,7 +71,7 @@ def run(
 
 
 def parse_share(text: str) -> float:
-    """ "0.5%" as 0.005, "0.005" likewise."""
+    """Return a share: "0.5%" and "0.005" both give 0.005."""
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -79,7 +79,7 @@ def parse_share(text: str) -> float:
 
 
 def summary(found: Quantized) -> Table:
-    """What was chosen, and what it cost."""
+    """Return a table of the choices and their cost."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     counts = Counter(c.kind for c in found.chosen.values())
     table.add_row("parts", ", ".join(f"{n} in {kind}" for kind, n in counts.items()) or "all in float32")
@@ -94,7 +94,7 @@ def summary(found: Quantized) -> Table:
 
 @contextmanager
 def bar() -> Iterator[Callable[[float, float, str], None]]:
-    """A progress bar on stderr."""
+    """Show a progress bar on stderr."""
     with bar_with("{task.description:<12}", BarColumn(), TimeElapsedColumn()) as shown:
         task = shown.add_task("import", total=1.0)
 

@@ -1,4 +1,5 @@
-"""Why each part of a model became what it is: as a table, and as an HTML page that needs nothing else."""
+"""Report why each part of a model got its kind of numbers, as a table and as an HTML page without other
+files."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from jangin.quantization.decide import FLOAT, Decision, Report
 
 
 def kinds(found: Report) -> list[str]:
-    """The kinds of numbers that were measured, float32 first."""
+    """Return the kinds of numbers that were measured, float32 first."""
     return list(dict.fromkeys(k for d in found.decisions for k in (FLOAT, *d.options)))
 
 
 def table(found: Report) -> Table:
-    """A row a part; milliseconds a run in each kind."""
+    """Return a table with a row for each part, and its milliseconds a run in each kind."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in (*kinds(found), "gain", "cost"):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -30,7 +31,7 @@ def table(found: Report) -> Table:
 
 
 def figures(found: Report, d: Decision) -> list[str]:
-    """A part's times, what the choice gains, and what it costs."""
+    """Return a part's times, the gain of the choice, and its cost."""
     times = [milliseconds(d.options[k].seconds) if k in d.options else "" for k in kinds(found)]
     if d.kind == FLOAT:
         return [*times, "", ""]
@@ -40,12 +41,12 @@ def figures(found: Report, d: Decision) -> list[str]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Without their unit; more digits of those of small models."""
+    """Format milliseconds without their unit. Times of small models have more digits."""
     return f"{seconds * 1e3:.{3 if abs(seconds) >= 1e-5 else 5}f}"
 
 
 def summary(found: Report) -> str:
-    """The whole, in a line."""
+    """Return a line about the whole model."""
     if not any(d.kind != FLOAT for d in found.decisions):
         return f"{found.note} ({milliseconds(found.before)} ms a run)"
     note = f"; {found.note}" if found.note else ""
@@ -57,7 +58,7 @@ def summary(found: Report) -> str:
 
 
 def page(title: str, found: Report) -> str:
-    """The page's text."""
+    """Return the page's text."""
     most = max((o.seconds for d in found.decisions for o in d.options.values()), default=0.0) or 1.0
     template = Template(files(__package__).joinpath("quantize.html").read_text("utf-8"))
     return template.substitute(

@@ -42,11 +42,11 @@ from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
 TOP = 5
 PROFILED = 30
-"""Launches that a profile lists."""
+"""The most launches that a profile lists."""
 CLASSES = 10
-"""An output of one row of at least this many floats is shown as a classifier's."""
+"""An output of one row of at least so many floats is shown as a classifier's."""
 LONGEST = 300
-"""Characters of an output that is no array."""
+"""The most characters shown of an output that is no array."""
 
 
 def run(
@@ -61,7 +61,8 @@ def run(
     seed: int,
     profile: bool,
 ) -> None:
-    """Run a model once, describe its outputs, and keep them as .npy files where `output` says."""
+    """Run a model once, describe its outputs, and write them as .npy files to the folder `output`, if
+    given."""
     console = terminal()
     options = settings.options(target, shapes, threads)
     exe = executable(model, settings, options)
@@ -88,7 +89,7 @@ def run(
 
 
 def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
-    """The launches by the time they take, the longest first."""
+    """Return a table of the launches, longest first."""
     if isinstance(exe, SeveralExecutable):
         raise ValueError("--profile is for one device; this model is for several at once")
     if isinstance(exe, ProgramExecutable):
@@ -109,7 +110,8 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
 
 
 def describe(name: str, array: Any) -> None:
-    """An output's type, range and, where it looks like class scores, the highest."""
+    """Print an output's type and range. An output that looks like class scores is printed with its highest
+    scores."""
     console = terminal()
     if isinstance(array, list):
         console.print(f"{name}: a sequence of {len(array)}")
@@ -150,9 +152,10 @@ def compile_file(
     timings: bool = False, key: Path | None = None, secret: Path | None = None, kept: str = "",
     activations: str = "",
 ) -> None:  # fmt: skip
-    """Compile a model into a `.jgn` file, for this machine or another, and say what is in it; with `timings`
-    from nothing, and where the time went. `key`: the PEM file of the key that signs it, `secret`: the file
-    of that which encrypts it; `kept`, `activations`: see `formats_of`."""
+    """Compile a model to a `.jgn` file, for this machine or another, and print what is in it.
+
+    `timings` compiles without the cache and prints where the time went. `key` is the PEM file of the signing
+    key, and `secret` the file of the encryption key. `formats_of` describes `kept` and `activations`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)
@@ -188,7 +191,7 @@ def compile_file(
 
 
 def summary(made: Compiled) -> Table:
-    """What a compiled model takes, gives and needs."""
+    """Return a table of a compiled model's inputs, outputs and requirements."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for kind, specs in zip(("input", "output"), signature(made), strict=True):
         for spec in specs:

@@ -1,4 +1,4 @@
-"""Tables as a terminal has room for them: no word is ever cut."""
+"""Lay out tables for a terminal's width without cutting a word."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 INDENT = 4
 """Columns by which the further lines of a row are indented."""
 ENDLESS = 1 << 20
-"""More columns than any table is wide."""
+"""A width that exceeds every table's, in columns."""
 
 
 def laid_out(table: Table, console: Console) -> Table | Text:
@@ -45,7 +45,8 @@ def laid_out(table: Table, console: Console) -> Table | Text:
 
 
 def tabbed(table: Table) -> str:
-    """A table for other programs: a line a row, with tabs between cells, and `#` before what is no row."""
+    """Return a table for other programs: a line for each row, tabs between cells, and `#` before lines that
+    are no rows."""
     rows = zip(*(column.cells for column in table.columns), strict=True)
     heads = [[column.header for column in table.columns]] if table.show_header else []
     lines = ["\t".join(" ".join(_text(cell).split()) for cell in row) for row in (*heads, *rows)]
@@ -54,7 +55,7 @@ def tabbed(table: Table) -> str:
 
 
 def _paragraphs(table: Table, width: int) -> Text:
-    """Each row as lines of `heading cell`."""
+    """Return each row as lines of `heading cell`."""
     found = Text()
     if table.title:
         found.append(f"{_text(table.title)}\n", style="bold")
@@ -70,7 +71,7 @@ def _paragraphs(table: Table, width: int) -> Text:
 
 
 def _paragraph(pieces: list[str], width: int) -> list[str]:
-    """Pieces on as few lines as they fit, of which a long one is wrapped between words."""
+    """Return pieces on as few lines as they fit. A long piece is wrapped between words."""
     lines = [""]
     for piece in pieces:
         apart = " · " if lines[-1].strip() else ""

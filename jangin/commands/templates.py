@@ -1,8 +1,8 @@
-"""`jangin templates`: which template makes what: core operators, by classes of shapes and element types.
+"""`jangin templates`: show which template makes the kernels of core operators, by classes of shapes and
+element types.
 
-A class has the shapes at which kernels are known to become slow: few channels, many groups, short rows, odd
-axes. A kernel that no loop over vectors runs through is `SCALAR`; a test holds that there is none.
-"""
+A class has shapes at which kernels tend to become slow: few channels, many groups, short rows, odd axes. A
+kernel without a loop over vectors is `SCALAR`. A test ensures that there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from jangin.templates.scheduled import Scheduled
 DTYPES = (F32, F64, F16, I8, U8, I32, I64)
 SCALAR = "scalar"
 NEST = "nest"
-"""Made of kernels that came as loop nests: a sort, a recurrence. Their work is serial within a row."""
+"""The template of kernels that are given as loop nests, such as a sort or a recurrence. Their work is serial
+within a row."""
 Make = Callable[[Builder, DType], Tensor]
 
 
@@ -176,9 +177,9 @@ CLASSES: Mapping[str, Mapping[str, Make]] = {
         "top k": lambda b, t: top_k(b, _input(b, t, 4, 2000), const(20))[0],
     },
 }  # fmt: skip
-"""By operator, then by class: how a tensor of a type is made."""
+"""A function that makes a tensor of a type, for each operator and class."""
 FLOATS = ("rows",)
-"""Operators that only floats have."""
+"""Operators that exist only for floats."""
 
 
 def dtypes_of(operator: str) -> tuple[DType, ...]:
@@ -186,7 +187,8 @@ def dtypes_of(operator: str) -> tuple[DType, ...]:
 
 
 def kernels(make: Make, dtype: DType, target: Target) -> list[Scheduled]:
-    """The kernels of a case, scheduled; not those that check indices, which give a single number."""
+    """Return the scheduled kernels of a case. Kernels that check indices, with a scalar result, are left
+    out."""
     b, options = Builder("case", {}), Options(target=target)
     graph = b.graph([make(b, dtype)], ["y"])
     made = [k for k, _ in schedule_kernels(optimize(graph, options), options).values()]
@@ -194,7 +196,7 @@ def kernels(make: Make, dtype: DType, target: Target) -> list[Scheduled]:
 
 
 def name_of(kernel: Scheduled) -> str:
-    """Its template, and `SCALAR` where no loop runs through vectors."""
+    """Return a kernel's template, marked `SCALAR` if no loop runs over vectors."""
     whole = [s for s in statements(kernel.func.body) if isinstance(s, For) and s.kind == "vector"]
     wide = any(isinstance(s.extent, Const) and int(s.extent.value) > 1 for s in whole)
     return kernel.template if wide or kernel.template == NEST else f"{kernel.template} ({SCALAR})"

@@ -1,4 +1,4 @@
-"""`jangin compile --timings`: the account of a compilation from nothing."""
+"""`jangin compile --timings`: account for a compilation without the cache."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from jangin.options import Options
 from jangin.runtime.compiled import Compiled
 
 SLOWEST = 20
-"""Kernels that the account lists one by one."""
+"""The most kernels that the account lists one by one."""
 
 
 def build_timed(model: ModelSource, options: Options, account: Account) -> Compiled:
-    """A model compiled by this process and those it forks, nothing taken from the cache."""
+    """Compile a model in this process and its forked workers, without the cache."""
     request = Request(model, options.but(cache=False))
     with start_workers(options.target) as workers:
         return carry_out(request, account.tell, workers=workers, account=account)[0]
 
 
 def steps_table(account: Account) -> Table:
-    """Each step's seconds, and how many of them this process computed: the rest it waited."""
+    """Return a table of each step's seconds, and of the seconds that this process computed. It waited in the
+    others."""
     table = Table("step", title="steps")
     for name in ("seconds", "computed here"):
         table.add_column(name, justify="right")
@@ -37,7 +38,7 @@ def steps_table(account: Account) -> Table:
 
 
 def kernels_table(account: Account) -> Table:
-    """The processor's seconds of the slowest kernels, and of all."""
+    """Return a table of the processor's seconds of the slowest kernels, and of all kernels."""
     made = sorted(account.kernels, key=lambda kernel: -kernel.total)
     table = Table("kernel", title=f"{len(made)} kernels, seconds of the processor in all processes")
     for name in ("schedule", "text", "LLVM", "in all"):

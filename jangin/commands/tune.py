@@ -24,9 +24,9 @@ from jangin.runtime.threads import default_threads
 from jangin.tune.tuner import Outcome, Tuned
 
 ROWS = 30
-"""Kernels that the table lists."""
+"""The most kernels that the table lists."""
 DEFECTS = 3
-"""Defective candidates that are told in full."""
+"""The most defective candidates that are described in full."""
 
 
 def tune(
@@ -39,7 +39,7 @@ def tune(
     target: str | None,
     output: Path | None,
 ) -> Outcome:
-    """Measure candidates for a model's kernels, keep the winners, and say what was found."""
+    """Measure candidates for a model's kernels, store the winners, and print the results."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: tune the model that it came from")
     options = settings.options(target, shapes, threads)
@@ -80,12 +80,13 @@ def tune(
 
 
 def libraries(options: Options) -> list[str]:
-    """The libraries that compete."""
+    """Return the libraries whose kernels compete."""
     return [n for n in FINDERS if options.libraries in ("auto", n) and find(n) is not None]
 
 
 def table(found: Outcome) -> Table:
-    """The kernels that take longest: what was tried, what won, and how far it is from its bound."""
+    """Return a table of the slowest kernels: the tried candidates, the winner, and its distance from the
+    bound."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("ms", "tuned", "gain", "of bound", "times", "tried", "earlier", "pruned"):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -108,7 +109,7 @@ def table(found: Outcome) -> Table:
 
 
 def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
-    """The totals, in a few lines."""
+    """Return a few lines with the totals."""
     tried = sum(r.tried.total() for r in found.kernels)
     pruned, earlier = (sum(getattr(r, what) for r in found.kernels) for what in ("pruned", "earlier"))
     changed = sum(r.gain < 1 for r in found.kernels)
@@ -130,7 +131,7 @@ def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
 
 
 def as_json(found: Outcome, threads: int) -> dict[str, object]:
-    """The whole outcome, as plain data; times in seconds."""
+    """Return the whole outcome as plain data, with times in seconds."""
     kernels = [_plain(r) for r in found.kernels]
     tuned = asdict(found.tuned) if found.tuned else None
     totals = {"before": found.before, "tuned": tuned, "spent": found.spent, "stopped": found.stopped}

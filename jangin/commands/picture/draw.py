@@ -1,4 +1,4 @@
-"""`jangin inspect --html`: what the picture shows, from import to measured times."""
+"""`jangin inspect --html`: draw a model's graph, as imported or after a pass, with measured times."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from jangin.runtime.executable import Executable
 from jangin.visible import visible
 
 REPEATS = 20
-"""Runs of which a kernel's time is the median."""
+"""Runs over which a kernel's median time is taken."""
 
 
 def draw(model: Path, settings: Settings, options: Options, after: str, output: Path, times: bool) -> None:
-    """Write the page of a model's graph, as imported or after a pass. `times`: measure its kernels on this
-    machine; ValueError for a model that isn't one plan."""
+    """Write the page of a model's graph, as imported or after a pass.
+
+    `times` measures its kernels on this machine. Raises ValueError if the model isn't one plan."""
     if after == "plan":
         raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
     with progress(settings) as tell:

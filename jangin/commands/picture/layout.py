@@ -1,8 +1,7 @@
-"""Where the boxes of a graph and the lines between them lie: in layers, from what is given to what comes out
-(Sugiyama, Tagawa & Toda 1981).
+"""Lay out the boxes of a graph and the lines between them in layers, from inputs to outputs (Sugiyama, Tagawa
+& Toda 1981).
 
-A line that passes layers goes through places of its own there, so that it crosses no box.
-"""
+A line that crosses layers has a place of its own in each of them, so that it crosses no box."""
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 GAP, ROW = 24.0, 84.0
-"""Between neighbours of a layer, and from one layer to the next, in pixels."""
+"""`GAP` is the distance between neighbours in a layer, and `ROW` the distance between layers, in pixels."""
 THIN = 8.0
-"""The width of a line's place."""
+"""The width of a line's place, in pixels."""
 SWEEPS = 6
-"""How often layers are ordered, down and up."""
+"""How often the layers are ordered, alternately down and up."""
 
 
 @dataclass
 class _Place:
-    """A box, or where a line passes a layer."""
+    """The place of a box, or of a line that crosses a layer."""
 
     layer: int
     width: float
@@ -31,14 +30,15 @@ class _Place:
 
 @dataclass(frozen=True)
 class Layout:
-    """`boxes`: each one's middle; `lines`: for each edge the points it goes through, and its ends."""
+    """The positions of a graph. `boxes` has each box's centre. `lines` has the points of each edge, including
+    its ends."""
 
     boxes: Sequence[tuple[float, float]]
     lines: Sequence[Sequence[tuple[float, float]]]
 
 
 def layout(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Of boxes of these widths; an edge goes from one box to another that stands behind it in order."""
+    """Lay out boxes of these widths. An edge goes from a box to a later box."""
     layers = _layers(len(widths), edges)
     places = [_Place(layer, width) for layer, width in zip(layers, widths, strict=True)]
     ways = [_way(places, start, end) for start, end in edges]
@@ -52,7 +52,8 @@ def layout(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Each box's layer: behind all that it reads, and what nothing is before close to its first reader."""
+    """Return each box's layer. A box lies behind all boxes that it reads. A box that reads none lies directly
+    before its first reader."""
     after: list[list[int]] = [[] for _ in range(count)]
     found, given = [0] * count, [True] * count
     for start, end in edges:
@@ -68,7 +69,7 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _way(places: list[_Place], start: int, end: int) -> list[int]:
-    """The places that an edge goes through, which it makes."""
+    """Return the places that an edge goes through, which are added to `places`."""
     way = [start]
     for layer in range(places[start].layer + 1, places[end].layer):
         places.append(_Place(layer, THIN))
@@ -81,7 +82,8 @@ def _way(places: list[_Place], start: int, end: int) -> list[int]:
 
 
 def _order(places: Sequence[_Place], rows: Sequence[list[int]]) -> None:
-    """Neighbours in an order that lets few lines cross: each near the middle of what it is joined to."""
+    """Order each layer so that few lines cross. Each place lies near the middle of the places that it is
+    joined to."""
     at: dict[int, float] = {i: n for row in rows for n, i in enumerate(row)}
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
@@ -93,7 +95,7 @@ def _order(places: Sequence[_Place], rows: Sequence[list[int]]) -> None:
 
 
 def _spread(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> None:
-    """Horizontal places: as near to the middle of what each is joined to as its neighbours let it."""
+    """Set horizontal positions, as near to the middle of the joined places as the neighbours allow."""
     for row in rows:
         wanted = 0.0
         for i in row:
@@ -112,13 +114,16 @@ def _spread(places: Sequence[_Place], rows: Sequence[Sequence[int]]) -> None:
 
 
 def apart(wishes: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Middles of neighbours that don't overlap and keep their order, with the least sum of squared distances
-    to the wishes: those that collide move as one block (pool adjacent violators, Ayer et al. 1955)."""
+    """Return centres that keep their order and don't overlap, with the least sum of squared distances to the
+    wishes.
+
+    Centres that collide move as one block (pool adjacent violators, Ayer et al. 1955)."""
     offsets, total = [], 0.0
     for n, width in enumerate(widths):
         total += (widths[n - 1] + width) / 2 + GAP if n else 0.0
         offsets.append(total)
-    blocks: list[tuple[float, int]] = []  # sum of what its members wish, less their offsets, and how many
+    # the sum of the members' wishes minus their offsets, and the number of members
+    blocks: list[tuple[float, int]] = []
     for wish, offset in zip(wishes, offsets, strict=True):
         block = wish - offset, 1
         while blocks and blocks[-1][0] / blocks[-1][1] >= block[0] / block[1]:
@@ -130,7 +135,7 @@ def apart(wishes: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def extent(found: Layout, widths: Sequence[float], height: float) -> Mapping[str, float]:
-    """The smallest rectangle around it."""
+    """Return the smallest rectangle around a layout."""
     xs = [x + side * w / 2 for (x, _), w in zip(found.boxes, widths, strict=True) for side in (-1, 1)]
     ys = [y for _, y in found.boxes]
     left, top = min(xs, default=0.0) - GAP, min(ys, default=0.0) - height

@@ -1,4 +1,4 @@
-"""A graph as one HTML page that needs nothing else: its picture, and on a click what is known of a node."""
+"""Draw a graph as one HTML page without other files. A click on a node shows its details."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from jangin.ir.plan import Launch
 
 HEIGHT = 40.0
 LETTER, LEAST = 7.4, 90.0
-"""A letter's width, and a box's smallest."""
+"""`LETTER` is a letter's width, and `LEAST` the smallest width of a box, in pixels."""
 LONGEST = 26
-"""Letters of a name in a box."""
+"""The most letters of a name in a box."""
 MOST_TEXT = 1500
-"""Letters of an attribute."""
+"""The most letters of an attribute's text."""
 Rows = list[tuple[str, str]]
 
 
 def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[str, float]) -> str:
-    """The page for a graph: `launches` are those of its plans, and `seconds` what a kernel's launches take
-    together, of those that were measured."""
+    """Return the page for a graph. `launches` are the launches of its plans. `seconds` has the time of each
+    measured kernel's launches together."""
     boxes = [
         _Box(graph.value(n).name, "input", [("type", str(graph.value(n)))], "", 0.0) for n in graph.inputs
     ]
@@ -57,7 +57,7 @@ def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[
 
 
 class _Box:
-    """A box: what it is called, its operator, the rows of its details, its kernel's name and seconds."""
+    """A box: its name, its operator, the rows of its details, and its kernel's name and seconds."""
 
     def __init__(self, name: str, op: str, rows: Rows, kernel: str, seconds: float) -> None:
         self.name, self.op, self.rows = name, op, rows
@@ -113,7 +113,7 @@ def _drawing(boxes: Sequence[_Box], edges: Sequence[tuple[int, int]]) -> str:
         parts.append(f'<path class="edge" data-from="{start}" data-to="{end}" d="{_curve(points)}"/>')
     for box, (x, y) in zip(boxes, found.boxes, strict=True):
         heat = f";--heat:{60 * box.seconds / most:.0f}%" if box.seconds else ""
-        hue = zlib.crc32(box.op.encode()) % 360  # the same for all of an operator
+        hue = zlib.crc32(box.op.encode()) % 360  # all boxes of an operator have the same hue
         parts.append(
             f'<g class="node{" hot" if heat else ""}" tabindex="0" style="--hue:{hue}{heat}">'
             f"<title>{escape(box.title)}</title>"
@@ -127,7 +127,8 @@ def _drawing(boxes: Sequence[_Box], edges: Sequence[tuple[int, int]]) -> str:
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> str:
-    """A line from the lower edge of the first box to the upper one of the last, upright in each layer."""
+    """Return a curve from the lower edge of the first box to the upper edge of the last. It is vertical in
+    each layer."""
     (x, y), *rest = points
     ends = [(x, y + HEIGHT / 2), *rest[:-1], (rest[-1][0], rest[-1][1] - HEIGHT / 2)]
     text = f"M{ends[0][0]:.0f} {ends[0][1]:.0f}"
