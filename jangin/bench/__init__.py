@@ -1,10 +1,10 @@
-"""Fair timing of Jangin against other engines on one machine.
+"""Time Jangin fairly against other engines on one machine.
 
-Each (engine, model, threads) runs in a process of its own. The engines of one comparison are kept
-alive together and take short turns in changing order, so that a slow moment of the machine falls
-on all of them. Beside each turn a loop of register-only FMAs is timed: turns taken while it ran
-slowly (another clock, a neighbour on the core) are thrown away.
-"""
+Each (engine, model, threads) runs in a process of its own. The engines of one comparison stay alive together
+and take short turns in changing order. A slow moment of the machine then affects all of them.
+
+A loop of register-only FMAs is timed beside each turn. Turns are dropped if the loop ran slowly, because of
+another clock rate or a neighbour on the core."""
 
 from __future__ import annotations
 

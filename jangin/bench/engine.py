@@ -1,4 +1,4 @@
-"""What a benchmark worker is told, and what an engine is to it."""
+"""The job of a benchmark worker, and the interface of an engine."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Engine:
-    """`call()` runs the model once and gives its outputs by name. `work`: operations of a call, where
-    the engine is a yardstick. `memory`: bytes it says it planned, by kind. `save(path)` writes what it
-    compiled, where it can."""
+    """A compiled model in one engine. `call()` runs the model once and returns its outputs by name.
+
+    `work` is the operations of a call, for engines that measure the machine. `memory` is the bytes that the
+    engine planned, by kind. `save(path)` writes the compiled model, if the engine can."""
 
     call: Callable[[], Mapping[str, Array]]
     version: str

@@ -1,4 +1,5 @@
-"""What a benchmark worker can time: Jangin, its peers, and two yardsticks of the machine."""
+"""The engines that a benchmark worker can time: Jangin, its peers, and two measures of the machine's
+speed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from jangin.runtime.system.usage import children_bytes
 
 
 def make(job: Job) -> Engine:
-    """Compile the job's model in its engine. ModuleNotFoundError where a peer isn't installed."""
+    """Compile the job's model in its engine. Raises ModuleNotFoundError if a peer isn't installed."""
     return ENGINES[job.engine](job)
 
 
@@ -37,7 +38,7 @@ def _jangin(job: Job) -> Engine:
 
 
 def _loaded(job: Job) -> Engine:
-    """Jangin without its compiler: `job.model` is a file that it saved."""
+    """Return Jangin without its compiler. `job.model` is a file that Jangin saved."""
     import jangin
 
     return Engine(_calls(jangin.load(job.model, job.threads), job.feeds()), jangin.__version__)
@@ -55,7 +56,7 @@ def _calls(exe: Any, feeds: Mapping[str, Array]) -> Callable[[], Mapping[str, Ar
 
 
 def _untuned(job: Job) -> Engine:
-    """Jangin beside its tuned self."""
+    """Return Jangin without tuning, for comparison with the tuned model."""
     return _jangin(replace(job, compiling=Job.packed(job.options.but(tune=None))))
 
 
@@ -64,7 +65,7 @@ def _onnxruntime(job: Job) -> Engine:
 
 
 def _reference(job: Job) -> Engine:
-    """ONNX Runtime with its optimizations off: what errors are measured against."""
+    """Return ONNX Runtime with its optimizations off. It is the reference for errors."""
     return _session(job, optimized=False)
 
 
@@ -116,7 +117,7 @@ SGEMM_SIZE = 1024
 
 
 def _sgemm(job: Job) -> Engine:
-    """NumPy's matrix product (its OpenBLAS); its thread count comes with the process."""
+    """Return NumPy's matrix product by its OpenBLAS. The environment sets its thread count."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -130,7 +131,8 @@ FMA_LOOPS = 200_000
 
 
 def _fma(job: Job) -> Engine:
-    """Register-only FMAs, as wide as the host's vectors: the core's speed now, and nothing else."""
+    """Return a loop of register-only FMAs as wide as the host's vectors. It measures only the core's current
+    speed."""
     from jangin.llvm import binding
     from jangin.targets import resolve
 
@@ -194,7 +196,7 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "fma": _fma,
 }
 PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
-"""The peers that take an ONNX file; `inductor` takes an exported program, `litert` a .tflite file."""
+"""The peers that take an ONNX file. `inductor` takes an exported program, and `litert` a .tflite file."""
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
@@ -210,7 +212,7 @@ TITLES = {
 
 
 def installed(engine: str) -> str | None:
-    """The version of a peer, or None where it isn't installed."""
+    """Return the version of a peer, or None if it isn't installed."""
     try:
         return metadata.version(engine)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a model's time goes: each kernel beside the least that it could take on this machine."""
+"""Account for a model's time: compare each kernel with the least time that it could take on this machine."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.profile import WARM_UP, Launches
 
 SECONDS = 2.0
-"""About what the measurement of a model takes, half of it launch by launch."""
+"""Seconds of measuring one model, about half of them kernel by kernel."""
 TURN = 4
-"""Runs in a row of either kind."""
+"""Consecutive runs of the whole model, and then of its kernels one by one."""
 FEWEST = 10
-"""Runs that count at least."""
+"""The least number of runs that count."""
 LISTED = 40
-"""Kernels that the table lists."""
+"""The most kernels that the table lists."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel of a run. `seconds`: the median; `bound`: the least that it could take, which `limit`
-    sets, its flops or its bytes; `position`: its place in the run's order; `library`: another maker's
-    that it calls, if any."""
+    """A kernel of a run.
+
+    `seconds` is the median. `bound` is the least time that the kernel could take, and `limit` tells if its
+    flops or its bytes decide the bound. `position` is its place in the run's order. `library` names the other
+    maker's library that it calls, if any."""
 
     position: int
     kernel: str
@@ -53,15 +55,17 @@ class Layer:
 
     @property
     def share(self) -> float:
-        """Of the bound that is reached: 1 is the best there is."""
+        """The share of the bound that is reached; 1 is the best."""
         return self.bound / self.seconds if self.seconds else 1.0
 
 
 @dataclass(frozen=True)
 class Account:
-    """`run`: seconds of the whole model run at once, without any timing inside; `steps`: of its kernels one
-    after another. Both are medians; that the kernels' own medians are less together says how much of a
-    run other processes took."""
+    """The account of a model. `run` is the seconds of a whole run without timing inside, and `steps` is the
+    seconds of its kernels one after another.
+
+    Both are medians. The sum of the kernels' own medians is smaller. The difference shows how much of a run
+    other processes took."""
 
     model: str
     shapes: Mapping[str, Any]
@@ -72,17 +76,17 @@ class Account:
 
     @property
     def kernels(self) -> float:
-        """Seconds of all kernels together."""
+        """The seconds of all kernels together."""
         return sum(x.seconds for x in self.layers)
 
     @property
     def between(self) -> float:
-        """Seconds between the kernels of a run."""
+        """The seconds between the kernels of a run."""
         return self.run - self.steps
 
     @property
     def disturbed(self) -> float:
-        """Seconds that a run of the kernels took longer than the kernels."""
+        """The seconds by which a run of the kernels exceeds the sum of the kernels' medians."""
         return self.steps - self.kernels
 
     @property
@@ -102,7 +106,7 @@ def account(
     runs: list[float] = []
     passes: list[list[float]] = [[] for _ in launches.calls]
     end = time.perf_counter() + SECONDS
-    while len(runs) < FEWEST or time.perf_counter() < end:  # in turns: a slow moment falls on both
+    while len(runs) < FEWEST or time.perf_counter() < end:  # in turns, so that a slow moment affects both
         runs += _runs(exe, feeds)
         for seconds, more in zip(passes, launches.passes(TURN), strict=True):
             seconds += more
@@ -118,10 +122,10 @@ def account(
 
 
 def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[float, str]]:
-    """For each launch the seconds that it takes at least, and whether "flops" or "bytes" set them.
+    """Return each launch's least seconds, and whether "flops" or "bytes" decide them.
 
-    Its weights come from where all that a run touches fits, what else it reads and writes from where
-    that fits: it was written just before."""
+    Weights come from the smallest cache or memory that holds everything that a run touches. All other data
+    come from the smallest one that holds them, because they were written just before."""
     plan, sizes = exe.plan, launches.layout
     buffers = {b.name: b for b in plan.buffers}
     touched = sizes.placement.arena + sum(a.nbytes for a in plan.constants.values())
@@ -139,7 +143,7 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
 
 
 def _runs(exe: Executable, feeds: Mapping[str, Array]) -> list[float]:
-    """Seconds of whole runs, after a warm-up."""
+    """Return the seconds of whole runs, after a warm-up."""
     times = []
     for _ in range(WARM_UP + TURN):
         start = time.perf_counter()
@@ -149,7 +153,7 @@ def _runs(exe: Executable, feeds: Mapping[str, Array]) -> list[float]:
 
 
 def table(found: Account) -> Table:
-    """The kernels, that with the largest gap first."""
+    """Return a table of the kernels, largest gap first."""
     sizes = "".join(f", {name} {size}" for name, size in found.shapes.items())
     title = f"{found.model}{sizes}, {threads_text(found.roofs.threads)}"
     out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
@@ -180,12 +184,13 @@ def _ms(seconds: float) -> str:
 
 
 def made_by(template: str) -> str:
-    """A candidate: "window tile=6" as "window 6"."""
+    """Return a candidate in short form: "window tile=6" becomes "window 6"."""
     return " ".join(word.rpartition("=")[2] for word in template.split())
 
 
 def computes(sources: Sources) -> str:
-    """The operators of a kernel's sources, and the first one's name: of those in the model, if any are."""
+    """Return the operators of a kernel's sources, and the first one's name. The model's own sources take
+    precedence."""
     found = [s for s in sources if s.is_own] or [*sources]
     short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in found)
     operators, first = "+".join(dict.fromkeys(short)), found[0] if found else Source("")
@@ -194,7 +199,7 @@ def computes(sources: Sources) -> str:
 
 
 def summary(found: Account) -> str:
-    """The account's last lines: the sums, and what was measured of the machine."""
+    """Return the account's last lines: the sums, and the machine's measured speeds."""
     roofs, speed = found.roofs, found.flops / max(found.kernels, 1e-9) / 1e9
     speeds = [f"{size >> 10} KiB {speed / 1e9:.0f}" for size, speed in roofs.bandwidths[::2]]
     return "\n".join(
@@ -211,7 +216,7 @@ def summary(found: Account) -> str:
 
 
 def as_json(accounts: Sequence[Account]) -> dict[str, Any]:
-    """Everything measured, with the machine, as plain data: seconds, operations, bytes."""
+    """Return all measurements and the machine as plain data: seconds, operations, bytes."""
     found = []
     for a in accounts:
         layers = [

@@ -1,4 +1,4 @@
-"""Runs the workers of a comparison in turns and makes figures of their times."""
+"""Run the workers of a comparison in turns, and compute figures from their times."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from jangin.runtime.system.usage import busy_seconds, runnable
 
 CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
-"""A turn counts where the core ran at this share or more of the speed it was seen to have."""
+"""A turn counts if the core ran at this share or more of its fastest measured speed."""
 CROWDED = 0.1
-"""And where other processes took at most this much of one core."""
+"""A turn counts if other processes kept at most so many cores busy."""
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
-"""An engine rests when its process has used no processor for so long; tried so often."""
+"""An engine has settled when its process used no processor for so many seconds. The check is repeated so
+often at most."""
 FEWEST_KEPT = 5
-"""Where fewer turns count, these many, the least disturbed."""
+"""The turns that count if fewer are undisturbed. The least disturbed turns are taken."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -61,12 +62,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """One engine's figures. Times are milliseconds a call: the median of the kept turns' medians,
-    and their quartiles. `problem` says why there are none. `error`: the largest difference to the
-    outputs of ONNX Runtime with its optimizations off, as a share of their largest value. `crowd`:
-    cores that other processes kept busy during the kept turns (their median). `peak_bytes`: of the
-    process that compiled and ran the model; `loaded_bytes`: of one that only loads what Jangin saved,
-    and runs it."""
+    """One engine's figures. Times are in milliseconds a call: the median of the kept turns' medians, and
+    their quartiles.
+
+    `problem` tells why there are no figures. `error` is the largest difference to the outputs of ONNX Runtime
+    without optimizations, as a share of their largest value. `crowd` is the median number of cores that other
+    processes kept busy during the kept turns.
+
+    `peak_bytes` is the memory of the process that compiled and ran the model. `loaded_bytes` is the memory of
+    a process that only loads and runs Jangin's saved model."""
 
     engine: str
     version: str = ""
@@ -87,8 +91,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Turn:
-    """`nanoseconds`: a call's median; `speed`: FMA operations a second around it; `others`: cores that
-    other processes kept busy meanwhile."""
+    """One turn. `nanoseconds` is the median of a call. `speed` is FMA operations a second around the turn.
+    `others` is the number of cores that other processes kept busy."""
 
     nanoseconds: float
     speed: float
@@ -97,8 +101,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model at one thread count. `flops`: operations a call; `sgemm`: the operations a second
-    that NumPy's SGEMM reached beside it (its best turn); `core`: of FMAs in one core's registers."""
+    """One model at one thread count.
+
+    `flops` is the operations a call. `sgemm` is the operations a second of NumPy's SGEMM beside the model, in
+    its best turn. `core` is the operations a second of FMAs in one core's registers."""
 
     model: str
     threads: int
@@ -112,14 +118,14 @@ class Comparison:
         return next(r for r in self.results if r.engine == engine)
 
     def ratio(self, engine: str) -> float | None:
-        """How many times as fast Jangin is as `engine`; None where either has no time."""
+        """Return how many times as fast as `engine` Jangin is, or None if either has no time."""
         ours, theirs = self.result("jangin").median, self.result(engine).median
         return theirs / ours if ours and theirs else None
 
 
 class Worker:
-    """A worker process and the line of JSON it answers each request with. `python`: its interpreter,
-    where that isn't this one."""
+    """A worker process, which answers each request with a line of JSON. `python` is its interpreter, by
+    default this one."""
 
     def __init__(self, job: Job, python: str | None = None) -> None:
         settings = {f"{p}_NUM_THREADS": str(job.threads) for p in ("OMP", "OPENBLAS", "MKL")}
@@ -163,7 +169,7 @@ class Worker:
 def compare(
     model: Path, threads: int, options: Options, flops: int = 0, progress: Progress | None = None
 ) -> Comparison:
-    """Measure Jangin and the peers on one model. Raises ValueError for inputs that don't fit it."""
+    """Measure Jangin and the peers on one model. Raises ValueError if inputs don't fit the model."""
     name, tell = model.stem, progress or (lambda done, total, what: None)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = []
@@ -190,7 +196,8 @@ def compare(
 
 
 def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list[Job]:
-    """A job for Jangin, each peer, SGEMM and, last, the reference; the inputs are put into `folder`."""
+    """Return jobs for Jangin, each peer, SGEMM and the reference, in this order. The inputs are written to
+    `folder`."""
     from jangin.frontends.format import paired
     from jangin.frontends.table import load
 
@@ -216,8 +223,9 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
 
 
 def make_inputs(graph: Graph, options: Options) -> dict[str, Array]:
-    """The given arrays, and for the other inputs random ones: floats in -1..1, integers 0 or 1
-    (right for any table), ones for a mask."""
+    """Return the given arrays, and random arrays for the other inputs.
+
+    Floats are in -1..1. Integers are 0 or 1, which index any table. Masks are ones."""
     rng = np.random.default_rng(options.seed)
     arrays = {}
     for name in graph.inputs:
@@ -246,7 +254,8 @@ def random_array(
 def take_turns(
     workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None] = lambda done: None
 ) -> dict[str, list[Turn]]:
-    """Each engine's turns, beside a worker that times FMAs; every round starts with the next engine."""
+    """Return each engine's turns, with a worker that times FMAs beside them. Each round starts with the next
+    engine."""
     turns: dict[str, list[Turn]] = {w.job.engine: [] for w in workers}
     for i in range(options.rounds):
         tell(i)
@@ -267,8 +276,8 @@ def take_turns(
 
 
 def settle(process: int) -> None:
-    """Wait until an engine's threads rest: some spin for a tenth of a second after their work, and would take
-    a core from the next engine."""
+    """Wait until an engine's threads rest. Some threads spin for a tenth of a second after their work, and
+    would take a core from the next engine."""
     for _ in range(SETTLE_TRIES):
         before = busy_seconds(process)
         time.sleep(SETTLE_SECONDS)
@@ -277,7 +286,8 @@ def settle(process: int) -> None:
 
 
 def _speed(core: Worker) -> float:
-    """FMA operations a second now; 1 where the loop can't be built, which keeps every turn."""
+    """Return the current FMA operations a second. The result is 1 if the loop can't be built, so that every
+    turn counts."""
     if "error" in core.ready:
         return 1.0
     times = core.ask(op="turn", seconds=CALIBRATION_SECONDS)["nanoseconds"]
@@ -286,7 +296,7 @@ def _speed(core: Worker) -> float:
 
 
 def kept_turns(turns: Sequence[Turn], fastest: float) -> list[Turn]:
-    """The turns to count, as `SLOW`, `CROWDED` and `FEWEST_KEPT` say."""
+    """Return the turns that count, by `SLOW`, `CROWDED` and `FEWEST_KEPT`."""
     quiet = [t for t in turns if t.speed >= SLOW * fastest and t.others <= CROWDED]
     if len(quiet) >= FEWEST_KEPT:
         return quiet
@@ -303,7 +313,8 @@ def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
 
 
 def _loaded_outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
-    """Of a process that only loads what the worker's Jangin compiled."""
+    """Return the outputs and peak bytes of a process that only loads the model that the worker's Jangin
+    compiled."""
     path = str(folder / "model.jgn")
     worker.ask(op="save", path=path)
     with Worker(replace(worker.job, engine="loaded", model=path)) as loaded:
@@ -342,7 +353,7 @@ def _result(
 
 
 def _error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-    """The largest difference of any output, as a share of that output's largest value."""
+    """Return the largest difference of any output, as a share of the output's largest value."""
     worst = 0.0
     for name, reference in theirs.items():
         if name not in ours or ours[name].shape != reference.shape:

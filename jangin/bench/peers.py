@@ -1,7 +1,6 @@
-"""Peers that don't read ONNX files themselves: each converts the model first, as its makers say.
+"""Peers that don't read ONNX files. Each converts the model first, in the way that its makers recommend.
 
-What a conversion takes counts as compile time; single precision is asked for everywhere.
-"""
+The conversion counts as compile time. All peers compute in single precision."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ from jangin.ir.graph import Array
 
 
 def ncnn(job: Job) -> Engine:
-    """ncnn, its model made by `pnnx`."""
+    """Return ncnn with a model converted by `pnnx`."""
     import ncnn as library
 
     converter = find_spec("pnnx")
     if converter is None or not converter.submodule_search_locations:
         raise ModuleNotFoundError("pnnx, ncnn's converter, is not installed: pip install pnnx")
-    tool = Path(converter.submodule_search_locations[0], "pnnx")  # importing it would import PyTorch
+    tool = Path(converter.submodule_search_locations[0], "pnnx")  # importing pnnx would import PyTorch
     feeds = job.feeds()
     start = time.perf_counter()
     net = library.Net()
@@ -72,7 +71,7 @@ def ncnn(job: Job) -> Engine:
 
 
 def _suffix(array: Array) -> str:
-    """An element type as pnnx writes it."""
+    """Return an element type in pnnx's notation."""
     return {"f": "f", "i": "i", "u": "u"}[array.dtype.kind] + str(8 * array.itemsize)
 
 
@@ -81,11 +80,12 @@ def _narrow(array: Array) -> Array:
 
 
 MNN_CONVERT = "import sys, _tools; _tools.mnnconvert(sys.argv)"
-"""The converter without its own command line, which installs packages and reports to its maker."""
+"""The call of MNN's converter without its own command line, which installs packages and reports to its
+maker."""
 
 
 def mnn(job: Job) -> Engine:
-    """MNN, its model made by the converter of the same package."""
+    """Return MNN with a model converted by the same package."""
     import MNN
 
     feeds = job.feeds()
@@ -118,8 +118,8 @@ def mnn(job: Job) -> Engine:
 
 
 def inductor(job: Job) -> Engine:
-    """PyTorch's Inductor, ahead of time with frozen weights. `job.model` is an exported program (.pt2);
-    what is compiled stays beside it."""
+    """Return PyTorch's Inductor, compiled ahead of time with frozen weights. `job.model` is an exported
+    program (.pt2), and the compiled file stays beside it."""
     import torch
 
     torch.set_num_threads(job.threads)
@@ -149,8 +149,10 @@ def inductor(job: Job) -> Engine:
 
 
 def litert(job: Job) -> Engine:
-    """LiteRT with XNNPACK. `job.model` is a .tflite file, whose pictures may lie channels last, and whose
-    numbers may be of 8 bits: inputs are made such before, outputs are made floats in each call."""
+    """Return LiteRT with XNNPACK. `job.model` is a .tflite file, which may be channels-last and quantized to
+    8 bits.
+
+    Inputs are converted to its form before timing. Outputs are converted to floats in each call."""
     from ai_edge_litert.interpreter import Interpreter
 
     if Path(job.model).suffix != ".tflite":
@@ -174,7 +176,7 @@ def litert(job: Job) -> Engine:
 
 
 def _as_tflite(array: Array, detail: Mapping[str, Any]) -> Array:
-    """An array in the layout and type that a .tflite file says of an input."""
+    """Return an array in the layout and type that a .tflite file declares for an input."""
     turned = np.moveaxis(array, 1, -1) if array.shape != tuple(detail["shape"]) else array
     (scale, zero), dtype = detail["quantization"], np.dtype(detail["dtype"])
     if scale:
@@ -189,7 +191,7 @@ def _from_tflite(array: Array, detail: Mapping[str, Any]) -> Array:
 
 
 def _convert(command: Sequence[str], folder: Path) -> None:
-    """Run a converter in `folder`. ValueError with its last words where it fails."""
+    """Run a converter in `folder`. Raises ValueError with its last line of output if it fails."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, errors="replace", env=environment, check=False

@@ -1,4 +1,4 @@
-"""Comparisons as tables and as JSON."""
+"""Report comparisons as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jangin.bench.measure import CROWDED, Comparison, Result
 
 
 def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
-    """A table for each comparison."""
+    """Yield a table for each comparison."""
     for c in comparisons:
         sizes = "".join(f", {name} {size}" for name, size in c.shapes.items())
         table = Table(title=f"{c.model}{sizes}, {threads_text(c.threads)}", title_justify="left")
@@ -37,7 +37,7 @@ def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
 
 
 def row(c: Comparison, r: Result) -> list[str]:
-    """The cells of one engine's row."""
+    """Return the cells of one engine's row."""
     title = f"{TITLES[r.engine]} {r.version}".strip()
     if r.problem:
         return [title, f"{'absent' if r.absent else 'failed'}: {r.problem}"]
@@ -57,7 +57,7 @@ def row(c: Comparison, r: Result) -> list[str]:
 
 
 def caption(c: Comparison) -> str:
-    """What the machine did meanwhile, and what was thrown away."""
+    """Return a description of the machine's state during the turns, and of the dropped turns."""
     kept = min((r.kept for r in c.results if not r.problem), default=0)
     turns = max((r.turns for r in c.results), default=0)
     parts = [f"{kept} of {turns} turns counted"]
@@ -78,7 +78,7 @@ def threads_text(threads: int) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The processor and what runs on it."""
+    """Return the processor and the software that runs on it."""
     from jangin.runtime.system.processor import processor_name
     from jangin.targets import resolve
 
@@ -91,7 +91,7 @@ def machine() -> dict[str, Any]:
 
 
 def as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Everything measured, with the machine, as plain data."""
+    """Return all measurements and the machine as plain data."""
     found = []
     for c in comparisons:
         ratios = {r.engine: c.ratio(r.engine) for r in c.results if r.engine != "jangin"}

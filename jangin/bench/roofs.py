@@ -1,7 +1,7 @@
-"""What the machine can do at most, measured: operations in registers, and bytes from each cache and memory.
+"""Measure the machine's limits for the roofline model: operations in registers, and bytes from each cache and
+memory.
 
-Williams, Waterman, Patterson: "Roofline: an insightful visual performance model" (CACM 52(4), 2009).
-"""
+Williams, Waterman, Patterson: "Roofline: an insightful visual performance model" (CACM 52(4), 2009)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ from jangin.runtime.elf import Image
 from jangin.targets import resolve
 
 SET_SIZES = tuple(1 << n for n in (15, 17, 19, 21, 22, 23, 24, 25, 27))
-"""Bytes that all threads together read again and again: from a first-level cache to memory."""
+"""Bytes that all threads together read repeatedly, from the size of a first-level cache to that of memory."""
 READ_BYTES = 32 << 20
-"""What a thread reads for one timing."""
+"""Bytes that a thread reads for one timing."""
 UNROLL = 8
 ROUNDS = 7
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """`flops`: operations a second of FMAs on registers; `bandwidths`: (bytes of a set, bytes a second
-    read from it), by growing sets; both of all `threads` together."""
+    """The machine's limits with all `threads` together.
+
+    `flops` is the operations a second of FMAs in registers. `bandwidths` has pairs (bytes of a set, bytes a
+    second read from the set), by growing sets."""
 
     threads: int
     flops: float
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: int) -> float:
-        """Bytes a second from a set of `size` bytes: of the largest set measured that is no larger."""
+        """Return the bytes a second from a set of `size` bytes, as measured for the largest set that isn't
+        larger."""
         return next((b for s, b in reversed(self.bandwidths) if s <= size), self.bandwidths[0][1])
 
 
 def measure(threads: int) -> Roofs:
-    """Time both on `threads` threads at once: the best of a few short rounds, some 0.3 s in all."""
+    """Measure both limits on `threads` threads at once. The best of a few short rounds counts; the
+    measurement takes about 0.3 s."""
     fma = make(Job("fma", 1))
     read = _Reader(threads)
     with ThreadPoolExecutor(threads) as pool:
@@ -55,7 +59,7 @@ def measure(threads: int) -> Roofs:
 
 
 def _best(pool: ThreadPoolExecutor, threads: int, work: Callable[[int], Any]) -> float:
-    """Seconds of the slowest thread in the best round."""
+    """Return the seconds of the slowest thread in the best round."""
     start_line = threading.Barrier(threads)
 
     def timed(thread: int) -> float:
@@ -68,7 +72,7 @@ def _best(pool: ThreadPoolExecutor, threads: int, work: Callable[[int], Any]) ->
 
 
 class _Reader:
-    """Reads a set over and over, each thread a part of its own."""
+    """A reader that reads a set repeatedly. Each thread reads a part of its own."""
 
     def __init__(self, threads: int) -> None:
         target = resolve("cpu")
@@ -90,8 +94,10 @@ class _Reader:
 
 
 def _read_module() -> str:
-    """`void jangin_read(ptr at, i64 bytes, i64 times, ptr sum)`: loads every vector `times` times and
-    keeps their exclusive or; `bytes` is a multiple of 1024."""
+    """Return the module of `void jangin_read(ptr at, i64 bytes, i64 times, ptr sum)`.
+
+    The function loads every vector `times` times and keeps the exclusive or of all. `bytes` is a multiple of
+    1024."""
     width = resolve("cpu").processor.vector_bytes
     kind = f"<{width // 8} x i64>"
     lines = range(UNROLL)

@@ -1,8 +1,8 @@
-"""A run as a Chrome trace, one track a thread (the "Trace Event Format", which Perfetto reads too).
+"""Record a run as a Chrome trace, one track for each thread (the "Trace Event Format", which Perfetto reads
+too).
 
-Every kernel is called through a function that notes when each piece of its work began and ended,
-and on which thread.
-"""
+Every kernel is called through a function that records when each piece of its work began and ended, and on
+which thread."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from jangin.targets import resolve
 Event = dict[str, Any]
 
 PIECES = 4096
-"""Pieces of one kernel that are kept."""
+"""The most pieces of one kernel that are recorded."""
 _WORDS = 5
-"""Of a piece: when it began and ended (nanoseconds), its tasks from and to, its thread's scratch."""
+"""The 64-bit words recorded for a piece: its begin and end (nanoseconds), its first task, the task after its
+last, and its thread's scratch."""
 _CLOCK_MONOTONIC = 1
 
 _TRACED = f"""
@@ -78,7 +79,7 @@ out:
 
 
 def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], process: int) -> list[Event]:
-    """The events of one run of the model that `found` accounts for, as process number `process`."""
+    """Return the events of one run of the model in `found`, with process number `process`."""
     launches = exe.launches(feeds)
     image = Image([compile_modules([("jangin_traced", _TRACED)], resolve("cpu"))])
     traced = image.address("jangin_traced")
@@ -105,8 +106,8 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
 
 
 def several_events(exe: SeveralExecutable, feeds: Mapping[str, Array], process: int) -> list[Event]:
-    """The events of one run on several devices, one track a device, once the first runs have settled how it
-    runs; with what that is."""
+    """Return the events of one run on several devices, one track for each device. The first runs decide how
+    the model is run."""
     found = exe.ways(feeds)
     while found is not None and not found.settled:
         exe.run(feeds)

@@ -1,10 +1,10 @@
-"""A benchmark worker: `python -m jangin.bench.worker JOB`, one engine in a process of its own.
+"""A benchmark worker: `python -m jangin.bench.worker JOB` runs one engine in a process of its own.
 
-Speaks JSON, a line each way: first it answers {"version", "compile_seconds", ...} or {"error",
-"absent"}; then to {"op": "turn", "seconds"} with {"nanoseconds": [...]}, to {"op": "outputs",
-"path"} with {"peak_bytes"} after writing an .npz file, to {"op": "save", "path"} with {} after Jangin wrote
-what it compiled. It ends when its input does.
-"""
+The worker exchanges lines of JSON. It first sends {"version", "compile_seconds", ...} or {"error", "absent"}.
+
+It answers {"op": "turn", "seconds"} with {"nanoseconds": [...]}. It answers {"op": "outputs", "path"} with
+{"peak_bytes"} after writing an .npz file. It answers {"op": "save", "path"} with {} after Jangin wrote its
+compiled model. The worker ends when its input ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jangin.runtime.system.usage import peak_bytes
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever an engine prints must not mix with the answers
+    os.dup2(2, 1)  # prints of an engine must not mix with the answers
 
     def answer(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=answers)
@@ -33,7 +33,7 @@ def main() -> None:
         told = f"{error.name} is not installed" if error.name else str(error)
         answer({"error": told, "absent": True})
         return
-    except Exception as error:  # any engine's own error types end here, as one line for the report
+    except Exception as error:  # an engine's own error types become one line of the report
         answer({"error": f"{type(error).__name__}: {error}", "absent": False})
         return
     answer(
@@ -56,7 +56,8 @@ def main() -> None:
 
 
 def turn(engine: Engine, seconds: float) -> list[int]:
-    """Nanoseconds of each call for about `seconds`, at least one, after one that isn't timed."""
+    """Return the nanoseconds of each call for about `seconds`. There is at least one call, after an untimed
+    one."""
     engine.call()
     times: list[int] = []
     end = time.perf_counter() + seconds
