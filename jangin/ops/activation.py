@@ -1,7 +1,7 @@
 """Activations: scalar functions of an expression x, in x's dtype, with their parameters' usual values.
 
-The table `ACTIVATIONS` has all of them by name; a format maps its own names, and its own defaults
-where they differ, to these.
+The table `ACTIVATIONS` lists all activations by name. A front end maps its format's names to these names, and
+passes its own defaults if they differ.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def hard_swish(x: Expr) -> Expr:
 
 
 def leaky_relu(x: Expr, alpha: ExprLike = 0.01) -> Expr:
-    """x, or x * alpha below 0; with an expression as alpha it is PReLU (He et al. 2015)."""
+    """x, or x * alpha if x is negative. An expression as alpha makes PReLU (He et al. 2015)."""
     return select(x < 0, x * alpha, x)
 
 
@@ -79,13 +79,14 @@ def scaled_tanh(x: Expr, alpha: float = 1.0, beta: float = 1.0) -> Expr:
 
 
 def selu(x: Expr, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Expr:
-    """gamma * elu(x, alpha); the usual parameters are the paper's, rounded to f32 (Klambauer et al. 2017)."""
+    """gamma * elu(x, alpha). The default parameters are the paper's, rounded to f32 (Klambauer et al.
+    2017)."""
     return elu(x, alpha) * gamma
 
 
 def shrink(x: Expr, threshold: float = 0.5, bias: float = 0.0) -> Expr:
-    """0 up to the threshold on either side, beyond it x moved by `bias` towards 0: hard shrinkage, and
-    soft with a bias equal to the threshold."""
+    """Hard shrinkage: 0 if |x| is at most the threshold, else x moved by `bias` towards 0. A bias equal to
+    the threshold gives soft shrinkage."""
     return select(x > threshold, x - bias, select(x < -threshold, x + bias, const(0, x.dtype)))
 
 
@@ -104,7 +105,7 @@ def softsign(x: Expr) -> Expr:
 
 
 def swish(x: Expr, alpha: float = 1.0) -> Expr:
-    """x * sigmoid(alpha * x) (Ramachandran et al. 2017); SiLU, as alpha is 1."""
+    """x * sigmoid(alpha * x) (Ramachandran et al. 2017). With alpha 1 this is SiLU."""
     return x * sigmoid(x * alpha)
 
 
@@ -142,5 +143,5 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 def parameters(name: str) -> list[float]:
-    """The usual values of an activation's parameters, in order."""
+    """The default values of an activation's parameters, in order."""
     return [p.default for p in list(signature(ACTIVATIONS[name]).parameters.values())[1:]]

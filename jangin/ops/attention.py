@@ -1,7 +1,8 @@
-"""Attention over several heads, its caches, and rotary position embedding.
+"""Multi-head attention, its key and value caches, and rotary position embedding.
 
 Queries are [batch, heads, queries, size], keys [batch, groups, keys, size], values [batch, groups, keys,
-width]; heads are a multiple of groups, and neighbouring heads share a group's keys and values.
+width]. The number of heads is a multiple of the number of groups. Neighbouring heads share a group's keys and
+values.
 """
 
 from __future__ import annotations
@@ -35,37 +36,40 @@ from jangin.ops.values import Tensor
 
 
 def split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
-    """[batch, sequence, heads * size] as [batch, heads, sequence, size]."""
+    """Reshapes [batch, sequence, heads * size] to [batch, heads, sequence, size]."""
     n, s, width = x.shape
     split = b.reshape(x, (n, s, heads, divide(width, const(heads), b.symbols)))
     return b.transpose(split, (0, 2, 1, 3))
 
 
 def join_heads(b: Builder, x: Tensor) -> Tensor:
-    """[batch, heads, sequence, size] as [batch, sequence, heads * size]."""
+    """Reshapes [batch, heads, sequence, size] to [batch, sequence, heads * size]."""
     n, h, s, d = x.shape
     return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, h * d))
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How products of queries and keys become weights."""
+    """How products of queries and keys become attention weights."""
 
     scale: float
     softcap: float
     masks: tuple[Tensor, ...]
-    """Which keys a query sees (bool), or what is added to the products (float)."""
+    """A bool mask says which keys a query sees; a float mask is added to the products."""
     blind: bool
     """Whether a query may see no key at all."""
 
     def capped(self, s: Expr) -> Expr:
-        """A product scaled, and bent by tanh so that it stays within the cap (Gemma Team 2024)."""
+        """The scaled product, bent by tanh into (-softcap, softcap) if there is a cap (Gemma Team 2024)."""
         s = s * self.scale
         return call("tanh", s / self.softcap) * self.softcap if self.softcap else s
 
     def masked(self, b: Builder, products: Tensor) -> Tensor:
-        """The scores, -inf where a key is hidden by truth, though its product be NaN. (ONNX's definition adds
-        it there, so that a NaN in a hidden key is one in the result.)"""
+        """The scores: capped products plus float masks, and -inf at keys that a bool mask hides.
+
+        A hidden key's score is -inf even if its product is NaN. ONNX's definition adds -inf instead, so there
+        a NaN in a hidden key reaches the result.
+        """
 
         def body(s: Expr, *masks: Expr) -> Expr:
             s = self.capped(s)
@@ -77,15 +81,20 @@ class Scores:
         return b.map(body, products, *self.masks)
 
     def weights(self, b: Builder, products: Tensor) -> Tensor:
-        """Softmax of the scores; of -inf alone, which is of a query that sees nothing, it is 0. Masks of the
-        lowest finite number are no such: all scores are that then, and all weights the same."""
+        """Softmax of the scores. A query that sees no key has scores of -inf alone and gets weights of 0.
+
+        Masks of the lowest finite number hide nothing in this sense: equal scores give equal weights.
+        """
         return b.softmax(self.masked(b, products), 3, blind=self.blind)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which keys j a query at place i sees: with `causal` none after it, and no further than so many
-    places to the left or right (-1: any)."""
+    """The keys that a query sees: the query at place i, and key j.
+
+    With `causal` a query sees no key after its own place. `left` and `right` are the most places that it sees
+    to either side (-1: any number).
+    """
 
     causal: bool = False
     left: int = -1
@@ -102,8 +111,12 @@ class Window:
     def mask(
         self, b: Builder, queries: Expr, keys: Expr, past: ExprLike, valid: Tensor | None
     ) -> Tensor | None:
-        """[queries, keys], the first query standing at place `past`; or [batch, 1, queries, keys] where each
-        item has its own count of `valid` keys, the last of them the queries' own. None where all is seen."""
+        """The bool mask, or None if every query sees every key.
+
+        Without `valid` the mask is [queries, keys], and the first query stands at place `past`. With `valid`
+        [batch], the number of valid keys of each item, the mask is [batch, 1, queries, keys]. An item's
+        queries are then the last of its valid keys.
+        """
         if valid is None:
             if not self.causal and self.left < 0 and self.right < 0:
                 return None
@@ -121,8 +134,8 @@ EVERYWHERE = Window()
 
 
 class Attended(NamedTuple):
-    """What `attention` gives: y [batch, heads, queries, width] in the queries' dtype, and what it was made
-    of: the products and weights [batch, heads, queries, keys], in the dtype computed in."""
+    """The result of `attention`: y [batch, heads, queries, width] in the queries' dtype, and intermediate
+    values. The products and weights are [batch, heads, queries, keys], in the dtype of the computation."""
 
     y: Tensor
     products: Tensor
@@ -135,10 +148,14 @@ def attention(
     window: Window = EVERYWHERE, past: ExprLike = 0, valid: Tensor | None = None,
     scale: float | None = None, softcap: float = 0.0, dtype: DType | None = None,
 ) -> Attended:  # fmt: skip
-    """softmax(scale * q kᵀ) v (Vaswani et al. 2017; shared keys: Ainslie et al. 2023), with scale 1 / √size
-    unless given, computed in `dtype`: f32, or f64 where the queries are. `mask` broadcasts to [batch, heads,
-    queries, keys]: truth, or what is added to the scores, -inf where a key isn't seen. `past` and `valid`
-    [batch] say where the queries stand among the keys (see `Window.mask`). A query that sees none gives 0."""
+    """Scaled dot-product attention, softmax(scale * q kᵀ) v (Vaswani et al. 2017), with grouped heads
+    (Ainslie et al. 2023).
+
+    `dtype` is the dtype of the computation; the default is f64 for f64 queries, else f32. The default `scale`
+    is 1 / √size. `mask` broadcasts to [batch, heads, queries, keys]: bool, or a float added to the scores
+    (-inf hides a key). `past` and `valid` [batch] place the queries among the keys (see `Window.mask`). A
+    query that sees no key gives 0.
+    """
     if scale is None:
         if not isinstance(q.shape[3], Const):
             raise CompileError(f"the head size of {q} must be known, or the scale given", q.shape[-1:])
@@ -158,16 +175,19 @@ def attention(
 
 
 class Kept(NamedTuple):
-    """Keys or values [batch, places, groups, size] as a cache has them: floats, or int8 with the `scales`
-    [batch, places, groups] (f32) that they are multiples of, one for each place and group."""
+    """Keys or values as a cache stores them, [batch, places, groups, size]. They are floats, or int8 with f32
+    `scales` [batch, places, groups]: one factor for each place and group."""
 
     numbers: Tensor
     scales: Tensor | None = None
 
 
 def keep(b: Builder, x: Tensor, dtype: DType) -> Kept:
-    """Keys or values [batch, groups, tokens, size] for a cache of floats, or of int8: multiples of the 127th
-    part of the largest of each token and group, rounded half to even."""
+    """Converts keys or values [batch, groups, tokens, size] to a cache's format.
+
+    For I8 they are quantized symmetrically by token and group: the scale is the largest magnitude / 127,
+    rounding is half to even. For a float dtype they are cast.
+    """
     x = b.transpose(x, (0, 2, 1, 3))
     if dtype is not I8:
         return Kept(b.cast(x, dtype))
@@ -181,7 +201,7 @@ def keep(b: Builder, x: Tensor, dtype: DType) -> Kept:
 
 
 def unkept(b: Builder, kept: Kept, dtype: DType) -> Tensor:
-    """What a cache has, in floats [batch, groups, places, size]."""
+    """The cache's contents dequantized to floats [batch, groups, places, size]."""
     x = b.cast(kept.numbers, dtype)
     if kept.scales is not None:
         x = b.map(lambda v, scale: v * scale, x, b.reshape(kept.scales, [*x.shape[:3], 1]))
@@ -189,9 +209,11 @@ def unkept(b: Builder, kept: Kept, dtype: DType) -> Tensor:
 
 
 def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor, Tensor]) -> Tensor:
-    """As `attention` of a single query [batch, heads, 1, size] on keys and values that lie apart: those of
-    the `past` are read as and where the cache has them, and widened where they are multiplied; the query's
-    `own` are [batch, groups, 1, size]. Scaled by 1 / √size, which must be known."""
+    """`attention` of a single query [batch, heads, 1, size] on a cache and the query's own key and value.
+
+    The `past` keys and values are read in place, in the cache's format, and widened at their multiplication.
+    The `own` key and value are [batch, groups, 1, size]. The scale is 1 / √size; the size must be known.
+    """
     keys, values = past
     batch, before, groups, size = keys.numbers.shape
     if not isinstance(size, Const):
@@ -208,7 +230,7 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
         return bufs[0][n, g, h, j] * cast(q.dtype, bufs[1][n, j, g, d])
 
     def scaled(x: Tensor, kept: Kept) -> Tensor:
-        """A column of x [batch, groups, heads, places] for each place."""
+        """x [batch, groups, heads, places], multiplied by the cache's scale of each place."""
         if kept.scales is None:
             return x
         by_group = b.transpose(kept.scales, (0, 2, 1))
@@ -224,15 +246,15 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
 
 
 def _sharing(b: Builder, x: Tensor, groups: Expr) -> Tensor:
-    """[batch, heads, rows, columns] as [batch, groups, heads of a group * rows, columns]: heads that
-    share keys stand below one another, in one matrix."""
+    """Reshapes [batch, heads, rows, columns] to [batch, groups, heads of a group * rows, columns]. Heads that
+    share keys become rows of one matrix."""
     n, heads, rows, columns = x.shape
     return b.reshape(x, (n, groups, divide(heads * rows, groups, b.symbols), columns))
 
 
 def update_cache(b: Builder, old: Tensor | None, new: Tensor, start: Tensor, room: ExprLike) -> Tensor:
-    """A cache [batch, groups, room, size]: old entries, and the new ones from place `start` [batch] of an
-    item on; without an old one the new entries alone."""
+    """A cache [batch, groups, room, size] that has the new entries of each item from place `start` [batch]
+    on. Without an old cache the result is the new entries alone."""
     tokens = new.shape[2]
     if old is None:
         return new
@@ -251,10 +273,13 @@ def rotary_embedding(
     b: Builder, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *,
     interleaved: bool = False, heads: int = 0, width: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Pairs of a head's elements turned by their position's angle (Su et al. 2021), the first `width`
-    elements of a head (0: all). x: [batch, heads, sequence, size], or [batch, sequence, heads * size] with
-    `heads`; cos and sin: [places, pairs] with `positions` [batch, sequence], else [batch, sequence, pairs];
-    a pair is two neighbours if `interleaved`, else one element from each half."""
+    """Rotary position embedding: turns pairs of a head's elements by their position's angle (Su et al. 2021).
+
+    x is [batch, heads, sequence, size], or [batch, sequence, heads * size] if `heads` is given. cos and sin
+    are [places, pairs] if `positions` [batch, sequence] is given, else [batch, sequence, pairs]. A pair is
+    two neighbours if `interleaved`, else one element from each half. Only the first `width` elements of a
+    head are turned (0: all).
+    """
     head = x.shape[3] if x.rank == 4 else divide(x.shape[2], const(heads), b.symbols)
     turned: Expr = const(width) if width else head
     half = divide(turned, const(2), b.symbols)

@@ -1,4 +1,4 @@
-"""What lowerings share: axes and attributes in normal form, and exact arithmetic of sizes."""
+"""Helpers of lowerings: axes and attributes in normal form, and exact arithmetic of sizes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jangin.ops.values import Tensor
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """`axis` counted from the front; CompileError where there is no such axis."""
+    """`axis` counted from the front. CompileError if it is out of range."""
     if not -rank <= axis < rank:
         raise CompileError(f"axis {axis} is out of range for a tensor of rank {rank}")
     return axis % rank
 
 
 def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Several axes counted from the front, in the order given; CompileError on a repetition."""
+    """Several axes counted from the front, in the order given. CompileError if one is repeated."""
     out = tuple(axis_of(int(a), rank) for a in axes)
     if len(set(out)) != len(out):
         raise CompileError(f"axes {list(axes)} name one axis twice")
@@ -32,23 +32,23 @@ def integers(b: Builder, t: Tensor | None, what: str) -> list[int]:
 
 
 def per_channel(b: Builder, t: Tensor, rank: int) -> Tensor:
-    """A vector over channels, shaped to broadcast against a tensor [N, C, ...] of `rank`; anything else is
-    kept."""
+    """A vector over channels, reshaped so that it broadcasts against a tensor [N, C, ...] of `rank`. A tensor
+    of another rank is returned as it is."""
     return b.reshape(t, (*t.shape, *[1] * (rank - 2))) if t.rank == 1 else t
 
 
 def channels_first(b: Builder, x: Tensor) -> Tensor:
-    """[N, ..., C] as [N, C, ...]."""
+    """Transposes [N, ..., C] to [N, C, ...]."""
     return b.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 def channels_last(b: Builder, x: Tensor) -> Tensor:
-    """[N, C, ...] as [N, ..., C]."""
+    """Transposes [N, C, ...] to [N, ..., C]."""
     return b.transpose(x, (0, *range(2, x.rank), 1))
 
 
 def product(dims: Iterable[ExprLike]) -> Expr:
-    """CompileError where known sizes multiply to more than 64 bits hold."""
+    """The product of sizes. CompileError if known sizes multiply to more than 64 bits hold."""
     total: Expr = const(1)
     for d in map(wrap, dims):
         if isinstance(total, Const) and isinstance(d, Const) and abs(total.value * d.value) >= 1 << 63:
@@ -63,7 +63,7 @@ def ceil_div(a: ExprLike, d: ExprLike) -> Expr:
 
 
 def wrapped(i: Expr, size: Expr) -> Expr:
-    """A run-time index that counts from the end where it is negative."""
+    """A run-time index; a negative one is counted from the end of the axis."""
     return select(i < 0, i + size, i)
 
 
@@ -73,7 +73,7 @@ def clamped(i: Expr, size: Expr) -> Expr:
 
 
 def divide(a: Expr, d: Expr, symbols: Ranges) -> Expr:
-    """a // d for sizes, as the exact polynomial quotient where there is one."""
+    """a // d for sizes, as an exact polynomial quotient if there is one."""
     a, d = simplify(a, symbols), simplify(d, symbols)
     if is_const(d, 0):
         return const(0)

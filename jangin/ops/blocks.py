@@ -1,8 +1,10 @@
-"""Products with weights of few bits that stay in their blocks: a factor, and perhaps an offset, for so many
-neighbouring weights of a row. Nothing makes floats of all of them (see `templates.weight_blocks`).
+"""Matrix products with block-quantized weights of few bits, which stay in their blocks.
 
-What they are multiplied with stays f32, or is rounded to 8 bits (`Rounding`): a block's products and their
-sum are exact integers then, of four a word, and only blocks are added up in f32."""
+Each block of neighbouring weights in a row has a factor, and perhaps an offset. No kernel expands all weights
+to floats (see `templates.weight_blocks`). The activations stay f32, or are rounded to 8 bits (`Rounding`).
+With rounding, a block's sum of products is an exact integer, made by products of four bytes a word. Only the
+blocks' results are added in f32.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,23 @@ from jangin.ops.quantized import saturated
 from jangin.ops.values import Tensor
 
 NIBBLES, BYTES = 8, 4
-"""Numbers of 4 bits, and of 8 bits, in a word."""
+"""Numbers of 4 bits, and numbers of 8 bits, in a 32-bit word."""
 LOW_NIBBLES = 0x0F0F0F0F
-"""Of a word's bytes the lower halves."""
+"""The mask of the lower half of each byte of a word."""
 ONES = 0x01010101
-"""A word of four 1."""
+"""A word whose four bytes are 1."""
 LARGEST_BLOCK = 1 << 15
-"""Weights of a block whose products with numbers of 8 bits an i32 adds up."""
+"""Weights of a block at most. An i32 holds the sum of this many products of two 8-bit numbers (2 ** 15 * 2 **
+16)."""
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """Activations as multiples, -127 to 127, of the 127th part of the largest of `block` neighbours, to the
-    nearest, half to even. `halves`: the factor, and factor times sum, are f16, as ggml's Q8_0 and Q8_1 have
-    them; else f32, as Q8_K and ONNX Runtime do."""
+    """How activations are quantized: each `block` of neighbours has one scale, its largest magnitude / 127.
+
+    Values are rounded half to even to -127 to 127. With `halves`, the scale and scale times sum are f16, as
+    in ggml's Q8_0 and Q8_1. Otherwise they are f32, as in ggml's Q8_K and in ONNX Runtime.
+    """
 
     block: int
     halves: bool = False
@@ -49,11 +54,14 @@ def matmul_blocks(
     b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
     rounding: Rounding | None = None,
 ) -> Tensor:  # fmt: skip
-    """x [..., inputs] times the transposed weights `numbers * factors + offsets`, f32 [..., outputs], summed
-    in f32. numbers: integers of 8 bits [outputs, inputs], kept in 4 where they fit; factors and offsets: f32
-    [outputs, blocks], kept as f16 where that is the same, each for `block` neighbouring weights of a row (the
-    last for those left over). `rounding`: of x, by blocks of a multiple of the weights'. CompileError where
-    these shapes don't fit."""
+    """x [..., inputs] times the transposed weights `numbers * factors + offsets`: f32 [..., outputs], summed
+    in f32.
+
+    numbers: 8-bit integers [outputs, inputs], stored in 4 bits if they fit. factors and offsets: f32
+    [outputs, blocks], stored as f16 if nothing is lost. Each belongs to `block` neighbouring weights of a
+    row; a row's last block may be shorter. `rounding`: how x is quantized, in blocks of a multiple of
+    `block`. CompileError if the shapes don't fit.
+    """
     rows, width = numbers.shape
     wanted = (rows, -(-width // block))
     if any(s is not None and s.shape != wanted for s in (factors, offsets)):
@@ -94,8 +102,11 @@ def _of_whole(
     b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
     rounding: Rounding,
 ) -> Tensor:  # fmt: skip
-    """The product of rounded x. Of each block what is stored of its numbers, from 0 up, times x, is summed in
-    i32; the sum of x adds what makes them negative, and is multiplied by the offsets."""
+    """The product of quantized x and the weights.
+
+    Each block's stored numbers, shifted to begin at 0, times x are summed in i32. The sum of x in each block
+    undoes the shift, and is multiplied by the offsets.
+    """
     rows, width = numbers.shape
     low, high = min(0, int(numbers.min(initial=0))), int(numbers.max(initial=0))
     each = NIBBLES if high - low < 16 else BYTES
@@ -140,8 +151,8 @@ def _of_whole(
 def _rounded(
     b: Builder, x: Tensor, rounding: Rounding, blocks: int, block: int, long: int
 ) -> tuple[Tensor, Tensor]:
-    """x [..., width] as words of four numbers [rows, words], its blocks filled up with 0 to `long` numbers,
-    and the factors of those that it is rounded by, as f32 has them."""
+    """x [..., width] quantized: words of four numbers [rows, words], and the f32 factors of its blocks. Each
+    block is padded with 0 to `long` numbers."""
     flat = b.reshape(x, [product(x.shape[:-1]), x.shape[-1]])
     whole = -(-blocks * block // rounding.block)
     over = whole * rounding.block - int(str(x.shape[-1]))
@@ -161,8 +172,11 @@ def _rounded(
 def _sums(
     b: Builder, words: Tensor, scales: Tensor, rounding: Rounding, sizes: tuple[int, int, int], moved: int
 ) -> Tensor:
-    """The sums of the numbers of each of so many blocks, of so many words, several to a factor: `moved` times
-    them, i32, or, where that is 0, times their factor."""
+    """The sum of the quantized numbers of each block. The result is i32, times `moved`, unless `moved` is 0;
+    then it is f32, times the block's factor.
+
+    `sizes`: blocks, words of a block, and blocks that share a factor.
+    """
     blocks, count, apart = sizes
 
     def one(bufs: Sequence[Buffer], index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
@@ -179,7 +193,7 @@ def _sums(
 
 
 def is_blocks(node: Node, graph: Graph) -> bool:
-    """Whether a node is such a product."""
+    """Whether a node is a product with block-quantized weights."""
     if not isinstance(node.attrs, Compute) or len(node.inputs) < 3:
         return False
     numbers, scale = (graph.constants.get(n) for n in node.inputs[1:3])
@@ -189,13 +203,14 @@ def is_blocks(node: Node, graph: Graph) -> bool:
 
 
 def _halved(numbers: Array) -> Array:
-    """Eight numbers of 4 bits each as an i32: the first four in the lower halves of its bytes."""
+    """Packs eight 4-bit numbers into an i32: the first four in the lower halves of its bytes, the others
+    above."""
     pairs = numbers.reshape(len(numbers), -1, 2, BYTES)
     return np.ascontiguousarray(pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(numbers), -1).view("<i4")
 
 
 def _words(numbers: Array) -> Array:
-    """Eight numbers of 4 bits each as an i32, the first in the lowest bits."""
+    """Packs eight 4-bit numbers into an i32, the first in the lowest bits."""
     rows, width = numbers.shape
     even = np.zeros((rows, -(-width // NIBBLES) * NIBBLES), np.uint8)
     even[:, :width] = numbers
@@ -203,7 +218,7 @@ def _words(numbers: Array) -> Array:
 
 
 def _smallest(floats: Array) -> Array:
-    """The same numbers as f16 where it has them, else as f32."""
+    """The same numbers as f16 if f16 represents all of them, else as f32."""
     with np.errstate(over="ignore"):
         half = floats.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), floats) else floats.astype(np.float32)

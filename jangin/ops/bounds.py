@@ -1,9 +1,8 @@
-"""What the accesses of tensor expressions and loop nests take for granted about their inputs' sizes.
+"""The sizes that tensor expressions and loop nests take for granted about their inputs.
 
-An access by a loop variable reaches as far as the loop does (one whose extent is an outer variable:
-as far as at that one's last value): where that is past the axis, the inputs' shapes don't fit each
-other, as the operator wants them to. (Computed indices are clamped or guarded by the operators
-themselves.)
+An access by a loop variable reaches as far as its loop does. If the loop's extent is an outer variable, the
+access reaches as far as that variable's last value. An access past the end of an axis means that the inputs'
+shapes don't fit each other. Computed indices aren't looked at: operators clamp or guard them.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from jangin.ir.te import Stage
 from jangin.ir.traversal import children, free_vars, loads, substitute
 
 Limit = tuple[Expr, Expr]
-"""(entries that are accessed, entries that there are) along an axis."""
+"""(number of entries that are accessed, number of entries that exist) along an axis."""
 
 
 def parts(attrs: Attributes) -> Sequence[Stage | Stmt]:
-    """The tensor expressions or loop nest that a node brings with it."""
+    """The tensor expressions or the loop nest that a node carries."""
     if isinstance(attrs, Compute):
         return attrs.stages
     return (attrs.body,) if isinstance(attrs, LoopNest) else ()
 
 
 def limits(value: Stage | Stmt) -> Iterator[Limit]:
-    """Every access by a plain loop variable, or at a constant, that no condition on it guards."""
+    """The limit of every unguarded access at a constant or a plain loop variable."""
     if isinstance(value, Stage):
         extents = {a.var: a.extent for a in (*value.axes, *value.reduce_axes)}
         yield from _expression(value.body, extents, frozenset())
@@ -77,8 +76,8 @@ def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Gua
 
 
 def _origins(e: Expr, lets: Mapping[Var, Guards]) -> Guards:
-    """The variables that a condition restricts, through the bindings; not those that only say where
-    it loads from."""
+    """The variables that a condition restricts, followed through `let` bindings. Variables that only index a
+    load inside the condition don't count."""
     if isinstance(e, Load):
         return frozenset()
     own = {e} if isinstance(e, Var) else set[Var]()

@@ -1,8 +1,8 @@
-"""Builds core graphs: what operators lower themselves with.
+"""Builds core graphs; operators lower themselves with it.
 
-Every method adds at most one core node, folds it where all inputs are constants, and carries the known
-contents of small integer tensors (`Tensor.data`), so that Shape -> Gather -> Concat -> Reshape chains
-vanish while the graph is being built.
+Every method adds at most one core node, and folds it if all inputs are constants. The known contents of small
+integer tensors are kept in `Tensor.data`. Chains of Shape, Gather, Concat and Reshape therefore vanish while
+the graph is built.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ from jangin.ops.operands import broadcast
 from jangin.ops.values import DATA_LIMIT, Tensor, Values, object_array
 
 MOST_SYMBOLIC = 8
-"""Inputs of unknown sizes that one kernel concatenates: each looks for its place among sums of sizes, and the
-kernel grows with the square of their number."""
+"""Inputs of unknown sizes that one kernel concatenates, at most. Each input finds its place among sums of
+sizes, so the kernel grows with the square of their number."""
 LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
 """The most parts of an expression whose tensor's contents are followed, and the largest product of its
-operands' numbers of parts. A product of sums has up to that product of parts when multiplied out. Runs
-compute the contents beyond these limits."""
+operands' numbers of parts. A product of sums has up to that product of parts when multiplied out. Contents
+beyond these limits are computed at run time."""
 MOST_JOINED = 256
-"""Inputs of known sizes that one kernel concatenates: each is a choice, one inside the other."""
+"""Inputs of known sizes that one kernel concatenates, at most. The kernel has one nested choice an input."""
 FAR = 1 << 62
-"""Positions from here on, computed at run time, mean the end of their axis; a size may be added to them."""
+"""Positions from here on, if computed at run time, mean the end of their axis. An i64 has room for a size on
+top."""
 
 
 OF_BYTES = DOT4U, DOT4
@@ -74,15 +75,14 @@ class WordTile:
 
     @property
     def each(self) -> int:
-        """Numbers of a word."""
+        """Terms of one word: the products that one instruction sums in a lane."""
         return self.dot.terms_of_word if self.dot else 1
 
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """What accumulates in the registers of the machine that is built for, which an operator must know that
-    lays out weights by the tile they are read in: at most so many `accumulators`, of so many `bytes` each,
-    and so many `rows`."""
+    """The register tile of the target machine. An operator that lays out weights by tile must know it: at
+    most `accumulators` vectors of `bytes` bytes each, and at most `rows` rows."""
 
     accumulators: int = 12
     bytes: int = 32
@@ -91,14 +91,17 @@ class RegisterTile:
 
 
 ANY_MACHINE = RegisterTile()
-"""For graphs that are built for no machine: what suits AVX2."""
+"""The register tile for graphs that are built for no machine; it suits AVX2."""
 
 
 class Builder(Values):
-    """The editor that lowers imported nodes. `source`, `results` and `scope` are set for the imported
-    node in hand: its name for messages, how many outputs it has, and the values it may name. `unchecked`:
-    runs don't check indices. `whole`: for a graph that is written, not run, recurrences and suppressions stay
-    one node each, a call of a function of that name (`ops.nontensor.host`)."""
+    """The editor that lowers imported nodes.
+
+    `source`, `results` and `scope` are set for the current imported node: its name for messages, its number
+    of outputs, and the values it may name. `unchecked`: runs don't check indices. `whole`: the graph is
+    written, not run, so recurrences and suppressions stay single nodes that call a function of the same name
+    (`ops.nontensor.host`).
+    """
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class Builder(Values):
         self.results = 1
         self.bound: dict[tuple[str, bool], list[Var]] = {}
         self.conditions: dict[str, Expr] = {}
-        """Of single truth values that depend on sizes alone: how."""
+        """Single truth values that depend on sizes alone, as expressions by tensor name."""
         self.scope: Mapping[str, Any] = {}
 
     # -- values ---------------------------------------------------------------------------------
@@ -122,9 +125,11 @@ class Builder(Values):
     def require_sizes(
         self, t: Tensor | None, what: str, low: int = 0, *, positions: bool = False
     ) -> list[Expr]:
-        """A 1-D integer tensor's contents as expressions. Where they are computed at run time, they are
-        bound then, and must be from `low` to MAX_SIZE, or are `positions`, of any number and sign;
-        CompileError where not even their number is known."""
+        """A 1-D integer tensor's contents as expressions.
+
+        Contents that are computed at run time become symbols. A run checks that they are from `low` to
+        MAX_SIZE; `positions` may have any value and sign. CompileError if not even their number is known.
+        """
         known = t.data if t is not None and t.data is not None else self.constant_value(t)
         if known is not None:
             sizes = [wrap(v) for v in known.reshape(-1).tolist()]
@@ -140,8 +145,8 @@ class Builder(Values):
         return self.bind(t, low, positions=positions)
 
     def bind(self, t: Tensor, low: int = 0, *, positions: bool = False) -> list[Expr]:
-        """The elements of an integer tensor of static shape as symbols, read when it is computed: sizes from
-        `low` to MAX_SIZE, or `positions`, held within FAR on either side."""
+        """The elements of an integer tensor of static shape as symbols, which a run reads once they are
+        computed. Sizes must be from `low` to MAX_SIZE. `positions` are clamped to within FAR of 0."""
         key = (t.name, positions)
         done = self.bound.get(key)
         if done is None:
@@ -157,7 +162,7 @@ class Builder(Values):
         return list(done)
 
     def materialize(self, t: Tensor) -> Tensor:
-        """The tensor as a real value of the graph: known contents become a constant or a node."""
+        """The tensor as a value of the graph: known contents become a constant or a node."""
         if t.name:
             return t
         assert t.data is not None
@@ -181,7 +186,7 @@ class Builder(Values):
     # -- nodes ----------------------------------------------------------------------------------
 
     def node(self, attrs: core.CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
-        """Add a core node (or fold it); its type comes from the operator's inference."""
+        """Adds a core node (or folds it). Its type comes from the operator's inference."""
         real = [self.materialize(t) for t in inputs]
         for part in parts(attrs):
             self._check_accesses(part, real)
@@ -189,7 +194,7 @@ class Builder(Values):
         return self._constant_tensor(name) if name in self.constants else Tensor(name, *self.typed(name))
 
     def _check_accesses(self, part: Stage | Stmt, inputs: Sequence[Tensor]) -> None:
-        """CompileError where an input's rank or size is not what the operator reads."""
+        """CompileError if an input's rank or size isn't the one that the operator reads."""
         given = {f"x{i}": t for i, t in enumerate(inputs)}
         for load in accesses(part):
             tensor, shape = given.get(load.buffer.name), load.buffer.shape
@@ -206,8 +211,8 @@ class Builder(Values):
                 )
 
     def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
-        """Elementwise with broadcasting: `fn` takes one scalar expression an input, and the result's
-        dtype is that of the expression it gives."""
+        """Elementwise with broadcasting. `fn` takes one scalar expression an input; the expression that it
+        returns has the result's dtype."""
         if all(t.data is not None for t in inputs) and inputs:
             known = self._map_data(fn, inputs)
             if known is not None:
@@ -220,7 +225,8 @@ class Builder(Values):
         return self.node(core.Map(body), self._broadcastable(inputs))
 
     def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The inputs; a size that can't be the result's has to be 1 (a run checks that)."""
+        """The inputs, reshaped to broadcast. A size that can't equal the result's must be 1, which a run
+        checks."""
         out = broadcast(*(t.shape for t in inputs))
 
         def fitted(t: Tensor) -> Tensor:
@@ -232,7 +238,8 @@ class Builder(Values):
         return [fitted(t) for t in inputs]
 
     def _map_data(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor | None:
-        """The map of tensors of known contents, kept known where the result is an integer."""
+        """The map of tensors of known contents, or None if the result isn't an integer. The result's contents
+        stay known."""
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype)
         if body.dtype not in (I64, I32, BOOL) or any(t.dtype is not I64 for t in inputs):
@@ -265,8 +272,8 @@ class Builder(Values):
     def compute(
         self, dtype: DType, shape: Iterable[ExprLike], inputs: Sequence[Tensor], fn: Callable[..., Any]
     ) -> Tensor:
-        """An injective tensor expression: `fn(bufs, *index)` is the value at an index, where `bufs`
-        are the inputs as buffers (index them to load)."""
+        """An injective tensor expression: `fn(bufs, *index)` gives the value at an index. `bufs` are the
+        inputs as buffers; indexing one loads from it."""
         real = [self.materialize(t) for t in inputs]
         bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
         out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
@@ -284,7 +291,7 @@ class Builder(Values):
         return self.stages([stage], real)
 
     def requiring(self, x: Tensor, condition: Expr) -> Tensor:
-        """x, in a plan that refuses sizes which don't meet the condition."""
+        """x, from a kernel whose plan refuses sizes that don't meet the condition."""
         x = self.materialize(x)
         source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
         copy = compute(out, lambda *index: source[index])
@@ -293,8 +300,8 @@ class Builder(Values):
     def stages(
         self, stages: Sequence[Stage], inputs: Sequence[Tensor], requires: Sequence[Expr] = ()
     ) -> Tensor:
-        """A `compute` node of several stages over buffers x0, x1, ...; the last is the result. `requires`:
-        what sizes must meet."""
+        """A `compute` node of several stages over buffers x0, x1, ...; the last stage is the result. The
+        sizes must meet the conditions `requires`."""
         return self.node(core.Compute(tuple(stages), tuple(requires)), inputs)
 
     def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
@@ -312,7 +319,7 @@ class Builder(Values):
         transpose_b: bool = False,
         dtype: DType | None = None,
     ) -> Tensor:
-        """Batched matrix product of operands of rank 2 or more (batch dimensions broadcast)."""
+        """Batched matrix product of operands of rank 2 or more, whose batch dimensions broadcast."""
         return self.node(core.MatMul(transpose_a, transpose_b, dtype), [a, b])
 
     def conv(
@@ -326,8 +333,11 @@ class Builder(Values):
         groups: int = 1,
         dtype: DType | None = None,
     ) -> Tensor:
-        """Convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known; `pads`: begins of
-        the spatial axes, then ends, none negative; `dtype`: the result's and accumulator's (integers)."""
+        """Convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known.
+
+        `pads`: begins of the spatial axes, then ends, none negative. `dtype`: of the result and the
+        accumulator (for integers).
+        """
         kernel = static_shape(w.shape[2:])
         if kernel is None:
             raise CompileError(f"the kernel size of a convolution must be known, its weights are {w}")
@@ -351,7 +361,8 @@ class Builder(Values):
         shape: Sequence[Expr],
         requires: Sequence[Expr] = (),
     ) -> Tensor:
-        """An imperative nest over buffers x0, x1, ... and `out`; `requires`: what sizes must meet."""
+        """An imperative nest over buffers x0, x1, ... and `out`. The sizes must meet the conditions
+        `requires`."""
         return self.node(core.LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
 
     def softmax(self, x: Tensor, axis: int, log: bool = False, blind: bool = False) -> Tensor:
@@ -364,7 +375,7 @@ class Builder(Values):
     # -- moving data ----------------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Iterable[ExprLike]) -> Tensor:
-        """Same elements, other shape (all dimensions given; no -1 here)."""
+        """The same elements in another shape. Every dimension is given; -1 isn't allowed."""
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape:
             return x
@@ -388,7 +399,7 @@ class Builder(Values):
         return self.node(core.Transpose(tuple(perm)), [x])
 
     def expand(self, x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
-        """NumPy broadcast_to (the result's shape given whole)."""
+        """numpy.broadcast_to; the result's whole shape is given."""
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape:
             return x
@@ -400,7 +411,8 @@ class Builder(Values):
     def slice(
         self, x: Tensor, starts: Sequence[ExprLike], shape: Sequence[ExprLike], steps: Sequence[int]
     ) -> Tensor:
-        """out[i] = x[starts + i * steps]: one entry an axis, starts in range, result shape given."""
+        """out[i] = x[starts + i * steps]. There is one entry an axis, starts are in range, and the result's
+        shape is given."""
         begin = tuple(simplify(wrap(s), self.symbols) for s in starts)
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape and all(is_const(s, 0) for s in begin) and all(s == 1 for s in steps):
@@ -426,7 +438,7 @@ class Builder(Values):
         return self.node(core.Concat(axis), xs)
 
     def _concat_alone(self, xs: Sequence[Tensor], axis: int) -> Tensor:
-        """A concatenation that is a kernel of its own: what reads it doesn't compute it once more."""
+        """A concatenation as its own kernel, so that no consumer computes it again."""
         real, attrs = [self.materialize(x) for x in xs], core.Concat(axis)
         dtype, shape = self.infer(attrs, [x.name for x in real])
         buffers = [Buffer(f"x{i}", x.dtype, x.shape) for i, x in enumerate(real)]
@@ -439,7 +451,7 @@ class Builder(Values):
         )
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
-        """`pads`: begins of every axis, then ends."""
+        """Pads x. `pads`: begins of every axis, then ends."""
         amounts = tuple(wrap(p) for p in pads)
         if all(is_const(p, 0) for p in amounts):
             return x
@@ -458,7 +470,7 @@ class Builder(Values):
         return self.node(core.Gather(axis), [x, indices])
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
-        """The finished graph; each output gets its own value called by its name in the model."""
+        """The finished graph. Each output is its own value, with its name in the model."""
         results: list[str] = []
         for t, name in zip(outputs, names, strict=True):
             real = self.materialize(t)

@@ -1,7 +1,7 @@
-"""Which elements of a row can be among its best: those that a bound, which enough of them reach, lets pass.
+"""Candidates for the best elements of a row: those that reach a bound which enough elements reach.
 
-The bound is found by halving, among the best of each block of elements: to count those that reach it takes
-vectors, and no order. Blocks whose best doesn't reach it are passed over.
+The bound is found by bisection among the best element of each block. Counting the blocks that reach a bound
+is vectorized and needs no order. Blocks whose best doesn't reach the bound are skipped.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.te import identity
 
 BLOCKS = (64, 32, 16, 8)
-"""Elements of a block: the first of which there are enough blocks."""
+"""Elements of a block. The largest size that gives enough blocks is taken."""
 ENOUGH = 2
-"""Blocks for each element that is wanted: of fewer the bound lets too many pass."""
+"""Blocks for each wanted element, at least. With fewer blocks the bound lets too many candidates pass."""
 LANES = 16
-"""Blocks that are counted at once; their number is a multiple, and elements that are left are candidates."""
+"""Blocks that are counted at once. The number of blocks is a multiple; elements beyond the last block are
+candidates."""
 HALVINGS = 16
-"""They leave some hundredths too many, and are short beside reading the row."""
+"""Bisection steps. Sixteen leave a few hundredths too many candidates, and cost little beside reading the
+row."""
 ZERO = (const(0),)
 
 
 def block_size(count: Expr, wanted: Expr) -> int:
-    """Elements of a block of a row of `count`; 0 where too many are `wanted`, or sizes aren't known."""
+    """Elements of a block in a row of `count`. The size is 0 if too many are `wanted` or a size isn't
+    known."""
     if not isinstance(count, Const) or not isinstance(wanted, Const):
         return 0
     least = max(LANES, ENOUGH * int(wanted.value))
@@ -33,9 +36,11 @@ def block_size(count: Expr, wanted: Expr) -> int:
 
 
 class Candidates:
-    """Of `count` elements of a row, in blocks of `size`: `around` has a statement run after they are known,
-    `number(i)` is the i-th one's, ascending, and `held` how many they are: at least `wanted`, those that are
-    NaN among them."""
+    """The candidates among `count` elements of a row, in blocks of `size`.
+
+    `around` runs a statement after the candidates are known. `held` is their number, at least `wanted`;
+    `number(i)` is the position of the i-th, ascending. NaN elements are candidates.
+    """
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class Candidates:
         return whole
 
     def _fill(self) -> Stmt:
-        """The best of each block, and then the worst and the best of these."""
+        """Computes the best of each block, and then the worst and the best of all blocks."""
         b, best = Var("b"), Load(self.high, ZERO)
         own = _extreme(self.best, self.high, lambda v: self.element(b * self.size + v), self.size)
         each = For(b, const(self.blocks), block(own, Store(self.bests, (b,), best)))
@@ -83,7 +88,7 @@ class Candidates:
         )
 
     def _halve(self) -> Stmt:
-        """Move `low` up as far as enough blocks reach it, by halves of what is below `high`."""
+        """Raises `low` by bisection, below `high`, as far as enough blocks still reach it."""
         low, high, v, b, h = Load(self.low, ZERO), Load(self.high, ZERO), Var("v"), Var("b"), Var("h")
         middle = Var("middle", self.low.dtype)
         half = const(0.5, low.dtype) if low.dtype.is_float else const(2, low.dtype)
@@ -102,7 +107,7 @@ class Candidates:
         return For(h, const(HALVINGS), Let(middle, between, counted))
 
     def _gather(self) -> Stmt:
-        """The numbers of the elements that reach `low`."""
+        """Collects the positions of the elements that reach `low`."""
         b, v, low = Var("b"), Var("v"), Load(self.low, ZERO)
 
         def entered(i: Expr) -> Stmt:
@@ -121,7 +126,7 @@ class Candidates:
 def _extreme(
     kind: str, into: Buffer, element: Callable[[Expr], Expr], width: int, rows: Expr | None = None
 ) -> Stmt:
-    """The largest or smallest of so many elements, or of rows of so many."""
+    """The largest or smallest of `width` elements, or of `rows` rows of `width` elements."""
     pick, v, r = maximum if kind == "max" else minimum, Var("v"), Var("r")
     at = v if rows is None else r * width + v
     each: Stmt = For(v, const(width), Store(into, ZERO, pick(Load(into, ZERO), element(at))), "vector")

@@ -1,4 +1,4 @@
-"""The cells of recurrences: what each phase of a step does to the sums of its products (`ops.rounds`)."""
+"""The cells of recurrences: how each phase of a step finishes the sums of its products (`ops.rounds`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ SIGMOID, TANH = ACTIVATIONS["sigmoid"], ACTIVATIONS["tanh"]
 
 @dataclass(frozen=True)
 class Cell:
-    """`function`: the name of that which makes a layer of it, and its `settings`; `gates` in the order of the
-    weights; `states` by the inputs they begin with; `phases`: the gates whose products with the state each
-    phase of a step sums, neighbours in the weights; `usual`: its activations where none are given; `kept`:
-    values that a phase keeps for the next; `apart`: the gate whose state's bias is an input "bias" of its
-    own, not a part of x."""
+    """A kind of recurrent cell.
+
+    - `function` is the name of the layer's function, with its `settings`.
+    - `gates` are in the order of the weights.
+    - `states` are named by the inputs they begin with.
+    - `phases` lists, for each phase of a step, the gates whose products with the state are summed; they are
+      neighbours in the weights.
+    - `usual` are the default activations.
+    - `kept` is the number of values that a phase keeps for the next.
+    - `apart` is the gate whose recurrent bias is an input "bias" of its own, not a part of x.
+    """
 
     function: str
     gates: tuple[str, ...]
@@ -74,7 +80,8 @@ def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[P
 def lstm_step(
     scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float, bound: float = 0.0
 ) -> list[Phase]:
-    """A second phase, where there are weights for one, projects h, within `bound` where that isn't 0."""
+    """One LSTM step. If there are projection weights, a second phase projects h and clips it to `bound` (0:
+    no clipping)."""
     f, g, squash = fns
     (h, at), (c, _) = scan.register(0), scan.register(1)
     old, projects = scan.state(1), "r1" in scan.inputs

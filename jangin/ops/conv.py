@@ -19,7 +19,7 @@ from jangin.ops.window import Sizes, explicit_pads, padded, steps
 
 
 def kernel_size(x: Tensor, w: Tensor) -> tuple[int, ...]:
-    """The spatial sizes of the weights; CompileError where they don't fit x."""
+    """The spatial sizes of the weights. CompileError if they don't fit x."""
     size = static_shape(w.shape[2:])
     if x.rank < 3 or w.rank != x.rank or size is None:
         raise CompileError(
@@ -38,9 +38,11 @@ def conv(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1, dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
-    """The correlation of x[N, C, ...] with w[M, C / groups, *kernel], plus bias[M]: [N, M, ...]. Steps are 1
-    and pads 0 where none are given; `pads` (begins, then ends) may depend on sizes, and crop where they
-    are negative. `dtype`: of the sums, x's if not given."""
+    """The cross-correlation of x[N, C, ...] with w[M, C / groups, *kernel], plus bias[M]: [N, M, ...].
+
+    Strides and dilations default to 1, pads to 0. `pads` (begins, then ends) may depend on sizes; negative
+    ones crop. `dtype`: of the sums, by default x's.
+    """
     rank = len(kernel_size(x, w))
     filters = static_shape(w.shape[:1])
     if groups < 1 or (filters is not None and filters[0] % groups):
@@ -58,7 +60,7 @@ def conv(
 
 
 def transposed_extents(x: Tensor, kernel: Sizes, strides: Sizes, dilations: Sizes) -> list[Expr]:
-    """The spatial sizes of a transposed convolution's result before anything is cut off."""
+    """The spatial sizes of a transposed convolution's result before pads are cut off."""
     windows = zip(x.shape[2:], kernel, strides, dilations, strict=True)
     return [(size - 1) * s + (k - 1) * d + 1 for size, k, s, d in windows]
 
@@ -67,10 +69,12 @@ def conv_transpose(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """The gradient of a convolution by its input: each x[N, C, ...] adds its multiple of the kernel
-    w[C, M / groups, *kernel] at every stride; plus bias[M]. `pads` (begins, then ends) are cut off the
-    result, and zeros added to it where they are negative, as for an output padding. What no window reaches is
-    0, though an element beside it be infinite."""
+    """Transposed convolution: each x[N, C, ...] adds its multiple of w[C, M / groups, *kernel] at its stride,
+    plus bias[M].
+
+    `pads` (begins, then ends) are cut off the result; negative ones add zeros, as output padding does. An
+    output that no window reaches is 0, even if a neighbouring input is infinite.
+    """
     kernel = kernel_size(x, w)
     rank = len(kernel)
     strides, dilations = steps(strides, rank), steps(dilations, rank)
@@ -90,7 +94,7 @@ def _sources(
     at: Sequence[Expr], taps: Sequence[Expr], strides: Sizes, dilations: Sizes,
     begins: Sequence[ExprLike], sizes: Sequence[Expr],
 ) -> tuple[list[Expr], Expr]:  # fmt: skip
-    """Which window has its tap at a position, and whether there is such a window of those that are."""
+    """The window that has its given tap at a position, and whether such a window exists."""
     inside: Expr = const(True, BOOL)
     found = []
     for i, (p, tap) in enumerate(zip(at, taps, strict=True)):
@@ -106,7 +110,8 @@ def _gathered(
     b: Builder, x: Tensor, w: Tensor, group: int, strides: Sizes, dilations: Sizes,
     begins: Sequence[Expr], out: Sequence[Expr],
 ) -> Tensor:  # fmt: skip
-    """Each output sums the inputs whose kernels reach it: a reduction with predicates."""
+    """Transposed convolution as a reduction with predicates: each output sums the inputs whose kernels reach
+    it."""
     in_group, out_group = divide(x.shape[1], const(group), b.symbols), w.shape[1]
 
     def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -132,19 +137,22 @@ def _subpixel(
     begins: Sequence[Expr],
     out: Sequence[Expr],
 ) -> Tensor:
-    """Outputs of one phase (position modulo the stride) see one subset of the taps each: a plain
-    convolution computes all phases with equally many taps as channels, and they are interleaved
-    afterwards. Same multiplications as the definition's, and no holes: none would be 0 for an infinity."""
+    """Transposed convolution by sub-pixel convolution.
+
+    Outputs of one phase (position modulo the stride) see one subset of the taps. A plain convolution computes
+    all phases with equally many taps as channels, and the phases are interleaved afterwards. It multiplies as
+    often as the definition, and inserts no zeros, which an infinity would turn into NaN.
+    """
     rank = len(kernel)
     split = _split_taps(b, w, group, kernel, strides)
-    # positions [first, last) of the phases hold all outputs; [0, size + taps - 1) would be all there are
+    # Positions [first, last) of the phases hold all outputs; all positions would be [0, size + taps - 1).
     first = [simplify(p // s, b.symbols) for p, s in zip(begins, strides, strict=True)]
     last = [simplify(ceil_div(p + n, s), b.symbols) for p, n, s in zip(begins, out, strides, strict=True)]
     after = [simplify(m - d, b.symbols) for m, d in zip(last, x.shape[2:], strict=True)]
     count = [simplify(m - n, b.symbols) for m, n in zip(last, first, strict=True)]
 
     def phases(chosen: Sequence[_Phases]) -> Tensor:
-        """[N, group, *phases, M / group, *positions], of those chosen for the first axes."""
+        """[N, group, *phases, M / group, *positions] for the phases chosen on the first axes."""
         axis = len(chosen)
         if axis < rank:
             parts = [phases([*chosen, p]) for p in _phases(kernel[axis], strides[axis])]
@@ -178,7 +186,8 @@ def _phases(kernel: int, stride: int) -> list[_Phases]:
 
 
 def _split_taps(b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int]) -> Tensor:
-    """w as [g, C/g, M/g, taps, phase, ...]: element tap * stride + phase of the kernel, 0 beyond its end."""
+    """w as [g, C/g, M/g, taps, phase, ...]: element tap * stride + phase of the kernel, and 0 beyond its
+    end."""
     per_group = divide(w.shape[0], const(group), b.symbols)
     taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     ends = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
@@ -188,8 +197,8 @@ def _split_taps(b: Builder, w: Tensor, group: int, kernel: Sequence[int], stride
 
 
 def _phase_weights(b: Builder, split: Tensor, chosen: Sequence[_Phases]) -> Tensor:
-    """The filters [g * phases * M/g, C/g, *taps] of a correlation, which meets taps in reverse. A phase's
-    filters stand together, so that channels-last pixels are interleaved whole."""
+    """The filters [g * phases * M/g, C/g, *taps] of the correlation, which meets taps in reverse. A phase's
+    filters are neighbours, so channels-last pixels are interleaved whole."""
     rank = len(chosen)
     starts = [const(0)] * 3 + [const(n) for p in chosen for n in (p.taps - 1, p.start)]
     sizes = [*split.shape[:3], *(const(n) for p in chosen for n in (p.taps, p.width))]
@@ -204,8 +213,11 @@ def col2im(
     b: Builder, x: Tensor, image: Sequence[Expr], kernel: Sizes, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (),
 ) -> Tensor:  # fmt: skip
-    """The sums of overlapping blocks x[N, C * block elements, blocks], as a convolution's windows lie over
-    the padded image: [N, C, *image]. Each pixel gathers the block elements that fall on it."""
+    """col2im: sums overlapping blocks x[N, C * block elements, blocks] into [N, C, *image].
+
+    The blocks lie over the padded image like a convolution's windows. Each pixel gathers the block elements
+    that fall on it.
+    """
     rank = len(kernel)
     strides, dilations = steps(strides, rank), steps(dilations, rank)
     around = explicit_pads(pads, rank)

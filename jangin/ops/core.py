@@ -1,4 +1,4 @@
-"""The core operators: what every imported operator lowers to, and all that later passes know.
+"""The core operators: every imported operator lowers to them, and later passes know no others.
 
 Each has one output, attributes (`ir.core`), a kind (which decides fusion), shape inference, and tensor
 expressions. Everything exotic is a `compute` (its tensor expressions as an attribute) or a `loop_nest`.
@@ -63,8 +63,15 @@ A = TypeVar("A", bound=CoreAttributes)
 
 @dataclass(frozen=True)
 class CoreOp(Generic[A]):
-    """`kind`: injective | reduction | contraction | rows (several stages over shared rows) |
-    alias (no code: same bytes, other shape) | opaque (an imperative nest, never fused)."""
+    """A core operator. Its `kind` is one of these.
+
+    - injective: each output element is computed by itself.
+    - reduction: a reduction.
+    - contraction: a sum of products.
+    - rows: several stages over shared rows.
+    - alias: no code, the same bytes in another shape.
+    - opaque: an imperative nest, which is never fused.
+    """
 
     attrs: type[A]
     kind: str
@@ -162,8 +169,8 @@ def _at_axes(
 
 
 def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Stage, ...]:
-    """Softmax over `axis` (log-softmax with `log`), shifted by the maximum; in `blind` rows by 0, and divided
-    by 1."""
+    """Softmax over `axis` (log-softmax with `log`), shifted by the row's maximum. In `blind` rows the shift
+    is 0 and the divisor 1."""
     x, axis, rank = ins[0], (attrs.axis,), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extent = _without(out.shape, axis), [x.shape[attrs.axis]]
@@ -197,13 +204,17 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Sta
 
 
 FAR = 4.0
-"""Deviations from 0, beyond which a mean's rounding is much beside what lies around it."""
+"""A row whose mean lies more than this many standard deviations from 0 gets a corrected mean, because the
+mean's rounding error is then large beside the deviations."""
 
 
 def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple[Stage, ...]:
-    """In rows whose numbers lie far from 0 and close to each other, the last bit of the mean is much. There
-    what it `missed` is the mean of what is left, by which both results are corrected (Chan, Golub and LeVeque
-    1983): the deviation is found again, and the result is `moved`."""
+    """Normalization with a corrected mean for rows whose numbers lie far from 0 and close together.
+
+    The mean's last bit is large beside the deviations of such rows. `missed`, the mean of the remaining
+    deviations, corrects both results (Chan, Golub and LeVeque 1983). The deviation is computed again, and the
+    result is shifted by `moved`.
+    """
     x, axes, rank = ins[0], tuple(attrs.axes), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extents = _without(out.shape, axes), [x.shape[i] for i in axes]
@@ -308,7 +319,7 @@ def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
 
 
 MOST_CHAINED = 64
-"""Inputs of a concatenation that are asked for one after the other; of more, by halves."""
+"""Inputs of a concatenation that are tested one after the other; more inputs are found by bisection."""
 
 
 def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage, ...]:
@@ -320,7 +331,7 @@ def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage
             ends.append(simplify((ends[-1] if ends else const(0)) + b.shape[axis]))
 
         def part(first: int, last: int) -> Expr:
-            """What lies in inputs `first` to `last`; of many, their halves are told apart first."""
+            """The element that lies in inputs `first` to `last`. Many inputs are bisected first."""
             if first == last:
                 start = ends[first - 1] if first else const(0)
                 return Load(ins[first], (*index[:axis], index[axis] - start, *index[axis + 1 :]))
@@ -365,14 +376,14 @@ def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Pad) -> tuple[Stage, ...]
 
 
 def _wrapped(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
-    """The position modulo the size, without a division where one turn is enough."""
+    """The position modulo the size, without a division if one turn is enough."""
     if not (prove(begin <= size) and prove(end <= size)):
         return p % size
     return select(p < 0, p + size, select(p < size, p, p - size))
 
 
 def _reflected(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
-    """The position on a triangle wave of period 2 (size - 1), without a division where one turn is enough."""
+    """The position on a triangle wave of period 2 (size - 1), without a division if one turn is enough."""
     if prove(begin < size) and prove(end < size):
         q = maximum(p, -p)
         return minimum(q, size * 2 - 2 - q)
@@ -387,8 +398,8 @@ def _gather_infer(ins: Sequence[Value], attrs: Gather) -> Typed:
 
 
 def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage, ...]:
-    """x taken at integer indices along `axis`; negative indices count from the end, and any index
-    is clamped into range so that no input can read outside the buffer."""
+    """x taken at integer indices along `axis`. Negative indices count from the end. Every index is clamped
+    into range, so that no input can read outside the buffer."""
     x, idx = ins
     axis, rank = attrs.axis, len(idx.shape)
     size = x.shape[axis]
@@ -463,11 +474,11 @@ CORE: Mapping[str, CoreOp[Any]] = {
         CoreOp(LoopNest, "opaque", _nest_infer, _no_te),
     )
 }
-"""The core operators by name (those of `ir.core.LOWERED` that are no kernels or steps)."""
+"""The core operators by name: those of `ir.core.LOWERED` except kernels and steps."""
 
 
 def core_op(node: Node) -> CoreOp[Any]:
-    """The node's operator. CompileError where it isn't a core one."""
+    """The node's operator. CompileError if it isn't a core operator."""
     if node.op not in CORE:
         raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
     return CORE[node.op]

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of bytes as products of words: a word has a place's bytes in four rows."""
+"""Depthwise convolutions of bytes by products of words; a word packs a column's bytes of four rows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from jangin.ir.te import Stage, reduction
 from jangin.ops.operands import TRUE, multiplied
 
 ROWS = 4
-"""Rows of which a word has a byte each."""
+"""Rows that a word packs, one byte each."""
 _BITS = tuple(int(np.uint32(255 << 8 * n).astype(np.int32)) for n in range(ROWS))
-"""The bits of each of a word's bytes."""
+"""The mask of each byte of a word."""
 
 
 def is_of_rows(data: DType, attrs: Conv) -> bool:
-    """Whether a convolution of such data, whose weights are words, makes words of rows of it."""
+    """Whether a convolution of this data packs rows of it into words to multiply them with weight words."""
     return attrs.dot is not None and attrs.dot.terms_of_word == ROWS and data is attrs.dot.left
 
 
 def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage, ...]:
-    """Of channels last, on two axes. Rows outside the image are read at its border, and multiplied by 0, as
-    those are that no window has, so that what is read depends on no row."""
+    """The convolution, channels last, on two spatial axes.
+
+    Rows outside the image are read at its border and multiplied by 0. Padding rows that no window has are
+    treated alike, so the reads depend on no row.
+    """
     size, begin, end = x.shape[1:3], attrs.pads[:2], attrs.pads[2:]
 
     def place(i: int, at: Expr, tap: Expr) -> Expr:
@@ -56,7 +59,7 @@ def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage,
 
 
 def word_of_bytes(values: Sequence[Expr]) -> Expr:
-    """A word of bytes, the first in the low bits."""
+    """Packs bytes into a word, the first in the low bits."""
     return _either(
         [binary("shl", cast(I32, v), const(8 * n, I32)) if n else cast(I32, v) for n, v in enumerate(values)]
     )
@@ -70,6 +73,6 @@ def _either(parts: Sequence[Expr]) -> Expr:
 
 
 def _held(at: Expr, begin: int, end: int, size: Expr) -> Expr:
-    """A place inside an axis that windows leave by so many places."""
+    """A position clamped into an axis; `begin` and `end` say how far windows go beyond either end."""
     at = maximum(at, const(0)) if begin > 0 else at
     return minimum(at, size - 1) if end > 0 else at

@@ -27,7 +27,7 @@ from jangin.ops.operands import TRUE, Typed, multiplied, typed, wide
 
 
 def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int) -> Expr:
-    """Output size of a sliding window over `size` with `pad` elements added in all."""
+    """The output size of a sliding window over `size` with `pad` elements added in all."""
     span = size + (pad - dilation * (kernel - 1) - 1)
     return simplify(span // stride + 1)
 
@@ -70,8 +70,8 @@ def _windows(spatial: Shape, attrs: Conv) -> Shape:
 def _window_index(
     spatial: Shape, at: Sequence[Expr], k: Sequence[Expr], window: Conv | Pool, partial: bool
 ) -> tuple[list[Expr], Expr]:
-    """Input positions of a window's taps, and whether they lie inside the input, which `partial` windows
-    may leave even where nothing is added at its end."""
+    """Input positions of a window's taps, and whether they lie inside the input. `partial` windows may reach
+    beyond the end even without padding there."""
     inside: Expr = TRUE
     index = []
     for i, size in enumerate(spatial):
@@ -145,9 +145,9 @@ def window_count(
     pads: Sequence[ExprLike],
     average: str,
 ) -> Expr:
-    """How many taps of the window at `at` an average divides by (see `ir.core.Pool`)."""
+    """By how many taps of the window at `at` an average divides (see `ir.core.Pool`)."""
     count: Expr = const(1)
-    some = True  # whether each window has a tap for certain; of none the mean is 0, as of zeros
+    some = True  # whether every window surely has a tap; the mean of no taps is 0
     for i, size in enumerate(spatial):
         begin, end = wrap(pads[i]), wrap(pads[i + len(spatial)])
         start = at[i] * strides[i] - begin

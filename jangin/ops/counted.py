@@ -1,4 +1,5 @@
-"""Random bits by counters: each block of words is a function of a key and its number (Salmon et al. 2011)."""
+"""Counter-based random bits: each block of words is a function of a key and the block's number (Salmon et al.
+2011)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from jangin.ops.values import Tensor
 
 Words = tuple[Expr, ...]
 Bijection = Callable[[Words, Words], tuple[list[Stmt], Words]]
-"""What is computed of a key's two words and those of a block's number, and the block's words then; words that
-others are made of lie in `HELD`."""
+"""`fn(key, counter)`: statements, and the block's words, from the two key words and the words of the block's
+number. Intermediate words lie in `HELD`."""
 HELD = Buffer("held", U32, (const(2), const(4)), "register")
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
@@ -73,7 +74,8 @@ def drawn(
     b: Builder, inputs: Sequence[Tensor], blocks: Expr, words: int,
     made: Callable[[Sequence[Buffer], Expr], tuple[list[Stmt], Words]],
 ) -> Tensor:  # fmt: skip
-    """u32 [blocks, words]: of each block what `made` gives for its number (i64), which may read `inputs`."""
+    """u32 [blocks, words]: the words that `made` gives for each block's number (i64). `made` may read
+    `inputs`."""
     real = [b.materialize(t) for t in inputs]
     given = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
     out, i = Buffer("out", U32, (blocks, const(words))), Var("i")

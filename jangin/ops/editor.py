@@ -1,6 +1,6 @@
-"""What makes nodes: their names unique, their results' types inferred, constants folded where that is asked.
+"""Makes nodes: unique names, inferred result types, and folded constants if asked.
 
-The front ends' `ops.builder.Builder` is one, and so is what each pass rewrites a graph with.
+The front ends' `ops.builder.Builder` is an editor, and each pass rewrites a graph with one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jangin.ops.operands import Typed, typed
 
 
 class Editor:
-    """The nodes of a graph so far, in order, with the values and constants that there are."""
+    """The nodes of a graph under construction, in order, with its values and constants."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Editor:
         return typed(self.values[name])
 
     def fresh(self, hint: str) -> str:
-        """A name not in use: the hint, with a number behind it where that is taken."""
+        """A name not in use: the hint, followed by a number if the hint is taken."""
         name = hint
         while name in self.values:
             self._count += 1
@@ -52,19 +52,19 @@ class Editor:
         return name
 
     def declare(self, hint: str, dtype: DType, shape: Shape) -> str:
-        """A new value, which a node is to give."""
+        """Adds a new value, which a later node must give."""
         name = self.fresh(hint)
         self.values[name] = Value(name, dtype, shape)
         return name
 
     def constant(self, array: Array, hint: str) -> str:
-        """A new constant."""
+        """Adds a new constant."""
         name = self.declare(hint, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
         self.constants[name] = array
         return name
 
     def infer(self, attrs: CoreAttributes, inputs: Sequence[str]) -> Typed:
-        """The type of a core operator's result. CompileError where it has a negative size."""
+        """The type of a core operator's result. CompileError if it has a negative size or too many axes."""
         given = [self.values[n] for n in inputs]
         dtype, shape = CORE[attrs.op].infer(given, attrs)
         if len(shape) > MAX_RANK:
@@ -85,8 +85,8 @@ class Editor:
         known: Typed | None = None,
         fold: bool = False,
     ) -> str:
-        """Append a core node and give its result, a new value called after the hint. `known`: its type, else
-        it is inferred; `fold`: a node of small constants becomes a constant."""
+        """Appends a core node and returns the name of its result, made from the hint. `known`: the result's
+        type, if it needn't be inferred. `fold`: a node of small constants becomes a constant."""
         out = self.declare(hint, *(known or self.infer(attrs, inputs)))
         node = Node(out, tuple(inputs), (out,), attrs, source)
         value = folded(node, self.constants, self.values, self.symbols) if fold else None
@@ -97,7 +97,7 @@ class Editor:
         return out
 
     def emit(self, node: Node) -> None:
-        """Append a node whose result is a value already."""
+        """Appends a node whose results are declared already."""
         limits.at(node.source)
         self.nodes.append(node)
 
@@ -108,10 +108,11 @@ class Editor:
         return kernel_node(Graph(out, node.inputs, (out,), (node,), {}, values, self.symbols), source)
 
     def rewritten(self, graph: Graph) -> Graph:
-        """The graph with these nodes, values and constants; those that nothing mentions are dropped."""
+        """The graph with these nodes, values and constants. Values and constants that nothing mentions are
+        dropped."""
         return graph.with_nodes(self.nodes, values=self.values, constants=self.constants)
 
 
 def kernel_node(body: Graph, source: Sources) -> Node:
-    """A node that is one kernel, called as the graph that it computes."""
+    """A node that is one kernel, named after the graph that it computes."""
     return Node(body.name, body.inputs, body.outputs, Kernel(body), source)

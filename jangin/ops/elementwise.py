@@ -18,11 +18,11 @@ from jangin.ops.operands import wide
 from jangin.ops.values import Tensor
 
 Body = Callable[..., Expr]
-"""The value of an element, from its operands' elements."""
+"""The value of one element, from its operands' elements."""
 
 
 def widened(fn: Body) -> Body:
-    """`fn` with 16-bit operands widened to f32, and a float result narrowed to the first's type."""
+    """`fn` with 16-bit operands widened to f32, and a float result narrowed to the first operand's type."""
 
     def body(*xs: Expr) -> Expr:
         value = fn(*(wide(x) for x in xs))
@@ -32,7 +32,7 @@ def widened(fn: Body) -> Body:
 
 
 def widen(b: Builder, x: Tensor) -> Tensor:
-    """The tensor, in f32 if it is of a smaller float."""
+    """The tensor, cast to f32 if it is a smaller float."""
     return b.cast(x, x.dtype.wide) if x.dtype.is_float else x
 
 
@@ -48,7 +48,7 @@ _POWERS: Mapping[float, Callable[[Expr], ExprLike]] = {
 
 
 def power(x: Expr, exponent: float) -> Expr:
-    """x ** exponent for a float x, by multiplications and roots where these do."""
+    """x ** exponent for a float x, by multiplications and roots for the usual exponents."""
     quick = _POWERS.get(exponent)
     value = quick(x) if quick else operation("pow", x, exponent)
     assert isinstance(value, Expr)
@@ -58,12 +58,15 @@ def power(x: Expr, exponent: float) -> Expr:
 # -- conversion ----------------------------------------------------------------------------------
 
 ROUND_MODES = ("up", "down", "nearest")
-"""How a float becomes a power of two, f8e8m0's only numbers."""
+"""How a float is rounded to f8e8m0, whose numbers are powers of two."""
 
 
 def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """The value in another type as NumPy has it, but for 8-bit floats, where `saturate` keeps what is out
-    of range at the ends (else it becomes infinity or NaN), and for f8e8m0, which `round_mode` concerns."""
+    """x in another type, as NumPy converts it, except for 8-bit floats.
+
+    With `saturate`, values out of an 8-bit float's range become its largest or smallest number; otherwise
+    they become infinity or NaN. `round_mode` concerns f8e8m0 alone.
+    """
     if dtype is F8E8M0 and x.dtype is not F8E8M0:
         return _power_of_two(cast(F32, x), saturate, round_mode)
     if dtype.is_float and dtype.bits == 8 and saturate and x.dtype != dtype:
@@ -74,7 +77,7 @@ def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 
 def _power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
-    """|x|, of f32, as a power of two (Open Compute Project, Microscaling Formats 1.0)."""
+    """|x|, of an f32 x, as a power of two (Open Compute Project, Microscaling Formats 1.0)."""
     bits = call("bitcast_u32", call("abs", x))
     code, fraction = operation("shr", bits, 23), operation("and", bits, 0x7FFFFF)
     tie = 1 << 22
@@ -89,7 +92,7 @@ def _power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
 
 
 def converted(b: Builder, x: Tensor, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Tensor:
-    """`convert` of every element; CompileError on a `round_mode` that is none of ROUND_MODES."""
+    """`convert` of every element. CompileError if `round_mode` isn't in ROUND_MODES."""
     if round_mode not in ROUND_MODES:
         raise CompileError(f"round_mode {round_mode!r} is none of {', '.join(ROUND_MODES)}")
     if dtype.is_float and dtype.bits == 8 and x.dtype != dtype:
@@ -98,7 +101,7 @@ def converted(b: Builder, x: Tensor, dtype: DType, saturate: bool = True, round_
 
 
 def bitcast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
-    """The same bits read as another type of the same width; CompileError where that is another."""
+    """The same bits read as another type. CompileError if the types differ in width."""
     if x.dtype.bits != dtype.bits:
         raise CompileError(
             f"{x.dtype} has {x.dtype.bits} bits, {dtype} has {dtype.bits}: they must have as many"
@@ -112,8 +115,7 @@ def bitcast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
 
 
 def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
-    """x shifted by y bits: by a negative number, or the type's width or more, nothing but the sign is
-    left."""
+    """x shifted by y bits. If y is negative, or at least the type's width, only the sign bits remain."""
     bits = x.dtype.bits
     moved = operation("shr" if right else "shl", x, minimum(maximum(y, 0), bits - 1))
     beyond = operation("shr", x, bits - 1) if right and x.dtype.kind == "i" else const(0, x.dtype)
@@ -121,8 +123,8 @@ def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
 
 
 def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x / y, broadcasting; integers truncate towards zero. Sizes, never negative, divide to a floor, which
-    index arithmetic can simplify. (A model divides by 0 at its own risk.)"""
+    """x / y, broadcasting; integers truncate towards zero. Sizes are never negative, so their quotient is a
+    floor division, which index arithmetic can simplify. Division by 0 isn't checked."""
     if x.data is not None and y.data is not None:
         tops, bottoms = np.broadcast_arrays(x.data, y.data)
         if all(prove(land(v >= 0, w >= 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
@@ -134,7 +136,7 @@ def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def pow_(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x ** y, broadcasting, in x's type, whatever y's is; an integer base with a float exponent goes through
+    """x ** y, broadcasting, in x's type for any type of y. An integer base with a float exponent goes through
     f64."""
     known = b.constant_value(y)
     if known is not None and known.size == 1 and x.dtype.is_float and y.rank <= x.rank:
@@ -149,7 +151,7 @@ def pow_(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x where the condition holds, else y; all three broadcast, and sizes stay known."""
+    """x if the condition holds, else y. All three broadcast, and known sizes stay known."""
     chosen = b.constant_value(condition)
     if chosen is not None and x.data is not None and y.data is not None:
         return b.sizes(np.where(chosen, x.data, y.data), x.dtype)
@@ -157,7 +159,7 @@ def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """min(max(x, low), high) with bounds of one element: `high` wins where they cross."""
+    """min(max(x, low), high) with bounds of one element. `high` wins if the bounds cross."""
     bounds = [_bound(b, t, x) for t in (low, high)]
     given = [t for t in bounds if isinstance(t, Tensor)]
 
@@ -172,7 +174,7 @@ def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None 
 
 
 def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:
-    """A bound as a constant where it is one, else as a scalar tensor."""
+    """A bound as a constant if its value is known, else as a scalar tensor."""
     if t is None:
         return None
     value = b.constant_value(t)

@@ -1,5 +1,4 @@
-"""Matrices factorized by loop nests, a matrix a task: linear equations and Cholesky's factors. Sums are of
-the matrices' own type."""
+"""Linear equations and Cholesky factors by loop nests, one matrix a task. Sums have the matrices' type."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MOST = 1 << 12
-"""Rows that a matrix may have: n ** 3 steps of more take minutes."""
+"""Rows of a matrix at most: n ** 3 steps of more rows take minutes."""
 
 
 def _square(x: Tensor) -> int:
@@ -26,7 +25,7 @@ def _square(x: Tensor) -> int:
 
 
 def _matrices(b: Builder, x: Tensor) -> Tensor:
-    """All leading axes as one."""
+    """Merges all leading axes into one."""
     return b.reshape(x, [product(x.shape[:-2]), *x.shape[-2:]])
 
 
@@ -66,7 +65,7 @@ def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
         return If(i > column, If(more, Store(best, zero, i)))
 
     def without(i: Var) -> Stmt:
-        """A row less so many times the pivot's that its own entry of the column is 0."""
+        """Subtracts the pivot row's multiple that makes this row's entry of the column 0."""
         rows = block(
             _for("j", n, lambda j: Store(m, (i, j), at(i, j) - factor * at(column, j))),
             _for("k", columns, lambda k: Store(out, (t, i, k), result(i, k) - factor * result(column, k))),
@@ -108,8 +107,8 @@ def inverse(b: Builder, a: Tensor) -> Tensor:
 
 
 def cholesky(b: Builder, a: Tensor) -> Tensor:
-    """The lower factor of symmetric matrices [..., n, n], of which the lower half is read; NaN from the first
-    row on up to which one isn't positive."""
+    """The lower Cholesky factor of symmetric matrices [..., n, n], of which the lower half is read. Rows are
+    NaN from the first minor that isn't positive on."""
     n, shape = _square(a), a.shape
     a = _matrices(b, a)
     given, out = Buffer("x0", a.dtype, a.shape), Buffer("out", a.dtype, a.shape)
@@ -132,7 +131,8 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
 
 
 def triangular(b: Builder, a: Tensor, y: Tensor, upper: bool, unit: bool) -> Tensor:
-    """As `solved`, of a matrix of which one half alone is read."""
+    """Solves a x = y like `solved`, for a triangular matrix of which only one half is read. `unit`: the
+    diagonal is 1."""
     ones = const(1, a.dtype)
 
     def half(bufs: object, *index: Expr) -> Expr:

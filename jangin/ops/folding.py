@@ -1,4 +1,4 @@
-"""Nodes of constants, evaluated while a graph is being built."""
+"""Folds nodes of constants while a graph is built."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jangin.ops.interpret import run_graph
 FOLD_LIMIT = 1 << 24
 """Elements up to which a node of constants is evaluated while building."""
 NEST_FOLD_LIMIT = 1 << 12
-"""As `FOLD_LIMIT`, for loop nests, which the interpreter runs one element at a time."""
+"""`FOLD_LIMIT` for loop nests, which the interpreter runs one element at a time."""
 
 
 def folded(
     node: Node, constants: Mapping[str, Array], values: Mapping[str, Value], symbols: Container[Var]
 ) -> Array | None:
-    """What a core node of one output gives, or None where it isn't known or is too large. `values`: the
-    types of its operands and of its output."""
+    """The value of a core node of one output, or None if it isn't known or is too large. `values`: the types
+    of its operands and its output."""
     size = elements(node, values)
     limit = NEST_FOLD_LIMIT if isinstance(node.attrs, LoopNest) else FOLD_LIMIT
     if size is None or size > limit or not all(n in constants for n in node.inputs):
@@ -35,7 +35,7 @@ def folded(
 
 
 def elements(node: Node, values: Mapping[str, Value]) -> int | None:
-    """How many a node's results have together; None where a size isn't known."""
+    """The number of elements of all results of a node; None if a size isn't known."""
     count = 0
     for name in node.outputs:
         shape = values[name].shape
@@ -54,7 +54,7 @@ def evaluated(node: Node, constants: Mapping[str, Array], values: Mapping[str, V
 
 
 def variables(value: Any, inside: Callable[[Graph], Iterable[Var]] = lambda graph: ()) -> Iterator[Var]:
-    """Every variable that an attribute mentions; `inside`: those that a graph in it does."""
+    """Every variable that an attribute mentions. `inside` gives the variables of a nested graph."""
     if isinstance(value, Mapping):
         yield from variables(tuple(value.values()), inside)
     elif isinstance(value, (tuple, list)):

@@ -1,7 +1,7 @@
-"""Elements picked by index: gathers and one-hot vectors; and the loops that imperative operators are made of.
+"""Elements picked by index: gathers and one-hot vectors, and the loops of imperative operators.
 
-Indices are integers of any type; negative ones count from the end. A run checks them (`in_range`), and all
-are moved into range where they are used, so that no input can reach outside a buffer.
+Indices are integers of any type; negative ones count from the end. A run checks them (`in_range`). Every
+index is clamped into range at its use, so that no input can reach outside a buffer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jangin.ops.values import Tensor
 
 
 def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt, outermost: str = "serial") -> Stmt:
-    """Loops around `body`, the first one of kind `outermost`."""
+    """Loops around `body`; the outermost is of kind `outermost`."""
     loops = list(zip(variables, extents, strict=True))
     for n, (var, extent) in reversed(list(enumerate(loops))):
         body = For(var, extent, body, "serial" if n else outermost)
@@ -35,10 +35,12 @@ def index_vars(count: int, prefix: str = "i") -> tuple[Var, ...]:
 def in_range(
     b: Builder, indices: Tensor, *sizes: Expr, from_end: bool = True, ignored: int | None = None
 ) -> Tensor:
-    """The indices, for an axis of a size, or along their last axis for axes of several. What is known of them
-    is checked here (CompileError), else a run checks them, if it needs the tensor that comes back, and unless
-    the builder is for runs that are `unchecked`. `from_end`: negative ones count from the end; one that is
-    `ignored` is none."""
+    """The indices, to be checked against the `sizes` of one axis, or of several axes along their last axis.
+
+    Known indices are checked here (CompileError). A run checks the others if it uses the returned tensor,
+    unless the builder is `unchecked`. `from_end`: negative indices count from the end. The value `ignored`
+    isn't checked.
+    """
     limits = tuple(simplify(n, b.symbols) for n in sizes)
     if _known_to_be_inside(b, indices, limits, from_end, ignored) or b.unchecked:
         return indices
@@ -50,7 +52,7 @@ def in_range(
 def _known_to_be_inside(
     b: Builder, indices: Tensor, sizes: Sequence[Expr], from_end: bool, ignored: int | None
 ) -> bool:
-    """CompileError where an index is known to be out of range."""
+    """Whether all indices are proven in range. CompileError if one is known to be out of range."""
     known = b.constant_value(indices)
     columns: Sequence[Any] = [indices.data if known is None else known]
     if columns[0] is None:
@@ -68,7 +70,7 @@ def _known_to_be_inside(
 
 
 def _extremes(known: Array, ignored: int | None) -> list[Expr]:
-    """The smallest and largest index; none of no indices."""
+    """The smallest and largest index; nothing if there are no indices."""
     counted = known.reshape(-1) if ignored is None else known[known != ignored]
     return [const(int(counted.min())), const(int(counted.max()))] if counted.size else []
 
@@ -80,7 +82,7 @@ def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
 
 
 def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """numpy.take_along_axis: x at each element's own index along `axis`, of the indices' shape."""
+    """numpy.take_along_axis: x at each element's own index along `axis`, in the indices' shape."""
     if indices.rank != x.rank:
         raise CompileError(f"the elements of {x} at {indices}: the ranks differ")
     at = axis_of(axis, x.rank)
@@ -99,8 +101,8 @@ def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
 
 
 def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    """The slices of x at the index tuples along the last axis of `indices`, [*indices but the last axis,
-    *the axes of x that a tuple leaves]; the first `batch_dims` axes of both go side by side."""
+    """The slices of x at the index tuples along the last axis of `indices`. The result is [*indices but the
+    last axis, *the remaining axes of x]. The first `batch_dims` axes are shared by both."""
     depth = tuple_length(indices)
     taken = batch_dims + depth
     if indices.rank == 0 or taken > x.rank:
@@ -120,7 +122,7 @@ def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) ->
 
 
 def tuple_length(indices: Tensor) -> int:
-    """How many indices each of the tuples along the last axis has; CompileError if not known."""
+    """The length of each index tuple along the last axis. CompileError if it isn't known."""
     length = static_shape(indices.shape[-1:])
     if not length:
         raise CompileError(f"the last dimension of the indices ({indices}) must be a known integer")
@@ -128,8 +130,8 @@ def tuple_length(indices: Tensor) -> int:
 
 
 def one_hot(b: Builder, indices: Tensor, depth: Expr, values: Tensor, *, axis: int = -1) -> Tensor:
-    """`values` [2], what is off and what is on, in the values' dtype: a new axis of `depth` entries, on where
-    its index is the element's and off elsewhere."""
+    """One-hot vectors along a new axis of `depth` entries, in the dtype of `values` [off value, on value]. An
+    entry is on if its place is the element's index."""
     at = axis_of(axis, indices.rank + 1)
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:

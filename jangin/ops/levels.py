@@ -1,6 +1,9 @@
-"""Floats as levels of 8 bits, quantized as they come, so that sums of their products with weights of 8 bits
-are exact integers: row by row (LiteRT's `SymmetricQuantizeFloats`, and its counterpart), or all of them by
-one range (ONNX's DynamicQuantizeLinear)."""
+"""Dynamic quantization: floats become 8-bit levels at run time, so that sums of products with 8-bit weights
+are exact.
+
+Ranges are taken row by row, as in LiteRT's `SymmetricQuantizeFloats` and its asymmetric counterpart, or over
+all rows, as in ONNX's DynamicQuantizeLinear.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +18,35 @@ from jangin.ops.quantized import dynamic_quantize
 from jangin.ops.values import Tensor
 
 Sums = Callable[[Tensor, Tensor | None], Tensor]
-"""Exact sums of quantized rows, less their zero points (None: they have none), times weights."""
+"""`fn(levels, zero points)`: the exact sums of quantized rows, less their zero points, times weights. Zero
+points of None are 0."""
 
 
 def rounded(v: Expr) -> Expr:
-    """To the nearest whole f32, a half away from zero."""
+    """The nearest whole f32; halves are rounded away from zero."""
     whole = call("trunc", v)
     away = select(v < 0, const(-1.0, F32), const(1.0, F32))
     return whole + select(call("abs", v - whole) >= 0.5, away, const(0.0, F32))
 
 
 def _within(v: Expr, low: float, high: float) -> Expr:
-    """A number within bounds; NaN is the lower one."""
+    """A number clamped into [low, high]; NaN becomes `low`."""
     v = select(v > low, v, const(low, F32))
     return select(v < high, v, const(high, F32))
 
 
 @dataclass(frozen=True)
 class Levels(ABC):
-    """256 levels over a range of floats and 0, one of which, the zero point, is 0. `together`: all rows have
-    one range, not each its own; `least`: the lowest level."""
+    """256 levels over a range of floats that includes 0; the zero point is the level of 0. `together`: all
+    rows share one range. `least`: the lowest level."""
 
     together: bool = False
     least: int = -128
 
     @abstractmethod
     def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
-        """A range's scale, what `level` takes of it, and its zero point, all f32, by its least number and its
-        largest, or 0 where that goes beyond."""
+        """(scale, factor for `level`, zero point) of a range, all f32. `low` is at most 0 and `high` at least
+        0."""
 
     @abstractmethod
     def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
@@ -50,18 +54,20 @@ class Levels(ABC):
 
     @abstractmethod
     def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x as levels, and by row (all of `axes`) the scale (f32) and, if not always 0, the zero point."""
+        """x as levels, and its scale (f32) and zero point for each row along `axes`. The zero point is None
+        if it is always 0."""
 
     def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
-        """The product of x, quantized along `axes`, and weights, as floats; `scales`: the weights', along the
-        result's last axis."""
+        """The product of x, quantized along `axes`, and weights, as floats. `scales`: the weights' scales,
+        along the result's last axis."""
         q, scale, zero = self.quantized(b, x, axes)
         return b.map(lambda v, s, f: cast(F32, v) * (s * f), sums(q, zero), scale, scales)
 
 
 @dataclass(frozen=True)
 class RowLevels(Levels):
-    """Of each row. `asymmetric`: 256 levels over its range and 0; else 255 about 0."""
+    """Levels of each row by itself. With `asymmetric`, 256 levels cover its range and 0; otherwise 255 levels
+    lie around 0."""
 
     asymmetric: bool = False
 
@@ -101,14 +107,14 @@ class RowLevels(Levels):
 
 
 def _symmetric(size: Expr) -> tuple[Expr, Expr]:
-    """The scale of a row whose numbers go so far from 0, and what they are multiplied with."""
+    """The symmetric scale of a row with largest magnitude `size`, and its reciprocal."""
     none = eq(size, 0)
     return select(none, const(1.0, F32), size / 127), select(none, const(0.0, F32), 127 / size)
 
 
 @dataclass(frozen=True)
 class TensorLevels(Levels):
-    """Of all rows together, from 0 up, each the nearest, half to even: `quantized.dynamic_quantize`."""
+    """Levels from 0 up for all rows together, rounded half to even: `quantized.dynamic_quantize`."""
 
     together: bool = True
     least: int = 0

@@ -14,8 +14,11 @@ from jangin.ops.values import Tensor
 
 
 def matmul(b: Builder, x: Tensor, y: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """numpy.matmul of x[..., M, K] and y[..., K, N], whose batch dimensions broadcast: [..., M, N]. A vector
-    operand gets an axis of size 1, which the result loses again. `dtype`: of the sums, x's if not given."""
+    """numpy.matmul of x[..., M, K] and y[..., K, N], whose batch dimensions broadcast: [..., M, N].
+
+    A vector operand gets an axis of size 1, which the result loses again. `dtype`: of the sums, by default
+    x's.
+    """
     if not x.rank or not y.rank:
         raise CompileError(f"a matrix product of {x} and {y}: an operand is a scalar")
     left = x if x.rank > 1 else b.reshape(x, [1, *x.shape])
@@ -49,8 +52,8 @@ def gemm(
     transpose_x: bool = False,
     transpose_y: bool = False,
 ) -> Tensor:
-    """alpha * x y + beta * c for matrices x[M, K] and y[K, N], each transposed first where said; `c`
-    broadcasts to [M, N]."""
+    """alpha * x y + beta * c for matrices x[M, K] and y[K, N], each transposed first if asked. `c` broadcasts
+    to [M, N]."""
     if x.rank != 2 or y.rank != 2:
         raise CompileError(f"a gemm of {x} and {y}: both must be matrices")
     out = b.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
@@ -62,7 +65,7 @@ def gemm(
 
 
 def _bias(b: Builder, c: Tensor, out: Tensor) -> Tensor:
-    """What broadcasts to the product, and doesn't make it larger."""
+    """`c`, which must broadcast to the product without enlarging it."""
     fits: Expr = const(c.rank <= out.rank, BOOL)
     for d, size in zip(c.shape, out.shape[out.rank - c.rank :], strict=False):
         fits = land(fits, lor(eq(d, size), eq(d, 1)))
@@ -77,7 +80,8 @@ Labels = tuple[str, ...]
 
 
 def _labels(term: str, rank: int, ellipsis: int) -> Labels:
-    """One label an axis; an ellipsis gives "0", "1", ..., the last one always innermost."""
+    """One label an axis. The axes of an ellipsis are "0", "1", ...; the innermost always has the highest
+    number."""
     term = term.strip()
     head, dots, tail = term.partition("...")
     width = rank - len(head) - len(tail) if dots else 0
@@ -131,7 +135,7 @@ def _later(terms: Sequence[Labels], first: int) -> set[str]:
 
 
 def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """`x` with repeated labels read along their diagonal and labels nobody needs summed away."""
+    """`x` with repeated labels read along their diagonal, and labels that nobody needs summed away."""
     unique = tuple(dict.fromkeys(labels))
     if unique != labels:
         shape = [x.shape[labels.index(label)] for label in unique]
@@ -145,7 +149,7 @@ def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[
 def _contract(
     b: Builder, x: Tensor, left: Labels, y: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
-    """The product of two operands, summed over the labels that are not needed any more."""
+    """The product of two operands, summed over the labels that are no longer needed."""
     size = dict(zip(left, x.shape, strict=True)), dict(zip(right, y.shape, strict=True))
     shared = [label for label in left if label in right]
     ones = [n for n in shared if is_const(size[0][n], 1) != is_const(size[1][n], 1)]

@@ -25,7 +25,7 @@ def affine(b: Builder, x: Tensor, weights: Array, offsets: Sequence[float]) -> T
 
 
 def opposed(b: Builder, scores: Tensor) -> Tensor:
-    """The score of the second of two classes, after that of the first, its negative."""
+    """The scores of two classes, from the score of the second: its negative comes first."""
     return b.concat([b.map(lambda s: -s, scores), scores], 1)
 
 
@@ -54,8 +54,11 @@ def kernel(b: Builder, x: Tensor, vectors: Array, kind: str, params: Sequence[fl
 
 
 def pairs(coefficients: Array, counts: Sequence[int]) -> tuple[Array, Array]:
-    """Weights [pairs, vectors] of each pair's decision, and [classes, pairs] whether a class wins by a
-    positive one (1), by a negative one (-1), or has no part in it (0)."""
+    """Weights [pairs, vectors] of each pair's decision, and votes [classes, pairs].
+
+    A vote is 1 if a positive decision counts for the class, -1 if a negative one does. A vote is 0 for a
+    class outside the pair.
+    """
     ends = np.cumsum(counts)
     parts = [slice(int(e) - n, int(e)) for e, n in zip(ends, counts, strict=True)]
     pairs = [(i, j) for i in range(len(counts)) for j in range(i + 1, len(counts))]
@@ -71,8 +74,8 @@ def pairs(coefficients: Array, counts: Sequence[int]) -> tuple[Array, Array]:
 def probabilities(
     b: Builder, decisions: Tensor, classes: int, slopes: Sequence[float], offsets: Sequence[float]
 ) -> Tensor:
-    """[rows, classes] from decisions of pairs: each one's sigmoid, and the probabilities that fit them
-    best, by iteration (Wu, Lin & Weng 2004, second method)."""
+    """Class probabilities [rows, classes] from pairwise decisions. Each decision's sigmoid is a pairwise
+    probability; iteration fits the classes to them (Wu, Lin & Weng 2004, second method)."""
 
     def chance(s: Expr, slope: Expr, offset: Expr) -> Expr:
         return minimum(maximum(call("sigmoid", -(s * slope + offset)), 1e-7), 1 - 1e-7)
@@ -94,7 +97,7 @@ def probabilities(
 
 
 def _coupled(b: Builder, table: Tensor, classes: int) -> Tensor:
-    """The iteration, for each row by itself."""
+    """The iteration of `probabilities`, for each row by itself."""
     dtype, size = table.dtype, const(classes)
     shape = (table.shape[0], size)
     r, out = Buffer("x0", dtype, table.shape), Buffer("out", dtype, shape)

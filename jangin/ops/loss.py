@@ -24,9 +24,12 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """The negated entries of log-probabilities [N, C, ...] at the classes `target` [N, ...], times
-    their class's weight [C]; 0 where the class is `ignore_index`. `reduction`: none [N, ...], sum, or
-    the mean over what counts; in x's dtype."""
+    """Negative log-likelihood of log-probabilities [N, C, ...] at the classes `target` [N, ...], in x's
+    dtype.
+
+    Each loss is multiplied by its class's weight [C], and is 0 for the class `ignore_index`. `reduction`:
+    none [N, ...], sum, or the weighted mean.
+    """
     if reduction not in ("none", "sum", "mean"):
         raise CompileError(f"reduction {reduction!r} is none of none, sum, mean")
     wide, classes = widen(b, x), x.shape[1]
@@ -34,7 +37,7 @@ def nll_loss(
     weights = [] if weight is None else [widen(b, weight)]
 
     def share(bufs: Sequence[Buffer], label: Expr) -> Expr:
-        """How much an element with that label counts."""
+        """The weight of an element with this label."""
         own = bufs[2][clamped(label, classes)] if weights else const(1, wide.dtype)
         return own if ignore_index is None else select(eq(label, ignore_index), const(0, wide.dtype), own)
 
@@ -71,7 +74,8 @@ def cross_entropy_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> tuple[Tensor, Tensor]:
-    """`nll_loss` of the log-softmax of scores [N, C, ...] over axis 1; gives the log-probabilities too."""
+    """`nll_loss` of the log-softmax of scores [N, C, ...] over axis 1. Returns the loss and the
+    log-probabilities."""
     log_prob = b.softmax(scores, 1, log=True)
     loss = nll_loss(b, log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)
     return loss, log_prob

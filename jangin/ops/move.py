@@ -1,4 +1,4 @@
-"""Parts of tensors cut out, padded, repeated, turned and put in other places; ranges and triangles."""
+"""Moves elements: cutting, padding, repeating, reordering; also ranges and triangles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from jangin.ops.index import in_range
 from jangin.ops.values import DATA_LIMIT, Tensor
 
 UNBOUNDED = (1 << 31) - 1
-"""Slice bounds from here on (exporters write the largest i32 or i64) mean the end of the axis."""
+"""Slice bounds from here on mean the end of the axis. Exporters write the largest i32 or i64."""
 
 
 def _bound(v: Expr, dim: Expr, low: int, high: Expr, symbols: Ranges) -> Expr:
@@ -47,7 +47,7 @@ def _bound(v: Expr, dim: Expr, low: int, high: Expr, symbols: Ranges) -> Expr:
 
 
 def _cut(start: Expr, end: Expr, step: int, dim: Expr, symbols: Ranges) -> tuple[Expr, Expr]:
-    """(first position, how many) of a NumPy slice of an axis of `dim` entries."""
+    """(first position, number of entries) of a NumPy slice of an axis of `dim` entries."""
     if step > 0:
         first, last = _bound(start, dim, 0, dim, symbols), _bound(end, dim, 0, dim, symbols)
         count = ceil_div(last - first, step)
@@ -66,8 +66,11 @@ def slice_axes(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Tensor:
-    """NumPy slicing x[start:end:step] of some axes: the first ones if None, by steps of 1 if None. Starts and
-    ends may be expressions of sizes; negative ones count from the end. CompileError for a step of 0."""
+    """NumPy slicing x[start:end:step] of some `axes` (None: the first ones) by `steps` (None: 1).
+
+    Starts and ends may be expressions of sizes; negative ones count from the end. CompileError for a step of
+    0.
+    """
     at = axes_of(range(len(starts)) if axes is None else axes, x.rank)
     steps = [1] * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(at) == len(steps):
@@ -83,12 +86,12 @@ def slice_axes(
 
 
 MODES = ("constant", "edge", "reflect", "wrap")
-"""Of padding, as numpy.pad has them."""
+"""Modes of padding, named as in numpy.pad."""
 
 
 def pad_with(b: Builder, x: Tensor, pads: Sequence[Expr], mode: str, value: Tensor | None) -> Tensor:
-    """x with every axis padded by `pads`, begins then ends (negative ones crop), in a mode of MODES; `value`
-    (for constant mode) may be known only at run time."""
+    """Pads every axis of x by `pads`, begins then ends (negative ones crop), in a mode of MODES. `value` (for
+    constant mode) may be known only at run time."""
     if len(pads) != 2 * x.rank:
         raise CompileError(f"padding {x}: there must be {2 * x.rank} pads, two an axis, not {len(pads)}")
     if mode not in MODES:
@@ -130,7 +133,7 @@ def reverse_sequence(
 
 
 def reshape_to(b: Builder, x: Tensor, dims: Sequence[Expr], keep_zero: bool) -> Tensor:
-    """x in another shape, in which -1 stands for what is left, and 0 for x's own size unless `keep_zero`."""
+    """Reshapes x. In `dims`, -1 stands for the remaining size, and 0 for x's own size unless `keep_zero`."""
     out: list[Expr] = []
     unknown = [i for i, d in enumerate(dims) if is_const(d, -1)]
     for i, d in enumerate(dims):
@@ -148,7 +151,7 @@ def reshape_to(b: Builder, x: Tensor, dims: Sequence[Expr], keep_zero: bool) -> 
 
 
 def split_into(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """x cut into parts of `sizes` along `axis`. CompileError where they don't add up."""
+    """Cuts x into parts of `sizes` along `axis`. CompileError if the sizes don't add up."""
     total = simplify(sum(sizes, const(0)) - x.shape[axis], b.symbols)
     if static_shape((total,)) not in (None, (0,)):
         raise CompileError(
@@ -159,7 +162,7 @@ def split_into(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple
 
 
 def parts_of(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """Neighbouring parts of x from the start of `axis` on, of `sizes` that it has room for."""
+    """Neighbouring parts of x, of these `sizes`, from the start of `axis` on. The sizes must fit the axis."""
     parts: list[Tensor] = []
     start: Expr = const(0)
     for n in sizes:
@@ -171,7 +174,7 @@ def parts_of(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[T
 
 
 def equal_sizes(b: Builder, x: Tensor, axis: int, count: int) -> list[Expr]:
-    """The sizes of `count` parts along `axis`; the last is smaller where the axis doesn't divide evenly."""
+    """The sizes of `count` parts along `axis`. The last is smaller if the axis doesn't divide evenly."""
     dim = x.shape[axis]
     each = divide(dim + count - 1, const(count), b.symbols)
     if simplify(each * count - dim, b.symbols) == const(0):
@@ -181,8 +184,8 @@ def equal_sizes(b: Builder, x: Tensor, axis: int, count: int) -> list[Expr]:
 
 
 def repeat(b: Builder, x: Tensor, counts: Sequence[Expr]) -> Tensor:
-    """`x` repeated `counts` times along every axis. A longer axis than 1 is expanded through a new
-    axis before it, so that inner loops stay contiguous."""
+    """`x` repeated `counts` times along every axis. An axis longer than 1 is expanded through a new axis
+    before it, so that inner loops stay contiguous."""
     if len(counts) != x.rank:
         raise CompileError(f"repeating {x}: there must be {x.rank} repeats, one an axis, not {len(counts)}")
     inner: list[Expr] = []
@@ -203,8 +206,8 @@ def _blocks(x: Tensor) -> tuple[Expr, Expr, Expr, Expr]:
 
 
 def depth_to_space(b: Builder, x: Tensor, block: int, *, depth_last: bool = True) -> Tensor:
-    """[N, C, H, W] as [N, C / block², H * block, W * block]: the channels are [block, block, depth], or
-    [depth, block, block] unless `depth_last` (pixel shuffle: Shi et al. 2016)."""
+    """[N, C, H, W] to [N, C / block², H * block, W * block] (pixel shuffle: Shi et al. 2016). The channels
+    are [block, block, depth], or [depth, block, block] unless `depth_last`."""
     n, c, h, w = _blocks(x)
     depth, s = divide(c, const(block * block), b.symbols), block
     if depth_last:
@@ -225,8 +228,8 @@ def space_to_depth(b: Builder, x: Tensor, block: int, *, depth_last: bool = True
 
 
 def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
-    """Blocks of an image [N, C, H, W] as channels, of the elements read as if there were fewer channels of a
-    larger image: what Darknet's reorg_cpu does (src/blas.c). CompileError where sizes aren't multiples."""
+    """Darknet's reorg_cpu (src/blas.c): `space_to_depth` of an image [N, C, H, W] that is first reread as
+    fewer channels of a larger image. CompileError if sizes aren't multiples."""
     sizes = static_shape(x.shape[1:])
     if sizes is None or block < 1 or sizes[0] % block**2 or sizes[1] % block or sizes[2] % block:
         raise CompileError(f"reorg of {x} by {block} is not supported")
@@ -236,9 +239,11 @@ def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
 
 
 def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    """start + i * delta below `limit` (above it where delta is negative), all of one element, in start's
-    dtype. Where the bounds are neither constants nor expressions of sizes, the count is bound when it is
-    computed. CompileError for a step of 0, and for bounds that are no numbers."""
+    """start + i * delta up to `limit`, which is excluded, in start's dtype. All three have one element.
+
+    The count is bound at run time if the bounds are neither constants nor expressions of sizes. CompileError
+    for a step of 0, and for bounds of NaN.
+    """
     values = [b.constant_value(t) for t in (start, limit, delta)]
     if all(v is not None for v in values):
         exact = np.int64 if start.dtype.is_int else np.float64
@@ -272,7 +277,7 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 def _computed_range(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     def length(first: Expr, last: Expr, step: Expr) -> Expr:
-        """Of a step of 0, and of what is no number, -1, which no size is."""
+        """The number of entries. A step of 0 and NaN bounds give -1, which no size may be."""
         span = call("ceil", (cast(F64, last) - cast(F64, first)) / cast(F64, step))
         count = select(span < 0, const(0, F64), minimum(span, 2.0 * MAX_SIZE))
         return select(land(ne(step, 0), eq(span, span)), cast(I64, count), const(-1))

@@ -1,7 +1,7 @@
-"""Values that are no tensors of numbers while a program is being built, and the steps that make them.
+"""Values that aren't numeric tensors while a program is built, and the steps that make them.
 
-A sequence or optional whose contents are known while compiling is resolved there: `NonTensor.items`. Only
-what isn't becomes a step that runs in Python.
+A sequence or optional whose contents are known at compile time is resolved there (`NonTensor.items`). Only
+unknown ones become steps, which run in Python.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class NonTensor:
-    """A value of another type than `Tensor`. `items`: a sequence's elements, or an optional's one or
-    none, where they are known; such a value has no step until something needs it whole."""
+    """A value that isn't a `Tensor`. `items` are the known elements of a sequence, or the one or no element
+    of a known optional. A value with known items has no step until something needs the whole value."""
 
     name: str
     type: Type
@@ -55,7 +55,7 @@ def known_optional(item: Item | None, element: Type | None = None) -> NonTensor:
 
 
 def common(a: Type | None, b: Type | None) -> Type | None:
-    """The type that values of either have."""
+    """The smallest type that includes both types."""
     if a is None or b is None or a == b:
         return a or b
     if "optional" in (a.kind, b.kind) and a.kind != b.kind:
@@ -70,7 +70,7 @@ def common(a: Type | None, b: Type | None) -> Type | None:
 
 
 def element(b: Builder, type: Type | None) -> Type:
-    """The type of one element: sizes that differ among them become fresh symbols."""
+    """The type of one element. Sizes that differ between elements become fresh symbols."""
     if type is None:
         return tensor_type(None, None)
     if type.shape is None:
@@ -79,7 +79,7 @@ def element(b: Builder, type: Type | None) -> Type:
 
 
 def declare(b: Builder, type: Type, hint: str = "") -> Item:
-    """A value of a type, given to the graph from outside or by a step."""
+    """Declares a value of a type, which a step or a caller gives."""
     name = b.fresh(hint)
     if type.is_numeric:
         assert type.dtype is not None and type.shape is not None
@@ -101,7 +101,7 @@ def constant(b: Builder, array: Array, name: str = "") -> Item:
 
 
 def real(b: Builder, value: Item) -> str:
-    """The name of a value, made where only its contents are known."""
+    """The name of a value. If only its contents are known, a step makes the value."""
     if isinstance(value, Tensor):
         return b.materialize(value).name
     if value.items is None:
@@ -114,7 +114,7 @@ def real(b: Builder, value: Item) -> str:
 def called(
     b: Builder, function: str, inputs: Sequence[Tensor | None], dtype: DType, shape: Shape, **attrs: Any
 ) -> Tensor:
-    """What a call of a function gives that a writer of graphs is to say (`Builder.whole`)."""
+    """The result of a call of a function, for a graph that is written, not run (`Builder.whole`)."""
     found: tuple[Tensor] = host(b, function, inputs, [tensor_type(dtype, shape)], attrs)
     return found[0]
 
@@ -126,8 +126,8 @@ def host(
     results: Sequence[Type],
     attrs: Mapping[str, Any] | None = None,
 ) -> tuple[Any, ...]:
-    """A call of a function of `jangin.host` with results of these types: fresh symbols in them become
-    known when it has run."""
+    """A call of a function of `jangin.host` with results of these types. Fresh symbols in the types become
+    known once it has run."""
     names = tuple("" if v is None else real(b, v) for v in inputs)
     outputs = tuple(declare(b, t) for t in results)
     settings = HostStep(function=function, attrs=tuple(sorted((attrs or {}).items())))

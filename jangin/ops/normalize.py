@@ -1,7 +1,7 @@
-"""Normalizations: by batch, instance, group, layer, root mean square, norm, neighbouring channels.
+"""Normalizations: batch, instance, group, layer, root mean square, p-norm, local response.
 
-All are computed in f32 (f64 for f64) and give x's dtype and shape. Tensors of channels have shape
-[N, C, ...].
+All are computed in f32 (f64 for f64) and return x's dtype and shape. Tensors with channels have shape [N, C,
+...].
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Moments(NamedTuple):
 
 
 def moments(b: Builder, x: Tensor, axes: Sequence[int]) -> Moments:
-    """In f32, or f64 of f64. The mean is taken off twice: of numbers that lie far from 0 and close to each
-    other, the first time leaves what rounding it does."""
+    """Mean and variance of x over `axes`, in f32, or f64 for f64. The mean is subtracted twice: the second
+    mean removes the first one's rounding error, which matters if numbers lie far from 0 and close
+    together."""
     x = widen(b, x)
     mean = reduce_over(b, "mean", x, axes, True)
     near = b.map(lambda v, m: v - m, x, mean)
@@ -58,9 +59,12 @@ def moments(b: Builder, x: Tensor, axes: Sequence[int]) -> Moments:
 def batch_norm(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + epsilon) * scale + shift (Ioffe & Szegedy 2015) by stored statistics,
-    each [C] or of a shape that broadcasts to x: one multiplication and addition by channel, whose operands,
-    each rounded once, fold where the statistics are constants."""
+    """Batch normalization by stored statistics: (x - mean) / sqrt(variance + epsilon) * scale + shift (Ioffe
+    & Szegedy 2015).
+
+    Each operand is [C] or broadcasts to x. The kernel is one multiplication and addition by channel. Its
+    factor and offset are each rounded once, and fold if the statistics are constants.
+    """
     dtype = F64 if x.dtype is F64 else F32
 
     def slope(s: Expr, v: Expr) -> Expr:
@@ -80,8 +84,8 @@ def batch_norm_training(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float,
     momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`batch_norm` by the batch's own statistics, and the running mean and variance [C] after it: the old
-    ones times `momentum` and the batch's times 1 - momentum."""
+    """`batch_norm` by the batch's own statistics, and the new running mean and variance [C]. A running value
+    is the old one times `momentum`, plus the batch's times 1 - momentum."""
     y, centre, spread = normalized_batch(b, x, scale, shift, epsilon)
 
     def running(old: Expr, new: Expr) -> Expr:
@@ -93,7 +97,8 @@ def batch_norm_training(
 def normalized_batch(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each channel of all items by its own statistics, which follow, [C], times `scale` [C] plus `shift`."""
+    """Normalizes each channel over all items, times `scale` [C] plus `shift` [C]. Returns the result, and the
+    mean and variance [C]."""
     found = moments(b, x, [i for i in range(x.rank) if i != 1])
     norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), found.centred, found.variance)
     y = scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
@@ -101,8 +106,7 @@ def normalized_batch(
 
 
 def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Each channel of each item by its own statistics, then times `scale` [C] plus `shift` [C]
-    (Ulyanov et al. 2016)."""
+    """Normalizes each channel of each item, times `scale` [C] plus `shift` [C] (Ulyanov et al. 2016)."""
     norm = b.normalize(widen(b, x), range(2, x.rank), epsilon)
     return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
 
@@ -116,13 +120,14 @@ def layer_norm(
     axis: int = -1,
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """Over the axes from `axis` on, then times `scale` plus `shift`, broadcast to x (Ba et al. 2016)."""
+    """Normalizes over the axes from `axis` on, times `scale` plus `shift`, broadcast to x (Ba et al.
+    2016)."""
     axes = range(axis_of(axis, x.rank), x.rank)
     return scale_shift(b, b.normalize(widen(b, x), axes, epsilon), scale, shift, x.dtype)
 
 
 def layer_statistics(b: Builder, x: Tensor, axis: int, epsilon: float, dtype: DType) -> tuple[Tensor, Tensor]:
-    """What `layer_norm` normalizes by: mean and 1 / sqrt(variance + epsilon) over the axes from `axis` on,
+    """The statistics of `layer_norm`: mean and 1 / sqrt(variance + epsilon) over the axes from `axis` on,
     kept as size 1, in `dtype`."""
     found = moments(b, x, range(axis_of(axis, x.rank), x.rank))
     inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), found.variance)
@@ -136,7 +141,7 @@ def rms_norm(b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: f
 
 
 def normalize_groups(b: Builder, x: Tensor, groups: int, epsilon: float) -> Tensor:
-    """[N, groups, elements] in f32 or f64: each group of neighbouring channels by its own statistics."""
+    """[N, groups, elements] in f32 or f64: each group of neighbouring channels normalized by itself."""
     n, c, *rest = x.shape
     size = divide(c, const(groups), b.symbols)
     for d in rest:
@@ -147,13 +152,13 @@ def normalize_groups(b: Builder, x: Tensor, groups: int, epsilon: float) -> Tens
 def group_norm(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, groups: int, epsilon: float = 1e-5
 ) -> Tensor:
-    """Groups of channels by their own statistics, then times `scale` [C] plus `shift` [C] (Wu & He 2018)."""
+    """Normalizes each group of channels, times `scale` [C] plus `shift` [C] (Wu & He 2018)."""
     norm = b.reshape(normalize_groups(b, x, groups, epsilon), x.shape)
     return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
 
 
 def lp_normalize(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """x over its 1- or 2-norm along `axis`; 0 where the norm is. CompileError for another p."""
+    """x divided by its 1- or 2-norm along `axis`; 0 if the norm is 0. CompileError for another p."""
     if p not in (1, 2):
         raise CompileError(f"normalizing by the p-norm knows p = 1 and 2, not {p}")
     powers = b.map(lambda v: call("abs", v) if p == 1 else v * v, widen(b, x))
@@ -170,11 +175,11 @@ def lp_normalize(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor
 def local_response_norm(
     b: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
-    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta
-    (Krizhevsky et al. 2012)."""
+    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta (Krizhevsky et al.
+    2012)."""
     source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
     before, taps = (size - 1) // 2, size
-    if isinstance(x.shape[1], Const):  # no channel has neighbours further away than the others
+    if isinstance(x.shape[1], Const):  # neighbours beyond the number of channels don't exist
         furthest = max(int(x.shape[1].value) - 1, 0)
         before, after = min(before, furthest), min(size // 2, furthest)
         taps = before + 1 + after

@@ -1,4 +1,4 @@
-"""What numbers a value of integers may have, as far as what makes it says."""
+"""Value ranges of a graph's integers, derived from the operators that make them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jangin.ir.expr import Binary, Cast, Const, Expr, Var
 from jangin.ir.graph import Array, Node
 
 MOVES = (Transpose, Reshape, Slice, Expand, Pad, Concat)
-"""Operators whose results have no other numbers than their operands, but 0."""
+"""Operators whose results hold only their operands' numbers and 0."""
 
 
 class Numbers:
-    """Ranges of a graph's values, of which `dtype` gives the types."""
+    """Ranges of a graph's values, whose types `dtype` gives."""
 
     def __init__(
         self, constants: Mapping[str, Array], producers: Mapping[str, Node], dtype: Callable[[str], DType]
@@ -23,7 +23,7 @@ class Numbers:
         self.constants, self.producers, self.dtype = constants, producers, dtype
 
     def reach(self, name: str) -> int:
-        """What no number of a value passes."""
+        """A bound on the magnitude of a value's numbers."""
         return max(map(abs, self.range(name)))
 
     def range(self, name: str) -> tuple[int, int]:
@@ -44,15 +44,15 @@ class Numbers:
 
 
 def _moves(attrs: object) -> bool:
-    """Whether an operator's result has no other numbers than its operands, but 0."""
-    if isinstance(attrs, Pool):  # a window has a number of the operand, where none is all padding
+    """Whether an operator's result holds only its operand's numbers and 0."""
+    if isinstance(attrs, Pool):  # every window has a number of the operand if no window is all padding
         inside = all(p < k for p, k in zip(attrs.pads, 2 * attrs.kernel, strict=True))
         return attrs.combiner == "max" and inside
     return isinstance(attrs, MOVES) and not getattr(attrs, "value", 0)
 
 
 def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """What an integer expression of operands lies between."""
+    """The range of an integer expression of operands with these ranges."""
     if isinstance(e, Const):
         return int(e.value), int(e.value)
     if isinstance(e, Var):
@@ -74,7 +74,7 @@ def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _clamped(e: Expr) -> tuple[float, float]:
-    """What a float lies between, as far as constants clamp it."""
+    """The range of a float expression, as far as constants clamp it."""
     if isinstance(e, Const):
         return float(e.value), float(e.value)
     if not isinstance(e, Binary) or e.op not in ("min", "max"):

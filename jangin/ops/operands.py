@@ -1,4 +1,4 @@
-"""What the core operators share: their operands' types, broadcasting, and the type computed in."""
+"""Helpers of the core operators: operand types, broadcasting, and the dtype of the computation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def typed(v: Value) -> Typed:
 
 
 def broadcast_dims(a: Expr, b: Expr) -> Expr:
-    """The broadcast of two dimensions; CompileError where both are known and differ. A symbol
-    that meets a constant other than 1 is taken to equal it (a run checks that)."""
+    """The broadcast of two dimensions. CompileError if both are known and differ. A symbol that meets a
+    constant other than 1 is taken to equal it, which a run checks."""
     if is_const(a, 1) or a == b:
         return b
     if is_const(b, 1):
@@ -41,19 +41,19 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
-    """Load `buf` at an output index under broadcasting (size-1 dimensions read 0)."""
+    """Loads `buf` at an output index under broadcasting: dimensions of size 1 are read at 0."""
     offset = len(index) - len(buf.shape)
     at = [const(0) if is_const(d, 1) else index[offset + i] for i, d in enumerate(buf.shape)]
     return Load(buf, tuple(at))
 
 
 def wide(e: Expr) -> Expr:
-    """Floats smaller than f32 are computed in it."""
+    """The expression in f32 if it is a smaller float, because those are computed in f32."""
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
 def multiplied(a: Expr, b: Expr, dtype: DType, dot: Product | None = None) -> Expr:
-    """a * b, of integers in `dtype`; of words what `dot` makes of them."""
+    """a * b, for integers in `dtype`. Two words are multiplied by the Product `dot`."""
     if dot is not None and a.dtype is dot.word:
         return call(dot.name, a, b)
     if dtype.is_int:

@@ -1,7 +1,7 @@
-"""The order of elements: as NumPy's and ONNX's reference sort, NaN after all others, and -0 the same as 0.
+"""A total order of elements, as in NumPy's and ONNX's reference sort: NaN comes last, and -0 equals 0.
 
-Floats don't have it, as a NaN is neither less nor greater than anything. Integers have: `key` gives those of
-a float, so that what sorts, searches or finds equals compares keys.
+Floats alone have no total order, because NaN compares with nothing. `key` maps floats to integers, so
+sorting, searching and equality compare keys.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from jangin.ops.values import Tensor
 
 
 def key_type(dtype: DType) -> DType:
-    """The type of the keys of elements."""
+    """The type of the keys of elements of `dtype`."""
     return dtype if not dtype.is_float else I64 if dtype is F64 else I32
 
 
 def key(v: Expr) -> Expr:
-    """An integer in the place of an element: a float's bits, as a negative number for those with a sign."""
+    """An integer that orders like the element: a float's bits, negated if its sign is set."""
     if not v.dtype.is_float:
         return v
     v, whole = wide(v), key_type(v.dtype)
@@ -28,17 +28,17 @@ def key(v: Expr) -> Expr:
 
 
 def element(key: Expr, dtype: DType) -> Expr:
-    """What has a key, in the type that elements are computed in."""
+    """The element of a key, in the type that elements are computed in."""
     return call(f"bitcast_{dtype.wide}", _turned(key)) if dtype.is_float else key
 
 
 def _turned(bits: Expr) -> Expr:
-    """A sign and a size as a number in two's complement, which has one 0, and back."""
+    """Converts sign and magnitude to two's complement, which has a single 0, and back."""
     return select(bits < 0, const(bits.dtype.limits[0], bits.dtype) - bits, bits)
 
 
 def is_extreme(v: Expr, extreme: Expr) -> Expr:
-    """Whether an element is the largest, or the smallest, of those it is among: NaN where there is one."""
+    """Whether an element equals the row's extreme. NaN counts as the extreme."""
     same = eq(v, extreme)
     return lor(same, call("isnan", v)) if v.dtype.is_float else same
 

@@ -1,4 +1,4 @@
-"""Poolings: the maximum, mean or norm of windows, and of whole spatial axes, of x[N, C, spatial axes]."""
+"""Pooling: the maximum, mean or norm of windows, or of whole spatial axes, of x[N, C, spatial axes]."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window, padded
 
 FAR = (1 << 63) - 1
-"""Beyond every index: where a tap is that isn't the maximum."""
+"""The index of a tap that isn't the maximum: larger than every real index."""
 
 
 def _pooled(b: Builder, x: Tensor, window: Window, combiner: str, fill: float, average: str = "") -> Tensor:
-    """The core `pool`. Where the pads depend on unknown sizes, x is padded with `fill` beforehand."""
+    """The core `pool`. If the pads depend on unknown sizes, x is padded with `fill` beforehand."""
     pads = static_shape(window.pads)
     if pads is None:
         x, pads = padded(b, x, window.pads, fill), (0,) * len(window.pads)
@@ -33,13 +33,13 @@ def _pooled(b: Builder, x: Tensor, window: Window, combiner: str, fill: float, a
 
 
 def max_pool(b: Builder, x: Tensor, window: Window) -> Tensor:
-    """The maximum of each window, [N, C, *window.extents]; padding counts as nothing."""
+    """The maximum of each window, [N, C, *window.extents]; padding doesn't count."""
     return _pooled(b, x, window, "max", float(identity("max", x.dtype).value))
 
 
 def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, or NaN where it has one, and the row-major index, i64, of the first such
-    tap in the whole x."""
+    """The maximum of each window, or NaN if the window has one, and the i64 row-major index of its first tap
+    in the whole x."""
     pads, rank = static_shape(window.pads), len(window.kernel)
     if pads is None:
         raise CompileError(
@@ -62,7 +62,7 @@ def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor
 
 
 def average_pool(b: Builder, x: Tensor, window: Window, *, count_padding: bool = False) -> Tensor:
-    """The mean of each window, over its taps inside x, or with `count_padding` inside the padded x."""
+    """The mean of each window over its taps inside x, or with `count_padding` inside the padded x."""
     average = "all" if count_padding else "valid"
     if static_shape(window.pads) is not None:
         return _pooled(b, x, window, "sum", 0, average)
@@ -99,7 +99,7 @@ def global_lp_pool(b: Builder, x: Tensor, *, p: float = 2) -> Tensor:
 
 
 def spatial_axes(x: Tensor) -> range:
-    """The axes behind N and C; CompileError where there are none."""
+    """The axes behind N and C. CompileError if there are none."""
     if x.rank < 3:
         raise CompileError(f"a global pool of {x}: it must have spatial axes (N, C, ...)")
     return range(2, x.rank)

@@ -1,7 +1,7 @@
-"""Linear quantization, and products of quantized tensors: exact sums of integers, then one rescaling.
+"""Linear quantization, and products of quantized tensors: exact integer sums, then one rescaling.
 
-A quantized x stands for (x - zero) * scale. Scale and zero point are single, or by index of one axis, or
-by block along it.
+A quantized x stands for (x - zero) * scale. Scale and zero point are single, by index of one axis, or by
+block along one axis.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Sizes
 
 QUANTIZED = (I8, U8, I16, U16, I4, U4, I2, U2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F4E2M1)
-"""What `quantize` gives."""
+"""The types that `quantize` produces."""
 
 
 def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """A scale or zero point, shaped to broadcast against `x`: one for all, one for each index of
+    """A scale or zero point, shaped to broadcast against `x`. There is one in all, one for each index of
     `axis`, or one for each block along it."""
     if t.rank == 0 or (t.rank == 1 and t.shape[0] == const(1)):
         return b.reshape(t, ())
@@ -78,8 +78,8 @@ def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 
 def checked_scale(b: Builder, scale: Tensor, *, divides: bool = False, zero: bool = False) -> None:
-    """CompileError for a constant scale that means nothing: no number, infinite, 0 unless `zero` may be, and,
-    where it `divides`, below 0."""
+    """CompileError if a constant scale is invalid: NaN, infinite, 0 unless `zero` allows it, or negative if x
+    is divided by it (`divides`)."""
     known = b.constant_value(scale)
     if known is None:
         return
@@ -96,7 +96,7 @@ def checked_scale(b: Builder, scale: Tensor, *, divides: bool = False, zero: boo
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:
-    """A float, already whole, as an integer of `dtype`, at its ends where it lies outside."""
+    """A float that is already whole as an integer of `dtype`, saturated."""
     low, high = (const(identity(c, dtype).value, x.dtype) for c in ("max", "min"))
     return cast(dtype, minimum(maximum(x, low), high))
 
@@ -111,9 +111,11 @@ def quantize(
     b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType, axis: int = 1,
     block: int = 0, divided: DType | None = None, saturate: bool = True,
 ) -> Tensor:  # fmt: skip
-    """saturate(round(x / scale) + zero) in `dtype`, one of QUANTIZED, rounding half to even; floats round
-    once, at the end, and without `saturate` overflow. `divided`: the type of the quotient, the scale's if
-    not given."""
+    """saturate(round(x / scale) + zero) in `dtype`, one of QUANTIZED, rounding half to even.
+
+    8-bit and 4-bit floats round once, at the end, and overflow without `saturate`. `divided`: the quotient's
+    dtype, by default the scale's.
+    """
     if dtype not in QUANTIZED:
         raise CompileError(
             f"quantizing to {dtype} isn't supported; these are: {', '.join(map(str, QUANTIZED))}"
@@ -138,8 +140,8 @@ def dequantize(
     b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType | None = None,
     axis: int = 1, block: int = 0,
 ) -> Tensor:  # fmt: skip
-    """(x - zero) * scale, in the scale's type unless `dtype` says otherwise. The scale of a block, and of 32
-    bits (a bias, by the product of two scales), may be 0."""
+    """(x - zero) * scale, in the scale's dtype unless `dtype` is given. A scale of 0 is allowed for blocks,
+    and for i32 (a bias scale is a product of two scales)."""
     checked_scale(b, scale, zero=bool(block) or x.dtype is I32)
     given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
 
@@ -154,8 +156,12 @@ def dequantize(
 
 
 def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x in u8, with the scale (x's dtype) and zero point (u8) of its range, widened to hold 0. The zero
-    point is 255 where it is no number: an infinity at the bottom, or a range of which the 255th part is 0."""
+    """x quantized to u8, with the scale (x's dtype) and zero point (u8) of its range, which is widened to
+    include 0.
+
+    The zero point is 255 if the computation gives NaN: for an infinite minimum, or a range whose 255th part
+    underflows to 0.
+    """
     low, high = (reduce_over(b, c, x, range(x.rank)) for c in ("min", "max"))
 
     def step(bottom: Expr, top: Expr) -> Expr:
@@ -174,8 +180,8 @@ def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """round(sums * scale) + zero, saturated to zero's dtype, rounding half to even: what a product's exact
-    sums are in the result's quantization. `scale` (f32) and `zero` broadcast against `sums`."""
+    """round(sums * scale) + zero, saturated to zero's dtype, rounding half to even. It converts a product's
+    exact sums to the result's quantization. `scale` (f32) and `zero` broadcast against `sums`."""
 
     def body(v: Expr, s: Expr, z: Expr) -> Expr:
         return saturated(call("round", cast(F32, v) * s) + cast(F32, z), zero.dtype)
@@ -187,8 +193,7 @@ def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
 
 
 def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
-    """x - zero as i16, which holds it, or i32 where x has more than 8 bits. A constant without zero point
-    stays itself."""
+    """x - zero as i16, or as i32 if x has more than 8 bits. A constant without zero point stays as it is."""
     value, dtype = b.constant_value(zero), I16 if x.dtype.bits <= 8 else I32
     if zero is None or (value is not None and not value.any()):
         return b.cast(x, dtype) if dtype is I16 and b.constant_value(x) is None else x
@@ -196,7 +201,8 @@ def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
 
 
 def leading(b: Builder, t: Tensor, rank: int) -> Tensor:
-    """A vector shaped to broadcast along the first of `rank` axes; anything else is kept."""
+    """A vector reshaped to broadcast along the first of `rank` axes. A tensor of another rank is returned as
+    it is."""
     return b.reshape(t, [*t.shape, *[1] * (rank - 1)]) if t.rank == 1 else t
 
 
@@ -204,8 +210,8 @@ def integer_conv(
     b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, *,
     strides: Sizes = (), dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """The exact sums of `conv` of x - x_zero and w - w_zero, in i32. `w_zero` is single, or one a filter.
-    Padding counts as x's zero point, so it is 0 after centring."""
+    """The exact i32 sums of `conv` of x - x_zero and w - w_zero. `w_zero` is single, or one a filter. Padding
+    counts as x's zero point, so it is 0 after centring."""
     left = _centred(b, x, x_zero)
     right = _centred(b, w, None if w_zero is None else leading(b, w_zero, w.rank))
     return conv(b, left, right, strides=strides, dilations=dilations, pads=pads, groups=groups, dtype=I32)
@@ -214,9 +220,12 @@ def integer_conv(
 def integer_matmul(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    """The exact sums of `matmul` of x - x_zero and y - y_zero, in i32. x_zero is single, or one a row, or
-    broadcasts to x, y_zero to y. A single x_zero that a run gives is multiplied by the sums of the columns of
-    a constant y, so that x is multiplied as it is, of bytes where the machine has products of these."""
+    """The exact i32 sums of `matmul` of x - x_zero and y - y_zero.
+
+    x_zero is single, one a row, or broadcasts to x; y_zero likewise to y. A single x_zero that is known at
+    run time is multiplied by the column sums of a constant y. x then stays bytes, for machines with byte
+    products.
+    """
     right = _centred(b, y, y_zero)
     known = b.constant_value(right)
     given = (

@@ -1,7 +1,7 @@
-"""Random numbers by NumPy's `RandomState`: MT19937 (Matsumoto & Nishimura 1998), two draws a double.
+"""Random numbers like NumPy's `RandomState`: MT19937 (Matsumoto & Nishimura 1998), two draws a double.
 
-A run starts the generator anew: the same seed gives the same numbers each time. Without a seed the node's
-name is one.
+Every run restarts the generator, so one seed always gives the same numbers. Without a seed, the node's name
+is the seed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 WORDS = 624
-"""Of the generator's state."""
+"""Words of the generator's state."""
 MIDDLE = 397
-"""How far ahead stands the word that a new one is mixed with."""
+"""Distance between a word and the later word that it is mixed with."""
 
 
 def _word(value: int) -> Expr:
@@ -41,7 +41,7 @@ def _tempered(x: Expr) -> Expr:
 
 
 def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers in [0, 1)."""
+    """f64 numbers in [0, 1), of this shape."""
     start = zlib.crc32(str(b.source).encode()) if seed is None else int(seed)
     count = product(shape)
     state, out = Buffer("state", U32, (const(WORDS),), "scratch"), Buffer("out", F64, (count,))
@@ -72,7 +72,7 @@ def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
 
 
 def normal(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers of mean 0 and deviation 1 (Box & Muller 1958)."""
+    """f64 numbers of mean 0 and standard deviation 1 (Box & Muller 1958)."""
     pairs = uniform(b, (const(2), *shape), seed)
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:

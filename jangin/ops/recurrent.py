@@ -1,8 +1,8 @@
-"""LSTM, GRU and plain recurrences, as layers that operators are lowered to.
+"""LSTM, GRU and plain recurrent layers, which operators are lowered to.
 
-The weights of the state are read once a step, all of them: that is what a step costs at small batches. So
-they are constants in the order of reading: for each block of hidden units, row by row, all gates side by
-side. `ops.rounds` has the nest over time.
+At small batches a step costs one reading of all the state's weights. They are therefore constants in the
+order of reading: by block of hidden units, row by row, all gates side by side. `ops.rounds` has the nest over
+time.
 """
 
 from __future__ import annotations
@@ -38,15 +38,19 @@ GRU_GATES = ("update", "reset", "candidate")
 
 @dataclass(frozen=True)
 class Layer:
-    """What every recurrent layer is given, in each of D directions.
+    """The inputs of a recurrent layer with D directions.
 
-    x [steps, batch, size]; w [D, gates * hidden, size] the inputs' weights and r [D, gates * hidden, hidden]
-    the state's, of known shapes; bias [D, 2, gates, hidden], the inputs' and the state's; lengths [batch]
-    (integers) of sequences shorter than x, whose further results are 0; `backward`: for each direction,
-    whether it goes from the last step to the first; `activations`: for each direction, a cell's functions.
-    `levels`: weights are of 8 bits, of which inputs and states are multiplied as such levels;
-    `scales`: those weights', of the inputs and of the state, [D] or [D, gates * hidden]; `zeros`: their zero
-    points, likewise, in their types, where they aren't 0.
+    - `x` [steps, batch, size].
+    - `w` [D, gates * hidden, size] are the inputs' weights, `r` [D, gates * hidden, hidden] the state's.
+      Their shapes are known.
+    - `bias` [D, 2, gates, hidden]: the inputs' and the state's.
+    - `lengths` [batch] (integers): sequences may be shorter than x; their further results are 0.
+    - `backward`: for each direction, whether it goes from the last step to the first.
+    - `activations`: for each direction, a cell's functions.
+    - `levels`: the weights are of 8 bits, and inputs and states are quantized to these levels to be
+      multiplied.
+    - `scales`: the 8-bit weights' scales, of the inputs and of the state, [D] or [D, gates * hidden].
+    - `zeros`: the weights' zero points, shaped alike, in the weights' types; none if they are 0.
     """
 
     x: Tensor
@@ -63,9 +67,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Projection:
-    """What an LSTM's h becomes at the end of each step: P h' + offset, within `bound` of 0 where that isn't 0
-    itself. weights P [D, size, hidden], `size` not above `hidden`; `offset` [D, size]; `scales` [D, size] of
-    weights that are multiplied as a layer's `levels`."""
+    """The projection at the end of an LSTM's step: h becomes P h' + offset, clipped to `bound` (0: no
+    clipping).
+
+    `weights` P is [D, size, hidden], with `size` not above `hidden`; `offset` is [D, size]. `scales` [D,
+    size] belong to weights that are multiplied as a layer's `levels`.
+    """
 
     weights: Tensor
     offset: Tensor
@@ -74,8 +81,8 @@ class Projection:
 
 
 def rnn(b: Builder, layer: Layer, *, h: Tensor | None = None) -> tuple[Tensor, ...]:
-    """h' = f(W x + R h + bias), f tanh if not given (Elman 1990): (y [D, steps, batch, hidden], the last
-    h [D, batch, hidden]), from `h` or 0 on."""
+    """Plain recurrence h' = f(W x + R h + bias), where f defaults to tanh (Elman 1990). Returns y [D, steps,
+    batch, hidden] and the last h [D, batch, hidden]. The initial `h` defaults to 0."""
     return _recurrent(b, layer, Cell("rnn", ("hidden",), ("h0",), (("hidden",),), rnn_step, (TANH,)), [h], {})
 
 
@@ -83,9 +90,11 @@ def gru(
     b: Builder, layer: Layer, *, h: Tensor | None = None, gates: Sequence[str] = GRU_GATES,
     reset_after: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """h' = (1 - z) g(candidate) + z h with gates z ("update") and r ("reset") by f; f sigmoid and g tanh if
-    not given (Cho et al. 2014). `gates`: the order in which they stand in the weights, the candidate first or
-    last; `reset_after`: the reset gate scales the state's product, not the state. Results as of `rnn`."""
+    """GRU: h' = (1 - z) g(candidate) + z h, with gates z ("update") and r ("reset") by f (Cho et al. 2014).
+
+    f defaults to sigmoid and g to tanh. `gates` is their order in the weights, with the candidate first or
+    last. `reset_after`: the reset gate scales the state's product, not the state. Returns the same as `rnn`.
+    """
     rest = tuple(g for g in gates if g != "candidate")
     step = partial(gru_step, reset_after=reset_after)
     usual, settings = (SIGMOID, TANH), {"reset_after": reset_after}
@@ -101,12 +110,17 @@ def lstm(
     gates: Sequence[str] = LSTM_GATES, peepholes: Tensor | None = None, coupled: bool = False,
     limit: float = 0.0, projection: Projection | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c'); f sigmoid, g and e tanh if not given
-    (Hochreiter & Schmidhuber 1997). `gates`: the order in which they stand in the weights; `peepholes`
-    [D, 3, hidden]: weights by which the input, output and forget gates see the cell (Gers & Schmidhuber
-    2000); `coupled`: what is forgotten is what enters; `limit`: the largest value
-    of a cell, and its negative the least, unless it is 0; `projection`: of levels, or within a bound (any
-    other is quicker by `projected_lstm`). (y, the last h, the last c), as of `rnn`."""
+    """LSTM: c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c') (Hochreiter & Schmidhuber 1997).
+
+    f defaults to sigmoid, g and e to tanh. Returns (y, the last h, the last c), shaped as in `rnn`.
+
+    - `gates`: their order in the weights.
+    - `peepholes` [D, 3, hidden]: weights by which the input, output and forget gates see the cell (Gers &
+      Schmidhuber 2000).
+    - `coupled`: the forget gate is 1 minus the input gate.
+    - `limit`: the cell is clipped to [-limit, limit]; 0 means no clipping.
+    - `projection`: a projection by levels or with a bound; `projected_lstm` is quicker for any other.
+    """
     bound = 0.0 if projection is None else projection.bound
     step = partial(lstm_step, coupled=coupled, limit=limit, bound=bound)
     settings = {"coupled": coupled, "limit": limit}
@@ -120,12 +134,14 @@ def projected_lstm(
     b: Builder, layer: Layer, projection: Tensor, offset: Tensor | None = None, *, h: Tensor, c: Tensor,
     **given: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """An LSTM whose gates and caller see P h' + offset instead of h' (Sak et al. 2014). `projection`
-    [D, size, hidden], `offset` [D, size]; the layer's r is [D, gates * hidden, size], `h` [D, batch, size];
-    the rest and the results are those of `lstm`.
+    """An LSTM whose gates and caller see P h' + offset instead of h' (Sak et al. 2014).
 
-    The gates' weights of the state are multiplied with the projection, so that the nest over time is that of
-    any LSTM; what `h` gives to the first step comes with x, as columns that are 0 in all others."""
+    `projection` is [D, size, hidden], `offset` [D, size], the layer's r [D, gates * hidden, size], `h` [D,
+    batch, size]. The other arguments and the results are those of `lstm`.
+
+    The state's gate weights are multiplied by the projection beforehand, so the nest over time is that of any
+    LSTM. The first step's `h` comes with x, in columns that are 0 at all other steps.
+    """
     found = []
     for d in range(len(layer.backward)):
         size, start, cell = (_of(b, t, d) for t in (projection, h, c))
@@ -137,7 +153,7 @@ def _projected(
     b: Builder, layer: Layer, d: int, projection: Tensor, offset: Tensor | None, h: Tensor, c: Tensor,
     given: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """One direction."""
+    """`projected_lstm` for one direction."""
     w, r = _of(b, layer.w, d), _of(b, layer.r, d)
     bias = layer.bias and _of(b, layer.bias, d)
     steps, batch = layer.x.shape[:2]
@@ -162,7 +178,7 @@ def _projected(
 
 
 def _of(b: Builder, t: Tensor, d: int) -> Tensor:
-    """A direction's part, of first axis 1."""
+    """The part of one direction; the first axis has size 1."""
     return b.slice(t, [d, *[0] * (t.rank - 1)], [1, *t.shape[1:]], [1] * t.rank)
 
 
@@ -171,8 +187,7 @@ def _of(b: Builder, t: Tensor, d: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How tensors over hidden units are laid out for the nest: units padded to `count` blocks of
-    `lanes`."""
+    """The layout of tensors over hidden units: units are padded to `count` blocks of `lanes`."""
 
     b: Builder
     directions: int
@@ -197,8 +212,8 @@ class Blocks:
         return self.b.transpose(apart, [0, 3, 1, 2, 4])
 
     def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
-        """Weights of 8 bits [D, gates * (up to hidden), N], their scales and zero points (of the first two
-        axes), as `ops.rounds.Scan` has them for levels of units that lie as the nest's do."""
+        """8-bit weights [D, gates * (up to hidden), N], their scales and zero points (of the first two axes),
+        laid out as `ops.rounds.Scan` reads them."""
         b, (directions, rows, _) = self.b, t.shape
         less = 0 if t.dtype is I8 else 128
         signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
@@ -231,7 +246,7 @@ def _recurrent(
     b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor],
     projection: Projection | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(y, each state's last value)."""
+    """(y, the last value of each state)."""
     x, r = layer.x, layer.r
     sizes = static_shape((*r.shape, layer.w.shape[1], *(projection.weights.shape if projection else ())))
     if x.rank != 3 or sizes is None:
@@ -271,13 +286,13 @@ def _recurrent(
 
 
 def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
-    """[D] or [D, rows] -> [D, rows]."""
+    """Expands [D] or [D, rows] to [D, rows]."""
     return b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), [len(layer.backward), rows])
 
 
 def _ended(b: Builder, layer: Layer) -> Tensor:
-    """The layer's x. Where it is quantized together, it is 0 after the longest sequence, which widens no
-    range."""
+    """The layer's x. If all rows share a quantization range, x is 0 after the longest sequence, so the
+    padding widens no range."""
     if layer.lengths is None or layer.levels is None or not layer.levels.together:
         return layer.x
     longest = b.reduce("max", layer.lengths, [0])
@@ -293,7 +308,7 @@ def _column(b: Builder, t: Tensor) -> Tensor:
 
 
 def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, Blocks]:
-    """How a layer's nest goes over its units."""
+    """The register tile of a layer's nest, and the layout of its units."""
     directions, batch = len(layer.backward), layer.x.shape[1]
     dtype = wide(const(0, layer.x.dtype)).dtype
     element = dtype.bytes if dtype.is_float else I32.bytes
@@ -306,8 +321,8 @@ def scanned(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile,
     widths: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The nest over time (`ops.rounds.Scan`, whose inputs are `tensors`): y [D, steps, batch, widths[0]] and
-    the last states [D, batch, width], in the type that it computes in."""
+    """Runs the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Returns y [D, steps, batch,
+    widths[0]] and the last states [D, batch, width], in the dtype of the computation."""
     found = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]
 
@@ -326,10 +341,14 @@ USUAL_GATES: Mapping[str, tuple[str, ...]] = {"rnn": ("hidden",), "gru": GRU_GAT
 def _whole(
     b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """A layer as one node: a call on x, w, r, bias [D, 2 * gates * hidden], lengths, the states and peepholes
-    [D, 3 * hidden], gates in the order of `USUAL_GATES`, for y [steps, D, batch, hidden] and the last states;
-    `backward`, `activations` (expressions of x0 for each direction) and the cell's settings are named. Of a
-    layer of levels, which is called so, w and r are turned, and scale and zero point of both follow."""
+    """A layer as a single node that calls a function, for a graph that is written, not run.
+
+    Its inputs are x, w, r, bias [D, 2 * gates * hidden], lengths, the states and the peepholes [D, 3 *
+    hidden]. Gates are in the order of `USUAL_GATES`. Its results are y [steps, D, batch, hidden] and the last
+    states. Its attributes are `backward`, `activations` (expressions of x0 for each direction) and the cell's
+    settings. A layer of levels calls a function of its own: w and r are transposed, and followed by their
+    scales and zero points.
+    """
     x, count = layer.x, len(cell.gates)
     directions, hidden = layer.r.shape[0], int(static_shape(layer.r.shape[2:])[0])  # type: ignore[index]
     order = [cell.gates.index(g) for g in USUAL_GATES[cell.function]]
@@ -361,7 +380,7 @@ def _whole(
 
 
 def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, Tensor]:
-    """The nest's inputs that are made of the sequence and of the weights."""
+    """The nest's inputs that come from the sequence and the weights."""
     directions, gates, hidden, lanes = blocks.directions, blocks.gates, blocks.hidden, blocks.lanes
     seq, rows = layer.x, gates * hidden
     steps, batch, width = seq.shape
@@ -400,7 +419,7 @@ def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
 def _nest(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile
 ) -> Tensor:
-    """The recurrence itself: `Scan.out`."""
+    """The nest over time; its result is `Scan.out`."""
     steps, batch = layer.x.shape[:2]
     dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}

@@ -1,4 +1,4 @@
-"""Reductions over axes, and the place of the largest or smallest element."""
+"""Reductions over axes, and the position of the largest or smallest element."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Reduction:
-    """`after(combine of before(x))`; `after` also gets how many elements were combined."""
+    """`after(combine of before(x))`; `after` also gets the number of combined elements."""
 
     combiner: str
     before: Body | None = None
@@ -30,7 +30,7 @@ class Reduction:
 
 
 def _real(fn: str, x: Expr, *_: Expr) -> Expr:
-    """An intrinsic of floats, through f64 for integers."""
+    """An intrinsic of floats; integers go through f64."""
     return call(fn, x) if x.dtype.is_float else cast(x.dtype, call(fn, cast(F64, x)))
 
 
@@ -45,12 +45,12 @@ REDUCTIONS: Mapping[str, Reduction] = {
     "sum_of_squares": Reduction("sum", lambda x: x * x),
     "log_sum": Reduction("sum", None, partial(_real, "log")),
 }
-"""The reductions of `reduce_over`."""
+"""The reductions of `reduce_over`, by name."""
 
 
 def reduce_over(b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
-    """One of REDUCTIONS of x over `axes` (none of them: over single elements), in x's dtype; 16-bit floats
-    are computed in f32. The reduced axes are left out, or of size 1 with `keepdims`."""
+    """One of REDUCTIONS of x over `axes`, in x's dtype; 16-bit floats are computed in f32. Without axes, each
+    element is reduced by itself. The reduced axes are removed, or of size 1 with `keepdims`."""
     how = REDUCTIONS[kind]
     if (
         x.data is not None
@@ -80,8 +80,8 @@ def _known(b: Builder, x: Tensor, combiner: str, keepdims: bool) -> Tensor:
 
 
 def log_sum_exp(b: Builder, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over `axes`, shifted by the maximum where that is finite so that nothing overflows;
-    computed in f32 or f64, in x's dtype."""
+    """log(sum(exp(x))) over `axes`, in x's dtype, computed in f32 or f64. A finite maximum is subtracted
+    first, so that nothing overflows."""
     wide = b.cast(x, x.dtype if x.dtype is F64 else F32)
     peak = b.reduce("max", wide, axes, True)
     shift = b.map(lambda m: select(call("isinf", m), const(0, m.dtype), m), peak)
@@ -93,9 +93,9 @@ def log_sum_exp(b: Builder, x: Tensor, axes: Sequence[int], keepdims: bool = Fal
 def first_extreme(
     x: Buffer, axis: int, combiner: str, last: bool = False, name: str = "at"
 ) -> tuple[Buffer, Sequence[Stage]]:
-    """Stages that give where along `axis` the largest ("max") or smallest ("min") element of `x`
-    stands, the first or the `last` such: i64, without that axis. A NaN counts as larger and as smaller than
-    all else, as in NumPy."""
+    """Stages that compute the position along `axis` of the largest ("max") or smallest ("min") element of
+    `x`: i64, without the axis. The first such position counts, or the `last`. NaN counts as larger and as
+    smaller than every number, as in NumPy."""
     rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
     known = isinstance(size, Const) and I32.has_whole(size.value)

@@ -1,8 +1,8 @@
 """Resizing of axes: nearest, linear and cubic, with antialiasing.
 
-A position in the input is a fraction of integer expressions wherever the scale is rational (it is
-a ratio of sizes, or a float that a small fraction rounds to), so that rounding is exact for any
-size, also one known only at run time.
+A position in the input is a fraction of integer expressions if the scale is rational. A rational scale is a
+ratio of sizes, or a float that a small fraction rounds to. Rounding is then exact for any size, even one
+known only at run time.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 
 ZERO, ONE = const(0), const(1)
 Ends = tuple[Expr, Expr]
-"""Where a crop begins and ends on an axis: f32, 0 the first entry and 1 the last."""
+"""The begin and end of a crop on an axis, f32; 0 is the first entry and 1 the last."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One axis being resized: `size` to `out` entries, by the scale up / down; of a crop if given."""
+    """One axis being resized from `size` to `out` entries, by the scale up / down. An optional `crop` is
+    resized instead of the whole axis."""
 
     axis: int
     size: Expr
@@ -86,7 +87,7 @@ class Position:
         return cast(I64, call("floor", self.at)) if self.at is not None else floor_ratio(self.num, self.den)
 
     def fraction(self, dtype: DType) -> Expr:
-        """What the floor leaves, in [0, 1)."""
+        """The part of the position beyond its floor, in [0, 1)."""
         if self.at is not None:
             return cast(dtype, self.at - call("floor", self.at))
         rest = simplify(self.num % self.den)
@@ -97,7 +98,8 @@ class Position:
         return cast(dtype, rest) / cast(dtype, self.den)
 
     def nearest(self, mode: str) -> Expr:
-        """The position rounded: floor, ceil, or to the nearest, a half "half_down" or "half_up"."""
+        """The position rounded by floor, by ceil, or to the nearest. A half is rounded down for "half_down",
+        up for "half_up"."""
         if mode == "floor":
             return self.floor()
         if self.at is not None:
@@ -116,8 +118,8 @@ class Position:
 
 
 def floor_ratio(num: Expr, den: Expr) -> Expr:
-    """num // den with what all varying terms have in common cancelled:
-    (g a + c) // (g b) = (a + c // g) // b."""
+    """num // den, with the common factor g of all varying terms cancelled. The rule is `(g a + c) // (g b) =
+    (a + c // g) // b`."""
     num, den = simplify(num), simplify(den)
     if isinstance(den, Const):
         parts = terms(num)
@@ -127,7 +129,7 @@ def floor_ratio(num: Expr, den: Expr) -> Expr:
     return simplify(num // den)
 
 
-# -- coordinates: where output index i lies in the input ---------------------------------------------
+# -- coordinates: the place of output index i in the input ---------------------------------------
 
 
 def asymmetric(line: Line, i: Expr) -> Position:
@@ -153,7 +155,7 @@ def half_pixel_symmetric(line: Line, i: Expr) -> Position:
 
 
 def pixel_centre(line: Line, i: Expr) -> Position:
-    """(i + 1/2) / scale: for rounding down, the entry whose area has the centre of the result's."""
+    """(i + 1/2) / scale. Rounded down, this is the entry whose area contains the centre of the result's."""
     return _ratio(line, (i * 2 + 1) * line.down, line.up * 2)
 
 
@@ -184,12 +186,12 @@ def align_corners_or_middle(line: Line, i: Expr) -> Position:
 
 
 def between_corners(line: Line, i: Expr) -> Position:
-    """(i + 1/2) * (size - 1) / out: the middles of as many parts between the first and the last entry."""
+    """(i + 1/2) * (size - 1) / out: the middles of `out` equal parts between the first and the last entry."""
     return _ratio(line, (i * 2 + 1) * maximum(line.size - 1, 1), line.out * 2)
 
 
 def cropped(line: Line, i: Expr) -> Position:
-    """`align_corners` within the line's crop; its middle for one entry."""
+    """`align_corners` within the line's crop; the crop's middle if the result has one entry."""
     assert line.crop is not None
     start, end = line.crop
     span = cast(F32, line.size - 1)
@@ -222,13 +224,17 @@ def cubic(offset: Expr, a: float = -0.75) -> Expr:
 
 @dataclass(frozen=True)
 class Style:
-    """How a resize makes positions and weights.
+    """How a resize computes positions and weights.
 
-    `mode`: nearest, linear or cubic; `coordinates`: where an output index lies in the input; `rounding` (of
-    nearest): floor, ceil, half_down, half_up, or "by_scale": floor, but ceil where an axis shrinks; `a`: the
-    cubic kernel's parameter; `exclude_outside`: entries outside the input have no weight, instead of the
-    border's value; `extrapolation`: the value outside, of `cropped` alone; `antialias`: the kernel is
-    stretched where an axis shrinks."""
+    - `mode`: nearest, linear or cubic.
+    - `coordinates`: the place of an output index in the input.
+    - `rounding` (for nearest): floor, ceil, half_down, half_up, or "by_scale": ceil if the axis shrinks, else
+      floor.
+    - `a`: the cubic kernel's parameter.
+    - `exclude_outside`: entries outside the input have no weight, instead of the border's value.
+    - `extrapolation`: the value outside the input, for `cropped` alone.
+    - `antialias`: the kernel is stretched if an axis shrinks.
+    """
 
     mode: str = "nearest"
     coordinates: Callable[[Line, Expr], Position] = half_pixel
@@ -245,12 +251,12 @@ class Style:
 
 @dataclass(frozen=True)
 class Taps:
-    """Input entries that an output is made of: offsets from the floor of its position."""
+    """The input entries that contribute to an output, as offsets from the floor of its position."""
 
     first: int
     count: int
     reach: float
-    """Positions are stretched by this before the filter is applied (1 but when antialiasing)."""
+    """Distances are multiplied by this factor before the filter is applied; it is 1 without antialiasing."""
 
 
 def taps_of(line: Line, style: Style) -> Taps:
@@ -285,7 +291,7 @@ def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -
 
 
 def _inside(b: Builder, line: Line, out: Expr, place: Expr) -> Expr:
-    """`place` clamped into the axis, where output index `out` may lead outside it."""
+    """`place` clamped into the axis, unless every output index `out` is proven to stay inside."""
     assert isinstance(out, Var)
     return simplify(clamped(place, line.size), {**b.symbols, out: (const(0), line.out - 1)})
 
@@ -326,7 +332,7 @@ def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) ->
 
 
 def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
-    """One axis through a filter of many taps, as a reduction."""
+    """Resizes one axis by a filter of many taps, as a reduction."""
     taps = taps_of(line, style)
     dtype = x.dtype
 
@@ -394,7 +400,7 @@ def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor
 
 
 def _stored(v: Expr, dtype: DType) -> Expr:
-    """A float as an element of `dtype`, saturated where that is an integer type."""
+    """A float as an element of `dtype`, saturated if it is an integer type."""
     if not dtype.is_int:
         return cast(dtype, v)
     low, high = identity("max", dtype).value, identity("min", dtype).value
@@ -417,7 +423,7 @@ def _extrapolated(b: Builder, y: Tensor, lines: Sequence[Line], style: Style) ->
 
 
 def rational(scale: float) -> Fraction:
-    """The simple fraction that a f32 scale is the rounding of, or else its exact value."""
+    """A simple fraction that rounds to this f32 scale, or the scale's exact value if there is none."""
     from fractions import Fraction
 
     simple = Fraction(float(scale)).limit_denominator(4096)
@@ -445,7 +451,7 @@ def scaled_lines(
 def sized_lines(
     b: Builder, x: Tensor, axes: Sequence[int], sizes: Sequence[Expr], crops: Sequence[Ends | None] = ()
 ) -> list[Line]:
-    """Axes of given sizes, from which the scales follow."""
+    """Axes of given sizes; the scales follow from the sizes."""
     lines = []
     for axis, out, ends in zip(axes, sizes, crops or [None] * len(axes), strict=True):
         size, out = x.shape[axis], simplify(out, b.symbols)

@@ -1,13 +1,14 @@
-"""What recurrences compute a step: one matrix product for all inputs comes before, then this nest over time.
+"""The loop nest over time of recurrent layers.
 
-A step's blocks of hidden units are shared among threads; what one step hands to the next lies in the result,
-behind the sequence. Steps and batch may be symbolic. The nest, in the names of its variables:
+One matrix product for all steps' inputs comes first; this nest does the rest. A step's blocks of hidden units
+are shared among threads. The result's rows behind the sequence pass values from one step to the next. The
+numbers of steps and of batch items may be symbolic. The nest, with the names of its variables:
 
-    for round: parallel for task:                   a phase of a step, for a block jo of the hidden units
-      for bo: b = the first row of a tile
-        for bi, for ji: sums = the inputs' part     tt: the step's place in the sequence
-        for k, for bi, for ji: sums += state[k] * weights
-        for bi, for ji: the cell's own work on the sums
+    - `for round: parallel for task:` a phase of a step, for a block jo of the hidden units
+    -   `for bo:` b = the first row of a tile
+    -     `for bi, for ji:` sums = the inputs' part (tt: the step's place in the sequence)
+    -     `for k, for bi, for ji:` sums += state[k] * weights
+    -     `for bi, for ji:` the cell's own work on the sums
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from jangin.ops.levels import Levels
 
 Activation = Callable[[Expr], Expr]
 Sums = Mapping[str, Expr]
-"""What the products of a phase give, by gate."""
+"""The sums of products of a phase, by gate."""
 
 # -- the nest's variables ------------------------------------------------------------------------
 
 ROUND = Var("round")
-"""Rounds go one by one: the first sets the states, each other is a phase of a step."""
+"""Rounds run one after another. The first sets the initial states; each other is one phase of a step."""
 TASK = Var("task")
-"""A block of units of a direction; the tasks of a round are shared among threads."""
+"""One block of units of one direction. Threads share the tasks of a round."""
 BLOCK = Var("jo")
 """The block of hidden units."""
 TIME = Var("t")
 """The step, counted in the direction's order."""
 PLACE = Var("tt")
-"""Where the step stands in the sequence."""
+"""The step's place in the sequence."""
 TILE = Var("bo")
 """The tile of rows of the batch."""
 FIRST = Var("b")
-"""The tile's first row: the last tile is moved back so that it is whole."""
+"""The tile's first row. The last tile is moved back so that it is whole."""
 ROW = Var("bi")
 """The row within the tile."""
 INNER = Var("k")
@@ -65,22 +66,23 @@ INNER = Var("k")
 LANE = Var("ji")
 """The unit within the block."""
 GROUP = Var("ko")
-"""A block of the units of a state whose range is looked for."""
+"""A block of units of a state, in the search for the state's range."""
 BATCH = FIRST + ROW
 
 ONES = 0x01010101
-"""A word of four 1."""
+"""A word whose four bytes are 1."""
 OF_SCALE = 2
-"""Numbers that tell what levels stand for: a scale and a zero point. A block has room for them."""
+"""Rows that describe levels: the scale and the zero point. Each block of units has its own copy."""
 LEVEL_ROWS = 4
-"""Rows for a state's levels: of words, of scales, and of the least and the largest number of each unit."""
+"""Rows that hold a state's levels: words, scales and zero points, and the least and the largest number of
+each unit."""
 _LEVELS = "levels"
-"""The name of a sum of levels beside those of gates."""
+"""The name of the sum of levels, beside the names of the gates' sums."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What accumulates in registers: `rows` of the batch by `lanes` hidden units of every gate."""
+    """The register tile: `rows` of the batch by `lanes` hidden units of every gate."""
 
     rows: int
     lanes: int
@@ -89,8 +91,8 @@ class Tile:
     def fit(
         hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, of_words: bool = False
     ) -> Tile:
-        """The tile that keeps the accumulators busy, or nearly. Where the batch is symbolic its rows go one
-        by one. `of_words`: products are of words, of which an instruction takes a vector."""
+        """The register tile that keeps nearly all accumulators busy. With a symbolic batch a tile has one
+        row. `of_words`: the products are of words, a vector an instruction."""
         count = int(batch.value) if isinstance(batch, Const) else 1
         accumulators = most.words.accumulators if of_words else most.accumulators
         fitting = max(1, min(accumulators // gates, most.rows))
@@ -108,8 +110,8 @@ class Tile:
 
 
 class Phase(NamedTuple):
-    """What a task does in a round of a step; and `before` that, at the end of the round that made the state
-    which the phase reads, of its own units alone."""
+    """The work of a task in one round. `before` runs at the end of the previous round, which made the state
+    that the phase reads; it uses only the task's own units."""
 
     body: Stmt
     before: Stmt | None = None
@@ -117,16 +119,20 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Scan:
-    """One direction of a recurrence: its buffers, and the statements that all cells are made of.
+    """One direction of a recurrence: its buffers, and the statements that all cells share.
 
-    `inputs`: x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), r0, r1,
-    ... [D, blocks, hidden, gates, lanes] (the state's weights of each phase of a step), and what else
-    the cell needs; units are padded to whole blocks. Where a state is multiplied as `levels`, r0, r1, ...
-    are `words` of weights, for several units each, and s0, s1, ... [D, blocks, 1, gates,
-    lanes] are their scales, columns0, ... the sums of their columns, z0, z1, ... their zero points, if they
-    have any. `sizes`: of the state that each of these multiplies. `out` [D, T + rows, B, units] has
-    after the sequence two rows for every state, before and after the step at hand by turns, one for each
-    of the `between` values that a phase hands to the next, and, with levels, `LEVEL_ROWS`."""
+    `inputs` holds x [D, T, B, blocks, gates, lanes] (the inputs' part of every gate, with biases), the
+    state's weights r0, r1, ... [D, blocks, hidden, gates, lanes] for each phase of a step, and the cell's
+    other inputs. Units are padded to whole blocks.
+
+    With `levels`, r0, r1, ... are `words` of weights of several units. Their scales are s0, s1, ... [D,
+    blocks, 1, gates, lanes], their column sums columns0, ..., and their zero points, if any, z0, z1, ....
+    `sizes` are the lengths of the states that they multiply.
+
+    `out` [D, T + rows, B, units] has further rows after the sequence. Each state has two rows, which hold it
+    before and after the current step by turns. Each of the `between` values that a phase keeps for the next
+    has one row. Levels add `LEVEL_ROWS`.
+    """
 
     gates: tuple[str, ...]
     direction: int
@@ -145,7 +151,7 @@ class Scan:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
 
     def each_row(self, *body: Stmt) -> Stmt:
-        """`body` for every row of the tile, at the row's place in the sequence."""
+        """Runs `body` for every row of the tile, at the row's place in the sequence."""
         step: Expr = TIME
         if self.backward:
             step = self.length - 1 - TIME
@@ -160,7 +166,7 @@ class Scan:
 
     @property
     def live(self) -> Expr:
-        """Whether the row's sequence has this step."""
+        """Whether the row's sequence still has this step."""
         return self.length > TIME
 
     @property
@@ -168,14 +174,14 @@ class Scan:
         return BLOCK * self.tile.lanes + LANE
 
     def number(self, name: str, *index: Expr | int) -> Expr:
-        """An input's element for the direction."""
+        """An element of an input, for this direction."""
         return self.inputs[name][(self.direction, *index)]
 
     def value(self, name: str, *index: Expr | int) -> Expr:
         return cast(self.out.dtype, self.number(name, *index))
 
     def vector(self, name: str, *index: Expr | int) -> Expr:
-        """An input [D, ..., units] at the unit in hand."""
+        """An element of an input [D, ..., units], at the current unit."""
         return self.value(name, *index, self.unit)
 
     def gate(self, name: str) -> Expr:
@@ -184,7 +190,7 @@ class Scan:
 
     @property
     def _words(self) -> int:
-        """The row of words of a state's levels."""
+        """The row that holds the words of a state's levels."""
         return 2 * len(self.states) + self.between
 
     def _row(self, row: Expr | int, unit: Expr) -> tuple[Expr, ...]:
@@ -205,8 +211,8 @@ class Scan:
         return Store(self.out, self._row(2 * len(self.states) + n, self.unit), value)
 
     def advance(self, *new: Expr) -> list[Stmt]:
-        """Store the states after the step, the first as the step's output too. A sequence that has
-        ended gives 0 and changes nothing."""
+        """Stores the states after the step; the first is also the step's output. A sequence that has ended
+        outputs 0 and keeps its states."""
         stores = []
         for n, value in enumerate(new):
             after = select(self.live, value, self.state(n)) if "lengths" in self.inputs else value
@@ -218,8 +224,8 @@ class Scan:
     def products(
         self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
     ) -> list[Phase]:
-        """The phases that make `finish` of each gate's start value + the state (at INNER) times its weights,
-        in the registers `new`; the gates in the order of the weights."""
+        """The phases that compute each gate's start value + the state (at INNER) times its weights, and pass
+        these sums to `finish`. `finish` uses the registers `new`; gates are in the order of the weights."""
         if self.levels is not None:
             sums = self._of_levels(phase, starts, finish)
             return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
@@ -232,8 +238,8 @@ class Scan:
     def _summed(
         self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
     ) -> Stmt:
-        """For the tile: `finish` of sums, each of a start value and of a term for every row (at INNER) of the
-        weights."""
+        """For one tile: accumulates a sum for each gate, and passes the sums to `finish`. A gate has a start
+        value, and a term for every row (at INNER) of the weights."""
         shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
         sums = {
             g: Buffer(f"acc{n}", start.dtype, shape, "register")
@@ -252,16 +258,19 @@ class Scan:
     # -- a state's levels ------------------------------------------------------------------------
 
     def _quantized(self, levels: Levels, phase: int, state: Expr) -> Phase:
-        """The phase that quantizes a state: each task finds the range, of a row or of all rows, and makes
-        words of the levels of its own units. Where all rows have one range, each has found that of its own
-        units as soon as these were made."""
+        """The phase that quantizes a state: each task finds the range and packs the levels of its own units
+        into words.
+
+        If each row has its own range, the task searches all units. If all rows share one range, each task has
+        found the range of its own units in `before`, as soon as they were computed.
+        """
         size, lanes, none = self.sizes[phase], self.tile.lanes, const(0, self.out.dtype)
         number = substitute(state, {INNER: GROUP * lanes + LANE})
         if size % lanes:
             number = select(GROUP * lanes + LANE < size, number, none)
         if not levels.together:
             return Phase(self.tiled(self._leveled(levels, phase, state, (number, number))))
-        if "lengths" in self.inputs:  # what had ended before the step is 0
+        if "lengths" in self.inputs:  # a sequence that ended before this step counts as 0
             number = select(self.length >= TIME, number, none)
         own, first = substitute(number, {GROUP: BLOCK}), self.steps + self._words + 2
         places = [(const(self.direction), first + n, const(0), self.unit) for n in range(2)]
@@ -276,8 +285,8 @@ class Scan:
         return Phase(self._leveled(levels, phase, state, found), holding(ends, before))
 
     def _leveled(self, levels: Levels, phase: int, state: Expr, found: Sequence[Expr]) -> Stmt:
-        """`_stored_words` for the range of each row of a tile, or of all rows together, whose least and
-        largest numbers are among those `found` (at a group's lane)."""
+        """Finds the range of each row of a tile, or of all rows together, and then runs `_stored_words`.
+        `found` are the numbers (at a group's lane) among which the least and the largest are sought."""
         count, none, at = 1 if levels.together else self.tile.rows, const(0, self.out.dtype), (ROW, LANE)
         ends = self._registers(("lows", "highs"), count, self.tile.lanes)
         bounds = self._registers(("low", "high"), count)
@@ -306,8 +315,8 @@ class Scan:
         return [Buffer(n, self.out.dtype, tuple(map(const, shape)), "register") for n in names]
 
     def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
-        """For the tile: words of the levels of the block's units, and the rows' scale and zero point. A word
-        has a unit of each part of the block."""
+        """For one tile: packs the levels of the block's units into words, and stores the rows' scale and zero
+        point. A word has one unit from each part of the block."""
         step, divisor, zero = scale
         each = self.words.each
         part = self.tile.lanes // each
@@ -334,8 +343,8 @@ class Scan:
         )
 
     def _of_levels(self, phase: int, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]) -> Stmt:
-        """For the tile: the products of the words of a state's levels, exact sums of integers less what its
-        zero point, and the weights', add to them."""
+        """For one tile: the exact integer products of the state's levels and the weights. The contributions
+        of both zero points are subtracted."""
         first = BLOCK * self.tile.lanes
         word = call("bitcast_i32", Load(self.out, self._row(self._words, INNER)))
         step, zero = (Load(self.out, self._row(self._words + 1, first + n)) for n in range(2))
@@ -368,14 +377,14 @@ class Scan:
     # -- a direction's rounds --------------------------------------------------------------------
 
     def tiled(self, body: Stmt) -> Stmt:
-        """A statement for each tile of the batch."""
+        """Runs a statement for each tile of the batch."""
         batch, rows = self.out.shape[2], self.tile.rows
         last = simplify(batch - rows)
         tiles = simplify((batch + (rows - 1)) // rows)
         return For(TILE, tiles, Let(FIRST, minimum(TILE * rows, last), body))
 
     def task(self, phases: Sequence[Phase]) -> Stmt:
-        """What a task does in a round: the first sets the states, each of the others is a phase."""
+        """The work of a task in every round: the first round sets the states, each other is a phase."""
         begin = [
             Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
             for n, name in enumerate(self.states)
@@ -395,12 +404,12 @@ class Scan:
         return Let(BLOCK, simplify(TASK - blocks * self.direction), round_)
 
     def register(self, n: int) -> tuple[Buffer, tuple[Expr, ...]]:
-        """A vector of units in registers, and where in it the unit in hand is."""
+        """A vector of units in registers, and the index of the current unit in it."""
         return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
 
 
 def _widened(ends: Sequence[Buffer], at: Sequence[Expr], numbers: Sequence[Expr]) -> list[Store]:
-    """Two ends of ranges made wide enough for two numbers; NaN widens none."""
+    """Widens two ends of a range to include two numbers; NaN widens nothing."""
     low, high = (Load(e, tuple(at)) for e in ends)
     wide = select(numbers[0] < low, numbers[0], low), select(numbers[1] > high, numbers[1], high)
     return [Store(e, tuple(at), v) for e, v in zip(ends, wide, strict=True)]

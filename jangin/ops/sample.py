@@ -1,7 +1,7 @@
 """Reading at run-time positions: grids, regions of interest, deformable convolutions.
 
-Positions are clamped as floats before they become indices, NaN included, so that no input can
-reach outside a buffer.
+Positions, NaN included, are clamped as floats before they become indices, so no input can reach outside a
+buffer.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from jangin.ops.window import Sizes, steps
 
 Read = Callable[[Sequence[Expr]], Expr]
 Region = Callable[[int], Expr]
-"""A region's numbers, by their place in its row: f32."""
+"""A region's f32 numbers, by their place in its row."""
 ZERO = (const(0),)
 MAX_SAMPLES = 1 << 12
-"""Most bilinear samples along one side of a RoiAlign bin."""
+"""Bilinear samples along one side of a RoiAlign bin, at most."""
 
 
 def index_of(x: Expr, size: Expr) -> Expr:
@@ -70,10 +70,12 @@ def grid_sample(
     b: Builder, x: Tensor, grid: Tensor, *, mode: str = "linear", padding: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:  # fmt: skip
-    """x [N, C, *sizes] at the positions grid [N, *out, axes]: [N, C, *out]. A position is in [-1, 1] for each
-    spatial axis, the last axis first; -1 and 1 are the border's outer edge, or with `align_corners` the first
-    and last entries. `mode`: nearest, linear or cubic; `padding`, what lies outside: zeros, the border
-    ("border") or the mirrored input ("reflection") (Jaderberg et al. 2015)."""
+    """Samples x [N, C, *sizes] at the positions grid [N, *out, axes]: [N, C, *out] (Jaderberg et al. 2015).
+
+    A position is in [-1, 1] for each spatial axis, the last axis first. -1 and 1 are the border's outer edge,
+    or with `align_corners` the first and last entries. `mode`: nearest, linear or cubic. `padding` is the
+    value outside: zeros, the border ("border") or the mirrored input ("reflection").
+    """
     taps = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}
     if mode not in taps or padding not in ("zeros", "border", "reflection"):
         raise CompileError(f"sampling a grid with mode {mode!r} and padding {padding!r} is not supported")
@@ -90,7 +92,7 @@ def grid_sample(
         return _reflected(p, *borders(axis)) if padding == "reflection" else p
 
     def position(g: Expr, axis: int) -> Expr:
-        """In input elements. Cubic samples are moved inside one by one, the others with the centre."""
+        """The position in input elements. Cubic taps are clamped one by one; other modes clamp the centre."""
         size = cast(dtype, sizes[axis])
         p = (g + 1.0) * 0.5 * (size - 1.0) if align_corners else ((g + 1.0) * size - 1.0) * 0.5
         if mode == "cubic":
@@ -139,10 +141,13 @@ def roi_align(
     b: Builder, x: Tensor, rois: Tensor, batch: Tensor, *, size: tuple[int, int], mode: str = "avg",
     samples: int = 0, scale: float = 1.0, half_pixel: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Regions rois [R, 4] (x and y of two corners, times `scale`) of images `batch` [R] of x [N, C, H, W]:
-    [R, C, *size] (He et al. 2017). Each bin pools, by "avg" or "max", a grid of bilinear samples: `samples` a
-    side, or 0: as many as the bin has entries (at most MAX_SAMPLES). `half_pixel`: positions are of entries'
-    centres; without it regions have one entry at least."""
+    """RoiAlign of x [N, C, H, W]: [R, C, *size] (He et al. 2017).
+
+    rois [R, 4] are x and y of two corners, multiplied by `scale`; `batch` [R] are their images. Each bin
+    pools a grid of bilinear samples by `mode` "avg" or "max". The grid has `samples` a side; 0 means as many
+    as the bin has entries (at most MAX_SAMPLES). `half_pixel`: positions are of entries' centres; without it,
+    a region is at least one entry large.
+    """
     if samples > MAX_SAMPLES:
         raise CompileError(f"a grid of {samples} samples a side, of which there may be {MAX_SAMPLES}")
     height, width = x.shape[2:]
@@ -195,14 +200,17 @@ def roi_align(
 
 
 def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], scale: float = 1.0) -> Tensor:
-    """The maximum of each of the cells that a region of x [N, C, H, W], rounded to pixels, is cut into, 0 if
-    empty: [R, C, *size]. rois [R, 5]: the image, then x and y of two corners, by `scale` (Girshick 2015)."""
+    """RoI max pooling of x [N, C, H, W]: [R, C, *size] (Girshick 2015).
+
+    Each region, rounded to pixels, is cut into cells; an empty cell gives 0. rois [R, 5]: the image, then x
+    and y of two corners, multiplied by `scale`.
+    """
     if b.whole:
         shape = (rois.shape[0], x.shape[1], *map(const, size))
         return called(b, "roi_max_pool", [x, rois], x.dtype, shape, size=size, scale=scale)
 
     def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
-        """The image of a region, or a number that is none's."""
+        """The image of a region; an invalid number stays out of range."""
         given = cast(F32, Load(bufs[0], (n, const(0))))
         return cast(I64, minimum(maximum(call("floor", given), -(2.0**31)), 2.0**31))
 
@@ -218,9 +226,12 @@ def pool_cells(
     b: Builder, x: Tensor, rois: Tensor, images: Tensor, size: Sequence[int],
     ends: Callable[[Region, int, Expr], tuple[Expr, Expr]], mode: str = "max",
 ) -> Tensor:  # fmt: skip
-    """The maximum, or with `mode` "avg" the mean, of each cell of regions `rois` [R, numbers] of `images` [R]
-    of x [N, C, *sizes], 0 if it is empty: [R, C, *size]. `ends`: where a region's cell begins and ends on an
-    axis, whole numbers in f32; what lies outside of x isn't in it."""
+    """Pools the cells of regions by maximum, or with `mode` "avg" by mean: [R, C, *size]. An empty cell gives
+    0.
+
+    `rois` [R, numbers] are regions of the `images` [R] of x [N, C, *sizes]. `ends` gives the begin and end of
+    a region's cell on an axis, whole numbers in f32. Entries outside x aren't in a cell.
+    """
     shape = (rois.shape[0], x.shape[1], *map(const, size))
     images = in_range(b, images, x.shape[0], from_end=False)
     src, boxes, which = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate((x, rois, images)))
@@ -259,10 +270,12 @@ def resample_regions(
     b: Builder, x: Tensor, images: Tensor, rois: Tensor, size: Sequence[int],
     position: Callable[[Expr, Expr, Expr, int], Expr],
 ) -> Tensor:  # fmt: skip
-    """Regions `rois` [R, 2 axes] (where they begin, then where they end, in entries) of `images` [R] of x
-    [N, C, *sizes], resampled to `size` multilinearly: [R, C, *size]. `position`: where an entry of the result
-    lies, given a region's beginning and its extent on an axis, the entry's number (f32) and how many there
-    are; beyond x its border goes on."""
+    """Resamples regions of x [N, C, *sizes] to `size` multilinearly: [R, C, *size].
+
+    `rois` [R, 2 axes] hold each region's begins, then ends, in entries; `images` [R] are their images.
+    `position` gives the place of an entry of the result. Its arguments are the region's begin and extent on
+    an axis, the entry's number (f32), and the number of entries. Beyond x, its border continues.
+    """
     images = in_range(b, images, x.shape[0], from_end=False)
     sizes = x.shape[2:]
 
@@ -287,10 +300,12 @@ def resample_regions(
 def roi_group_pool(
     b: Builder, x: Tensor, rois: Tensor, group: int, outputs: int, scale: float = 1.0
 ) -> Tensor:
-    """The mean of each of the group * group cells that a region of x [N, outputs * group * group, H, W] is
-    cut into, each of channels of its own, 0 if empty: [R, outputs, group, group]. rois [R, 5]: the image,
-    then x and y of two corners, rounded, by `scale` (Dai et al. 2016). Which rows and columns are a cell's
-    are weights of 0 and 1."""
+    """Position-sensitive RoI pooling (Dai et al. 2016): [R, outputs, group, group].
+
+    Each region of x [N, outputs * group * group, H, W] is cut into group * group cells. A cell is the mean
+    over its own channels, or 0 if it is empty. rois [R, 5]: the image, then x and y of two corners, rounded
+    and multiplied by `scale`. Weights of 0 and 1 select a cell's rows and columns.
+    """
     count, (_, _, height, width) = rois.shape[0], x.shape
     sides = []
     for axis, size in enumerate((height, width)):
@@ -324,10 +339,15 @@ def deform_conv(
     mask: Tensor | None = None, *, strides: Sizes = (), dilations: Sizes = (), begins: Sizes = (),
     groups: int = 1, offset_groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """A convolution whose taps are read at shifted positions by linear interpolation, as columns of a matrix
-    product (Dai et al. 2017; with a mask: Zhu et al. 2019). x [N, C, *sizes], w [M, C / groups, *kernel],
-    offset [N, offset_groups * kernel * axes, *out], mask [N, offset_groups * kernel, *out], bias [M]:
-    [N, M, *out]. `begins`: the padding before each axis; what lies outside x is 0."""
+    """Deformable convolution (Dai et al. 2017; with a mask, Zhu et al. 2019): [N, M, *out].
+
+    Taps are read at shifted positions by linear interpolation, as columns of a matrix product. `begins` is
+    the padding before each axis; entries outside x are 0. The shapes:
+
+    - x [N, C, *sizes], w [M, C / groups, *kernel], bias [M]
+    - offset [N, offset_groups * kernel * axes, *out]
+    - mask [N, offset_groups * kernel, *out]
+    """
     kernel = kernel_size(x, w)
     rank, out = len(kernel), offset.shape[2:]
     strides, dilations, pads = steps(strides, rank), steps(dilations, rank), begins or [0] * rank

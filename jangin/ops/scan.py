@@ -19,8 +19,8 @@ ZERO = (const(0),)
 def cumulate(
     b: Builder, x: Tensor, combiner: str, *, axis: int, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Running sums ("sum") or products ("prod") along `axis`, from its end with `reverse`, without the
-    element itself if `exclusive`; in x's dtype, 16-bit floats accumulated in f32."""
+    """Running sums ("sum") or products ("prod") along `axis`, in x's dtype; 16-bit floats accumulate in f32.
+    `reverse` starts at the end; `exclusive` leaves out the element itself."""
     along = axis_of(axis, x.rank)
     source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
     acc = Buffer("acc", accumulator(x.dtype), (const(1),), "register")
@@ -59,7 +59,7 @@ def det(b: Builder, x: Tensor) -> Tensor:
 
 
 def _eliminate(m: Buffer, n: Expr, value: Buffer) -> Stmt:
-    """Multiply `value` by the pivots of `m`, column by column; each row swap changes its sign."""
+    """Multiplies `value` by the pivots of `m`, column by column; each row swap changes its sign."""
     k, r, c = Var("k"), Var("r"), Var("c")
     pivot, held = (
         Buffer("pivot", I64, (const(1),), "register"),

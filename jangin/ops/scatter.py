@@ -1,7 +1,7 @@
 """Elements written at indices: imperative nests, in the order of the updates.
 
-A run checks the indices; and updates whose index is out of range are left out, so that no input can make a
-kernel write outside its buffer.
+A run checks the indices. Updates at an index out of range are left out, so that no input can make a kernel
+write outside its buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jangin.ops.values import Tensor
 
 
 def combined(reduction: str, old: Expr, new: Expr) -> Expr:
-    """The value to store where `old` is; CompileError for an unknown reduction."""
+    """The value to store over `old`. CompileError for an unknown reduction."""
     if reduction == "none":
         return new
     if old.dtype is BOOL:
@@ -38,7 +38,8 @@ def _copy(source: Buffer, out: Buffer) -> Stmt:
 
 
 def _guarded(place: dict[Var, tuple[Expr, Expr]], body: Stmt) -> Stmt:
-    """`body` with variables bound to run-time indices (value, axis size), run where all lie inside."""
+    """`body` with variables bound to run-time indices (value, axis size). It runs only if all indices are in
+    range."""
     inside: Expr = const(True, BOOL)
     for var, (_, size) in place.items():
         inside = land(inside, land(var >= 0, var < size))
@@ -54,7 +55,8 @@ def _scatter(b: Builder, inputs: Sequence[Tensor], body: Stmt) -> Tensor:
 
 
 def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
-    """x0, x1, ... and `out`, which is like the first. CompileError where the updates, the last, are not."""
+    """Buffers x0, x1, ... and `out`, which is like the first. CompileError if the updates, the last input,
+    have another dtype."""
     if inputs[0].dtype is not inputs[-1].dtype:
         raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: the types differ")
     found = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
@@ -64,8 +66,8 @@ def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
 def scatter_elements(
     b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    """x with each of `updates` at its own index along `axis`: combined with what is there by `reduction`
-    (none, add, mul, max, min). indices and updates are of one shape, of x's rank."""
+    """x with each of `updates` combined, at its own index along `axis`, with the old value. `reduction` is
+    none, add, mul, max or min. indices and updates have one shape, of x's rank."""
     if not x.rank == indices.rank == updates.rank:
         raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
     at = axis_of(axis, x.rank)
@@ -79,8 +81,8 @@ def scatter_elements(
 
 
 def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    """x with slices written at the index tuples along the last axis of `indices`: updates are [*indices but
-    the last axis, *the axes of x that a tuple leaves]; `reduction` as in `scatter_elements`."""
+    """x with slices written at the index tuples along the last axis of `indices`. The updates are [*indices
+    but the last axis, *the axes of x that a tuple leaves]. `reduction` is as in `scatter_elements`."""
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
         raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
@@ -97,8 +99,8 @@ def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
 
 
 def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
-    """A tensor of `shape`, 0 but for x's elements, each at its own index into the flattened result: what
-    takes a max pooling back (Zeiler et al. 2011)."""
+    """Max unpooling: a tensor of `shape` that is 0 except for x's elements, each at its own index into the
+    flattened result (Zeiler et al. 2011)."""
     total = simplify(product(shape), b.symbols)
     indices = in_range(b, indices, total, from_end=False)
     if b.whole:

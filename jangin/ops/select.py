@@ -1,6 +1,6 @@
-"""Elements picked by value: the largest, those that hold, the distinct ones, boxes that don't overlap.
+"""Elements picked by value: the largest, the nonzero, the distinct, and boxes that don't overlap.
 
-A result's size that depends on data is counted first, and the result made once the count is known.
+If a result's size depends on data, a first kernel counts, and the result is made once the count is known.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ ZERO = (const(0),)
 
 
 def count_true(b: Builder, flags: Tensor) -> Expr:
-    """How many elements of a vector of booleans hold, as a size that becomes known there."""
+    """The number of true elements of a bool vector, as a size that becomes known at this point."""
     (n,) = b.bind(b.reduce("sum", b.cast(flags, I64), [0], True))
     return n
 
 
 def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
-    """The indices of the elements of a vector that hold, ascending."""
+    """The indices of the true elements of a vector, ascending."""
     source, out = Buffer("x0", BOOL, flags.shape), Buffer("out", I64, (count,))
     at, i = Buffer("at", I64, (const(1),), "register"), Var("i")
     next_one = Load(at, ZERO)
@@ -65,9 +65,11 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
 
 
 class _Heap:
-    """Numbers with the keys (see `order`) of what they stand for, as a binary heap: the first goes `before`
-    all others (so do equal keys of larger, or else smaller, numbers). Its places are those of `numbers`,
-    which `place` makes the index of. `most`: what its size is known not to pass."""
+    """A binary heap of elements' numbers and keys (see `order`). Its first element goes `before` all others.
+
+    Among equal keys the larger number goes first, or else the smaller (`larger_first`). Its places are those
+    of `numbers`, whose index `place` makes. `most` bounds its size.
+    """
 
     def __init__(
         self, dtype: DType, numbers: Buffer, place: Callable[[Expr], tuple[Expr, ...]], most: Expr, *,
@@ -78,7 +80,7 @@ class _Heap:
         self.values = Buffer("values", held, (maximum(most, const(1)),), "scratch")
         self.at, self.number = (Buffer(n, I64, (const(1),), "register") for n in ("at", "number"))
         self.value = Buffer("value", held, (const(1),), "register")
-        self.top = minimum(most - 1, 0)  # of an empty heap there is none
+        self.top = minimum(most - 1, 0)  # an empty heap has no top
         high = interval(most, symbols)[1]
         self.levels = max(1, 62 if high is None else high.bit_length())
 
@@ -92,7 +94,7 @@ class _Heap:
         return block(Store(self.numbers, self.place(at), number), Store(self.values, (at,), value))
 
     def sift(self, at: Expr, number: Expr, value: Expr, size: Expr) -> Stmt:
-        """Put a number at place `at`, from where it sinks below all that go before it in `size` places."""
+        """Puts a number at place `at`, and lets it sink below all that go before it in `size` places."""
         here, first, child = Load(self.at, ZERO), Var("first"), Var("child")
         sink = block(self.put(here, *self.held(child)), Store(self.at, ZERO, child))
         second = minimum(first + 1, size - 1)
@@ -109,7 +111,7 @@ class _Heap:
         )
 
     def build(self, size: Expr) -> Stmt:
-        """Order what was put into `size` places."""
+        """Heapifies the contents of `size` places."""
         j, p = Var("j"), Var("p")
         return For(j, size // 2, Let(p, size // 2 - 1 - j, self.sift(p, *self.held(p), size)))
 
@@ -125,9 +127,11 @@ class _Heap:
 
 
 def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Tensor:
-    """Indices of the `k` best along `axis`, best first, the lower index first among equals. They are kept in
-    a heap whose first is the worst, which each better element replaces; taken off in turn, they are in order:
-    O(n log k). Of long rows only those elements are looked at that may be among the best (`candidates`)."""
+    """Indices of the `k` best along `axis`, best first; among equals the lower index comes first.
+
+    A heap keeps the k best, with the worst of them on top, and each better element replaces the top: O(n log
+    k). Taken off in turn, the elements are in order. In long rows only `candidates` are looked at.
+    """
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     src, out = Buffer("x0", x.dtype, x.shape), Buffer("out", I64, shape)
     row, n = index_vars(x.rank), x.shape[axis]
@@ -159,8 +163,9 @@ def _best_of(
     k: Expr,
     largest: bool,
 ) -> Stmt:
-    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order. Floats are
-    compared as they are with the worst so far, and by keys where they aren't clearly worse."""
+    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order. An element
+    is compared with the worst so far as a float first. Keys are compared only if the element isn't clearly
+    worse."""
     i, m, last = Var("i"), Var("m"), Var("last")
     mine, worst = Var("mine"), Var("worst")
     fill = For(i, k, Let(mine, number(i), heap.put(i, mine, key(element(mine)))))
@@ -180,8 +185,8 @@ def _best_of(
 
 
 def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The `k` largest (or smallest) elements along `axis`, best first, and where they stand (i64).
-    CompileError where there are fewer."""
+    """The `k` largest (or smallest) elements along `axis`, best first, and their i64 positions. CompileError
+    if the axis has fewer."""
     at = axis_of(axis, x.rank)
     if prove(k > x.shape[at], b.symbols):
         raise CompileError(f"the top {k} of {x}: axis {at} has fewer than {k} entries")
@@ -190,7 +195,7 @@ def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = Tru
 
 
 def non_zero(b: Builder, x: Tensor) -> Tensor:
-    """numpy.nonzero as one i64 tensor [rank, count]; of a scalar [0, count]."""
+    """numpy.nonzero as one i64 tensor [rank, count]; a scalar gives [0, count]."""
     total = simplify(product(x.shape), b.symbols)
     flags = b.map(lambda v: ne(v, const(0, x.dtype)), b.reshape(x, [total]))
     flat = positions(b, flags, n := count_true(b, flags))
@@ -204,9 +209,12 @@ def non_zero(b: Builder, x: Tensor) -> Tensor:
 
 
 def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = True) -> tuple[Tensor, ...]:
-    """Distinct slices along `axis` (elements of the whole tensor without), `ascending`, or else in the
-    order of their first appearance; where each appears first, which one each slice is, how often (i64). As in
-    NumPy, NaN as elements are one, and slices that have one are distinct."""
+    """Distinct slices along `axis`, or without an axis distinct elements of the whole tensor.
+
+    Returns (the slices, the first position of each, the distinct slice that each slice equals, the count of
+    each); all but the first are i64. They are `ascending`, or in the order of first appearance. As in NumPy,
+    NaN elements are equal, but slices that contain NaN are distinct.
+    """
     at = 0 if axis is None else axis_of(axis, x.rank)
     if axis is None:
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
@@ -234,7 +242,7 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
 
 
 def _first_equal(b: Builder, rows: Tensor) -> Tensor:
-    """For each row the first one that equals it."""
+    """For each row, the index of the first row that equals it."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -250,8 +258,8 @@ def _first_equal(b: Builder, rows: Tensor) -> Tensor:
 
 
 def _ranks(b: Builder, rows: Tensor) -> Tensor:
-    """Rows' indices in ascending order, the lower first among equals: each is counted into the place it
-    belongs to."""
+    """Row indices in ascending order of the rows; among equals the lower index comes first. Each row counts
+    the rows before it, which is its place."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -270,7 +278,7 @@ def _ranks(b: Builder, rows: Tensor) -> Tensor:
 
 
 def _places(b: Builder, first: Tensor, heads: Tensor) -> Tensor:
-    """For each slice the place among `heads` of the first one that equals it."""
+    """For each slice, the place among `heads` of the first slice that equals it."""
     return b.reduction(
         I64, first.shape, [heads.shape[0]], "sum", [first, heads],
         lambda bufs, i, k: select(eq(bufs[0][i[0]], bufs[1][k[0]]), k[0], const(0)),
@@ -281,10 +289,13 @@ def non_max_suppression(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
     floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Rows (batch, class, box) of i64: of each class the boxes of highest score first, at most `limit`,
-    without those that score no more than `floor`, or NaN, or overlap a chosen one by more than `overlap`, as
-    intersection over union (0 if not given; that of a box with NaN is 0). boxes [batch, boxes, 4]: two
-    corners, or `centred`, a centre and sizes; scores [batch, classes, boxes]; the others have one element."""
+    """Non-maximum suppression: i64 rows (batch, class, box).
+
+    For each class the boxes of highest score come first, at most `limit`. Boxes are dropped if their score is
+    NaN or at most `floor`. Boxes are also dropped if their intersection over union with a chosen box exceeds
+    `overlap` (default 0); a box that has NaN overlaps by 0. boxes [batch, boxes, 4] are two corners, or if
+    `centred` a centre and sizes. scores are [batch, classes, boxes]. The other tensors have one element.
+    """
     if b.whole:
         limit = b.reshape(b.cast(limit, I64), [1])
         inputs = [boxes, scores, limit, *(t and b.reshape(t, [1]) for t in (overlap, floor))]
@@ -306,7 +317,8 @@ def chosen_boxes(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
     floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """i64 [batch, classes, boxes]: what `non_max_suppression` chooses of each class, best first, then -1."""
+    """i64 [batch, classes, boxes]: the boxes that `non_max_suppression` chooses for each class, best first,
+    then -1."""
     if boxes.rank != 3 or scores.rank != 3:
         raise CompileError(f"suppressing boxes {boxes} with scores {scores}: both must have rank 3")
     if b.whole:
@@ -323,8 +335,8 @@ def chosen_boxes(
 
 
 def _by_class(b: Builder, scores: Tensor, boxes: Tensor, **given: Any) -> Tensor:
-    """`chosen_boxes` of the rows that `non_max_suppression` gives as one node: a row's place is how many rows
-    of its batch and class come before it, which are those after the first one of theirs."""
+    """`chosen_boxes` made from the rows of a single `non_max_suppression` node. A row's place is its distance
+    from the first row of its batch and class."""
     rows = non_max_suppression(b, boxes, scores, **given)
     n, (_, classes, _) = rows.shape[0], scores.shape
     batch, group, box = (b.slice(rows, [0, i], [n, const(1)], [1, 1]) for i in range(3))
@@ -344,10 +356,13 @@ ABSENT = float(np.finfo(np.float32).min)
 def suppressed(
     b: Builder, boxes: Tensor, scores: Tensor, floor: float, overlap: float, most: int
 ) -> tuple[Tensor, Tensor]:
-    """Of each class the `most` boxes of highest score above `floor`, without those that overlap a better one
-    by more than `overlap`: scores f32 [images, classes, most], best first, `ABSENT` for those that are
-    left out, and corners [images, classes, most, 4]. boxes [images, classes or 1, count, 4]: corners;
-    scores [images, classes, count]."""
+    """For each class, the `most` boxes of highest score above `floor`, without those that overlap a better
+    one by more than `overlap`.
+
+    Returns scores f32 [images, classes, most], best first, `ABSENT` for boxes left out, and corners [images,
+    classes, most, 4]. boxes [images, classes or 1, count, 4] are corners; scores are [images, classes,
+    count].
+    """
     n, classes, count = scores.shape
     likely = b.map(lambda v: select(v > floor, v, const(ABSENT, F32)), scores)
     best, where = top_k(b, likely, const(most), axis=2)
@@ -367,7 +382,7 @@ def suppressed(
 
 
 def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centred: bool) -> Stmt:
-    """Take the boxes from a heap, the best first, and keep those that overlap none kept before."""
+    """Takes the boxes from a heap, the best first, and keeps those that overlap no kept box."""
     boxes, scores, limit = bufs[:3]
     batch, classes, n = shape
     out = Buffer("out", I64, (batch, classes, n))

@@ -1,4 +1,4 @@
-"""Boxes whose scores fall where they overlap chosen ones, instead of being dropped at once."""
+"""Soft non-maximum suppression: the scores of overlapping boxes fall, instead of being dropped at once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ ZERO = (const(0),)
 def softly_chosen(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor, floor: Tensor, sigma: Tensor
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(i64 [boxes], f32 [boxes]): at most `limit` boxes, those of the highest score first, then -1; and their
-    scores, then 0. boxes f32 [boxes, 4]: corners; scores f32 [boxes]. With each that is chosen the others'
-    scores fall by exp(-overlap² / (2 sigma)); those that reach no more than `floor`, or overlap it by
-    `overlap` or more, are dropped (Bodla et al. 2017). The others have one element."""
+    """Soft non-maximum suppression (Bodla et al. 2017): (i64 [boxes], f32 [boxes]), chosen boxes and their
+    scores, best first. Boxes are followed by -1, scores by 0.
+
+    boxes f32 [boxes, 4] are corners; scores are f32 [boxes]; at most `limit` boxes are chosen. Each chosen
+    box lowers the other scores by exp(-overlap² / (2 sigma)). Boxes whose score is at most `floor`, or that
+    overlap a chosen one by `overlap` or more, are dropped. The other tensors have one element.
+    """
     (n,) = scores.shape
     settings = [b.reshape(t, [1]) for t in (b.cast(limit, I64), overlap, floor, sigma)]
     given = [b.reshape(boxes, [1, n, 4]), scores, *settings]
@@ -34,7 +37,7 @@ def _fallen(score: Expr, covered: Expr, sigma: Expr) -> Expr:
 
 
 def _choose(bufs: list[Buffer], n: Expr) -> Stmt:
-    """Take the best that is left, and lower the others' scores, until none is left."""
+    """Takes the best remaining box and lowers the others' scores, until none remains."""
     boxes, scores = bufs[:2]
     limit, overlap, floor, sigma = (Load(x, ZERO) for x in bufs[2:])
     out = Buffer("out", I64, (n,))
@@ -57,7 +60,7 @@ def _choose(bufs: list[Buffer], n: Expr) -> Stmt:
 
 
 def _scored(bufs: list[Buffer], n: Expr) -> Stmt:
-    """What each chosen box's score had fallen to, in the order in which it fell."""
+    """The score that each chosen box had fallen to, multiplied in the order of choosing."""
     boxes, scores, chosen, sigma = bufs
     out, score = Buffer("out", F32, (n,)), Buffer("score", F32, (const(1),), "register")
     t, j = Var("t"), Var("j")

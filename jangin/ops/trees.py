@@ -1,6 +1,6 @@
 """Decision trees: an ensemble's nodes in tables that a loop nest walks, rows in parallel.
 
-Ensembles have millions of nodes: what is done here is done to all of a level, or to all of them, at once.
+Ensembles have millions of nodes, so each operation here works on a whole level, or on all nodes, at once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A model's description of its trees, with one entry for each node, leaves among them.
+    """A model's description of its trees, with one entry for each node, leaves included.
 
-    `roots` has a node of each tree. `below` [2, nodes] has the nodes that follow if a test holds, and the
-    nodes that follow otherwise. Several nodes may lead to one. `sets` has the number of members that each
-    node of mode MEMBER tests for, in order, and all members."""
+    `roots` has the root of each tree. `below` [2, nodes] has the next node if a test holds, and the next node
+    otherwise. Several nodes may lead to the same node. `sets` has the number of set members that each node of
+    mode MEMBER tests for, in order, and all members.
+    """
 
     roots: Array
     mode: Array
@@ -71,8 +72,8 @@ class Weights:
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in the order in which trees are walked from their roots; a leaf's branches lead to itself. A node
-    adds `weight` to `target` from `first` of it to that of the next."""
+    """Nodes in the order in which trees are walked from their roots. A leaf's branches lead to itself. Node n
+    adds `weight[i]` to `target[i]` for i from `first[n]` to `first[n + 1]`."""
 
     root: Array
     depth: Array
@@ -88,7 +89,7 @@ class Forest:
 
 
 class Numbered:
-    """Nodes that a model knows by their tree and a number in it. CompileError where two are called alike."""
+    """Nodes that a model identifies by tree and number. CompileError if two have the same identity."""
 
     def __init__(self, trees: Array, numbers: Array) -> None:
         self.trees, self.numbers = np.unique(trees), np.unique(numbers)
@@ -101,13 +102,13 @@ class Numbered:
             raise CompileError(f"node {numbers[n]} of tree {trees[n]} is there twice")
 
     def _keys(self, trees: Array, numbers: Array) -> tuple[Array, Array]:
-        """A number for each pair, and whether both of it are known."""
+        """A number for each pair, and whether both parts of the pair are known."""
         t, tree = _found(self.trees, trees)
         n, number = _found(self.numbers, numbers)
         return t * len(self.numbers) + n, tree & number
 
     def places(self, trees: Array, numbers: Array) -> Array:
-        """Which nodes these are, -1 for one that there isn't."""
+        """The nodes' positions; -1 for a node that doesn't exist."""
         keys, known = self._keys(trees, numbers)
         at, there = _found(self.keys, keys)
         return np.where(known & there, self.order[at] if self.order.size else -1, -1)
@@ -122,8 +123,8 @@ def _found(known: Array, values: Array) -> tuple[Array, Array]:
 
 
 def planted(given: Ensemble, weights: Weights) -> Forest:
-    """The forest that is reached from the roots. CompileError for nodes that lead back to themselves, or to
-    one that there isn't."""
+    """The forest of the nodes that the roots reach. CompileError if nodes lead back to themselves or to a
+    missing node."""
     lengths, members = _lengths(given)
     order = _ordered(given)
     depth, size = _measured(given, order, lengths)
@@ -150,9 +151,11 @@ def planted(given: Ensemble, weights: Weights) -> Forest:
 
 
 def _lengths(given: Ensemble) -> tuple[Array, Array]:
-    """The number of places that each node takes, and the set members that all places compare with. A set's
-    node takes one place for each member, and the members are asked for one after another. A set without
-    members has NaN, which nothing equals."""
+    """The number of places that each node takes, and the set members that all places compare with.
+
+    A set's node takes one place for each member, and the members are tested one after another. A set without
+    members has NaN, which nothing equals.
+    """
     counts, values = given.sets
     of_sets = np.flatnonzero(given.mode == MEMBER)
     if of_sets.size != counts.size:
@@ -167,8 +170,8 @@ def _lengths(given: Ensemble) -> tuple[Array, Array]:
 
 
 class _Order(NamedTuple):
-    """`levels`: nodes, each behind all that lead to it. `above`: for each node one that leads to it, -1 where
-    none does; `side`: by which of its branches."""
+    """Nodes in topological order. `levels`: nodes, each behind all that lead to it. `above`: for each node
+    one node that leads to it, or -1; `side`: by which of its branches."""
 
     levels: list[Array]
     above: Array
@@ -196,7 +199,7 @@ def _ordered(given: Ensemble) -> _Order:
 
 
 def _reached(given: Ensemble) -> Array:
-    """The nodes that test something and that the roots lead to. CompileError for a branch to nowhere."""
+    """The test nodes that the roots reach. CompileError for a branch to a missing node."""
     count = given.mode.size
     seen, last, found = np.zeros(count, bool), np.full(count, -1), list[Array]()
     here = _distinct(_there(given.roots, count), last)
@@ -217,7 +220,7 @@ def _there(nodes: Array, count: int) -> Array:
 
 
 def _distinct(nodes: Array, last: Array) -> Array:
-    """Each node once. `last`: room for a number of each."""
+    """Each node once. `last` is scratch space with a number for each node."""
     numbers = np.arange(nodes.size)[::-1]
     last[nodes[::-1]] = numbers
     once: Array = nodes[last[nodes] == numbers[::-1]]
@@ -225,7 +228,7 @@ def _distinct(nodes: Array, last: Array) -> Array:
 
 
 def _measured(given: Ensemble, order: _Order, lengths: Array) -> tuple[Array, Array]:
-    """The longest way down from each node, and the places that it takes with what is below it."""
+    """The longest way down from each node, and the places of the node and all below it."""
     depth, size = np.zeros(given.mode.size, np.int64), lengths.copy()
     for here in reversed(order.levels):
         tests = here[given.mode[here] != LEAF]
@@ -330,13 +333,13 @@ def _tables(forest: Forest, dtype: DType) -> Mapping[str, Array]:
         del tables["missing"]
     tables["split"] = forest.split.astype(dtype.numpy)
     tables["weight"] = forest.weight.astype(np.float64)
-    if not forest.weight.size:  # what nothing reads must have an element all the same
+    if not forest.weight.size:  # a table that nothing reads must have an element all the same
         tables |= {"target": np.zeros(1, np.int32), "weight": np.zeros(1)}
     return tables
 
 
 def _test(forest: Forest, value: Expr, table: Mapping[str, Buffer], node: Var) -> Expr:
-    """Whether the node's test holds; NaN goes where the node says."""
+    """Whether the node's test holds. NaN goes where the node says."""
     split = Load(table["split"], (node,))
     used: list[int] = np.unique(forest.mode).tolist() or [0]
     outcome = TESTS[used[-1]](value, split)

@@ -1,4 +1,4 @@
-"""The values of a graph that is being built: tensors, and what is known of them while nothing has run."""
+"""The values of a graph under construction: tensors, and their contents known before a run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DATA_LIMIT = 256
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value being built. `data`: its contents as i64 expressions where they are known (an object
-    array of the tensor's own shape); such a tensor has no node until something computes with it."""
+    """A value being built. `data` holds its contents as i64 expressions if they are known (an object array of
+    the tensor's own shape). A tensor with `data` has no node until something computes with it."""
 
     name: str
     dtype: DType
@@ -42,8 +42,8 @@ class Tensor:
 
 
 class Values(Editor):
-    """An editor of what has no nodes yet: inputs, constants, sizes, symbols. `source` is the node in hand,
-    `prefix` what names are made of."""
+    """An editor of values without nodes: inputs, constants, sizes, symbols. `source` is the current node;
+    names are made from `prefix`."""
 
     def __init__(self, symbols: Mapping[Var, Range]) -> None:
         super().__init__(symbols)
@@ -51,12 +51,12 @@ class Values(Editor):
         self.source = NO_SOURCE
         self.prefix = "v"
         self.not_one: dict[Var, Sources] = {}
-        """Symbols that were taken to be other than 1, and the nodes that need that."""
+        """Symbols that were assumed to differ from 1, and the nodes that need this."""
         self.pending: list[Var] = []
         self.known: dict[str, NDArray[Any]] = {}
 
     def fresh(self, hint: str = "") -> str:
-        """A name not in use, made of the hint or of the node in hand."""
+        """A name not in use, made of the hint or the current node's prefix."""
         return super().fresh(hint or self.prefix)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Tensor:
@@ -65,7 +65,7 @@ class Values(Editor):
         return Tensor(name, dtype, shape)
 
     def const(self, array: Array, name: str = "") -> Tensor:
-        """A constant tensor (its name is made unique)."""
+        """A constant tensor, whose name is made unique."""
         return self._constant_tensor(self.constant(np.asarray(array), name or "c"))
 
     def _constant_tensor(self, name: str) -> Tensor:
@@ -86,7 +86,7 @@ class Values(Editor):
         return Tensor("", dtype, tuple(const(d) for d in array.shape), array)
 
     def constant_value(self, t: Tensor | None) -> Array | None:
-        """The tensor's contents where they are constants, else None."""
+        """The tensor's contents if they are constants, else None."""
         if t is None:
             return None
         if t.name in self.constants:
@@ -96,7 +96,8 @@ class Values(Editor):
         return None
 
     def require_constant(self, t: Tensor | None, what: str) -> Array:
-        """The contents, or a CompileError saying that `what` must be known at compile time."""
+        """The contents. CompileError if they aren't known at compile time; the message calls the tensor
+        `what`."""
         value = self.constant_value(t)
         if value is None:
             if t is None:
@@ -108,7 +109,7 @@ class Values(Editor):
         return value
 
     def joined(self, t: Tensor) -> list[Tensor]:
-        """The parts that a vector is concatenated of: some may be known where the whole isn't."""
+        """The parts that a vector is concatenated of. Some parts may be known even if the whole isn't."""
         node = next((n for n in reversed(self.nodes) if t.name in n.outputs), None)
         if node is None or t.rank > 1:
             return []
@@ -119,7 +120,7 @@ class Values(Editor):
         return []
 
     def tensor(self, name: str) -> Tensor:
-        """A value of the graph by name, with what is known of its contents."""
+        """A value of the graph by name, with the known part of its contents."""
         value = self.values[name]
         assert value.dtype is not None and value.shape is not None
         data = self.known.get(name)
@@ -141,8 +142,8 @@ class Values(Editor):
         return var
 
     def step(self, attrs: core.GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Add what is no core node but a step of a program (see `passes.partition`). The symbols made
-        since the last one become known when it has run."""
+        """Adds a step of a program, which is no core node (see `passes.partition`). The symbols made since
+        the last step become known when this one has run."""
         attrs = replace(attrs, symbols=tuple(self.pending))
         self.pending.clear()
         self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
