@@ -204,8 +204,8 @@ def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Sta
 
 
 FAR = 4.0
-"""A row whose mean lies more than this many standard deviations from 0 gets a corrected mean, because the
-mean's rounding error is then large beside the deviations."""
+"""A row whose mean lies more than this many standard deviations from 0 gets a corrected mean. The mean's
+rounding error is then large beside the deviations."""
 
 
 def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple[Stage, ...]:

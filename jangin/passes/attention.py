@@ -1,7 +1,8 @@
-"""Attention in one kernel: where a softmax of a matrix product is itself multiplied, and nothing else
-reads either, the three kernels become one, which never writes the scores to memory.
+"""Fused attention: matrix product, softmax and second matrix product in one kernel, which never writes the
+scores to memory.
 
-The sums are those of the three kernels, in the same order: only the time changes.
+The three kernels are merged if nothing else reads the scores or the weights. The sums are the same, in the
+same order; only the time changes.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from jangin.targets.target import Target
 
 
 def attention(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels merged."""
+    """The fused graph with attention kernels merged."""
     return join(graph, partial(_chain, target.machine.fusion))
 
 
 def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
-    """(scores, softmax, product) that end with the kernel `last`."""
+    """The kernels (scores, softmax, product) that end with `last`, or None if `last` doesn't end such a
+    chain."""
     graph, only = around.graph, around.only
     if not any(_is_softmax(around.by_result[n]) for n in last.inputs if n in around.by_result):
-        return None  # said first, as expressions take long to make
+        return None  # tested first, because making the expressions takes long
     product = _product(last)
     norm = only(product[1].buffer.name, last) if product else None
     if product is None or norm is None or not _is_softmax(norm):
@@ -55,8 +57,8 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
 
 
 def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
-    """The stage and operands of a kernel that is a batch of f32 products: rows only in the left one,
-    columns only in the right one."""
+    """The stage and the operands of a kernel that is a batched f32 matrix product; None for any other kernel.
+    Only the left operand depends on rows, and only the right one on columns."""
     parts, _, (result,) = stages(kernel)
     stage = parts[0]
     body, axes = stage.body, stage.axes
@@ -75,7 +77,8 @@ def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
 
 
 def _is_softmax(kernel: Node) -> bool:
-    """Whether a kernel is a softmax along the last axis, of maps at most, and ends with it."""
+    """Whether a kernel is a softmax along the last axis, with nothing but maps before it and nothing after
+    it."""
     body = kernel.of(Kernel).body
     anchors = [n for n in body.nodes if not isinstance(n.attrs, Map)]
     if len(anchors) != 1 or not isinstance(anchors[0].attrs, Softmax) or anchors[0].attrs.log:

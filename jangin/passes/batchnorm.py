@@ -1,7 +1,7 @@
-"""Scales and shifts of each output channel go into the weights of the contraction before them.
+"""Folds scales and shifts by output channel into the weights of the contraction before them.
 
-What batch normalization is at inference. The new weights and biases are computed in f64 and
-rounded once.
+At inference, batch normalization is such a scale and shift. The new weights and biases are computed in f64
+and rounded once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from jangin.ops.editor import Editor
 Affine = tuple[Array, Array]
 """(scale, shift) in f64, each broadcastable."""
 NEARLY_ALL = 2.0**-16
-"""What two shifts leave of the first at least, where both are folded."""
+"""The share of the first shift that must be left after adding the second, or else both aren't folded."""
 
 
 def batchnorm(graph: Graph) -> Graph:
-    """The graph with every chain conv|matmul -> (x * scale + shift)... of constants made one
-    contraction and at most one addition."""
+    """The graph with every chain conv|matmul -> (x * scale + shift)... of constants as one contraction and at
+    most one addition."""
     return _Pass(graph).run()
 
 
 @dataclass(frozen=True)
 class _Chain:
-    """A contraction, the maps after it that are affine in its result, and what they do in all."""
+    """The affine maps after a contraction, and their total scale and shift."""
 
     maps: tuple[Node, ...]
     scale: Array
@@ -61,7 +61,7 @@ class _Pass(Editor):
         return self.rewritten(self.graph)
 
     def _weights(self, node: Node) -> Array | None:
-        """The constant weights of a float contraction."""
+        """The constant weights of a float contraction, else None."""
         if not isinstance(node.attrs, (Conv, MatMul)) or not self.graph.dtype(node.outputs[0]).is_float:
             return None
         return self.graph.constants.get(node.inputs[1])
@@ -84,7 +84,7 @@ class _Pass(Editor):
         return _Chain(tuple(maps), scale, shift) if maps else None
 
     def _affine(self, node: Node, x: str, axis: int) -> Affine | None:
-        """(scale, shift) by channel of a map of `x` and constants; None if it is anything else."""
+        """(scale, shift) by channel of a map of `x` and constants; None for any other map."""
         shape, size = self.graph.shape(x), len(self.graph.shape(x))
         if (
             not isinstance(node.attrs, Map)
@@ -123,8 +123,8 @@ class _Pass(Editor):
 
 
 def _cancels(before: Array, more: Array) -> bool:
-    """Whether a shift takes away nearly all of another: with a large c the model may want x + c - c, which
-    rounds x. Others have a part in 2**16 left by chance in few channels alone."""
+    """Whether a shift cancels nearly all of another. With a large c, a model may use x + c - c to round x.
+    Other models cancel to 2**-16 by chance in few channels alone."""
     return bool(np.any(np.abs(before + more) < NEARLY_ALL * np.abs(before)))
 
 
@@ -133,8 +133,8 @@ def _channel_axis(node: Node, rank: int) -> int:
 
 
 def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
-    """A broadcast operand as a vector over the channels (or of one element); None if it varies
-    along another axis."""
+    """A broadcast operand as a vector over the channels (or of one element). None if it varies along another
+    axis."""
     if array.ndim > rank:
         return None
     shape = (1,) * (rank - array.ndim) + array.shape
@@ -144,14 +144,15 @@ def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
 
 
 def _along(scale: Array, node: Node, rank: int) -> Array:
-    """A vector over the output channels, shaped to multiply the weights."""
+    """A vector over the output channels, reshaped to multiply the weights."""
     if isinstance(node.attrs, MatMul):
         return scale.reshape(-1, 1) if node.attrs.transpose_b else scale
     return scale.reshape(-1, *(1,) * (rank - 1))
 
 
 def affine(body: Expr, x: str, known: Mapping[str, Array]) -> Affine | None:
-    """`body` as scale * x + shift, in f64, given the other operands' values; None if it is not."""
+    """`body` as scale * x + shift, in f64, for known values of the other operands. None if it isn't
+    affine."""
     if isinstance(body, Var):
         if body.name == x:
             return np.ones(1), np.zeros(1)

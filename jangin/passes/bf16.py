@@ -1,11 +1,11 @@
-"""The marking of products of bfloat16 and float16 for instructions that take 16-bit numbers.
+"""Marks products of bfloat16 and float16 for instructions that take 16-bit numbers.
 
 One instruction adds two products of bfloat16 to a sum of f32, while a multiply-add of f32 adds one. For
-float16, a multiply-add takes f16 and adds to f32 (Arm's FMLAL). FMLAL makes as many products as a
-multiply-add of f32. Nothing is widened for FMLAL, and registers and loads have twice the numbers.
+float16, Arm's FMLAL multiplies f16 and adds to f32. FMLAL makes as many products as a multiply-add of f32.
+Nothing is widened for FMLAL, and registers and loads hold twice the numbers.
 
 Products are marked here, while the types are the model's, with the Product that is to make them. `widen`
-leaves the operands of marked products at 16 bits in memory. `integers` has marked products of bfloat16 read
+keeps the operands of marked products at 16 bits in memory. `integers` makes marked products of bfloat16 read
 words of two numbers. The sums of marked products are f32.
 
 Numbers are rounded at the model's own points, as far as the numbers go through memory. Subnormal numbers of
@@ -13,9 +13,9 @@ bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once,
 bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
 odd.
 
-Some instructions multiply matrices of two rows by two columns, of four numbers each. The instructions make
-products of several rows. Arm's matrix instruction adds two pairs, one after the other, like the
-instruction for pairs. Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
+Some instructions multiply matrices of two rows by two columns, of four numbers each. They serve products of
+several rows. Arm's matrix instruction adds two pairs, one after the other, like the instruction for pairs.
+Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from jangin.targets.target import Target
 
 
 def bf16(graph: Graph, target: Target) -> Graph:
-    """The graph with such products marked."""
+    """The graph with marked products."""
     products = [p for p in target.machine.products if p.left.is_float]
     if not products:
         return graph
@@ -48,7 +48,7 @@ def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Targe
 
 
 def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
-    """Whether a product with constant weights has terms enough to be paired, and isn't quicker by Winograd's
+    """Whether a product has constant weights and enough terms to be paired, and isn't quicker by Winograd's
     method in f32."""
     if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
         return False
@@ -65,7 +65,7 @@ def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
 
 def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     if target.matrix_row(dot) is not None:
-        return False  # a multiplication of matrices in registers makes hundreds of products a cycle
+        return False  # matrix registers make hundreds of products a cycle
     sizes = static_shape(graph.shape(node.outputs[0])[2:])
     outputs, terms, *_ = graph.constants[node.inputs[1]].shape
     if not isinstance(node.attrs, Conv) or sizes is None or len(sizes) != 2:

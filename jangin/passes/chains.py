@@ -1,4 +1,4 @@
-"""Kernels that read one another joined into one kernel of several stages."""
+"""Joins kernels that read one another into one kernel of several stages."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from jangin.passes.stages import is_opaque
 
 @dataclass(frozen=True)
 class Kernels:
-    """A fused graph with those of its kernels that are no loop nests, by result, and who reads what."""
+    """A fused graph, its kernels that aren't loop nests by result, and the readers of each value."""
 
     graph: Graph
     by_result: Mapping[str, Node]
     users: Mapping[str, Sequence[Node]]
 
     def only(self, name: str, reader: Node) -> Node | None:
-        """The kernel that makes `name`, where nothing but the kernel `reader` reads that."""
+        """The kernel that makes `name`, if only the kernel `reader` reads the value; else None."""
         readers = [n.outputs for n in self.users.get(name, ())]
         alone = name not in self.graph.outputs and readers == [reader.outputs]
         return self.by_result.get(name) if alone else None
 
 
 Chain = Callable[[Kernels, Node], Sequence[Node] | None]
-"""The kernels to join with one that is the last of them, in order; None where there are none."""
+"""`fn(kernels, last)`: the kernels to join that end with `last`, in order; None if there are none."""
 
 
 def join(graph: Graph, chain: Chain) -> Graph:
-    """The fused graph with such chains merged, each into one kernel."""
+    """The fused graph with each chain merged into one kernel."""
     kernels = {n.outputs[0]: n for n in graph.nodes if isinstance(n.attrs, Kernel) and not is_opaque(n)}
     around = Kernels(graph, kernels, graph.consumers())
     merged: dict[str, Node] = {}
@@ -47,8 +47,8 @@ def join(graph: Graph, chain: Chain) -> Graph:
 
 
 def merge(graph: Graph, chain: Sequence[Node], results: Sequence[str] = ()) -> Node:
-    """One kernel of those of a chain: the last one, which gives its result, or the first, which gives all
-    `results`."""
+    """Merges the kernels of a chain into one. Without `results` it replaces the last kernel and gives the
+    last one's result. With `results` it replaces the first kernel and gives all of them."""
     bodies = [n.of(Kernel).body for n in chain]
     inner = {n.outputs[0] for n in chain}
     inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))

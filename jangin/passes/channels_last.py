@@ -1,8 +1,8 @@
-"""The channels-last copies of a graph's values, made where something asks for them.
+"""Channels-last (NHWC) copies of a graph's values, made if a node asks for them.
 
-A value [N, C, ...] keeps its meaning and may get a channels-last (NHWC) copy: the same tensor with its
-channel axes moved to the end. Those are the `channels` axes right after the batch axis: one, or more where a
-reshape has split the channels (group normalization, channel shuffle).
+A value [N, C, ...] keeps its meaning and may get a channels-last copy: the same tensor with its `channels`
+axes moved to the end. These axes follow the batch axis. There is one channel axis, or more if a reshape has
+split the channels (group normalization, channel shuffle).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def permuted(items: Sequence[Any], perm: Sequence[int]) -> tuple[Any, ...]:
 
 
 def moves_nothing(shape: Shape, perm: Sequence[int]) -> bool:
-    """True when transposing only moves axes of size 1: the bytes stay where they are."""
+    """Whether a transpose only moves axes of size 1, so that the bytes stay in place."""
     real = [p for p in perm if not is_const(shape[p], 1)]
     return real == sorted(real)
 
@@ -42,10 +42,12 @@ def moves_nothing(shape: Shape, perm: Sequence[int]) -> bool:
 class ChannelsLast(Editor):
     """One rewriting of a graph.
 
-    `originals`: the values that exist in their own order, with the names they go by. `copies`: the names of
-    the channels-last ones, by value and channel axes. `aligned`: operands rearranged to broadcast against
-    channels-last values of a rank, by value, rank and channel axes. `computed`: the values that are computed
-    channels-last, with their channel axes."""
+    - `originals`: the names of the values that exist in their own axis order.
+    - `copies`: the names of the channels-last copies, by value and number of channel axes.
+    - `aligned`: operands rearranged to broadcast against channels-last values, by value, rank and number of
+      channel axes.
+    - `computed`: the values that are computed channels-last, with their number of channel axes.
+    """
 
     def __init__(self, graph: Graph, few_channels: int) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -60,7 +62,7 @@ class ChannelsLast(Editor):
     # -- values ---------------------------------------------------------------------------------
 
     def original(self, name: str) -> str:
-        """The name of the value in its own order of axes."""
+        """The name of the value in its own axis order, transposed back if necessary."""
         if not name or name in self.originals:
             return self.originals.get(name, name)
         channels = self.computed[name]
@@ -70,7 +72,7 @@ class ChannelsLast(Editor):
         return name
 
     def last(self, name: str, channels: int) -> str:
-        """The name of the value with so many channel axes last."""
+        """The name of the value's copy with this number of channel axes last."""
         if (name, channels) not in self.copies:
             perm = to_last(len(self.shape(name)), channels)
             if name in self.constants:
@@ -81,7 +83,7 @@ class ChannelsLast(Editor):
         return self.copies[name, channels]
 
     def operand(self, name: str, rank: int, channels: int) -> str:
-        """An operand that broadcasts against a value of `rank`, to fit the channels-last copy of that."""
+        """The operand rearranged to broadcast against the channels-last copy of a value of `rank`."""
         shape = self.shape(name)
         if len(shape) == rank and name not in self.constants:
             return self.last(name, channels)
@@ -93,7 +95,7 @@ class ChannelsLast(Editor):
         return self.aligned[key]
 
     def _align(self, name: str, rank: int, perm: Sequence[int]) -> str:
-        """The operand as one of full rank, permuted, without the axes of size 1 in front."""
+        """The operand expanded to full rank, permuted, without the leading axes of size 1."""
         missing = rank - len(self.shape(name))
         whole = (*(const(1),) * missing, *self.shape(name))
         lead = next(i for i, p in enumerate(perm) if not is_const(whole[p], 1))
@@ -111,8 +113,8 @@ class ChannelsLast(Editor):
         return self.constant(np.ascontiguousarray(array), f"{name}.last")
 
     def move(self, source: str, shape: Shape, perm: Sequence[int], hint: str = "", out: str = "") -> str:
-        """A transpose to `shape`, or a reshape where no byte moves (then `perm` may be of any rank): a new
-        value called after the hint, or the value `out`."""
+        """A transpose to `shape`, or a reshape if no byte moves (then `perm` may be of any rank). The result
+        is a new value named after the hint, or the value `out`."""
         out = out or self.declare(hint, self.dtype(source), shape)
         stays = list(perm) == list(range(len(perm))) or moves_nothing(self.shape(source), perm)
         attrs = Reshape(shape) if stays else Transpose(tuple(perm))
@@ -122,7 +124,7 @@ class ChannelsLast(Editor):
     # -- nodes ----------------------------------------------------------------------------------
 
     def compute_last(self, node: Node, channels: int, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
-        """Compute the node's result channels-last."""
+        """Computes the node's result channels-last."""
         name = node.outputs[0]
         shape = permuted(self.shape(name), to_last(len(self.shape(name)), channels))
         known = self.dtype(name), shape
@@ -131,18 +133,19 @@ class ChannelsLast(Editor):
         return True
 
     def compute(self, node: Node, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
-        """Compute the node's result in its own order, perhaps from rearranged inputs."""
+        """Computes the node's result in its own axis order, perhaps from rearranged inputs."""
         (out,) = node.outputs
         self.emit(replace(node, inputs=tuple(inputs), attrs=attrs, name=out))
         self.originals[out] = out
         return True
 
     def channels(self, node: Node) -> int:
-        """The channel axes of operand 0 if it is computed channels-last and the result is of its rank."""
+        """The number of channel axes of operand 0 if it is computed channels-last and has the result's rank;
+        else 0."""
         name = node.inputs[0]
         fits = len(self.shape(name)) == len(self.shape(node.outputs[0]))
         return self.computed.get(name, 0) if fits else 0
 
     def perm(self, node: Node, channels: int) -> tuple[int, ...]:
-        """Where operand 0's axes go in its channels-last copy."""
+        """The permutation of operand 0's axes in its channels-last copy."""
         return to_last(len(self.shape(node.inputs[0])), channels)

@@ -1,5 +1,7 @@
-"""Floats that are rounded and clamped to small integers are clamped as i32, where it is known that they fit:
-one operation less where the cut to the small type saturates."""
+"""Rounds and clamps floats to small integers as i32, if the numbers are known to fit.
+
+This saves one operation, because the narrowing instruction saturates.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Var, binary, cast, c
 from jangin.ir.traversal import rewrite
 
 BITS = 8, 16
-"""Of the integers that are clamped to."""
+"""Bits of the integer types that are clamped to."""
 MOST = 1 << 30
-"""What is rounded lies within, so that a zero point may be added too."""
+"""A bound on the magnitude of rounded numbers. An i32 then has room for a zero point on top."""
 
 
 def in_integers(body: Expr, reach: Mapping[str, float]) -> Expr:
-    """A map's body with what is clamped so; `reach`: what no number of an operand passes, by its variable."""
+    """A map's body with roundings and clamps moved to i32. `reach` bounds each operand's magnitude, by its
+    variable."""
 
     def changed(e: Expr) -> Expr | None:
         small = isinstance(e, Cast) and e.dtype.is_int and e.dtype.bits in BITS and e.a.dtype is F32
@@ -28,7 +31,7 @@ def in_integers(body: Expr, reach: Mapping[str, float]) -> Expr:
 
 
 def _whole(e: Expr, reach: Mapping[str, float]) -> Expr | None:
-    """A rounded float, perhaps with constants added and clamped, as i32; None where it may not fit."""
+    """A rounded float, perhaps with constants added and clamped, as i32. None if it may not fit."""
     if isinstance(e, Call) and e.fn == "round":
         return cast(I32, e) if _reach(e.args[0], reach) < MOST else None
     if not isinstance(e, Binary) or e.op not in ("min", "max", "add", "sub"):
@@ -39,7 +42,7 @@ def _whole(e: Expr, reach: Mapping[str, float]) -> Expr | None:
 
 
 def _reach(e: Expr, reach: Mapping[str, float]) -> float:
-    """What an expression's absolute value doesn't pass by much more than rounding."""
+    """A bound on an expression's absolute value, up to rounding."""
     match e:
         case Const(value=value):
             return abs(float(value))

@@ -1,7 +1,7 @@
-"""What a graph takes for granted about its symbolic sizes: a run checks it.
+"""The conditions on symbolic sizes that a graph relies on, and that every run checks.
 
-Shape inference joins sizes that it can't tell apart (a symbol broadcast against another, or against
-a constant). Each such pair must be equal for the code to be right.
+Shape inference joins sizes that it can't tell apart: a symbol broadcast against another symbol, or against a
+constant. The code is right only if the sizes of each such pair are equal.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Pair = tuple[Expr, Expr]
 
 
 def constraints(graph: Graph) -> dict[Expr, Sources]:
-    """Conditions on the symbols (i1 expressions) that every run must meet, and the first node that needs
-    each."""
+    """Conditions on the symbols (i1 expressions) that every run must meet, each with the first node that
+    needs it."""
     rules: dict[Expr, Sources] = {}
     nests: set[object] = set()
     for node in graph.nodes:
@@ -33,7 +33,7 @@ def constraints(graph: Graph) -> dict[Expr, Sources]:
         for part in inner.nodes if is_kernel else (node,):
             needed = [*(eq(a, b) for a, b in _pairs(inner, part)), *_sizes(inner, part)]
             nest: object = None
-            if isinstance(part.attrs, LoopNest):  # what a pass made once is one object
+            if isinstance(part.attrs, LoopNest):  # a nest that a pass made once is one object
                 nest = id(part.attrs.body), part.attrs.requires
             needed += [] if nest in nests else _reads(inner, part)
             nests |= set() if nest is None else {nest}
@@ -48,27 +48,30 @@ def constraints(graph: Graph) -> dict[Expr, Sources]:
 
 
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
-    """Symbols of the inputs, whose ranges `given` have 1, that a lowered graph takes to be something else:
-    where one is 1, a result is of another rank, or is broadcast, or weights that stay in blocks are widened
-    otherwise, for one row."""
+    """Symbols of the inputs that the lowered graph assumes not to be 1, though their ranges `given` include
+    1.
+
+    If such a symbol is 1, a result has another rank or is broadcast, or block-quantized weights are widened
+    in another way, for a single row.
+    """
     met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
     return tuple(v for v in may_be_1(given) if v in met)
 
 
 def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
-    """As `taken_for_others`, of those for which a result is of another rank."""
+    """The symbols of `taken_for_others` whose value 1 changes a result's rank."""
     return tuple(
         v for v in may_be_1(given) if ne(v, 1) in graph.constraints or prove(ne(v, 1), graph.symbols)
     )
 
 
 def may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
-    """Symbols whose ranges have 1."""
+    """Symbols whose ranges include 1."""
     return (v for v, limits in given.items() if not prove(ne(v, 1), {v: limits}))
 
 
 def _guessed(graph: Graph) -> Iterator[Expr]:
-    """Sizes that met another one, to which they were taken to be equal."""
+    """Sizes that were assumed to equal the size that they met."""
     for node in graph.nodes:
         if isinstance(node.attrs, (Map, Expand, MatMul)):
             out = graph.shape(node.outputs[0])
@@ -85,14 +88,14 @@ def _guessed(graph: Graph) -> Iterator[Expr]:
 
 
 def _of_blocks(graph: Graph) -> Iterator[Expr]:
-    """Sizes of the rows that weights in blocks are multiplied with (see `ops.blocks`)."""
+    """Sizes of the rows that block-quantized weights are multiplied with (see `ops.blocks`)."""
     for node in graph.nodes:
         if is_blocks(node, graph):
             yield from free_vars(graph.shape(node.outputs[0])[0])
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
-    """Sizes that have to be equal for the node."""
+    """Pairs of sizes that must be equal for the node."""
     attrs = node.attrs
     if isinstance(attrs, (Map, Expand)):
         for name in node.inputs:
@@ -122,12 +125,13 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
 
 
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
-    """That no size is negative, as that of a window over less than itself would be."""
+    """Conditions that no size is negative. A window's output size is negative if its input is smaller than
+    the window."""
     return (d >= 0 for name in node.outputs for d in graph.shape(name))
 
 
 def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
-    """That the node's accesses lie inside its inputs."""
+    """Conditions that the node's accesses lie inside its inputs."""
     attrs = node.attrs
     if isinstance(attrs, Slice):
         shapes = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
@@ -141,7 +145,7 @@ def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
 
 
 def _clamped(e: Expr) -> bool:
-    """Whether a slice's start or size is held inside the axis already."""
+    """Whether a slice's start or size is clamped into the axis already."""
     return any(isinstance(part, Binary) and part.op in ("min", "max") for part in walk(e))
 
 

@@ -1,4 +1,4 @@
-"""Common sub-expressions: one node, or one constant, for all that are the same."""
+"""Common sub-expression elimination: equal nodes become one node, equal constants one constant."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from jangin.ir.graph import Array, Graph, Node
 
 _SAMPLE = 64
-"""Elements by which constants are told apart before all of them are compared."""
+"""Elements that are compared before whole constants are."""
 
 
 def cse(graph: Graph) -> Graph:
-    """The graph with equal nodes merged: same operator, inputs and attributes, constants by
+    """The graph with equal nodes merged: equal operator, inputs and attributes. Constants are compared by
     content. A node that gives a result of the model keeps its name."""
     same = _equal_constants(graph.constants)
     first: dict[Hashable, Node] = {}
@@ -32,7 +32,8 @@ def cse(graph: Graph) -> Graph:
 
 
 def frozen(value: Any) -> Hashable:
-    """An attribute as a key; 1, 1.0 and True differ, so do 0.0 and -0.0; arrays go by content."""
+    """An attribute as a hashable key. 1, 1.0 and True differ, and so do 0.0 and -0.0. Arrays are compared by
+    content."""
     if isinstance(value, Mapping):
         return tuple((k, frozen(v)) for k, v in sorted(value.items()))
     if isinstance(value, (tuple, list)):
@@ -46,7 +47,7 @@ def frozen(value: Any) -> Hashable:
 
 
 def _equal_constants(constants: Mapping[str, Array]) -> dict[str, str]:
-    """Each repeated constant with the first that has its contents."""
+    """Maps each repeated constant to the first constant of equal contents."""
     kinds: dict[Hashable, list[str]] = {}
     same: dict[str, str] = {}
     for name, array in constants.items():
@@ -61,7 +62,7 @@ def _equal_constants(constants: Mapping[str, Array]) -> dict[str, str]:
 
 
 def _identical(a: Array, b: Array) -> bool:
-    """Bit by bit, so that NaNs and signed zeros count."""
+    """Whether arrays are equal bit by bit, NaNs and signed zeros included."""
     if a is b or a.size <= _SAMPLE:
         return True
     return np.array_equal(_bytes(a), _bytes(b))

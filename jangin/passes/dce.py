@@ -1,4 +1,4 @@
-"""Dead code: nodes, values and constants that no output depends on."""
+"""Dead code elimination: drops nodes, values and constants that no output depends on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jangin.ir.graph import Graph
 
 
 def dce(graph: Graph) -> Graph:
-    """The graph without what its outputs and checks don't need; inputs stay, used or not."""
+    """The graph without the parts that its outputs and checks don't need. Unused inputs stay."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

@@ -1,8 +1,8 @@
-"""The least and the largest elements of a value found by the kernel that makes it, row by row, as further
-results: what quantizes a value by its range then reads it once less, or twice.
+"""Finds the row-wise extrema of a value in the kernel that makes the value, as further results.
 
-Which rows' extrema are wanted of follows later, in a kernel of few elements. Where the value is made by a
-kernel that has no whole rows (a product's tiles), one kernel at least finds both extrema of each row.
+Dynamic quantization by range then reads the value once or twice less. A later kernel of few elements combines
+the rows' extrema. A kernel without whole rows (a product's tiles) can't find them; then at least one kernel
+finds both extrema of each row.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from jangin.templates.choose import candidates
 from jangin.templates.template import Workload, expected
 
 ROW = 24
-"""Vectors that a row should have: of fewer, to find the extrema of a vector's lanes takes longer than to read
-it once more. Measured on a processor with AVX-512, with all data in its caches, by one thread."""
+"""Vectors of a row at least. In shorter rows, the reduction across a vector's lanes takes longer than another
+reading of the row. Measured on a processor with AVX-512, with all data in its caches, on one thread."""
 SMALL = 8192
-"""Elements of a value that needn't be shared out."""
+"""Elements of a value that is too small to be shared among threads."""
 WHOLE_ROWS = ("rows", "elementwise")
-"""Templates of kernels whose tasks can have whole rows."""
+"""Templates whose kernels may have whole rows as tasks."""
 
 
 @dataclass(frozen=True)
 class _Extremum:
-    """A kernel that begins with a reduction of a value to its least or largest elements. `value`: what the
-    reduction reads but for reshapes; `axes`, `own`: how many axes at the end of that, and of what it reads
-    itself, are a row."""
+    """A kernel that begins with a reduction of a value to its least or largest elements.
+
+    `value` is the reduction's operand, seen through reshapes. A row consists of the last `axes` axes of
+    `value`, and of the last `own` axes of the operand itself.
+    """
 
     kernel: Node
     reduce: Node
@@ -46,15 +48,15 @@ class _Extremum:
 
 
 def extrema(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels of several results."""
+    """The fused graph in which kernels give extrema as further results."""
     makers = graph.producers()
     found = [e for n in graph.nodes if (e := _extremum(n, graph, makers, target)) is not None]
     return _Extrema(graph, target, makers).run(found) if found else graph
 
 
 def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Target) -> _Extremum | None:
-    """A kernel as such a reduction of rows that are long enough, with maps behind it at most; None for any
-    other."""
+    """The kernel as a min or max reduction of long rows, followed by nothing but maps; None for any other
+    kernel."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
     body = kernel.attrs.body
@@ -80,14 +82,14 @@ def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Ta
 
 
 def _row(shape: Shape, axes: int) -> int:
-    """Elements of a row of so many axes; 0 where that isn't known."""
+    """Elements of a row that consists of the last `axes` axes; 0 if the number isn't known."""
     sizes = static_shape(shape[len(shape) - axes :])
     return math.prod(sizes) if sizes else 0
 
 
 class _Extrema(Editor):
-    """One run. `joined`: kernels of several results, by the result of the node in whose place they are;
-    `known`: the values that have the extrema of rows, by the result of the kernel that finishes them."""
+    """One run. `joined`: kernels of several results, by the result of the node that they replace. `known`:
+    the value that holds the rows' extrema, by the result of the kernel that finishes them."""
 
     def __init__(self, graph: Graph, target: Target, makers: Mapping[str, Node]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -113,8 +115,11 @@ class _Extrema(Editor):
         return self.rewritten(self.graph)
 
     def rows(self, wanted: Sequence[_Extremum]) -> dict[str, str]:
-        """By the result of each of those kernels of one value, the value that has the extrema of its rows: a
-        result of the kernel that makes the value, or of one that finds them all. Empty where neither pays."""
+        """For kernels that reduce one value: the value of its rows' extrema, by the kernel's result.
+
+        The extrema are a further result of the kernel that makes the value, or a result of one kernel that
+        finds both extrema. The mapping is empty if neither is quicker.
+        """
         known: dict[str, str] = {}
         parts: dict[str, Node] = {}
         for e in wanted:
@@ -136,7 +141,7 @@ class _Extrema(Editor):
         return {}
 
     def can_join(self, e: _Extremum) -> bool:
-        """Whether the kernel that makes a value can have whole rows of it as tasks, and enough of them."""
+        """Whether the kernel that makes the value can have whole rows as tasks, and has enough rows."""
         maker, shape = self.makers.get(e.value), self.shape(e.value)
         if maker is None or e.value in self.joined or e.value in self.known:
             return False
@@ -149,11 +154,11 @@ class _Extrema(Editor):
         return self.best(maker)[0] in WHOLE_ROWS
 
     def seconds(self, *kernels: Node) -> float:
-        """What kernels should take, on one thread."""
+        """The estimated seconds of kernels, on one thread."""
         return sum(self.best(n)[1] for n in kernels)
 
     def best(self, kernel: Node) -> tuple[str, float]:
-        """The template that should make a kernel, and the seconds that it should take."""
+        """The best template for a kernel, and the estimated seconds."""
         parts, inputs, results = stages(kernel)
         constants = [n for n in kernel.inputs if n in self.constants]
         asked = Workload(kernel.name, parts, inputs, self.symbols, constants, self.target, len(results))
@@ -161,11 +166,11 @@ class _Extrema(Editor):
         return way.template, seconds
 
     def merged(self, chain: Sequence[Node]) -> Node:
-        """One kernel with the results of all."""
+        """One kernel with the results of all kernels of the chain."""
         return merge(self.rewritten(self.graph), chain, [o for n in chain for o in n.outputs])
 
     def finish(self, e: _Extremum, rows: str) -> None:
-        """What the kernel makes of a value, made of the extrema of its rows."""
+        """Computes the kernel's result from the extrema of the rows."""
         (x,), own, body = e.reduce.inputs, e.reduce.of(Reduce), e.kernel.of(Kernel).body
         shape, (out,) = self.graph.shape(x), e.kernel.outputs
         last = tuple(range(len(shape) - e.own, len(shape)))

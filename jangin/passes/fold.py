@@ -1,5 +1,5 @@
-"""Constant folding: nodes whose inputs are all known are evaluated by the interpreter, and those of
-no elements need no input at all."""
+"""Constant folding: the interpreter evaluates nodes whose inputs are all known. Nodes without elements need
+no inputs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jangin.ops.folding import elements, evaluated
 from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24
-"""Most elements that a folded result may have."""
+"""Elements of a folded result at most."""
 GROWTH_LIMIT = 1 << 12
-"""Most elements that may be folded where the result is larger than what it is made of."""
+"""Elements of a folded result that is larger than its operands, at most."""
 
 
 def fold(graph: Graph) -> Graph:

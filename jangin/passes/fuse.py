@@ -1,10 +1,9 @@
-"""Which nodes make one kernel.
+"""Operator fusion: groups nodes into kernels.
 
-A kernel has at most one anchor (a contraction, reduction, or several stages over rows) and one
-result, until the passes `extrema` and `scalars` join some. Maps that consume the anchor's result join
-its write-back (the epilogue); injective nodes that produce what it reads are evaluated where it reads
-them. Every value between a kernel's nodes is read inside it alone, so groups can't depend on each other
-in a circle.
+A kernel has at most one anchor (a contraction, reduction, or several stages over rows). It has one result,
+until the passes `extrema` and `scalars` join some kernels. Maps that consume the anchor's result join its
+write-back (the epilogue). Injective producers of the anchor's operands are evaluated at its reads. Every
+value between a kernel's nodes is read inside it alone, so groups can't depend on each other in a circle.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from jangin.passes.in_place import in_place_concats
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
-"""Most expression nodes that a kernel's epilogue, or all that it evaluates where it reads, may grow to
-(shared values are written out again)."""
+"""Expression nodes of a kernel's epilogue, or of all producers evaluated at its reads, at most. Shared values
+are counted once for each copy."""
 REGION_LIMIT = 16
-"""Most maps looked at for the place where a value's consumers meet again."""
+"""Maps that are looked at in search of the place where a value's consumers meet again, at most."""
 
 TABLE = 256
-"""Most elements of a table from which an anchor's write-back may take its results."""
+"""Elements of a table from which an anchor's write-back may take its results, at most."""
 
 CHEAP_CALLS = frozenset(
     {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf"}
@@ -40,26 +39,29 @@ CHEAP_CALLS = frozenset(
 """Functions that cost no more than an addition or two."""
 
 Classes = frozenset[str]
-"""Classes of producers: a producer's class is its operator, of maps "cheap", "dear" (with divisions or
-transcendental functions) or "widening" (that make floats of small integers cheaply)."""
+"""Classes of producers. A producer's class is its operator, or for maps "cheap", "dear" (with divisions or
+transcendental functions) or "widening" (cheap conversions of small integers to floats)."""
 NONE: Classes = frozenset()
-"""No producer may be evaluated where it is read."""
+"""No producer may be evaluated at its read."""
 WIDENING: Classes = frozenset({"widening"})
-"""Producers that cost less to evaluate anew than their results would to load."""
+"""Producers that cost less to evaluate again than to load."""
 CHEAP: Classes = WIDENING | {"cheap"}
-"""Producers that may be evaluated anew for each of several reads."""
+"""Producers that may be evaluated again for each of several reads."""
 VIEWS: Classes = frozenset({"transpose", "slice", "expand"})
 """Producers that only read at other indices."""
 EPILOGUE: Classes = CHEAP | {"slice", "expand"}
 """Producers that an anchor's write-back may evaluate."""
 ONCE: Classes = VIEWS | CHEAP | {"dear", "pad", "gather"}
-"""Producers that may be evaluated where each element is read about once."""
+"""Producers that may be evaluated at a read if each element is read about once."""
 
 
 def fuse(graph: Graph, target: Target) -> Graph:
-    """The graph as kernels: nodes of op "kernel" whose attribute `body` is the graph they compute,
-    and reshapes, which stay aliases. A concatenation whose parts can be written in place has a kernel
-    to itself (see `passes.in_place`). CompileError where a node isn't a core operator."""
+    """The graph as kernels: nodes of op "kernel", whose attribute `body` is the graph that they compute, and
+    reshapes, which stay aliases.
+
+    A concatenation whose parts can be written in place has a kernel to itself (see `passes.in_place`).
+    CompileError if a node isn't a core operator.
+    """
     few = target.machine.fusion.few_channels
     return _Fuser(_Fuser(graph, few).widened_apart(), few).run()
 
@@ -73,7 +75,7 @@ def is_anchor(node: Node) -> bool:
 
 
 def is_dear(body: Expr) -> bool:
-    """True when evaluating the scalar expression costs far more than loading its operands."""
+    """Whether evaluating the scalar expression costs far more than loading its operands."""
     for e in walk(body):
         if isinstance(e, Call) and e.fn not in CHEAP_CALLS:
             return True
@@ -97,9 +99,13 @@ def is_narrow(e: Expr) -> bool:
 
 @dataclass
 class Group:
-    """`members`: output names of its nodes; `allowed`: for each, the classes of producers that may
-    be inlined into it (for those reached from the anchor's reads); `copies`: how often its
-    expression is written out; `inlined`: expression nodes of the producers, so written out."""
+    """The nodes of one kernel.
+
+    - `members`: its nodes, by output name.
+    - `allowed`: for each member, the classes of producers that may be inlined into it.
+    - `copies`: for each member, the number of copies of its expression.
+    - `inlined`: expression nodes of all inlined producers, copies included.
+    """
 
     anchor: Node
     result: str
@@ -145,8 +151,8 @@ class _Fuser:
         return self.graph.with_nodes(nodes)
 
     def widened_apart(self) -> Graph:
-        """The graph with a map of its own for each node that reads floats which a map makes of bytes, if all
-        can make them themselves: bytes lie in memory then."""
+        """The graph with a separate copy of each widening map (bytes to floats) for each of its readers, if
+        all readers can evaluate the map. The value in memory then stays bytes."""
         apart = {n.outputs[0]: n for n in self.graph.nodes if self.is_apart(n)}
         if not apart:
             return self.graph
@@ -165,7 +171,7 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_widen(node.outputs[0], users)
 
     def can_widen(self, name: str, users: Sequence[Node]) -> bool:
-        """Whether each of its readers could make such a value itself."""
+        """Whether each reader of a value could evaluate a widening map itself."""
         reads = ((u, i) for u in users for i, n in enumerate(u.inputs) if n == name)
         return name not in self.graph.outputs and all(self.inlinable(u, i) >= WIDENING for u, i in reads)
 
@@ -181,8 +187,8 @@ class _Fuser:
     # -- consumers ------------------------------------------------------------------------------
 
     def consume(self, group: Group) -> None:
-        """Take the maps that follow the anchor into the epilogue, while each step has one result; not a last
-        one that makes floats of small integers, if what reads them can."""
+        """Adds the maps after the anchor to the epilogue, as long as each step has one result. A last
+        widening map is left out if its readers can evaluate it."""
         sizes, steps = {group.result: 1}, list[list[Node]]()
         while region := self.region(group, sizes):
             steps.append(region)
@@ -194,8 +200,8 @@ class _Fuser:
             self.join(group, node, EPILOGUE)
 
     def widens(self, region: Sequence[Node]) -> bool:
-        """Whether a step of one operand makes floats of small integers that one node reads, which could
-        evaluate it."""
+        """Whether a step is a widening map of one operand with a single reader, which can evaluate the
+        map."""
         node, name = region[0], region[0].outputs[0]
         users = self.users.get(name, ())
         if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1:
@@ -203,8 +209,8 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_widen(name, users)
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
-        """The smallest set of maps that reads all of the group's result and has one result itself;
-        empty where there is none."""
+        """The smallest set of maps that reads all of the group's result and has one result itself; empty if
+        there is none."""
         shape = self.graph.shape(group.result)
         taken: list[Node] = []
         inside = {group.result}
@@ -241,7 +247,7 @@ class _Fuser:
     # -- producers ------------------------------------------------------------------------------
 
     def absorb(self, group: Group) -> None:
-        """Take in the injective nodes that only this group reads, nearest first."""
+        """Adds the injective nodes that only this group reads, nearest first."""
         queue = [-self.index[i] for n in group.members.values() for i in n.inputs if i in self.index]
         heapq.heapify(queue)
         while queue:
@@ -253,7 +259,7 @@ class _Fuser:
                     heapq.heappush(queue, -self.index[name])
 
     def fits(self, group: Group, node: Node) -> bool:
-        """Join `node` if all its readers are in the group and let it be evaluated there."""
+        """Adds `node` if all its readers are in the group and can evaluate it."""
         name = node.outputs[0]
         if kind(node) != "injective" or name in self.graph.outputs or name in self.in_place:
             return False
@@ -275,7 +281,7 @@ class _Fuser:
         return True
 
     def inlinable(self, user: Node, position: int) -> Classes:
-        """The classes of producers that `user` may evaluate where it reads that operand."""
+        """The classes of producers that `user` may evaluate at its read of this operand."""
         source, result = self.graph.shape(user.inputs[position]), self.graph.shape(user.outputs[0])
         if user.op == "map":
             return ONCE | {"concat"} if source == result else VIEWS | CHEAP
@@ -291,17 +297,17 @@ class _Fuser:
             return CHEAP
         if isinstance(user.attrs, Conv) and position == 0 and self.is_depthwise(user):
             return WIDENING
-        # A product's inner loop reads its operands in place: other strides, but no arithmetic.
+        # A product's inner loop reads its operands in place: other strides are possible, but no arithmetic.
         planes = user.op == "conv" and position == 0 and self.has_few(source[-1])
         return VIEWS if user.op == "matmul" or planes else NONE
 
     def is_lookup(self, node: Node) -> bool:
-        """Whether a node takes each element of its result from a small table."""
+        """Whether a node looks up each element of its result in a small table."""
         table = self.graph.constants.get(node.inputs[0]) if isinstance(node.attrs, Gather) else None
         return table is not None and table.ndim == 1 and table.size <= TABLE
 
     def is_depthwise(self, node: Node) -> bool:
-        """Whether a convolution's channels each have a filter of their own, and lie side by side."""
+        """Whether a convolution is depthwise and channels-last."""
         attrs, (filters, each, *_) = node.of(Conv), self.graph.shape(node.inputs[1])
         return attrs.layout == "last" and each == const(1) and filters == const(attrs.groups)
 
@@ -323,7 +329,7 @@ class _Fuser:
         return kernel_node(body, Sources.joined(n.source for n in nodes))
 
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
-        """Constants of one element that only maps read: part of the code, not operands."""
+        """Constants of one element that only maps read. They become part of the code, not operands."""
         found = {n for node in nodes if node.op == "map" for n in node.inputs}
         others = {n for node in nodes if node.op != "map" for n in node.inputs}
         constants = self.graph.constants
@@ -331,8 +337,8 @@ class _Fuser:
 
 
 def occurrences(node: Node, position: int) -> int:
-    """How often the node's expression mentions an operand (several stages count once: what they
-    read more than once is kept)."""
+    """How often the node's expression mentions an operand. Several stages count once, because they keep
+    repeated operands."""
     if not isinstance(node.attrs, Map):
         return 1
     return sum(1 for e in walk(node.attrs.body) if isinstance(e, Var) and e.name == f"x{position}")

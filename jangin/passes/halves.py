@@ -1,9 +1,11 @@
-"""Weights whose numbers floats of 16 bits have are kept as such, with the same bits in every result: half the
-memory, and half as much comes from it. Products read them by panels, which a task widens once for all its
-rows (see `templates.contraction`), or, for a few rows, where it multiplies by them.
+"""Keeps f32 weights in 16 bits if a 16-bit float type represents all of them exactly; results stay the same
+bit for bit.
 
-It doesn't matter of which type a model's file says they are: those of a float32 file that was made of a
-smaller one are found too. Of weights that are transformed `winograd` decides, which comes before.
+This halves their memory and their traffic. Products read the weights in panels. A task widens a panel once
+for all its rows (see `templates.contraction`), or at the multiplication if there are few rows.
+
+The type in the model's file doesn't matter: weights of a float32 file made from a smaller type are found too.
+Weights that Winograd's method transforms are left to `winograd`, which runs before.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from jangin.templates import contraction
 from jangin.templates.template import Workload
 
 LEAST = 1 << 14
-"""Weights that are worth it."""
+"""Weights of an array at least; smaller arrays aren't worth it."""
 SAMPLE = 1 << 10
-"""Numbers that are looked at first, where an array begins and in its middle."""
+"""Numbers that are tested first, at an array's beginning and in its middle."""
 BYTE = 255
 """The largest difference of two bytes."""
 
 
 def halves(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such weights small."""
+    """The fused graph with exactly representable weights in 16 bits."""
     large = {n for n, a in graph.constants.items() if a.dtype == np.float32 and a.size >= LEAST}
     users = graph.consumers()
     found: dict[str, DType] = {}
@@ -47,8 +49,11 @@ def halves(graph: Graph, target: Target) -> Graph:
 
 
 def half_of(array: Array, target: Target) -> DType | None:
-    """The type of 16 bits that has all numbers of a float32 array, and that the target widens quickly; None
-    where there is none, and for bytes, whose products `integers` has weighed."""
+    """The 16-bit type that represents all numbers of a float32 array, and that the target widens quickly.
+
+    None if there is no such type, or if the numbers are bytes; `integers` has decided about products of
+    bytes.
+    """
     flat, middle = array.reshape(-1), array.size // 2
     some = flat[:SAMPLE], flat[middle : middle + SAMPLE], flat
     if all(np.array_equal(np.clip(np.rint(a), -BYTE, BYTE), a) for a in some[:2]):
@@ -57,7 +62,7 @@ def half_of(array: Array, target: Target) -> DType | None:
 
 
 def widens(target: Target, dtype: DType) -> bool:
-    """Whether a target widens numbers of 16 bits by an instruction or two."""
+    """Whether a target widens 16-bit numbers by an instruction or two."""
     row = target.row("widen", dtype)
     return dtype is BF16 or target.groups or (row is not None and bool(row.llvm))
 
@@ -68,7 +73,7 @@ def _holds(dtype: DType, array: Array) -> bool:
 
 
 def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
-    """Whether all that a kernel does with constant weights is multiply rows by panels of them."""
+    """Whether a kernel uses constant weights only as panels of one matrix product."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return False
     body = kernel.of(Kernel).body
@@ -79,7 +84,7 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
     x, w = product.inputs
     if w != name or x == name or body.dtype(x) is not F32 or body.dtype(product.outputs[0]) is not F32:
         return False
-    if target.groups:  # whose panels are copied as they are
+    if target.groups:  # kernels for work-groups copy panels as they are
         rows = static_shape(body.shape(product.outputs[0])[:-1])
         return isinstance(product.attrs, MatMul) and rows is not None and math.prod(rows) == 1
     parts, inputs, _ = stages(kernel)
@@ -88,7 +93,7 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
 
 
 def _reading(kernel: Node, found: dict[str, DType]) -> Node:
-    """The kernel with such inputs."""
+    """The kernel with inputs of these types."""
     body = kernel.of(Kernel).body
     return kernel_node(replace(body, values=_typed(body, found)), kernel.source)
 

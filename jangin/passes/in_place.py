@@ -1,9 +1,8 @@
-"""Concatenations and slices in place, so that joining and cutting tensors moves no bytes.
+"""Concatenations and slices in place, which move no bytes.
 
-The operands of an in-place concatenation are written where they belong in its result: `fuse` gives it a
-kernel to itself, and the pass `in_place` takes that copying kernel away. A slice that kernels read needs no
-memory of its own either. Both stay in the graph as the core operators they are; `passes.views` says where
-their values lie.
+Operands of an in-place concatenation are written directly into its result. `fuse` gives the concatenation a
+kernel to itself, and this pass removes the copying kernel. A slice that kernels read needs no memory of its
+own either. Both stay in the graph as core operators; `passes.views` gives the places of their values.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ HALF = 0.5
 
 
 def in_place_concats(graph: Graph) -> frozenset[str]:
-    """The concatenations of a graph of core operators, by result, half of whose elements or more can be
-    written in place by kernels that write them anyway."""
+    """The concatenations of a core graph, by result, of whose elements at least half can be written in place.
+    The kernels that make these elements write them there."""
     found: set[str] = set()
     written: set[str] = set()
     operands = _Operands(graph)
@@ -39,7 +38,7 @@ def in_place_concats(graph: Graph) -> frozenset[str]:
 
 
 def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:
-    """Whether a kernel stores the node's result: an anchor's, and of maps that one may end with."""
+    """Whether a kernel stores the node's result: the node is an anchor, or a map in an anchor's epilogue."""
     if isinstance(node.attrs, Map):
         shape = graph.shape(node.outputs[0])
         return any(n in written and graph.shape(n) == shape for n in node.inputs)
@@ -47,8 +46,8 @@ def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:
 
 
 class _Operands:
-    """Which operands of concatenations may lie in the result: those that no other concatenation has
-    taken, and that aren't read as another shape, or by the caller."""
+    """The operands of concatenations that may lie in the result. They aren't part of another concatenation,
+    and neither a reshape nor the caller reads them."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -62,7 +61,7 @@ class _Operands:
         return free and node.inputs.count(name) == 1
 
     def gain(self, node: Node, written: Set[str]) -> float:
-        """The share of a concatenation's elements that needs no copy; 0 where that isn't known."""
+        """The share of a concatenation's elements that needs no copy; 0 if it isn't known."""
         axis = node.of(Concat).axis
         sizes = static_shape(tuple(self.graph.shape(n)[axis] for n in node.inputs))
         if not sizes or not sum(sizes):
@@ -75,8 +74,9 @@ class _Operands:
 
 
 def in_place(graph: Graph) -> Graph:
-    """A fused graph whose copying kernels, those that only join kernels' results or cut what kernels read,
-    are concatenations and slices between kernels. An operand that can't be written in place is copied."""
+    """A fused graph whose copying kernels became concatenations and slices between kernels. A copying kernel
+    only joins kernels' results, or only cuts the operand of kernels. An operand that can't be written in
+    place is copied."""
     return _slices(_concats(graph))
 
 
@@ -120,12 +120,12 @@ def _slices(graph: Graph) -> Graph:
 
 
 def _is_plain(cut: Slice) -> bool:
-    """Whether a slice takes neighbours, from a constant index on."""
+    """Whether a slice takes consecutive elements, from constant starts on."""
     return static_shape(cut.starts) is not None and all(t == 1 for t in cut.steps)
 
 
 def _alone(kernel: Node, operator: type[CoreAttributes]) -> Node | None:
-    """The kernel's node, where it has one only, of that operator, over the kernel's own operands."""
+    """The kernel's only node if it is of this operator and reads only the kernel's operands; else None."""
     body = kernel.attrs.body if isinstance(kernel.attrs, Kernel) else None
     if body is None or body.constants or len(body.nodes) != 1:
         return None

@@ -1,5 +1,7 @@
-"""Which instruction multiplies words of bytes where tensor expressions say so themselves (`ops.blocks`): all
-that are exact for the numbers that the left operand has are the same function."""
+"""Chooses the instruction for products of words that tensor expressions write themselves (`ops.blocks`).
+
+All instructions that are exact for the left operand's numbers compute the same function.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from jangin.ir.te import Stage
 from jangin.targets.target import Target
 
 WRITTEN = DOT4U
-"""The product that words are written with."""
+"""The Product that `ops.blocks` writes."""
 
 
 def blocks_by_target(graph: Graph, target: Target) -> Graph:
-    """The graph with such products made by the first of the machine's products that is exact."""
+    """The graph with these products made by the first of the machine's Products that is exact for them."""
     if WRITTEN in target.machine.products[:1]:
         return graph
     nodes = [_of_target(n, graph, target) if isinstance(n.attrs, Compute) else n for n in graph.nodes]
@@ -42,8 +44,8 @@ def _of_target(node: Node, graph: Graph, target: Target) -> Node:
 
 
 def _most(product: Product) -> int:
-    """The largest byte of a left operand for which a product gives what WRITTEN does, whatever bytes the
-    right operand has; -1 if its words aren't WRITTEN's."""
+    """The largest byte of a left operand for which a Product equals WRITTEN for every right operand; -1 if
+    its words differ from WRITTEN's."""
     own, wanted = ((p.word, p.terms, p.right_limits) for p in (product, WRITTEN))
     if own != wanted:
         return -1
@@ -52,7 +54,7 @@ def _most(product: Product) -> int:
 
 
 def _largest(e: Expr, node: Node, graph: Graph) -> int:
-    """No byte of a word is larger."""
+    """An upper bound of the bytes in a word."""
     if isinstance(e, Const):
         return max(int(e.value).to_bytes(4, "little", signed=True))
     if isinstance(e, Binary) and e.op == "and":

@@ -1,8 +1,9 @@
-"""How a product reads words of several numbers: along an axis, across a window's pixels, or of its rows.
+"""How a product packs its operands into words of several numbers: along an axis, across a window's pixels, or
+across its rows.
 
-A picture's few channels are filled up to a power of two, so that a word has numbers of several pixels, if
-windows begin with one. A depthwise convolution's words are joined of its windows' rows as they are read, of
-four rows' bytes at a place each (`ops.core_rows`).
+An image's few channels are padded to a power of two, so that a word holds several pixels, if windows begin
+with a word. A depthwise convolution joins words at its reads, from the bytes of four rows of a window
+(`ops.core_rows`).
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from jangin.passes.integers import Integers
 
 FEWEST = 3
-"""Channels of a group that are read as pairs; of fewer, too much would be padding."""
+"""Channels of a group that are read as pairs, at least. With fewer, too much would be padding."""
 FEWEST_OF_SHORT = 8
-"""The fewest channels of a group that are read as words of 16 bits. A vector has as many of these words. With
-fewer channels, copies of pairs of bytes for all lanes would take what multiply-adds save. Rows of f16 are
-read by whole vectors."""
+"""Channels of a group that are read as words of 16 bits, at least: a vector has this many words. With fewer
+channels, broadcasting pairs of bytes to all lanes would take the time that multiply-adds save. Rows of f16
+are read by whole vectors."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
-"""Rows that a depthwise convolution's window has at least, and taps at most, for words of its rows: of fewer
-rows much is padding, and larger windows have another template."""
+"""Rows of a depthwise convolution's window at least, and taps at most, for words across rows. With fewer rows
+much is padding; larger windows have a template of their own."""
 
 
 class Reading:
-    """Words of neighbouring terms: of a convolution its channels, of a matrix product what it sums over."""
+    """Words of consecutive terms: a convolution's channels, or a matrix product's inner dimension."""
 
     def __init__(self, node: Node, dot: Product, graph: Graph) -> None:
         self.node, self.dot, self.graph = node, dot, graph
         self.at, self.of = axes(node, graph)
 
     def fits(self, target: Target) -> bool:
-        """Whether the product's operands can be read so."""
+        """Whether the product's operands can be read in this way."""
         graph, (x, w), attrs, dot = self.graph, self.node.inputs, self.node.attrs, self.dot
         sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, self.at), (w, self.of))]
         if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
@@ -62,7 +63,7 @@ class Reading:
         return words_of(self.graph.constants[self.node.inputs[1]], self.of, self.dot.right, self.dot.word)
 
     def left(self, run: Integers, less: int) -> str:
-        """The left operand's words, of its numbers less one."""
+        """The left operand's words, of its numbers minus `less`."""
         return run.words(self.node.inputs[0], self.at, self.dot.left, self.dot.word, less)
 
     def border(self, less: int) -> int:
@@ -75,7 +76,7 @@ class Reading:
         own: Conv | MatMul
         if isinstance(attrs, Conv):
             own = replace(attrs, dot=self.dot)
-            if less and any(attrs.pads):  # what is outside the image is no zero any more
+            if less and any(attrs.pads):  # elements outside the image are no longer 0
                 read = run.padded(read, attrs.pads, self.border(less))
                 own = replace(own, pads=(0,) * len(attrs.pads))
         else:
@@ -86,7 +87,7 @@ class Reading:
 
 
 class OfRows(Reading):
-    """Words of a place's bytes in four rows of a depthwise convolution's window."""
+    """Words of a column's bytes in four rows of a depthwise convolution's window."""
 
     def __init__(self, node: Node, dot: Product, graph: Graph) -> None:
         super().__init__(node, dot, graph)
@@ -103,7 +104,7 @@ class OfRows(Reading):
 
 
 class AcrossPixels(Reading):
-    """Words of a window's whole row. `words`: of the weights; `each`: numbers of a pixel."""
+    """Words of a window's whole row. `words`: the weights' words. `each`: numbers of a pixel."""
 
     def __init__(self, node: Node, dot: Product, graph: Graph, words: Array, each: int) -> None:
         super().__init__(node, dot, graph)
@@ -127,7 +128,7 @@ class AcrossPixels(Reading):
 
 
 def reading_of(node: Node, dot: Product, graph: Graph) -> Reading:
-    """How a product's words are read."""
+    """How the words of a product are read."""
     if _of_rows(node, graph, dot):
         return OfRows(node, dot, graph)
     across = _row_words(node, dot, graph)
@@ -145,8 +146,8 @@ def axes(node: Node, graph: Graph) -> tuple[int, int]:
 
 
 def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
-    """Numbers along an axis as words of several of a type, the first in the low bits, the last filled up
-    with 0."""
+    """Numbers along an axis, cast to `dtype` and packed into words, the first in the low bits. The last word
+    is padded with 0."""
     count = word.bytes // dtype.bytes
     rows = np.moveaxis(array, axis, -1)
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
@@ -160,9 +161,11 @@ def fewest(dot: Product) -> int:
 
 
 def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product suits instructions that multiply two rows by two columns of words of 64 bits. The
-    product needs constant weights, several rows and enough terms. With fewer terms, words of 32 bits are as
-    many as words of 64 bits."""
+    """Whether a product suits instructions that multiply two rows by two columns of 64-bit words.
+
+    The product needs constant weights, several rows and enough terms. With fewer terms, there are as many
+    words of 64 bits as of 32 bits.
+    """
     w, (_, of) = node.inputs[1], axes(node, graph)
     if w not in graph.constants:
         return False
@@ -178,7 +181,7 @@ def of_one_row(node: Node, graph: Graph) -> bool:
 
 
 def _of_rows(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product is a depthwise convolution that may be of words of its windows' rows."""
+    """Whether a product is a depthwise convolution that suits words across its windows' rows."""
     attrs, w = node.attrs, node.inputs[1]
     if not isinstance(attrs, Conv) or attrs.layout != "last":
         return False
@@ -192,9 +195,12 @@ def _of_rows(node: Node, graph: Graph, dot: Product) -> bool:
 
 
 def _row_words(node: Node, dot: Product, graph: Graph) -> tuple[Array, int] | None:
-    """The weights of a convolution of few channels as words across pixels, and the channels of a pixel. The
-    words are of a window's whole row, and are fewer than words of each pixel's channels. The channels are
-    filled up to a power of two if necessary. The result is None if windows or rows begin within words."""
+    """The weights of a convolution of few channels as words across pixels, and the padded channels of a
+    pixel.
+
+    The words cover a window's whole row, and are fewer than words of each pixel's channels. The channels are
+    padded to a power of two if necessary. The result is None if windows or rows would begin within words.
+    """
     (x, w), terms = node.inputs, dot.terms
     attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)
     if not isinstance(attrs, Conv) or attrs.layout != "last" or w not in graph.constants:

@@ -1,4 +1,4 @@
-"""Which products of words a machine is to make of a graph's products of small numbers (see `integers`)."""
+"""Chooses the machine's Product for each of a graph's products of small numbers (see `integers`)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jangin.targets.target import Target
 
 @dataclass(frozen=True)
 class Choice:
-    """How a product is made; `less`: what is taken from its left operand, so that both are in the range of
-    the numbers of words."""
+    """How a product is made. `less` is subtracted from the left operand, so that both operands are in the
+    range of the words' numbers."""
 
     dot: Product
     less: int
 
 
 def is_small(node: Node, graph: Graph) -> bool:
-    """Whether a node is a product of integers of at most 16 bits, with sums of i32, or one of floats that is
-    to be made of pairs."""
+    """Whether a node is an i32 product of integers of at most 16 bits, or a float product that is to be made
+    of pairs."""
     if dot_of_floats(node, graph) is not None:
         return True
     if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
@@ -39,14 +39,15 @@ def is_small(node: Node, graph: Graph) -> bool:
 
 
 def dot_of_floats(node: Node, graph: Graph) -> Product | None:
-    """How a product of floats is to be made of words; None if it is made of single floats."""
+    """The Product for floats that are multiplied in words; None if they are multiplied one by one."""
     if not isinstance(node.attrs, (Conv, MatMul)) or not graph.dtype(node.inputs[0]).is_float:
         return None
     return node.attrs.dot
 
 
 def offset(node: Node, graph: Graph) -> int | None:
-    """What a map takes from numbers of 8 bits to give them as int16 (a zero point); None of any other."""
+    """The zero point that a map subtracts from 8-bit numbers, widening them to int16; None for any other
+    map."""
     if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
         return None
     whole = cast(I16, Var("x0", graph.dtype(node.inputs[0])))
@@ -59,7 +60,7 @@ def offset(node: Node, graph: Graph) -> int | None:
 
 
 class Words:
-    """What a graph's products are made of on a machine."""
+    """The choice of Products for a graph on a machine."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
         self.graph, self.target = graph, target
@@ -67,8 +68,11 @@ class Words:
         self.numbers = Numbers(graph.constants, self.producers, graph.dtype)
 
     def choices(self) -> dict[str, Choice]:
-        """Of the products of words, by their results. Numbers that some product reads as pairs are read so by
-        all that bytes make little quicker: they lie in memory once."""
+        """The choice for each product of words, by its result.
+
+        Numbers that some product reads as pairs are read as pairs by all products that bytes make little
+        quicker. The numbers then lie in memory once.
+        """
         nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
         found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
         read = {n.outputs[0]: self.read(n.inputs[0])[0] for n in nodes}
@@ -82,8 +86,11 @@ class Words:
         return found
 
     def dots(self, node: Node) -> Sequence[Product]:
-        """What the product may be made of, the preferred first. One row waits for its weights, of which words
-        of pairs are twice as many as of bytes: in that time several instructions make a product of these."""
+        """The Products to try, the preferred first.
+
+        A product of one row waits for its weights, and pairs take twice the words that bytes do. DOT4U is
+        therefore preferred to DOT2 here, even if it takes several instructions.
+        """
         dots = self.target.machine.products
         row = self.target.product_row(DOT4U, self.target.machine.lanes(I32.bytes))
         several = row is not None and row.multiplies > 1
@@ -93,7 +100,7 @@ class Words:
         return (*dots[:at], DOT4U, *dots[at:])
 
     def choice(self, node: Node, dots: Sequence[Product]) -> Choice | None:
-        """The first of `dots` that the product can be made of; None of none."""
+        """The first of `dots` that fits the product, or None."""
         if made_of := dot_of_floats(node, self.graph):
             return Choice(made_of, 0) if self.fits(node, made_of) else None
         for dot in (d for d in dots if d.left.is_int):
@@ -103,8 +110,8 @@ class Words:
         return None
 
     def read(self, name: str) -> tuple[str, int | None]:
-        """The numbers of 8 bits that a value, perhaps moved and padded, has less a zero point, with that;
-        of any other the value."""
+        """The 8-bit numbers behind a value, and the zero point that is subtracted from them. The value may be
+        moved and padded. For any other value: (the value, None)."""
         node = self.producers.get(name)
         while node is not None and isinstance(node.attrs, (Pad, Transpose, Reshape)):
             node = self.producers.get(node.inputs[0])
@@ -112,7 +119,7 @@ class Words:
         return (name, None) if node is None or zero is None else (node.inputs[0], zero)
 
     def bare(self, chosen: Mapping[str, Choice]) -> set[str]:
-        """The numbers of 8 bits of a zero point 0 that no product reads as pairs."""
+        """The 8-bit numbers with zero point 0 that no product reads as pairs."""
         small = [self.read(n.inputs[0]) for n in self.graph.nodes if is_small(n, self.graph)]
         pairs = {
             self.read(n.inputs[0])[0]
@@ -126,8 +133,8 @@ class Words:
         return reading_of(node, dot, self.graph).fits(self.target)
 
     def less(self, node: Node, dot: Product) -> int | None:
-        """What is taken from the left operand, so that both are in the range of the numbers of words; None
-        where that can't be."""
+        """The number to subtract from the left operand so that both operands are in the range of the words'
+        numbers; None if there is none."""
         (x, w), left = node.inputs, dot.left
         if left is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
@@ -141,8 +148,11 @@ class Words:
         return less if inside and (not less or any_less) else None
 
     def pays(self, node: Node, choice: Choice) -> bool:
-        """Of words of four whose sums of two are clamped: whether none is, by the weights as they are packed,
-        and they should be quicker than pairs, which take two instructions a word to their three."""
+        """Whether a clamping Product (bytes in fours, sums of two clamped) is exact and quicker than pairs.
+
+        It is exact if no sum of two is clamped, for the weights as they are packed. It takes three
+        instructions a word, pairs take two.
+        """
         x, w = node.inputs
         if w not in self.graph.constants:
             return False
@@ -154,8 +164,7 @@ class Words:
         return bool(exact) and 3 * words.size < 2 * pairs.size and not self.by_winograd(node)
 
     def by_winograd(self, node: Node) -> bool:
-        """Whether Winograd's method should make a convolution quicker than its sums of pairs as they
-        stand."""
+        """Whether Winograd's method should make a convolution quicker than direct sums of pairs."""
         (x, w), sizes = node.inputs, static_shape(self.graph.shape(node.outputs[0])[1:])
         if not isinstance(node.attrs, Conv) or not is_window(node.attrs) or sizes is None:
             return False

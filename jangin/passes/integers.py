@@ -2,12 +2,11 @@
 
 One instruction may add up two products of int16, or four of bytes (`Target.products`). Operands are then kept
 as int16 or as bytes. A product reads pairs or fours of their channels, or of their columns, as words. A word
-is the same bytes as an i32, and has several terms of a sum. A product of integers then has the loops of one
-of f32, and a half or a quarter of the terms. Weights become words here.
+is the same bytes as an i32, and has several terms of a sum. A product of integers then has the loops of a
+product of f32, and a half or a quarter of the terms. Weights become words here.
 
-Numbers of 8 bits less a zero point may be out of the range of the instruction's bytes. An offset is then
-taken from the numbers to bring them into the range. The offset times the weights' sum is added to the
-product.
+8-bit numbers less a zero point may be out of the range of the instruction's bytes. An offset is then taken
+from the numbers to bring them into the range. The offset times the weights' sum is added to the product.
 
 Some instructions multiply two rows by two columns of eight bytes. A word then has eight bytes if the product
 has several rows, and if words of eight bytes are fewer. With few channels, words of eight bytes may be no
@@ -48,17 +47,17 @@ from jangin.passes.simplify_map import simplify_body
 from jangin.targets.target import Target
 
 EXACT = 1 << 24
-"""f32 has every whole number up to this: sums that stay below are exact in it, in any order."""
+"""f32 represents every whole number up to this one. Sums below are exact in f32, in any order."""
 FEWEST_CHANNELS = 4
-"""Of a depthwise convolution whose products are of int16."""
+"""Channels of a depthwise convolution whose products are of int16: a multiple of this number."""
 MOST_STEPS = 64
-"""Parts of maps that are looked at together."""
+"""Expression nodes of consecutive maps that are looked at together, at most."""
 MOST_RUNS = 16
-"""Products that one is made of at most, so that the sums of each are exact in f32."""
+"""f32 products that one integer product is split into, at most, so that the sums of each are exact."""
 
 
 def integers(graph: Graph, target: Target) -> Graph:
-    """The graph with its products of integers of at most 16 bits made so."""
+    """The graph with its products of integers of at most 16 bits in the machine's best form."""
     graph = blocks_by_target(graph, target)
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
@@ -66,7 +65,7 @@ def integers(graph: Graph, target: Target) -> Graph:
     words = Words(graph, target)
     chosen = words.choices()
     whole = {words.read(n.inputs[0])[0] for n in graph.nodes if _of_bytes(n, chosen)}
-    if not target.machine.issue_bound:  # else bytes take instructions more than int16
+    if not target.machine.issue_bound:  # otherwise bytes take more instructions than int16
         whole |= words.bare(chosen)
     run = Integers(_offsets_kept(graph, whole), chosen, whole, target)
     for node in run.graph.nodes:
@@ -75,7 +74,7 @@ def integers(graph: Graph, target: Target) -> Graph:
 
 
 def _narrowed_first(graph: Graph) -> Graph:
-    """What a Concat joins is made smaller (quantized) where it is made, rather than behind the Concat."""
+    """Moves a quantizing map from behind a Concat to the Concat's operands."""
     run, users, made = (
         Editor(graph.symbols, graph.values, graph.constants),
         graph.consumers(),
@@ -83,7 +82,7 @@ def _narrowed_first(graph: Graph) -> Graph:
     )
 
     def joined(node: Node) -> Node | None:
-        """The Concat whose result a node alone reads, to make it smaller."""
+        """The Concat whose result only this narrowing map reads; else None."""
         if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or node.inputs[0] in graph.outputs:
             return None
         (name,), (out,) = node.inputs, node.outputs
@@ -111,8 +110,8 @@ def _of_bytes(node: Node, chosen: Mapping[str, Choice]) -> bool:
 
 
 def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
-    """Numbers of 8 bits that some node wants as int16, less their zero point, are kept as these alone: other
-    readers add the zero point again. Not those that are read as bytes, `whole`."""
+    """Stores 8-bit numbers as int16 less their zero point alone, if some node wants them in this form. Other
+    readers add the zero point again. Numbers that are read as bytes (`whole`) are left alone."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs if o not in whole}
     wanted: dict[str, Node] = {}
@@ -142,9 +141,14 @@ def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
 
 
 class Integers(Editor):
-    """One run. `chosen`: for products of words, by their results; `whole`: numbers that are read as bytes.
-    `made`: values in other types, and as words, by what they are made of. `shifted`: sums of a product and a
-    constant. `floats`: sums of i32 as f32, rounded unless they are `exact`."""
+    """One run over a graph.
+
+    - `chosen`: the choice for each product of words, by result.
+    - `whole`: numbers that are read as bytes.
+    - `made`: values converted to other types or to words, by their origin.
+    - `shifted`: (product, constant) of sums of a product and a constant.
+    - `floats`: f32 twins of i32 sums, rounded unless they are in `exact`.
+    """
 
     def __init__(
         self, graph: Graph, chosen: Mapping[str, Choice], whole: Collection[str], target: Target
@@ -178,7 +182,7 @@ class Integers(Editor):
         return self.reduced(name, 0, dtype)
 
     def reduced(self, name: str, less: int, dtype: DType) -> str:
-        """The value less a number, in another type."""
+        """The value minus `less`, in another type."""
         if self.dtype(name) is dtype and not less:
             return name
         made_by = self.producers.get(name)
@@ -223,7 +227,7 @@ class Integers(Editor):
         self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
 
     def added(self, node: Node) -> Node:
-        """A constant that is added to a sum with another is added to that."""
+        """Merges a constant addend with the constant that is added to a product already."""
         (left, right), out = (node.inputs, node.outputs[0]) if len(node.inputs) == 2 else (("", ""), "")
         known = self.constants.get(right)
         if left not in self.shifted or known is None or node.of(Map).body != Var("x0", I32) + Var("x1", I32):
@@ -232,7 +236,7 @@ class Integers(Editor):
         return replace(node, inputs=(product, self.constant(known + self.constants[more], f"{out}.more")))
 
     def padded(self, name: str, pads: Sequence[int], value: int) -> str:
-        """An image, channels last, with a border as a convolution's `pads` say, of a value."""
+        """A channels-last image with a border of `value`, as wide as a convolution's `pads`."""
         key = name, tuple(pads), value
         if key not in self.made:
             begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
@@ -243,15 +247,15 @@ class Integers(Editor):
         return self.made[key]
 
     def filled(self, name: str, narrow: str, more: int) -> str:
-        """A value's bytes with so many zeros behind each row of the last axis."""
+        """The bytes of a value with `more` zeros behind each row of the last axis."""
         if not more:
             return narrow
         pads = (*[const(0)] * (2 * len(self.shape(narrow)) - 1), const(more))
         return self.add(Pad(pads), [narrow], f"{name}.whole", Sources.of(f"whole {name}"))
 
     def words(self, name: str, axis: int, dtype: DType, word: DType, less: int = 0) -> str:
-        """The numbers, less one, along an axis as words of a type's, the last filled up with 0. Of a value
-        that is no constant that axis is the last then."""
+        """The numbers minus `less`, along an axis, as words of numbers of `dtype`; the last word is padded
+        with 0. For a value that isn't constant, this axis becomes the last one."""
         key = name, word, axis, dtype, less
         if key not in self.made:
             if name in self.constants:
@@ -263,8 +267,8 @@ class Integers(Editor):
         return self.made[key]
 
     def turned(self, name: str, axis: int, dtype: DType) -> str:
-        """The value with an axis last, of integers as int16, which holds them less what is taken from
-        them."""
+        """The value with an axis last. Integers are transposed as int16, which holds them after any
+        subtraction."""
         rank = len(self.shape(name))
         if axis == rank - 1:
             return name
@@ -277,8 +281,8 @@ class Integers(Editor):
         )
 
     def view(self, name: str, dtype: DType, word: DType, less: int) -> str:
-        """Numbers of a type, less one, along the last axis, as they lie, where words are of several. What is
-        padded around them is padded as words."""
+        """The last axis of a value, minus `less`, reinterpreted as words. Padding around the value is done in
+        words."""
         if word is dtype:
             return name
         shape, pad, terms = self.shape(name), self.producers.get(name), word.bytes // dtype.bytes
@@ -295,8 +299,8 @@ class Integers(Editor):
     # --- sums in f32
 
     def summed(self, node: Node) -> None:
-        """As one product of f32 where its sums are exact, else the sum in i32 of those of runs. Without runs
-        it stays one of i32."""
+        """Emits one f32 product if its sums are exact, else the i32 sum of f32 products over runs. Without
+        suitable runs the product stays one of i32."""
         (x, w), (out,), (at, of) = node.inputs, node.outputs, axes(node, self.graph)
         runs = self.runs(node, of)
         if not runs:
@@ -314,8 +318,11 @@ class Integers(Editor):
         self.emit(Node(out, tuple(parts), (out,), Map(total), node.source))
 
     def in_floats(self, node: Node) -> Node:
-        """A map that makes floats of a sum which is one reads that. Of a sum with a constant there is one
-        too: both are exact in f32, so that it is rounded once, as where i32 is made f32."""
+        """Makes a map that converts an i32 sum to f32 read the sum's f32 twin.
+
+        A sum with an added constant has a twin too. Both parts are exact in f32, so the result is rounded
+        once, as in a conversion from i32.
+        """
         body, (out,) = node.of(Map).body, node.outputs
         if body == Var("x0", I32) + Var("x1", I32) and node.inputs[0] in self.exact:
             sums, known = node.inputs
@@ -330,8 +337,8 @@ class Integers(Editor):
         return replace(node, inputs=inputs, attrs=Map(made))
 
     def clamped(self, node: Node) -> Node:
-        """A map that rounds and clamps floats clamps i32, where these fit. Not one that another map reads,
-        which goes on with floats where it is fused."""
+        """Makes a map that rounds and clamps floats clamp i32, if the numbers fit. A map that another map
+        reads is left alone, because fusion goes on in floats."""
         readers = [n for out in node.outputs for n in self.users.get(out, ()) if isinstance(n.attrs, Map)]
         if any(offset(n, self.graph) is None for n in readers):
             return node
@@ -342,7 +349,7 @@ class Integers(Editor):
         return replace(node, attrs=Map(in_integers(node.of(Map).body, reach)))
 
     def rescaled(self, node: Node) -> Node:
-        """A map that scales small integers which others scaled before, by one factor."""
+        """Merges maps that scale small integers one after another into one factor."""
         body, name, found = node.of(Map).body, node.inputs[0], node
         while (before := self.producers.get(name)) and isinstance(before.attrs, Map):
             if len(node.inputs) > 1 or len(before.inputs) > 1 or body.size > MOST_STEPS:
@@ -355,7 +362,7 @@ class Integers(Editor):
         return found
 
     def cut(self, name: str, axis: int, run: range | None) -> str:
-        """Elements of a run along one axis."""
+        """The elements of a run along one axis."""
         if run is None:
             return name
         if name in self.constants:
@@ -369,8 +376,8 @@ class Integers(Editor):
         )
 
     def runs(self, node: Node, axis: int) -> list[range]:
-        """The runs of terms along `axis` of the right operand whose sums f32 holds exactly; none where there
-        are too many, or it can't be known."""
+        """The runs of terms along `axis` of the right operand whose sums f32 holds exactly. The list is empty
+        if there are too many runs, or if exactness can't be shown."""
         (x, w), attrs = node.inputs, node.attrs
         over = range(1, len(self.shape(w))) if isinstance(attrs, Conv) else [axis]
         known, sizes = self.constants.get(w), static_shape(tuple(self.shape(w)[a] for a in over))
@@ -402,7 +409,7 @@ def _of_channels(node: Node, graph: Graph) -> bool:
 
 
 def _uncast(e: Expr, names: Collection[str]) -> Expr | None:
-    """One of the variables as f32 where it is made that."""
+    """The f32 twin of a variable, for a cast of the variable to f32; else None."""
     inner = e.a if isinstance(e, Cast) and e.dtype is F32 else None
     return Var(inner.name, F32) if isinstance(inner, Var) and inner.name in names else None
 

@@ -1,10 +1,12 @@
-"""Depthwise convolutions of large windows, a vector of channels at a time: a task copies its channels of the
-image to the cache, where they lie side by side, with zeros before and behind each row, and makes some pixels
-of a row at once, each in a register, by those rows of the window that meet the image.
+"""Depthwise convolutions of large windows, one vector of channels a task.
 
-With channels last, what a vector of a window reads lies a whole pixel apart, most often a power of two, so
-that few sets of a cache must hold it; and padding above and below, which is much of what such windows meet,
-would be multiplied too. The sums' order is the same.
+A task copies its channels of the image into the cache, where they are contiguous, with zeros before and
+behind each row. It computes some pixels of a row at once, each in a register, from the window's rows that
+meet the image.
+
+With channels last, the vectors that a window reads lie a whole pixel apart, most often a power of two. Few
+sets of a cache must then hold all of them. The padding above and below, which is much of large windows, would
+be multiplied too. The order of the sums is unchanged.
 """
 
 from __future__ import annotations
@@ -29,21 +31,21 @@ from jangin.passes.stages import finishing, is_opaque, stages
 from jangin.targets.target import Target
 
 FEWEST_TAPS = 49
-"""Of a window. Of one of 5 x 5 the copy takes as long as it saves; one of 7 x 7 takes 0.7 to 1.0 of the time
-that it does by the template `window`."""
+"""Taps of a window at least. For 5 x 5 the copy takes as long as it saves. 7 x 7 takes 0.7 to 1.0 of the time
+of the template `window`."""
 MOST_PIXELS = 14
-"""Of a row at once: two of 16 registers are for weights and for what they are multiplied with."""
+"""Pixels of a row at once, at most: two of 16 registers hold the weights and the multiplicand."""
 
 
 def large_windows(graph: Graph, target: Target) -> Graph:
-    """The fused graph with those convolutions made so, of whole vectors of channels."""
+    """The fused graph with large depthwise convolutions of whole vectors of channels as loop nests."""
     return _LargeWindows(graph, target).run()
 
 
 @dataclass(frozen=True)
 class Source:
-    """An image: a `stage` that gives each of its elements behind `begins` rows and columns, over buffers for
-    the values `inputs`; `size`: its rows and columns."""
+    """An image. `stage` gives each element beyond the first `begins` rows and columns, over buffers for the
+    values `inputs`. `size`: its rows and columns."""
 
     stage: Stage
     inputs: tuple[str, ...]
@@ -53,8 +55,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Match:
-    """A kernel that is such a convolution, of an image of so many rows and columns (`image`) with zeros
-    before them (`pads`); `result`: rows, columns and channels."""
+    """A kernel that is a large depthwise convolution of an `image` (rows, columns) with `pads` zeros before
+    them; `result`: rows, columns and channels."""
 
     stage: Stage
     source: Source
@@ -74,7 +76,7 @@ class Match:
 
     @property
     def pixels(self) -> int:
-        """Of a tile: all are of one length, and the last may reach beyond the row."""
+        """Pixels of a tile. All tiles have this length, and the last may reach beyond the row."""
         return math.ceil(self.result[1] / self.tiles)
 
 
@@ -95,7 +97,7 @@ class _LargeWindows(Editor):
         return dce(self.rewritten(self.graph))
 
     def match(self, kernel: Node) -> Match | None:
-        """The convolution, or None where it is another kernel."""
+        """The convolution, or None for any other kernel."""
         if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
             return None
         node = next((n for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)), None)
@@ -121,7 +123,8 @@ class _LargeWindows(Editor):
         return plain and alone and close and whole
 
     def _source(self, x: str) -> Source:
-        """What such a convolution reads: where a kernel only pads, what that one reads."""
+        """The image that the convolution reads. If a kernel only pads the image, its operand is read
+        instead."""
         pad = self.producers.get(x)
         found = None if pad is None else padding(pad)
         if pad is not None and found is not None:
@@ -135,7 +138,7 @@ class _LargeWindows(Editor):
         return Source(compute(own, lambda *at: Load(own, at)), (x,), self.shape(x)[1:3], (0, 0))
 
     def made(self, kernel: Node, m: Match) -> Node:
-        """The kernel as a loop nest, its weights packed by vectors of channels."""
+        """The kernel as a loop nest, with its weights packed by vectors of channels."""
         out = kernel.outputs[0]
         weights = self.graph.constants[m.weights].reshape(-1, self.lanes, *m.kernel)
         packed = self.constant(np.ascontiguousarray(weights.transpose(0, 2, 3, 1)), f"{out}.taps")
@@ -149,7 +152,8 @@ class _LargeWindows(Editor):
 
 
 def _nest(m: Match, weights: Buffer) -> Stmt:
-    """parallel image and vector of channels { copy its rows; row { tile of pixels { sums; result } } }"""
+    """The nest: `parallel image and vector of channels { copy its rows; row { tile of pixels { sums; result }
+    } }`."""
     task, image, group = Var("t"), Var("n"), Var("g")
     (rows, columns), (left, lanes) = m.image, (m.pads[1], int(str(weights.shape[-1])))
     width, groups = m.tiles * m.pixels + m.kernel[1] - 1, int(str(weights.shape[0]))
@@ -169,7 +173,7 @@ def _nest(m: Match, weights: Buffer) -> Stmt:
 
 
 def _rows(m: Match, plane: Buffer, weights: Buffer, image: Expr, group: Expr) -> Stmt:
-    """All rows of the result, by those rows of the window that meet the image."""
+    """Computes all rows of the result, from the window's rows that meet the image."""
     (top, _), (down, across), rows = m.pads, m.kernel, m.image[0]
     y, first, tile, lane = Var("y"), Var("first"), Var("tile"), Var("c")
     i, j, k = Var("i"), Var("j"), Var("k")

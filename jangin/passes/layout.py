@@ -1,8 +1,8 @@
-"""Channels-last (NHWC) for the convolutional parts of the whole graph.
+"""Channels-last (NHWC) layout for the convolutional parts of the whole graph.
 
-Convolutions and pools are computed on channels-last copies (see `channels_last`), but where few of them
-don't pay for the copies (`planes`); operators that don't care follow their inputs, and the original order is
-restored only where something needs it.
+Convolutions and pools are computed on channels-last copies (see `channels_last`), unless too few of them
+would pay for the copies (`planes`). Operators for which the layout makes no difference follow their inputs.
+The original order is restored only for nodes that need it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from jangin.targets.target import Target
 from jangin.templates.window import LARGEST_WINDOW
 
 LONGEST_TESTED = 16
-"""Taps along a row up to which a depthwise convolution tests where its windows leave the image, at a row's
-ends alone; of longer windows most would be tested."""
+"""Taps along a row of a depthwise convolution that tests for the image's border itself, at most. With longer
+windows most positions would be tested, not a row's ends alone."""
 
 
 def layout(graph: Graph, target: Target) -> Graph:
-    """The graph with convolutions and pools channels-last where that pays; inputs and outputs stay as they
-    are."""
+    """The graph with convolutions and pools channels-last if this is quicker. Inputs and outputs keep their
+    order."""
     if not _is_first(graph):
         return graph
 
@@ -56,17 +56,17 @@ def layout(graph: Graph, target: Target) -> Graph:
 
 
 def all_last(graph: Graph, target: Target) -> Graph:
-    """As `layout`, for machines on which channels-last always pays."""
+    """`layout` for machines on which channels-last always pays."""
     return channels_last(graph, target) if _is_first(graph) else graph
 
 
 def _is_first(graph: Graph) -> bool:
-    """Whether a convolution or a pool has its channels before its pixels."""
+    """Whether any convolution or pool is channels-first."""
     return any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes)
 
 
 def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
-    """The graph with all convolutions and pools channels-last but the nodes `kept`."""
+    """The graph with all convolutions and pools channels-last, except for the nodes named in `kept`."""
     run = ChannelsLast(graph, target.machine.fusion.few_channels)
     for node in graph.nodes:
         follow = None if node.name in kept else FOLLOW.get(node.op)
@@ -92,7 +92,7 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     last = replace(window, layout="last")
     if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
-    # A product over all channels reads a padded copy: no tests in its inner loop.
+    # A product over all channels reads a padded copy, so its inner loop has no tests.
     few = interval(run.shape(others[0])[1])[1]
     if few is not None and few < run.few_channels and (x, 1) not in run.copies:
         padded = _padded(run, run.original(x), pads, (0, 0), node.source)
@@ -104,15 +104,15 @@ def _window(run: ChannelsLast, node: Node) -> bool:
 
 
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
-    """Whether a convolution takes each channel by itself, by windows of which a row's ends are few tiles, and
-    which may be tested there."""
+    """Whether a convolution is depthwise with windows that may test for the border: only few tiles lie at a
+    row's ends."""
     outputs, inputs, *_ = run.shape(weights)
     alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
     return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
 
 
 def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources) -> str:
-    """`x` with zeros around its spatial axes, which `lead` axes stand before."""
+    """`x` with zeros around its spatial axes; `lead` has zeros for the axes before them."""
     half, rank = len(pads) // 2, len(run.shape(x))
     trail = (0,) * (rank - half - len(lead))
     amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *lead, *pads[half:], *trail))
@@ -120,7 +120,7 @@ def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int],
 
 
 def _map(run: ChannelsLast, node: Node) -> bool:
-    """Follow an operand of the result's shape; the others are rearranged to broadcast as before."""
+    """Follows an operand of the result's shape; the others are rearranged to broadcast as before."""
     shape = run.shape(node.outputs[0])
     rank = len(shape)
     full = [n for n in node.inputs if run.shape(n) == shape and n not in run.constants]
@@ -133,7 +133,7 @@ def _map(run: ChannelsLast, node: Node) -> bool:
 
 
 def _compute(run: ChannelsLast, node: Node) -> bool:
-    """Any tensor expression can read channels-last copies and write one: its indices are permuted."""
+    """Permutes the indices: any tensor expression can read channels-last copies and write one."""
     rank, own = len(run.shape(node.outputs[0])), node.of(Compute)
     like = {n: run.computed[n] for n in node.inputs if n in run.computed and len(run.shape(n)) == rank}
     channels = next(iter(like.values()), 0)
@@ -168,7 +168,7 @@ def _reloaded(stage: Stage, load: Callable[[Expr], Expr | None]) -> Stage:
 
 
 def _concat(run: ChannelsLast, node: Node) -> bool:
-    """Follow when at least half of the inputs are computed channels-last."""
+    """Follows if at least half of the inputs are computed channels-last."""
     moving = [n for n in node.inputs if n not in run.constants]
     found = [run.computed[n] for n in moving if n in run.computed]
     if not found or 2 * len(found) < len(moving):
@@ -178,7 +178,7 @@ def _concat(run: ChannelsLast, node: Node) -> bool:
 
 
 def _alike(run: ChannelsLast, node: Node) -> bool:
-    """An operator whose attributes name axes, and whose result has those of operand 0, follows that."""
+    """Follows operand 0: the operator's attributes name axes, and its result has operand 0's axes."""
     channels = run.channels(node)
     attrs = _turned(node, run.perm(node, channels)) if channels else None
     if attrs is None or (isinstance(attrs, Gather) and len(run.shape(node.inputs[1])) != 1):
@@ -208,7 +208,8 @@ def _turned(node: Node, perm: Sequence[int]) -> CoreAttributes | None:
 
 
 def _reduce(run: ChannelsLast, node: Node) -> bool:
-    """Without `keepdims` the result may have no channel or no spatial axis left: one order then."""
+    """Follows operand 0. Without `keepdims` the result may have no channel or no spatial axis left; both
+    orders are then the same."""
     name, own = node.inputs[0], node.of(Reduce)
     channels = run.computed.get(name, 0)
     if not channels:
@@ -229,7 +230,8 @@ def _reduce(run: ChannelsLast, node: Node) -> bool:
 
 
 def _transpose(run: ChannelsLast, node: Node) -> bool:
-    """Free where it is just a change of layout; else it starts from the channels-last copy."""
+    """Costs nothing if the transpose is just a change of layout; otherwise it starts from the channels-last
+    copy."""
     name, out, perm = node.inputs[0], node.outputs[0], node.of(Transpose).perm
     channels = run.computed.get(name, 0)
     if not channels:
@@ -255,8 +257,8 @@ def _transpose(run: ChannelsLast, node: Node) -> bool:
 
 
 def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
-    """How many channel axes a transpose leaves in front where it brings others between the positions, for
-    reshapes to make one of both (depth to space); 0 where it is another."""
+    """The number of channel axes in front of a transpose's result that interleaves channels and positions,
+    for reshapes to merge (depth to space). 0 for any other transpose."""
     perm, out = node.of(Transpose).perm, node.outputs[0]
     kept = next((i - 1 for i in range(1, len(perm)) if perm[i] > channels), len(perm) - 1)
     users = run.users.get(out, ())
@@ -267,7 +269,7 @@ def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
 
 
 def _reshape(run: ChannelsLast, node: Node) -> bool:
-    """A reshape that keeps batch, channels and positions apart is one of the channels-last copy too."""
+    """Follows if the reshape keeps batch, channels and positions apart."""
     name, shape = node.inputs[0], run.shape(node.outputs[0])
     channels = run.computed.get(name, 0)
     cut = _channels_of(run, node, channels) if channels else 0
@@ -279,8 +281,8 @@ def _reshape(run: ChannelsLast, node: Node) -> bool:
 
 
 def _channels_of(run: ChannelsLast, node: Node, channels: int) -> int:
-    """How many axes of a reshape's result hold what the channel axes of its input do; 0 where batch,
-    channels and positions don't stay apart."""
+    """The number of axes of a reshape's result that hold its input's channel axes. 0 if the reshape mixes
+    batch, channels and positions."""
     before, shape = run.shape(node.inputs[0]), run.shape(node.outputs[0])
     if not shape or shape[0] != before[0]:
         return 0
@@ -309,5 +311,5 @@ FOLLOW: Mapping[str, Callable[[ChannelsLast, Node], bool]] = {
     "transpose": _transpose,
     "reshape": _reshape,
 }
-"""How each operator meets channels-last operands: True when it has computed its result, False to get
-operands in their own order."""
+"""How each operator treats channels-last operands. True: it has computed its result. False: it gets operands
+in their own order."""

@@ -1,7 +1,7 @@
-"""What maps make of numbers of 8 bits, one after another, is one table of what they make of each.
+"""Replaces chains of maps on 8-bit numbers by one table lookup.
 
-Between two quantizations lie functions of one number that has 256 values at most, such as the parts of GELU,
-each rounded to 8 bits again. The interpreter works them out for all values while compiling.
+Between two quantizations lie functions of one number that has at most 256 values. The parts of GELU are an
+example, each rounded to 8 bits again. The interpreter evaluates them for all values while compiling.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from jangin.targets.target import Target
 from jangin.templates.cost import arithmetic
 
 LOOKED_UP = 32.0
-"""Vector instructions in which a vector of elements of a table is put together, lane by lane."""
+"""Vector instructions that take as long as gathering a vector of table elements, lane by lane."""
 
 
 def lookups(graph: Graph, target: Target) -> Graph:
-    """The graph with tables for such maps, where they take longer."""
+    """The graph with a table for each chain of maps that takes longer than a lookup."""
     return _Lookups(graph).run()
 
 
 class _Lookups(Editor):
-    """`origin`: the small numbers that a value is a function of alone; `work`: vector instructions of that
-    function; `made`: what it makes of all numbers that there are."""
+    """One run. `origin`: the 8-bit value that a value is a function of. `work`: vector instructions of this
+    function. `made`: the function's values for all 8-bit numbers."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -54,7 +54,7 @@ class _Lookups(Editor):
         return dce(self.rewritten(self.graph))
 
     def follow(self, node: Node) -> None:
-        """Note what the node's result is a function of, if all its operands are of the same numbers."""
+        """Records the origin of the node's result if all its operands have the same origin."""
         (out,), parts = node.outputs, self.operands(node)
         origins = {self.origin.get(n, n) for n in parts}
         if len(origins) != 1:
@@ -66,17 +66,17 @@ class _Lookups(Editor):
             self.work[out] = arithmetic(node.of(Map).body) + sum(self.work.get(n, 0.0) for n in parts)
 
     def operands(self, node: Node) -> set[str]:
-        """A node's, without single constants."""
+        """The node's operands without single constants."""
         return {n for n in node.inputs if n not in self.constants or self.constants[n].size != 1}
 
     def is_last(self, name: str) -> bool:
-        """Whether something that isn't a function of the same numbers reads the value."""
+        """Whether a node that isn't a function of the same origin reads the value."""
         own, users = self.origin[name], self.users.get(name, ())
         return name in self.graph.outputs or any(self.origin.get(n.outputs[0]) != own for n in users)
 
     def narrowest(self, name: str) -> str:
-        """The value, or, where a map makes it cheaply of numbers of 8 bits, those: a quarter of the bytes, of
-        which instructions look up several times as many at once."""
+        """The value, or the 8-bit operand of a cheap widening map. 8-bit results are a quarter of the bytes,
+        and instructions look up several times as many at once."""
         node = self.producers[name]
         few = len(node.inputs) == 1 and self.dtype(node.inputs[0]).bits == 8
         return node.inputs[0] if few and producer_class(node) == "widening" else name
@@ -84,7 +84,7 @@ class _Lookups(Editor):
     def lookup(self, node: Node) -> Node:
         (out,), values = node.outputs, self.values_of(node.outputs[0])
         places = self.origin[out]
-        if least := self.dtype(places).limits[0]:  # in the order of their codes as u8
+        if least := self.dtype(places).limits[0]:  # in the order of the places' bits as u8
             values = np.roll(values, least)
             body = cast(I64, cast(U8, Var("x0", self.dtype(places))))
             places = self.add(Map(body), [places], f"{out}.places")
@@ -92,7 +92,7 @@ class _Lookups(Editor):
         return replace(node, inputs=(table, places), attrs=Gather(0))
 
     def values_of(self, name: str) -> Array:
-        """What is made of each of the numbers that it is a function of, from the least on."""
+        """The function's values for all values of its origin, from the least on."""
         if name in self.constants:
             return self.constants[name].reshape(1)
         if name not in self.origin:

@@ -1,4 +1,4 @@
-"""Which memory each value of a fused graph lives in."""
+"""Memory planning: the buffer of each value of a fused graph."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from jangin.ir.plan import PlanBuffer
 from jangin.runtime.arena import layout
 
 MOST_BYTES = 1 << 38
-"""A value of known shape may take 256 GiB: more is a mistake in a model, or an attack."""
+"""Bytes of a value of known shape at most (256 GiB). A larger one is a mistake in a model, or an attack."""
 
 
 def plan_buffers(
     graph: Graph, order: Sequence[Node], lasting: Collection[str] = ()
 ) -> tuple[PlanBuffer, ...]:
-    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel); those
-    that are `lasting` live to the end.
+    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
+    `lasting` values live to the end.
 
-    A reshape is an alias of what it reads. Where a model output is a reshape of what a kernel
-    computes, the kernel writes the output itself, and the value is an alias of it; an output that
-    is an alias of an input or a constant stays one. What nothing touches is left out. Offsets are
-    set where every arena buffer has a static shape. CompileError where a value of known shape is larger
-    than `MOST_BYTES`."""
+    A reshape is an alias of its operand. If a model output is a reshape of a kernel's result, the kernel
+    writes the output itself. The kernel's result is then an alias of the output. An output that is an alias
+    of an input or a constant stays one. Untouched values get no buffer. Offsets are set if every arena buffer
+    has a static shape. CompileError if a value of known shape is larger than `MOST_BYTES`.
+    """
     bases = _bases(graph, order)
     touched = _touched(order)
     lives: dict[str, tuple[int, int]] = {}
@@ -53,7 +53,7 @@ def _check_size(b: PlanBuffer, source: object) -> None:
 
 
 def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
-    """For each value, the one whose memory it shares (itself where it has its own)."""
+    """For each value, the value whose memory it shares; a value with memory of its own maps to itself."""
     fixed = {*graph.inputs, *graph.constants}
     bases = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in order:
@@ -67,7 +67,7 @@ def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
 
 
 def _touched(order: Sequence[Node]) -> dict[str, tuple[int, int]]:
-    """The first and last launch that has each value as an argument."""
+    """The first and the last launch that has each value as an argument."""
     found: dict[str, tuple[int, int]] = {}
     launches = [n for n in order if n.op != "reshape"]
     for i, node in enumerate(launches):

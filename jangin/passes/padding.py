@@ -1,4 +1,5 @@
-"""Kernels that only pad an image with zeros: what reads them may read the image, and test where it ends."""
+"""Kernels that only pad an image with zeros. Their readers may read the image instead and test for its
+border."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from jangin.passes.stages import is_opaque, stages
 
 
 def padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
-    """The stage and inputs of a kernel that only pads rows and columns with zeros, perhaps after
-    quick operations on each element; None for any other."""
+    """The stage and inputs of a kernel that only pads rows and columns with zeros; None for any other kernel.
+    Cheap elementwise operations may come before the padding."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
     *maps, pad = kernel.of(Kernel).body.nodes

@@ -1,6 +1,7 @@
-"""Lowered graphs with steps (host calls, bound sizes, branches, loops) as programs.
+"""Partitions lowered graphs with steps (host calls, bound sizes, branches, loops) into programs.
 
-The core nodes between steps become segments: each the most that can run without waiting for a step.
+The core nodes between steps become segments. Each segment is the largest set of nodes that can run without
+waiting for a step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def is_step(node: Node) -> bool:
 
 
 def has_steps(graph: Graph) -> bool:
-    """Whether the graph is more than one plan can run: it has steps, or inputs that are no tensors."""
+    """Whether the graph needs more than one plan: it has steps, or inputs that aren't tensors."""
     return any(map(is_step, graph.nodes)) or any(graph.value(n).type is not None for n in graph.inputs)
 
 
@@ -38,7 +39,7 @@ def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
 
 
 def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tuple[Program, list[Graph]]:
-    """A graph without steps as a program of these runs of its nodes, and the graph of each."""
+    """A graph without steps as a program of these runs of its nodes, and the graph of each run."""
     maker = _Partition(graph.symbols)
     maker.segments = [maker.segment(graph, nodes) for nodes in runs]
     steps = tuple(Segment(n, s.inputs, s.outputs) for n, s in enumerate(maker.segments))
@@ -54,7 +55,7 @@ def _program(graph: Graph, target: str, region: Region, constants: Mapping[str, 
 
 
 class _Partition:
-    """One program being made: its segments so far, and the constants that steps read."""
+    """A program under construction: its segments so far, and the constants that steps read."""
 
     def __init__(self, symbols: Mapping[Var, Range]) -> None:
         self.symbols = symbols
@@ -78,7 +79,7 @@ class _Partition:
         return Region(graph.inputs, graph.outputs, values, tuple(steps))
 
     def _with_constants(self, graph: Graph) -> Graph:
-        """Keep the constants that steps read, under names of their own."""
+        """Keeps the constants that steps read, under unique names."""
         read = {name for n in graph.nodes if is_step(n) for name in n.inputs} | set(graph.outputs)
         names: dict[str, str] = {}
         for name in (n for n in graph.constants if n in read):
@@ -125,7 +126,7 @@ class _Partition:
 
 
 def _levels(graph: Graph) -> list[int]:
-    """For each node the number of the segment that it is in or, of a step, that it comes after."""
+    """For each node the number of its segment; for a step, the number of the segment that it follows."""
     made: dict[str | Var, tuple[int, bool]] = {}
     found: list[int] = []
     for node in graph.nodes:
@@ -162,8 +163,7 @@ def _graph_variables(graph: Graph) -> Iterator[Var]:
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes that no output needs, through values or through symbols, without checks of what
-    nothing else needs, and without symbols that nothing makes known then."""
+    """The graph without nodes, checks and symbols that no output needs, through values or through symbols."""
     needed: set[str | Var] = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):

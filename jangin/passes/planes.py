@@ -1,5 +1,8 @@
-"""Which convolutions and pools stay in the order of their planes (NCHW): few of them, between operators that
-keep that order, where copies with channels last, and back, would cost more than they bring."""
+"""Chooses the convolutions and pools that stay channels-first (NCHW).
+
+These are few neighbours between operators that keep their order; copies to channels-last and back would cost
+more than they gain.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ from jangin.templates.choose import candidates
 from jangin.templates.template import Workload
 
 FEW = 4
-"""Convolutions and pools of a part of a network, up to which its copies are weighed; of more, most read what
-others have made with channels last."""
+"""Convolutions and pools of a connected part for which copies are estimated, at most. In larger parts, most
+nodes read channels-last results of others."""
 
 Rewrite = Callable[[Graph, Collection[str]], Graph]
 
 
 def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Rewrite) -> set[str]:
-    """The names of those nodes. `follow`: operators that take over their operands' order; `rewrite`: the
-    graph with channels last, but for named nodes."""
+    """The names of the convolutions and pools that stay channels-first. `follow`: operators that follow their
+    operands' order. `rewrite`: the channels-last graph, except for named nodes."""
     kept: set[str] = set()
     for nodes in _parts(graph, follow):
         windows = [n for n in nodes if isinstance(n.attrs, (Conv, Pool))]
-        if any(isinstance(n.attrs, Conv) and n.attrs.dot for n in windows):  # pairs are of channels
+        if any(isinstance(n.attrs, Conv) and n.attrs.dot for n in windows):  # paired terms are channels
             continue
         names = {n.name for n in windows}
         if len(windows) > FEW or any(planes.match(_workload(n, graph, target)) is None for n in windows):
@@ -40,7 +43,7 @@ def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Re
 
 
 def _parts(graph: Graph, follow: Collection[str]) -> list[list[Node]]:
-    """Convolutions and pools with what follows their order, joined as far as that reaches."""
+    """Connected parts of convolutions, pools and the operators that follow their order."""
     part: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if node.op not in follow:
@@ -59,7 +62,7 @@ def _parts(graph: Graph, follow: Collection[str]) -> list[list[Node]]:
 
 
 def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """Those nodes as a graph of their own."""
+    """The nodes as a graph of their own."""
     names = {n.name for n in nodes}
     inside = [n for n in graph.nodes if n.name in names]
     made = {o for n in inside for o in n.outputs}
@@ -73,7 +76,7 @@ def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def _seconds(graph: Graph, target: Target) -> float:
-    """What convolutions, pools and copies should take."""
+    """The estimated seconds of convolutions, pools and copies."""
     nodes = (n for n in graph.nodes if isinstance(n.attrs, (Conv, Pool, Pad, Transpose)))
     return sum(candidates(_workload(n, graph, target))[0][1] for n in nodes)
 

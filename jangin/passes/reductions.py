@@ -1,8 +1,8 @@
 """Large reductions to few results in two steps, so that several threads share them.
 
-A kernel's tasks are the results that a reduction's first axes give: of all elements of a tensor, or of all
-rows of a matrix, there is one. So parts are reduced first, side by side, and what they give is reduced then.
-Largest and smallest elements keep their bits; sums are taken in another order, of shorter partial sums.
+A kernel's tasks are the results that a reduction's first axes give. A reduction of a whole tensor, or of all
+rows of a matrix, has one task. Parts are therefore reduced first, side by side, and their results are reduced
+then. Minima and maxima keep their bits. Sums are taken in another order, of shorter partial sums.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from jangin.ops.editor import Editor
 from jangin.templates.template import expected, least
 
 TASKS = 16
-"""Results that are shared out well, at most."""
+"""Results of a reduction that is split, at most; more results are shared well without a split."""
 LARGE = 256 << 10
-"""Elements that a reduction should read: of fewer, waking a second thread takes as long."""
+"""Elements that a split reduction reads at least. With fewer, waking a second thread takes as long."""
 EACH = 64
-"""Elements that a part's result should stand for, as it is written and read once more."""
+"""Elements that a part reduces at least, because its result is written and read once more."""
 
 
 def reductions(graph: Graph) -> Graph:
-    """The graph with such reductions in two steps."""
+    """The graph with large reductions in two steps."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     maps = {v for n in graph.nodes if isinstance(n.attrs, Map) for v in n.outputs}
     for node in graph.nodes:
@@ -37,8 +37,8 @@ def reductions(graph: Graph) -> Graph:
 
 
 def _unless_empty(run: Editor, node: Node, x: str, axis: int, left: Sequence[int]) -> str:
-    """The operand, with nothing along an axis where others have nothing: of no elements there might be any
-    number of parts."""
+    """The operand, cut to nothing along `axis` if another axis is empty. A reshape of no elements would allow
+    any number of parts."""
     shape = list(run.shape(x))
     for size in (shape[i] for i in left):
         if not prove(size >= 1, run.symbols):
@@ -50,7 +50,7 @@ def _unless_empty(run: Editor, node: Node, x: str, axis: int, left: Sequence[int
 
 
 def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None:
-    """What the parts of a reduction give, which it is to reduce then; None where it is best made at once."""
+    """The reductions of the parts, which the node is to reduce then; None if one step is best."""
     (x,) = node.inputs
     shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
     sizes = [expected(d, run.symbols) for d in shape]
@@ -69,7 +69,7 @@ def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None
         x = _unless_empty(run, node, x, axes[0], left)
         return run.add(Reduce(attrs.combiner, left, True), [x], f"{node.name}.parts", node.source)
     (axis, *others), size = axes, shape[axes[0]]
-    if others or not isinstance(size, Const) or x in maps:  # what a reshape reads has to be in memory
+    if others or not isinstance(size, Const) or x in maps:  # a reshape's operand must be in memory
         return None
     fit = (n for n in range(TASKS, int(size.value) // EACH) if int(size.value) % n == 0)
     parts = next((n for n in fit if results * n * EACH <= math.prod(sizes)), 0)

@@ -1,5 +1,7 @@
-"""Whole numbers of few values that are scaled, divided and rounded, as between two quantizations, are
-multiplied by one factor instead, where that gives each of them the same: all are tried."""
+"""Replaces scaling, dividing and rounding of few whole numbers, as between two quantizations, by one factor.
+
+The factor is used only if it gives the same result for every number; all are tried.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ MOST = 1 << 16
 
 
 def by_factors(body: Expr) -> Expr:
-    """A map's body with such divisions replaced, which take as long as a dozen products."""
+    """A map's body with such divisions, which take as long as a dozen products, replaced."""
     return rewrite(body, _by_factor)
 
 
 def _by_factor(e: Expr) -> Expr | None:
-    """round(whole * s / t) and the like as round(whole * factor); None where it isn't so."""
+    """round(whole * s / t) and the like as round(whole * factor); None if there is no such factor."""
     if not isinstance(e, Call) or e.fn != "round" or e.dtype is not F32:
         return None
     whole, steps = e.args[0], list[tuple[str, float]]()
@@ -41,8 +43,7 @@ def _by_factor(e: Expr) -> Expr | None:
 
 
 def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
-    """What gives all the numbers, times it, what they give multiplied and divided step by step, once
-    rounded."""
+    """A factor whose rounded products equal, for all numbers, the rounded results of the steps; else None."""
     with np.errstate(all="ignore"):
         made, product = numbers, np.float64(1)
         for op, by in steps:
@@ -56,7 +57,7 @@ def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
 
 
 def _numbers(e: Expr) -> tuple[float, float] | None:
-    """What a float lies between that is a whole number, or infinite; None of one that may have a fraction."""
+    """The range of a float expression whose value is whole or infinite; None if it may have a fraction."""
     match e:
         case Const(value=value):
             return (float(value), float(value)) if float(value).is_integer() else None

@@ -1,7 +1,8 @@
-"""Which graphs compute the rows of a batch apart, so that any part of it can be computed elsewhere.
+"""Finds graphs whose batch rows are computed independently, so that any part of a batch can be computed
+elsewhere.
 
-Each value that depends on the batch must hold it along one axis, as `rows` times some elements; and a row of
-a result may come of the same rows of operands alone, whatever their number is.
+Each value that depends on the batch must hold it along one axis, as `rows` times some elements. A row of a
+result may depend only on the same rows of operands, whatever the number of rows is.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from jangin.ops.core import core_op
 from jangin.passes.partition import has_steps, needed_symbols
 
 Held = tuple[int, Expr]
-"""The axis along which a value has the batch, and how many elements a row has there."""
+"""The axis along which a value has the batch, and the elements of a row along this axis."""
 
 
 COUNTS = "depends on a row's number or on how many there are"
 
 
 class Mixed(Exception):
-    """Why the rows of a batch can't be computed apart."""
+    """The reason why the rows of a batch can't be computed apart."""
 
 
 def row_symbol(graph: Graph) -> str:
-    """The symbol of a lowered graph that is the first size of inputs and outputs, and whose rows are computed
-    apart. Raises Mixed where there is none."""
+    """The batch symbol of a lowered graph: the first size of inputs and outputs, whose rows are computed
+    apart. Raises Mixed if there is none."""
     if has_steps(graph):
         raise Mixed("the model runs in steps")
     firsts = dict.fromkeys(graph.shape(n)[0] for n in graph.inputs if graph.shape(n))
@@ -49,7 +50,7 @@ def row_symbol(graph: Graph) -> str:
 
 
 def _check(graph: Graph, rows: Var) -> None:
-    """Raises Mixed where the batch of this size can't be cut."""
+    """Raises Mixed if the batch of this size can't be cut."""
     held: dict[str, Held] = {}
     for name in graph.inputs:
         if _mentions(graph.shape(name), rows):
@@ -66,7 +67,7 @@ def _check(graph: Graph, rows: Var) -> None:
 
 
 def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held | None:
-    """How the node's result has the batch; None where it doesn't depend on it."""
+    """How the node's result holds the batch; None if it doesn't depend on the batch."""
     if isinstance(node.attrs, IndexCheck):
         return None
     (name,) = node.outputs
@@ -120,7 +121,7 @@ def _of_stage(stage: Stage, held: dict[str, Held], rows: Var, where: str) -> Hel
 
 
 def _reshaped(before: Shape, held: Held, after: Shape, rows: Var, where: str) -> Held:
-    """Where the elements of a row stay together, whatever lies before and behind them."""
+    """How a reshape's result holds the batch. Raises Mixed if the elements of a row don't stay together."""
     along = [d for d, size in enumerate(after) if _mentions([size], rows)]
     if len(along) == 1 and _product(before[: held[0]]) == _product(after[: along[0]]):
         return along[0], _factor(after[along[0]], rows, where)

@@ -1,4 +1,4 @@
-"""What a simplification rule sees of the graph being rewritten, and adds to it."""
+"""The state of simplification rules: the graph being rewritten, and the nodes that they add to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jangin.ops.editor import Editor
 
 
 class State(Editor):
-    """One sweep over a graph, and which values stand for others (`renamed`)."""
+    """One sweep over a graph. `renamed` maps values to the values that replace them."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -22,12 +22,12 @@ class State(Editor):
                 self._uses[name] = self._uses.get(name, 0) + 1
 
     def producer(self, name: str, operator: type[CoreAttributes]) -> Node | None:
-        """The node that gives the value, if it is of that operator."""
+        """The node that gives the value, if it is of this operator; else None."""
         node = self._made.get(name)
         return node if node is not None and isinstance(node.attrs, operator) else None
 
     def single_use(self, name: str) -> bool:
-        """Whether nothing but the node in hand reads the value."""
+        """Whether nothing but the current node reads the value."""
         return self._uses.get(name, 0) == 1 and name not in self.renamed.values()
 
     def emit(self, node: Node) -> None:
@@ -35,7 +35,7 @@ class State(Editor):
         self._made |= dict.fromkeys(node.outputs, node)
 
     def reshaped(self, x: str, shape: Shape, node: Node) -> str:
-        """`x` in another shape, for the sake of `node`."""
+        """`x` in another shape, for the node `node`."""
         if self.shape(x) == shape:
             return x
         return self.add(Reshape(shape), [x], f"{node.name}.shaped", node.source)

@@ -1,5 +1,5 @@
-"""Kernels that make single elements of what others such make are one kernel: each has one task, and a launch
-takes longer than what it computes."""
+"""Merges kernels that compute single elements from other kernels of this kind: each has one task, and a
+launch takes longer than its computation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jangin.passes.stages import stages
 from jangin.targets.target import Target
 
 MOST = 8
-"""Kernels that become one at most."""
+"""Kernels that become one, at most."""
 
 
 def scalars(graph: Graph, target: Target) -> Graph:
     """The fused graph with such kernels merged."""
     users, groups = graph.consumers(), list[list[Node]]()
-    unread: dict[str, list[Node]] = {}  # the groups of which nothing else has read anything yet, by result
+    unread: dict[str, list[Node]] = {}  # the groups whose results no other node has read yet, by result
     for node in graph.nodes:
         read = {id(g): g for n in node.inputs if (g := unread.get(n))}.values()
         group = [*(n for g in read for n in g), node]
@@ -49,7 +49,7 @@ def _makes_scalars(kernel: Node, graph: Graph) -> bool:
 
 
 def _joined(graph: Graph, group: Sequence[Node], users: dict[str, list[Node]]) -> Node:
-    """One kernel of a group, which gives what others read."""
+    """One kernel for a group, whose results are those that others read."""
     inside = {n.outputs[0] for n in group}
 
     def is_read(name: str) -> bool:
@@ -59,6 +59,6 @@ def _joined(graph: Graph, group: Sequence[Node], users: dict[str, list[Node]]) -
 
 
 def _stands(kernel: Node) -> bool:
-    """Whether the results of a kernel are made last."""
+    """Whether a kernel's last stages make its results."""
     parts, _, results = stages(kernel)
     return tuple(s.out for s in parts[-len(results) :]) == results

@@ -1,9 +1,10 @@
-"""Depthwise separable convolutions in one kernel: where a pointwise convolution alone reads a depthwise
-one's result, both become one kernel, which keeps that result in the cache, some rows at a time.
+"""Depthwise separable convolutions in one kernel, which keeps some rows of the depthwise result in the cache
+at a time.
 
-It pays where the depthwise result is much of the traffic: strides of 1 (else what is read for it is more),
-and few pointwise channels, whose weights, read again for every block of rows, stay in the cache too. The
-sums are the same.
+The two kernels are merged if only a pointwise convolution reads the depthwise result. This pays if the
+depthwise result is much of the traffic: with strides of 1 (otherwise its input is larger), and with few
+pointwise channels. Their weights are read again for every block of rows, so they must stay in the cache too.
+The sums are the same.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from jangin.targets.figures import FusionFigures
 from jangin.targets.target import Target
 
 TAPS = 64
-"""The most taps of a window that the template slides."""
+"""Taps of a window that the template slides, at most."""
 
 
 def separable(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels merged."""
+    """The fused graph with depthwise and pointwise convolutions merged."""
     return join(graph, partial(_pair, target.machine.fusion))
 
 
 def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node] | None:
-    """(depthwise, pointwise) that end with the kernel `last`."""
+    """The kernels (depthwise, pointwise) that end with `last`, or None."""
     before = (around.only(n, last) for n in last.inputs)
     if not any(kernel is not None and _may_be_depthwise(kernel) for kernel in before):
-        return None  # said first, as expressions take long to make
+        return None  # tested first, because making the expressions takes long
     parts, _, _ = stages(last)
     found = _factors(parts[0]) if len(parts) == 1 else None
     if found is None:
@@ -57,7 +58,7 @@ def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, No
 
 
 def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
-    """The factors of a sum of products of f32 in four axes: data, which may be padded, and weights."""
+    """The factors of an f32 sum of products over four axes: data, which may be padded, and weights."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 4 or not isinstance(body, Binary) or body.op != "mul":
         return None
@@ -67,7 +68,7 @@ def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
 
 
 def _may_be_depthwise(kernel: Node) -> bool:
-    """Whether a kernel's operators sum products, each channel's of its own."""
+    """Whether a kernel has an operator that may be a depthwise convolution."""
     return any(
         isinstance(n.attrs, (MatMul, Reduce, Compute)) or (isinstance(n.attrs, Conv) and n.attrs.groups > 1)
         for n in kernel.of(Kernel).body.nodes
@@ -75,7 +76,7 @@ def _may_be_depthwise(kernel: Node) -> bool:
 
 
 def _is_depthwise(around: Kernels, kernel: Node) -> bool:
-    """Whether a kernel is a small window's sum at each pixel, by constant weights of each channel."""
+    """Whether a kernel is a small window's sum at each pixel, with constant weights for each channel."""
     parts, _, _ = stages(kernel)
     found = _factors(parts[0]) if len(parts) == 1 else None
     taps = static_shape(tuple(a.extent for a in parts[0].reduce_axes))

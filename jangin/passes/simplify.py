@@ -1,7 +1,7 @@
-"""Algebraic simplification of core graphs: nodes that cancel, merge, or are simpler otherwise.
+"""Algebraic simplification of core graphs: nodes that cancel, merge, or have a simpler form.
 
-A rule looks at one node (its inputs already simplified) and gives the nodes to put in its place,
-an existing value to use instead, or None. Rules are tried until none applies.
+A rule looks at one node, whose inputs are simplified already. It gives the nodes that replace it, an existing
+value that replaces it, or None. Rules are tried until none applies.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from jangin.passes.rules import State
 from jangin.passes.simplify_map import MAP_RULES
 
 Result = Node | str | None
-"""Another node for the same output, an existing value instead of it, or nothing."""
+"""Another node for the same output, an existing value instead of it, or None."""
 Rule = Callable[[State, Node], Result]
 MANY = 1 << 16
-"""From so many on, indices are checked in parts."""
+"""Indices from which on an index check is split into parts."""
 MOST_PARTS = 64
 ROUNDS = 10
-"""Most sweeps over a graph; nearly all graphs need two or three."""
+"""Sweeps over a graph at most; nearly all graphs need two or three."""
 
 
 def simplify(graph: Graph) -> Graph:
@@ -108,8 +108,8 @@ def _name_results(graph: Graph) -> Graph:
 
 
 def _reshape(s: State, node: Node) -> Result:
-    """Reshapes that change nothing, follow one another, or drop axes that a reduction kept; those that give
-    bytes another type stay."""
+    """Removes reshapes that change nothing, merges consecutive ones, and drops axes that a reduction kept.
+    Reshapes that reinterpret bytes as another type stay."""
     (x,) = node.inputs
     if node.of(Reshape).dtype is not None:
         return None
@@ -122,7 +122,7 @@ def _reshape(s: State, node: Node) -> Result:
 
 
 def _reduced(s: State, node: Node) -> Result:
-    """A reduction without the axes that a reshape behind it, or behind a map of it, drops."""
+    """A reduction without the axes that are dropped by a reshape behind it, or behind a map of it."""
     (x,) = node.inputs
     scaled = s.producer(x, Map)
     if scaled is not None and len(scaled.inputs) != 1:
@@ -140,8 +140,8 @@ def _reduced(s: State, node: Node) -> Result:
 
 
 def _reshape_of_part(s: State, node: Node) -> Result:
-    """A reshape of a slice along one axis is a slice of a reshape, where one axis can stand for that: a
-    reshape moves nothing, and readers take slices in."""
+    """Turns a reshape of a slice into a slice of a reshape, if one axis can express the slice. A reshape
+    moves nothing, and readers evaluate slices."""
     (part,), shape = node.inputs, s.shape(node.outputs[0])
     inner = s.producer(part, Slice)
     if inner is None or any(t != 1 for t in inner.of(Slice).steps) or node.of(Reshape).dtype is not None:
@@ -167,7 +167,7 @@ def _reshape_of_part(s: State, node: Node) -> Result:
 
 
 def _transpose(s: State, node: Node) -> Result:
-    """Transposes that only move sizes of 1, or follow one another."""
+    """Turns transposes that only move axes of size 1 into reshapes, and merges consecutive ones."""
     (x,), perm = node.inputs, node.of(Transpose).perm
     shape = s.shape(x)
     real = [p for p in perm if not is_const(shape[p], 1)]
@@ -188,7 +188,7 @@ def _as_reshape(s: State, node: Node, x: str) -> Result:
 
 
 def _expand(s: State, node: Node) -> Result:
-    """Expansions to the same elements, or that follow one another."""
+    """Removes expansions to the same elements, and merges consecutive ones."""
     (x,), shape = node.inputs, s.shape(node.outputs[0])
     own = s.shape(x)
     if shape[len(shape) - len(own) :] == own and all(is_const(d, 1) for d in shape[: len(shape) - len(own)]):
@@ -198,7 +198,7 @@ def _expand(s: State, node: Node) -> Result:
 
 
 def _slice(s: State, node: Node) -> Result:
-    """Slices of everything, and slices of slices."""
+    """Removes slices of everything, and merges consecutive ones."""
     (x,), cut = node.inputs, node.of(Slice)
     if cut.shape == s.shape(x) and all(is_const(b, 0) for b in cut.starts) and all(t == 1 for t in cut.steps):
         return x
@@ -213,7 +213,7 @@ def _slice(s: State, node: Node) -> Result:
 
 
 def _concat(s: State, node: Node) -> Result:
-    """A concatenation of one, and one of others along the same axis."""
+    """Removes a concatenation of one operand, and merges concatenations along the same axis."""
     if len(node.inputs) == 1:
         return node.inputs[0]
     parts: list[str] = []
@@ -229,7 +229,7 @@ def _pad(s: State, node: Node) -> Result:
 
 
 def _gather(s: State, node: Node) -> Result:
-    """A gather of evenly spaced constant positions is a slice (and a reshape, for a scalar)."""
+    """Turns a gather of evenly spaced constant positions into a slice (and a reshape, for a scalar)."""
     x, index = node.inputs
     at, axis, shape = s.constants.get(index), node.of(Gather).axis, s.shape(x)
     if at is None or at.ndim > 1 or at.size == 0:
@@ -257,7 +257,8 @@ def _in_range(i: int, size: Expr) -> Expr:
 
 
 def _index_check(s: State, node: Node) -> Result:
-    """Many indices are checked in parts, by several threads: the parts' smallest wrong ones then are."""
+    """Checks many indices in parts, by several threads. The final check sees each part's smallest wrong
+    index."""
     (x,), check = node.inputs, node.of(IndexCheck)
     count = math.prod(static_shape(s.shape(x)) or ())
     parts = next((n for n in range(MOST_PARTS, 1, -1) if count % n == 0), 1)
@@ -273,7 +274,7 @@ def _index_check(s: State, node: Node) -> Result:
 
 
 def _reduce(s: State, node: Node) -> Result:
-    """Axes of size 1 need no reduction."""
+    """Drops reductions over axes of size 1."""
     (x,), own = node.inputs, node.of(Reduce)
     axes = own.axes
     shape = s.shape(x)
@@ -294,8 +295,8 @@ def _reduce(s: State, node: Node) -> Result:
 
 
 def _conv_pad(s: State, node: Node) -> Result:
-    """A convolution does the zero padding of its input's spatial axes itself, until the layout pass
-    decides where padding happens."""
+    """Moves zero padding of a convolution's spatial axes into the convolution. The layout pass decides later
+    where padding happens."""
     conv = node.of(Conv)
     pad = s.producer(node.inputs[0], Pad) if conv.layout == "first" else None
     if pad is None or pad.of(Pad).mode != "constant" or pad.of(Pad).value != 0:
@@ -310,8 +311,8 @@ def _conv_pad(s: State, node: Node) -> Result:
 
 
 def _matmul_transpose(s: State, node: Node) -> Result:
-    """A product reads an operand whose last two axes are swapped as it is; a longer transpose in
-    front of it keeps the rest."""
+    """Makes a product read a transposed operand directly; a longer transpose before it keeps the other
+    axes."""
     own = node.of(MatMul)
     for i in range(2):
         inner = s.producer(node.inputs[i], Transpose)

@@ -20,12 +20,13 @@ from jangin.passes.rules import State
 Result = Node | str | None
 
 LARGEST = 100
-"""Expression nodes of a map that two are made into; what is longer is left to fusion, which cuts it."""
+"""Expression nodes of a map that two maps are merged into, at most. Fusion handles longer ones, and cuts
+them."""
 
 
 def _operands(s: State, node: Node) -> Result:
-    """Constants of one element become immediate, expansions are left to broadcasting, and operands
-    that are unused or given twice are dropped."""
+    """Makes constants of one element immediate, leaves expansions to broadcasting, and drops unused and
+    repeated operands."""
     body = node.of(Map).body
     used = {v.name for v in free_vars(body)}
     values: dict[Var, Expr] = {}
@@ -47,7 +48,7 @@ def _operands(s: State, node: Node) -> Result:
 
 
 def _rebuilt(s: State, node: Node, inputs: list[str], body: Expr) -> Result:
-    """The map of other operands, expanded where those no longer span the result."""
+    """The map of other operands, expanded if they no longer span the result."""
     shape = s.shape(node.outputs[0])
     spanned = broadcast(*(s.shape(n) for n in inputs))
     if spanned == shape:
@@ -70,7 +71,7 @@ def immediate(array: Array, dtype: DType) -> Const:
 
 
 def _identity(s: State, node: Node) -> Result:
-    """A map that gives its only operand."""
+    """Removes a map that returns its only operand."""
     if len(node.inputs) != 1 or node.of(Map).body != Var("x0", s.dtype(node.inputs[0])):
         return None
     (x,), shape = node.inputs, s.shape(node.outputs[0])
@@ -85,8 +86,11 @@ def _simpler(s: State, node: Node) -> Result:
 
 
 def _precomputed(s: State, node: Node) -> Result:
-    """Parts of the body that only read constants become constants, where those are no larger. Not an int32
-    made an int64: a product of two such takes one instruction, which nothing tells of an int64 in memory."""
+    """Computes parts of the body that only read constants, if the results are no larger than their operands.
+
+    An int32 isn't widened to int64 in memory. A product of two widened int32 takes one instruction, which is
+    lost for int64 operands in memory.
+    """
     operands = {f"x{i}": n for i, n in enumerate(node.inputs)}
     found: Expr | None = None
     for part in _parts(node.of(Map).body):
@@ -121,9 +125,11 @@ def _parts(e: Expr) -> list[Expr]:
 
 
 def _composed(s: State, node: Node) -> Result:
-    """Arithmetic of one integer and constants after the same, or a cast of a cast: one map, but where others
-    read what is rounded too. (Other maps that follow one another are left to fusion; floats are rounded
-    between them.)"""
+    """Merges integer arithmetic with constants that follows the same, and a cast of a cast.
+
+    The maps aren't merged if other nodes read the intermediate value too. Fusion handles all other
+    consecutive maps; floats are rounded between them.
+    """
     body = node.of(Map).body
     for i, name in enumerate(node.inputs):
         inner = s.producer(name, Map)
@@ -150,8 +156,8 @@ def _composed(s: State, node: Node) -> Result:
 
 
 def _of_moved(s: State, node: Node) -> Result:
-    """A map of elements that a transpose moved and a reshape then shaped, with operands that span the axes
-    the reshape left alone: the reshape comes last, and the map is computed where the elements move."""
+    """Moves a map before a transpose and reshape of its operand; the reshape then comes last, and the map is
+    computed as the elements move. The other operands must span only axes that the reshape left alone."""
     for i, name in enumerate(node.inputs):
         shaped = s.producer(name, Reshape)
         if not shaped or not s.single_use(name) or s.shape(name) != s.shape(node.outputs[0]):
@@ -173,7 +179,7 @@ def _of_moved(s: State, node: Node) -> Result:
 
 
 def _is_moved(s: State, name: str) -> bool:
-    """Whether a value that nothing else reads is a transpose, or maps of one."""
+    """Whether a value with a single reader is a transpose, or maps of one."""
     inner = s.producer(name, Map)
     if not s.single_use(name) or inner is None:
         return s.single_use(name) and s.producer(name, Transpose) is not None
@@ -181,7 +187,7 @@ def _is_moved(s: State, name: str) -> bool:
 
 
 def _spanned(s: State, name: str) -> Shape:
-    """A shape without the axes of size 1 in front."""
+    """A shape without the leading axes of size 1."""
     shape = s.shape(name)
     return shape[next((d for d, n in enumerate(shape) if not is_const(n, 1)), len(shape)) :]
 
@@ -219,7 +225,7 @@ MAP_RULES: tuple[Callable[[State, Node], Result], ...] = (
 
 
 def evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
-    """The value of a body for operands' arrays, which broadcast."""
+    """The value of a body for its operands' arrays, which broadcast."""
     with np.errstate(all="ignore"):
         return _evaluate(e, values)
 
@@ -238,8 +244,8 @@ def _evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
 
 
 def simplify_body(body: Expr, fixed: Collection[str] = ()) -> Expr:
-    """An equal scalar expression with constants folded, chains of constant factors and terms of integers
-    gathered, and powers and casts made plain. `fixed` names the operands that are constants."""
+    """An equal scalar expression with constants folded. Constant factors and terms of integers are gathered,
+    and powers and casts simplified. `fixed` names the operands that are constants."""
 
     def step(e: Expr) -> Expr | None:
         if children(e) and all(isinstance(k, Const) for k in children(e)):
@@ -272,8 +278,8 @@ def _is_fixed(e: Expr, fixed: Collection[str]) -> bool:
 
 
 def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
-    """(x op k) op c = x op (k op c) for constants k and c, of integers, which wrap: floats would be rounded
-    once where the model rounds twice."""
+    """(x op k) op c = x op (k op c) for constants k and c. This holds for integers, which wrap around; floats
+    would be rounded once instead of twice."""
     if not isinstance(e, Binary):
         return e
     inner = e.a
@@ -286,7 +292,7 @@ def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
 
 
 def _cast(e: Cast) -> Expr | None:
-    """A cast of a cast that loses nothing is a cast of what is inside; integers have one 0 alone."""
+    """Simplifies a lossless cast of a cast, and ignores the sign of 0 in a cast to integers."""
     inner = e.a
     if isinstance(inner, Cast) and is_exact(inner.a.dtype, inner.dtype):
         return cast(e.dtype, inner.a)
@@ -295,8 +301,8 @@ def _cast(e: Cast) -> Expr | None:
 
 
 def _unsigned(e: Expr) -> Expr:
-    """A float of which the sign of 0 doesn't count: adding 0, which does no more than make 0 of -0, is left
-    out."""
+    """A float expression without additions of 0, for a use that ignores the sign of 0. Adding 0 only turns -0
+    into 0."""
     if isinstance(e, Call) and e.fn in ("round", "floor", "ceil", "trunc"):
         return call(e.fn, _unsigned(e.args[0]))
     if not (isinstance(e, Binary) and isinstance(e.b, Const)):
@@ -311,14 +317,14 @@ _SIGNIFICANT: Mapping[DType, int] = {F64: 53, F32: 24, F16: 11, BF16: 8}
 
 
 def is_exact(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
+    """Whether every value of `source` is a value of `target`."""
     if source == target or source is BOOL:
         return True
     if target is BOOL:
         return False
     if source.is_float:
         wider = target.is_float and _SIGNIFICANT.get(target, 0) >= _SIGNIFICANT.get(source, 8)
-        return wider and target is not F16  # whose range is smaller than bf16's and e8m0's
+        return wider and target is not F16  # f16 has a smaller range than bf16 and e8m0
     if target.is_float:
         return _SIGNIFICANT.get(target, 0) >= source.bits
     signed = source.kind == "i"

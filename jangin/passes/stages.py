@@ -21,13 +21,16 @@ Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...]]
 
 
 def is_opaque(kernel: Node) -> bool:
-    """True when the kernel has loop nests already: `opaque_func` gives it, `stages` can't."""
+    """Whether the kernel has loop nests: `opaque_func` gives it, `stages` can't."""
     return any(isinstance(n.attrs, LoopNest) for n in kernel.of(Kernel).body.nodes)
 
 
 def stages(kernel: Node) -> Staged:
-    """(stages, inputs, results) of a kernel, over buffers named as the graph's values; the last stages give
-    the results, and all others are local. Conditions and indices are simplified for the symbols' ranges."""
+    """(stages, inputs, results) of a kernel, over buffers named like the graph's values.
+
+    The last stages give the results; all others are local. Conditions and indices are simplified for the
+    symbols' ranges.
+    """
     body = kernel.of(Kernel).body
     buffers = {n: Buffer(n, body.dtype(n), body.shape(n)) for n in body.values}
     done = {n: _scalar(buffers[n], array) for n, array in body.constants.items()}
@@ -39,7 +42,8 @@ def stages(kernel: Node) -> Staged:
             done[out.name] = _rounded(own[0], _inlined(own[0], done))
         else:
             anchored = _joined(anchored, _attached(own, done, anchored), body.outputs)
-        if out.name in body.outputs and out.name in done:  # a result is read where it lies
+        # a result that was to be inlined is stored and read from memory
+        if out.name in body.outputs and out.name in done:
             final = done.pop(out.name)
             last = anchored[-1].out.name if anchored else ""
             if last and anchored[-1].out.shape == out.shape and _leads_only_to(out.name, last, body):
@@ -51,7 +55,7 @@ def stages(kernel: Node) -> Staged:
 
 
 def _leads_only_to(result: str, name: str, body: Graph) -> bool:
-    """Whether of a kernel's results only one depends on a value but through that result."""
+    """Whether all results that depend on a value depend on it only through `result`."""
     reached = {name}
     for node in body.nodes:
         if result not in node.outputs and not reached.isdisjoint(node.inputs):
@@ -60,8 +64,8 @@ def _leads_only_to(result: str, name: str, body: Graph) -> bool:
 
 
 def structure(kernel: Node) -> Hashable:
-    """What decides the stages of a kernel but for its values' names: a model's layers are made of few
-    different ones."""
+    """A key of a kernel's stages that ignores the values' names. A model's layers have few different
+    structures."""
     body, number = kernel.of(Kernel).body, dict[str, int]()
     of = [number.setdefault(name, len(number)) for name in body.inputs]
     nodes = []
@@ -100,9 +104,11 @@ def _inlined(stage: Stage, done: Mapping[str, Stage]) -> Stage:
 
 
 def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Stage]) -> list[Stage]:
-    """The anchor's stages. A producer that they read more than once, or that is of the result of an anchor
-    `before` it, becomes a local stage before them (and is no longer inlined anywhere), unless it only
-    renames elements."""
+    """The anchor's stages, preceded by local stages for some producers.
+
+    A producer becomes a local stage if the anchor reads it more than once, or if it depends on the result of
+    an anchor `before`. Producers that only rename elements are always inlined.
+    """
     reads = [n for s in own for n in loaded(s)]
     made = {s.out.name for s in before}
     often = [n for n in done if reads.count(n) > 1 or (n in reads and not made.isdisjoint(loaded(done[n])))]
@@ -112,8 +118,8 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Sta
 
 
 def _rounded(own: Stage, whole: Stage) -> Stage:
-    """An operator's stage, whole with what it takes in, whose operations all round, but where it adds up
-    products of its own."""
+    """An operator's stage with its inlined producers; every operation rounds, except in sums of the
+    operator's own products."""
     if sums_products(own):
         return whole
     epilogue = None if whole.epilogue is None else apart(whole.epilogue)
@@ -122,8 +128,11 @@ def _rounded(own: Stage, whole: Stage) -> Stage:
 
 
 def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) -> list[Stage]:
-    """The stages of one anchor and those of the next; where these begin with what only finishes each
-    element of the former's result, that is its epilogue, unless it is `kept` as it is."""
+    """The stages of one anchor followed by those of the next.
+
+    If the next begins by finishing each element of the former's result, its first stage becomes an epilogue.
+    A `kept` result gets no epilogue.
+    """
     if before and before[-1].reduce_axes and not own[0].reduce_axes and before[-1].out.name not in kept:
         name = before[-1].out.name
         point = tuple(const(0) if a.extent == const(1) else a.var for a in own[0].axes)
@@ -134,7 +143,8 @@ def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) 
 
 
 def _is_view(stage: Stage) -> bool:
-    """A constant, or a load whose last index runs along the last axis: as quick as a copy."""
+    """Whether a stage is a constant, or a load whose last index runs along the last axis, which is as quick
+    as a copy."""
     body = stage.body
     if not isinstance(body, Load):
         return not loaded(stage)
@@ -142,8 +152,8 @@ def _is_view(stage: Stage) -> bool:
 
 
 def _finished(anchor: Stage, final: Stage) -> Stage:
-    """The anchor's last stage, giving what `final` computes of its result at the same point. Where that is a
-    sum of products, multiply-adds go on with it."""
+    """The anchor's last stage with `final` at the same point as its epilogue. After a sum of products, the
+    epilogue may use multiply-adds."""
     if not anchor.reduce_axes:
         return inline(final, anchor)
     point = {a.var: b.var for a, b in zip(final.axes, anchor.axes, strict=True)}
@@ -158,7 +168,8 @@ def _finished(anchor: Stage, final: Stage) -> Stage:
 
 
 def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
-    """With simplified expressions; a reduction that is known to have no terms is its finished start."""
+    """The stage with simplified expressions. A reduction that is known to have no terms becomes its finished
+    start value."""
     if any(is_const(a.extent, 0) for a in stage.reduce_axes):
         start = substitute(stage.result, {stage.acc: identity(stage.combiner, stage.body.dtype)})
         stage = replace(stage, body=start, reduce_axes=(), combiner="", epilogue=None)
@@ -174,9 +185,11 @@ def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
 def canonical(
     stages: Sequence[Stage], inputs: Sequence[Buffer], results: Sequence[Buffer], symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...], str]:
-    """The kernel with inputs b0, b1, ..., locals t0, t1, ... and results `out`, out1, ..., axes i0, i1, ...
-    and k0, k1, ..., and the SHA-256 (hex) of its text: kernels that do the same for the same sizes have the
-    same key."""
+    """The kernel with canonical names, and the SHA-256 (hex) of its text. Equal keys mean equal kernels for
+    equal sizes.
+
+    Inputs are b0, b1, ..., locals t0, t1, ..., results `out`, out1, ..., axes i0, i1, ... and k0, k1, ....
+    """
     names = {b.name: replace(b, name=f"b{i}") for i, b in enumerate(inputs)}
     names |= {s.out.name: replace(s.out, name=f"t{i}") for i, s in enumerate(stages[: -len(results)])}
     names |= {b.name: replace(b, name=f"out{i or ''}") for i, b in enumerate(results)}
@@ -192,8 +205,8 @@ def canonical(
 def with_symbols(
     stages: Sequence[Stage], inputs: Sequence[Buffer], names: Mapping[Var, Expr], symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...]]:
-    """The kernel's stages and inputs with other names for size symbols, or expressions of others, which then
-    have these ranges."""
+    """The kernel's stages and inputs with size symbols renamed, or replaced by expressions of other symbols.
+    `symbols` are the new ranges."""
 
     def sizes(given: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(simplify(substitute(e, names), symbols) for e in given)
@@ -214,7 +227,7 @@ def with_symbols(
 
 
 def _numbered(stage: Stage) -> Stage:
-    """The stage with its axes named by position (a change of layout leaves them in another order)."""
+    """The stage with its axes named by position; a change of layout leaves them in another order."""
     axes = tuple(Axis(Var(f"i{d}"), a.extent) for d, a in enumerate(stage.axes))
     over = tuple(Axis(Var(f"k{d}"), a.extent) for d, a in enumerate(stage.reduce_axes))
     old = (*stage.axes, *stage.reduce_axes)
@@ -250,7 +263,7 @@ def opaque_func(kernel: Node) -> Func:
     params, of = opaque_params(kernel), _opaque_buffers(kernel)
     between = {s.out.name: nest(s) for s in opaque_stages(kernel)}
     nests = [between.get(of[n.outputs[0]].name) or _named(n, of) for n in body.nodes]
-    if len(nests) > 1:  # loops that tasks could share
+    if len(nests) > 1:  # tasks can't share the loops of several nests
         nests = [replace(s, kind="serial") if isinstance(s, For) else s for s in nests]
     whole = block(*nests)
     for node in body.nodes[:-1]:
@@ -259,7 +272,7 @@ def opaque_func(kernel: Node) -> Func:
 
 
 def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
-    """What tensor expressions say of a kernel with loop nests, over the buffers of its function."""
+    """The tensor expressions of a kernel with loop nests, over the buffers of its function."""
     body = kernel.of(Kernel).body
     of, found = _opaque_buffers(kernel), list[Stage]()
     for node in body.nodes:
@@ -270,7 +283,7 @@ def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
 
 
 def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:
-    """Of each value: the parameters, and locals t0, t1, ..."""
+    """The buffer of each value: the parameters, and locals t0, t1, ...."""
     body = kernel.of(Kernel).body
     inner = (n.outputs[0] for n in body.nodes[:-1])
     of = {n: Buffer(f"t{i}", body.dtype(n), body.shape(n), "scratch") for i, n in enumerate(inner)}
@@ -289,7 +302,7 @@ def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
 
 
 def finishing(stage: Stage) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """What a stage makes of a sum that is there already, for an index."""
+    """A function that applies a stage's epilogue to an accumulated sum at an index."""
 
     def finish(acc: Expr, at: Sequence[Expr]) -> Expr:
         point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}

@@ -1,4 +1,4 @@
-"""The graph passes, in order: each takes a graph and the machine it is for, and gives a graph."""
+"""The graph passes, in order. Each takes a graph and its target, and gives a graph."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from jangin.targets.target import Target
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the way from a lowered graph to kernels. An `optional` one is done where the option of its
-    name is on."""
+    """A step from a lowered graph to kernels. An `optional` pass runs only if the option of its name is
+    on."""
 
     name: str
     run: Callable[[Graph, Target], Graph]
@@ -71,14 +71,14 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("scalars", scalars),
     Pass("in_place", anywhere(in_place)),
 )
-"""The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape, and
-after `in_place` perhaps a concatenation or a slice that moves nothing."""
+"""The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape.
+`in_place` adds concatenations and slices that move nothing."""
 
 _LEFT_OUT = frozenset({"lookups", "large_windows", "extrema", "scalars"})
-"""Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Large windows'
-rows in a cache, and several results of one kernel, have no templates for work-groups."""
+"""Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Templates for
+work-groups neither cache large windows' rows nor give several results."""
 _REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}
-"""Templates for work-groups have no planes, so that nothing is weighed against copies."""
+"""Templates for work-groups have no planes, so channels-last needs no comparison."""
 
 GPU_PASSES: Sequence[Pass] = tuple(_REPLACED.get(p.name, p) for p in GRAPH_PASSES if p.name not in _LEFT_OUT)
 """The passes for machines whose kernels are for work-groups."""

@@ -1,9 +1,9 @@
 """Convolutions without the taps of their windows that see nothing but padding.
 
-A window that reaches beyond the image, as the dilated ones of DeepLab's pyramid do (36 rows to each side
-of 32), multiplies zeros with most of its weights. Taps that are in the padding wherever the window stands
-are cut off. Where others are so for whole bands of the outputs, each band becomes a convolution of its own,
-with the taps that see something there, if that saves enough. What is left out is zero, as weights are
+A window that reaches beyond the image multiplies zeros with most of its weights. DeepLab's dilated pyramid is
+an example: 36 rows to each side of 32. Taps that are in the padding at every position of the window are cut
+off. Other taps see only padding for whole bands of outputs. If it saves enough, each band becomes a
+convolution of its own, with the taps that see the image. The omitted terms are zero, because weights are
 finite.
 """
 
@@ -26,17 +26,19 @@ from jangin.ops.core_window import split_layout
 from jangin.ops.editor import Editor
 
 GAIN = 0.75
-"""The share of a convolution's products that its bands may have: each reads its weights anew."""
+"""The share of a convolution's products that its bands may have at most, because each band reads its weights
+again."""
 OVERHEAD = 0.05
-"""What a band costs besides its products, as a share of those that the whole axis has."""
+"""The cost of a band besides its products, as a share of the whole axis's products."""
 FEWEST = 32
-"""Outputs whose products take as long as reading the weights: a band of fewer costs as much as these do."""
+"""Outputs whose products take as long as reading the weights. A band of fewer outputs costs as much as this
+many."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """Of an axis, the outputs from `first` to `last` (excluded), and the taps that see more than padding
-    there, from `low` to `high` (excluded)."""
+    """A band of an axis: outputs from `first` to `last` (excluded), and the taps from `low` to `high`
+    (excluded) that see the image there."""
 
     first: int
     last: int
@@ -52,12 +54,12 @@ class Band:
         return self.high - self.low
 
     def joined(self, other: Band) -> Band:
-        """With the one that follows."""
+        """This band joined with the next one."""
         return Band(self.first, other.last, min(self.low, other.low), max(self.high, other.high))
 
 
 class Read(NamedTuple):
-    """Of an axis, the elements that a band's windows see, from `first` to `last` (excluded), and the padding
+    """The elements of an axis that a band's windows see, from `first` to `last` (excluded), and the padding
     around them."""
 
     first: int
@@ -83,17 +85,18 @@ class Axis:
 
     @property
     def whole(self) -> Band:
-        """All outputs, with the taps that see something for one of them."""
+        """All outputs, with the taps that see the image for at least one of them."""
         return reduce(Band.joined, self.bands())
 
     def bands(self) -> list[Band]:
-        """The longest that need the same taps each; none for a window that sees nothing."""
+        """The longest bands whose outputs need the same taps. A window that sees only padding gives no
+        taps."""
         ends = (self.before - i * self.dilation + n for i in range(self.taps) for n in (0, self.size))
         edges = {0, self.outputs, *(min(self.outputs, max(0, -(-e // self.stride))) for e in ends)}
         return [self._between(*e) for e in pairwise(sorted(edges))]
 
     def _between(self, first: int, last: int) -> Band:
-        """Outputs that need the taps of the first of them."""
+        """The band of these outputs; all need the taps of the first one."""
         start = first * self.stride - self.before
         low, high = -(start // self.dilation), -((start - self.size) // self.dilation)
         return Band(first, last, max(0, low), min(self.taps, high))
@@ -102,8 +105,8 @@ class Axis:
         return max(fewest, band.outputs) * band.taps
 
     def best(self, fewest: float) -> tuple[float, list[Band]]:
-        """What bands cost, joined with their neighbours where that costs less, and these. A band counts as
-        at least the `fewest` outputs."""
+        """The cheapest way to join neighbouring bands: its cost, and the bands. A band counts as at least the
+        `fewest` outputs."""
         least = self.bands()
         fixed = OVERHEAD * self.outputs * self.taps
         ways: list[tuple[float, list[Band]]] = [(0.0, [])]
@@ -122,7 +125,7 @@ class Axis:
 
 
 def taps(graph: Graph) -> Graph:
-    """The graph with such convolutions as one for each band."""
+    """The graph with convolutions cut into bands."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     changed = False
     for node in graph.nodes:
@@ -137,8 +140,8 @@ def taps(graph: Graph) -> Graph:
 
 
 def _axes(node: Node, graph: Graph) -> list[Axis] | None:
-    """The windows of a convolution with padding, constant weights and known sizes, each of which sees
-    something of the image."""
+    """The windows of a convolution with padding, constant weights and known sizes, if each window sees some
+    of the image; else None."""
     if not isinstance(node.attrs, Conv) or not any(node.attrs.pads) or node.inputs[1] not in graph.constants:
         return None
     conv, x = node.attrs, node.inputs[0]
@@ -155,13 +158,14 @@ def _axes(node: Node, graph: Graph) -> list[Axis] | None:
 
 
 def _finite(graph: Graph, weights: str) -> bool:
-    """Asked of the few convolutions that would be cut, as it reads all weights."""
+    """Whether all weights are finite. Only convolutions that would be cut are tested, because the test reads
+    all weights."""
     return not graph.dtype(weights).is_float or bool(np.isfinite(graph.constants[weights]).all())
 
 
 def _bands(axes: Sequence[Axis], channels: int) -> list[list[Band]] | None:
-    """Each axis' bands; None where the convolution is best as it is. Windows of one channel stay
-    whole: `large_windows` leaves out rows of padding itself, and small ones don't pay for a join."""
+    """The bands of each axis; None if the convolution is best uncut. Windows of one channel stay whole:
+    `large_windows` skips padding rows itself, and small windows don't pay for a join."""
     fewest = FEWEST ** (1 / len(axes))
     whole = [a.whole for a in axes]
     costs, best = zip(*(a.best(fewest) for a in axes), strict=True)
@@ -173,7 +177,7 @@ def _bands(axes: Sequence[Axis], channels: int) -> list[list[Band]] | None:
 
 
 class _Split:
-    """A convolution that becomes one for each of its `bands` along each axis."""
+    """A convolution that becomes one convolution for each of its `bands` along each axis."""
 
     def __init__(
         self, run: Editor, node: Node, axes: Sequence[Axis], bands: Sequence[Sequence[Band]]
@@ -187,7 +191,8 @@ class _Split:
         self.run.emit(replace(self.node, inputs=tuple(inputs), attrs=attrs))
 
     def made(self, chosen: tuple[Band, ...]) -> tuple[CoreAttributes, Sequence[str]]:
-        """What gives the outputs of the `chosen` bands of the first axes, and of all bands of the others."""
+        """The node that gives the outputs of the `chosen` bands of the first axes, and of all bands of the
+        others."""
         axis = len(chosen)
         if axis == len(self.axes):
             return self.part(chosen)
@@ -206,7 +211,7 @@ class _Split:
         return attrs, (self.operand(reads), self.weights(bands))
 
     def operand(self, reads: Sequence[Read]) -> str:
-        """What the windows see of the image."""
+        """The part of the image that the windows see."""
         x = self.node.inputs[0]
         starts, shape = [const(0)] * len(self.run.shape(x)), list(self.run.shape(x))
         for axis, r in enumerate(reads, self.leading):

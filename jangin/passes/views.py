@@ -1,7 +1,8 @@
-"""Values that have no memory of their own: a part of another's.
+"""Values without memory of their own: they are parts of other values.
 
-The pass `in_place` leaves concatenations and slices between kernels that move no bytes. `views` says in which
-value's memory their operands and results lie, and kernels are made over the whole values (`Part`).
+The pass `in_place` leaves concatenations and slices between kernels that move no bytes. `views` gives the
+place of their operands and results in another value's memory. Kernels are then made over the whole values
+(`Part`).
 """
 
 from __future__ import annotations
@@ -59,16 +60,18 @@ def _resolved(name: str, direct: Mapping[str, View]) -> View:
 
 @dataclass(frozen=True)
 class Part:
-    """The buffer `whole` that a kernel has for a parameter which is a part of it, and where that starts.
-    Where in a buffer the result goes is a symbol of the kernel (`symbols`), so that equal kernels that
-    write different parts of one tensor are one."""
+    """The buffer `whole` that replaces a kernel's parameter, and the `start` of the parameter in it.
+
+    The result's start is a symbol of the kernel (`symbols`), so that kernels that only write different parts
+    of one tensor are one kernel.
+    """
 
     whole: Buffer
     start: tuple[Expr, ...]
     symbols: Mapping[Var, Range]
 
     def index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where in the whole an element of the part is."""
+        """The index in the whole buffer of an element of the part."""
         return tuple(simplify(i + a) for i, a in zip(index, self.start, strict=True))
 
 
@@ -79,7 +82,7 @@ def parameter_parts(
     found: Mapping[str, View],
     graph: Graph,
 ) -> dict[str, Part]:
-    """What a kernel's parameters are parts of whose arguments are views, by the parameter's name."""
+    """The wholes of a kernel's parameters whose arguments are views, by the parameter's name."""
     parts: dict[str, Part] = {}
     for p, arg in zip((*inputs, *results), args, strict=True):
         if arg in found:
@@ -96,7 +99,7 @@ def parameter_parts(
 
 
 def start_symbols(out: Buffer) -> tuple[Var, ...]:
-    """The symbols, for every axis, for where a kernel's result starts."""
+    """The symbols, one an axis, of the start of a kernel's result."""
     return tuple(Var(f"{out.name}.at{d}") for d in range(len(out.shape)))
 
 
@@ -110,7 +113,7 @@ def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tu
 
 
 def func_over_wholes(func: Func, parts: Mapping[str, Part]) -> Func:
-    """The same of a loop nest."""
+    """A loop nest over whole buffers instead of parts of them."""
     body = func.body
     for name, part in parts.items():
         body = replace_buffer(body, name, part.whole, part.index)

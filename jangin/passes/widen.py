@@ -1,14 +1,15 @@
-"""Products of floats smaller than f32 as products of f32, and what follows them in f32 too: each operand is
-widened once, where it is made, and not again at every multiply-add; and a result is not rounded to 16 bits
-where another operator reads it, but where the model's own outputs, or operators that stay small, need it.
-That is closer to the numbers without rounding than the model's own types are, and as ONNX Runtime does on
-processors. What no product comes before stays small: operators that memory bounds move half the bytes.
+"""Computes products of floats smaller than f32, and the operators after them, in f32.
 
-Products that a machine makes of pairs (see `bf16`) read what they multiply as the model says, in 16 bits, so
-that it is rounded where it is made: all who read it read that, and what moves, pools, joins or normalizes it
-gives 16 bits too. Their sums are f32.
+Each operand is widened once, at its producer, and not again at every multiply-add. A result is rounded to 16
+bits only for the model's own outputs, or for operators that stay at 16 bits. The results are closer to
+unrounded numbers than the model's own types give, and agree with ONNX Runtime on processors. Operators that
+follow no product stay at 16 bits: memory bounds them, and they move half the bytes.
 
-Constants are widened too; those whose products read panels of them are kept small after all (see `halves`).
+Products that a machine makes of pairs (see `bf16`) read 16-bit operands, as the model says. Such an operand
+is rounded at its producer, so all its readers read the rounded value. Operators that move, pool, join or
+normalize it give 16 bits too. The sums of these products are f32.
+
+Constants are widened too. `halves` keeps them at 16 bits after all if products read panels of them.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from jangin.ops.editor import Editor
 from jangin.passes.dce import dce
 
 HALVES = (F16, BF16)
-"""The types whose arithmetic is f32's."""
+"""The types whose arithmetic is done in f32."""
 MOVES = (Transpose, Reshape, Slice, Expand)
-"""Operators that only move elements: what they move is widened, so that products still read through them."""
+"""Operators that only move elements. Their operands are widened, so that products still read through them."""
 ALIKE = (*MOVES, Concat, Pad, Pool, Reduce, Softmax, Normalize)
-"""Operators that give their operands' type."""
+"""Operators whose result has their operands' type."""
 STAYING = (*MOVES, Concat, Pad, Pool, Normalize)
-"""Those of them that read 16 bits where products of pairs read their results."""
+"""Operators that read 16 bits if products of pairs read their results."""
 
 
 def widen(graph: Graph) -> Graph:
-    """The graph with its products of small floats, and what follows them, made of widened operands."""
+    """The graph with its products of small floats, and the operators after them, made of widened operands."""
     if not any(_is_small(node, graph) for node in graph.nodes):
         return graph
     run = _Widening(graph)
@@ -72,7 +73,7 @@ def _is_small(node: Node, graph: Graph) -> bool:
 
 
 def _kept(graph: Graph) -> set[str]:
-    """What products of pairs read, and what it is moved and gathered from."""
+    """The 16-bit values that products of pairs read, and the values that they are moved and gathered from."""
     kept: set[str] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.attrs, (Conv, MatMul)) and node.attrs.dot:
@@ -83,8 +84,8 @@ def _kept(graph: Graph) -> set[str]:
 
 
 class _Widening(Editor):
-    """One run: `wide` has the f32 twins there are, `waiting` the small values that only have such a twin,
-    `kept` those that have none to be read."""
+    """One run. `wide`: f32 twins of values. `waiting`: values of which only the twin exists. `kept`: values
+    whose twins aren't read."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -100,7 +101,7 @@ class _Widening(Editor):
             self.emit(node)
 
     def product(self, node: Node) -> bool:
-        """A product made of widened operands; False for other nodes."""
+        """Makes a product of small floats from widened operands. False for other nodes."""
         if not _is_small(node, self.graph):
             return False
         assert isinstance(node.attrs, (Conv, MatMul))
@@ -119,7 +120,7 @@ class _Widening(Editor):
         return True
 
     def follower(self, node: Node) -> bool:
-        """What reads widened values, and gives floats, made of these; False for other nodes."""
+        """Makes a float operator that reads widened values in f32. False for other nodes."""
         small = [n for n in node.inputs if n and self.dtype(n) in HALVES]
         stays = isinstance(node.attrs, Map) and node.outputs[0] in self.kept
         if not stays and not any(n in self.wide for n in small):
@@ -148,7 +149,7 @@ class _Widening(Editor):
         return True
 
     def named(self, node: Node) -> tuple[str, Sources]:
-        """What a node's twin is called, and where it comes from."""
+        """The name of a node's twin, and its source."""
         return f"{node.outputs[0]}.wide", node.source
 
     def twin_of(self, node: Node, wide: str) -> None:
@@ -159,7 +160,7 @@ class _Widening(Editor):
             del self.wide[out]
 
     def rounded(self, name: str) -> None:
-        """Makes the small value where only its twin is there so far."""
+        """Makes the 16-bit value if only its twin exists so far."""
         dtype = self.waiting.pop(name, None)
         if dtype is not None:
             wide = self.wide[name]
@@ -170,7 +171,7 @@ class _Widening(Editor):
             )
 
     def widened(self, name: str) -> str:
-        """The value's f32 twin, which is made where it is first asked for."""
+        """The value's f32 twin, which is made at its first use."""
         if self.dtype(name) is F32:
             return name
         if name in self.kept:
@@ -192,7 +193,7 @@ class _Widening(Editor):
 
 
 def in_f32(body: Expr) -> Expr:
-    """A map's body with all that is of 16 bits in it in f32, and nothing rounded."""
+    """A map's body with all 16-bit arithmetic in f32, without roundings."""
 
     def wide(e: Expr) -> Expr | None:
         match e:

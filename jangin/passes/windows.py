@@ -1,8 +1,8 @@
-"""Large windows of pools, one axis after the other: the maximum of a window is that of its rows' maxima, and
-its mean that of its rows' means, as each of its rows has as many taps to divide by.
+"""Splits pools of large windows into one pool an axis.
 
-So a window of 13 x 13 takes 26 operations in place of 169. Maxima keep their bits; sums are taken in another
-order, of shorter partial sums.
+The maximum of a window is the maximum of its rows' maxima. Its mean is the mean of its rows' means, because
+each row has equally many taps. A window of 13 x 13 then takes 26 operations instead of 169. Maxima keep their
+bits. Sums are taken in another order, of shorter partial sums.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jangin.ops.core_window import split_layout
 from jangin.ops.editor import Editor
 
 GAIN = 1.6
-"""By which operations must become fewer: what lies between two axes goes through memory."""
+"""The factor by which operations must become fewer, because values between two axes go through memory."""
 
 
 def windows(graph: Graph) -> Graph:
-    """The graph with such pools as one for each axis."""
+    """The graph with large pools as one pool for each axis."""
     orders = {n.name: _order(n, n.attrs, graph) for n in graph.nodes if isinstance(n.attrs, Pool)}
     if not any(orders.values()):
         return graph
@@ -36,10 +36,11 @@ def windows(graph: Graph) -> Graph:
 
 
 def _order(node: Node, attrs: Pool, graph: Graph) -> Sequence[int]:
-    """In which order to take a window's axes, those first that leave least of their operand; none where the
+    """The order in which to take a window's axes: first the axes that shrink the operand most. Empty if the
     window is best taken at once."""
     dtype = graph.dtype(node.inputs[0])
-    exact = dtype.wide is dtype if attrs.combiner == "sum" else True  # else partial sums would be rounded
+    # otherwise partial sums would be rounded
+    exact = dtype.wide is dtype if attrs.combiner == "sum" else True
     if not exact or (attrs.average and not dtype.is_float):
         return ()
     _, _, spatial = split_layout(graph.shape(node.inputs[0]), attrs.layout)

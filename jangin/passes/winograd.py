@@ -1,25 +1,26 @@
-"""3 x 3 convolutions, dilated ones too, with constant weights by Winograd's method, where that should be
+"""Winograd's method for 3 x 3 convolutions with constant weights, dilated ones included, if it should be
 quicker.
 
-Of a video, whose windows reach over some frames, each frame of the result is a picture made of so many, whose
-channels follow one another.
+For a video, whose windows span several frames, each output frame is an image made of several input frames.
+Their channels follow one another.
 
-A fused convolution kernel becomes three: the input transform V = B^T d B of overlapping tiles (a
-loop nest that does the padding itself), one product of a matrix for each of the transform's points
-with weights transformed here, and the output transform A^T M A (a loop nest that ends with what was
-fused to the convolution). See `winograd_transform` for the method.
+A fused convolution kernel becomes three. The first is the input transform V = B^T d B of overlapping tiles, a
+loop nest that pads by itself. The second multiplies a matrix for each of the transform's points by weights
+transformed here. The third is the output transform A^T M A, a loop nest that ends with the convolution's
+epilogue. See `winograd_transform` for the method.
 
-Where V and M would go through memory and the weights are few, the three are stages of one kernel, which
-takes a block of tiles at a time (the template `winograd`).
+If V and M would go through memory and the weights are few, the three become stages of one kernel. It takes a
+block of tiles at a time (the template `winograd`).
 
-Of integers (pairs of int16) it is exact. Of floats it changes rounding. Largest error against
-float64, as a share of the output's largest value, for normal and rectified inputs of 32 to 512 channels:
-F(2x2) 2e-7 to 7e-7, F(4x4) 0.8e-6 to 3e-6 (the sum as it stands: 1e-7 to 4e-7). F(4x4) at the usual points
-0, +-1, +-2 has 3e-6 to 1e-5, and so has 0, +-1, +-1/2; hence 0, +-sqrt(1/2), +-sqrt(2).
+Integer convolutions (pairs of int16) stay exact. Float convolutions change in rounding. Errors against
+float64 below are shares of the output's largest value, for normal and rectified inputs of 32 to 512 channels.
+The largest error is 2e-7 to 7e-7 for F(2x2) and 0.8e-6 to 3e-6 for F(4x4). The direct sum has 1e-7 to 4e-7.
+F(4x4) at the usual points 0, +-1, +-2, or at 0, +-1, +-1/2, has 3e-6 to 1e-5. Therefore the points are 0,
++-sqrt(1/2), +-sqrt(2).
 
-Weights that a model has in 16 bits are kept in as many when they are transformed, if f16 has their range.
-Then the mean error is 3e-4 of the mean result for F(2x2), 8e-4 for F(4x4) (of what the weights were rounded
-from, f16 is 2e-4 away, bf16 1.7e-3).
+16-bit weights of a model stay at 16 bits when they are transformed, if f16 has their range. The mean error is
+then 3e-4 of the mean result for F(2x2), and 8e-4 for F(4x4). For comparison, f16 weights are 2e-4 away from
+their unrounded values, bf16 weights 1.7e-3.
 """
 
 from __future__ import annotations
@@ -54,22 +55,24 @@ from jangin.passes.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.target import Target
 
 RANGE = 2.0**-6, 2.0**15
-"""Between which the largest of transformed weights must lie for them to be kept in f16: it has no larger
-ones, and of much smaller ones too few digits."""
+"""The range of the largest transformed weight that allows f16. f16 has no larger numbers, and too few digits
+for much smaller ones."""
 INDEX = (Var("n"), Var("f"), Var("h"), Var("w"), Var("c"))
-"""An index of the result, of frames. Nests that compute the same there are equal, and made once."""
+"""An index of the result, with frames. Nests that compute the same at this index are equal, and made once."""
 
 
 def winograd(graph: Graph, target: Target) -> Graph:
-    """The fused graph with those kernels replaced that should be quicker so."""
+    """The fused graph with 3 x 3 convolutions replaced if Winograd's method should be quicker."""
     return _Winograd(graph, target).run()
 
 
 @dataclass(frozen=True)
 class Match:
     """A kernel that is a 3 x 3 convolution with stride 1, and its sizes (`images` may be symbolic).
-    `dilations`: down and across; `frames`: of a video, an image is one, made of `depth` of the input's
-    (0: pictures)."""
+
+    `dilations`: down and across. `frames`: of a video; each output frame is one image, made of `depth` input
+    frames (0: no video).
+    """
 
     kernel: Node
     stage: Stage
@@ -89,7 +92,7 @@ class Match:
 
     @property
     def terms(self) -> int:
-        """Of each sum of products: the channels of all frames that an output is made of."""
+        """Terms of each sum of products: the channels of all frames that an output is made of."""
         return self.depth * self.channels
 
     @property
@@ -98,7 +101,7 @@ class Match:
 
     @property
     def dtype(self) -> DType:
-        """Of what is transformed, and of its products."""
+        """The type of the transformed values and of their products."""
         return I32 if self.pairs else F32
 
 
@@ -125,9 +128,10 @@ def match(kernel: Node, graph: Graph) -> Match | None:
 
 
 def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
-    """The transforms of pairs that are exact for what is known of the numbers read."""
+    """The transforms of pairs that are exact for the known range of the input."""
     graphs = [graph, *(n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel))]
-    producers = {o: n for g in graphs for n in g.nodes for o in n.outputs}  # in kernels where there are some
+    # nodes inside kernels are included
+    producers = {o: n for g in graphs for n in g.nodes for o in n.outputs}
     owners = {name: g for g in graphs for name in (*g.values, *g.constants)}
     numbers = Numbers(graph.constants, producers, lambda name: owners[name].dtype(name))
     return exact_of(weights, *numbers.range(x))
@@ -145,7 +149,7 @@ def _fits(node: Node, graph: Graph) -> bool:
 
 
 class _Winograd(Editor):
-    """One run over a fused graph. `made`: the loop nests so far, by all that tells them apart."""
+    """One run over a fused graph. `made`: the loop nests so far, by everything that distinguishes them."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -171,9 +175,8 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate | None:
-        """The estimated cost of a match, or None for pairs on a machine without vectors. A machine without
-        vectors adds two pairs in six instructions. The machine also has no room for four times as many
-        weights."""
+        """The estimated cost of a match, or None for pairs on a machine without vectors. Such a machine adds
+        two pairs in six instructions. It also has no room for four times as many weights."""
         if m.pairs and self.target.machine.lanes(I32.bytes) == 1:
             return None
         sizes = m.height, m.width, m.terms, m.outputs
@@ -185,7 +188,7 @@ class _Winograd(Editor):
         return F16 if small else m.dtype
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
-        """The input transform, the products and the output transform."""
+        """The kernels: the input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
         hints = self.target.machine.hints and not blocks  # a block stays in the cache
@@ -206,9 +209,9 @@ class _Winograd(Editor):
         ]
 
     def weights(self, m: Match, transform: Transform) -> Array:
-        """Transformed; in f16 only where that has their range."""
+        """The transformed weights. They are in f16 only if it has their range."""
         taps = self.graph.constants[m.weights]
-        if m.frames:  # [O, C, depth, 3, 3]: a frame's channels after those of the one before
+        if m.frames:  # [O, C, depth, 3, 3]: a frame's channels follow those of the frame before
             taps = np.moveaxis(taps, 2, 1).reshape(m.outputs, m.terms, *taps.shape[3:])
         u = transform.weights(taps)
         low, high = RANGE
@@ -221,7 +224,7 @@ class _Winograd(Editor):
         return self.made[key]
 
     def output_nest(self, m: Match, tiling: Tiling, others: Sequence[str]) -> Stmt:
-        """Ends with what was fused to the convolution, which reads `others`."""
+        """The output transform, which ends with the convolution's epilogue; the epilogue reads `others`."""
         out = m.kernel.outputs[0]
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(others, start=1)}
         stage = redirect(m.stage, {**names, out: Buffer("out", *self.typed(out))})
@@ -232,7 +235,7 @@ class _Winograd(Editor):
         return self.made[key]
 
     def product(self, m: Match, v: str, u: str, out: str) -> Compute:
-        """The matrix product of each point, for tiles whose elements lie together."""
+        """The matrix product of each point, for tiles whose elements are contiguous."""
         left, right = (Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate((v, u)))
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -244,7 +247,8 @@ class _Winograd(Editor):
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
 
     def patch(self, m: Match) -> Patch:
-        """Where the padding is a kernel of its own, the transform reads what that one reads."""
+        """The operand of the input transform. If a kernel only pads it, the transform reads that kernel's
+        operand."""
         pad = self.producers.get(m.x)
         found = None if pad is None else padding(pad)
         if found is None:

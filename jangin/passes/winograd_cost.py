@@ -1,4 +1,4 @@
-"""What Winograd's method should cost, and the plain convolution, by a machine's figures."""
+"""Estimated costs of Winograd's method and of the direct convolution, from a machine's figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jangin.targets.figures import WinogradFigures
 
 
 def is_window(conv: Conv) -> bool:
-    """Whether windows, of pictures or of videos, are such that Winograd's method fits them."""
+    """Whether Winograd's method fits a convolution's windows, over images or videos."""
     dense = conv.layout == "last" and conv.kernel[-2:] == (TAPS, TAPS) and conv.groups == 1
     frames = len(conv.kernel) == 2 or (len(conv.kernel) == 3 and conv.dilations[0] == 1 and not conv.dot)
     return dense and frames and not any(conv.pads) and all(s == 1 for s in conv.strides)
@@ -20,9 +20,11 @@ def is_window(conv: Conv) -> bool:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Times of a 3 x 3 convolution of one image, in multiply-adds of its product. `weight`: the type of its
-    weights in memory, those that are transformed too; `dilations`: down and across; `images`: that are
-    made at once, as frames of a video are."""
+    """Estimated times of a 3 x 3 convolution of one image, in multiply-adds of its product.
+
+    `weight`: the type of its weights in memory, transformed ones included. `dilations`: down and across.
+    `images`: images that are computed together, such as a video's frames.
+    """
 
     height: int
     width: int
@@ -35,8 +37,9 @@ class Estimate:
     images: int = 1
 
     def best(self) -> Transform | None:
-        """The transform that should be quickest; None where none is clearly quicker than the plain sums. Of
-        weights of 16 bits the larger must be clearly quicker too: it rounds more, and they are more."""
+        """The transform that should be quickest; None if none is clearly quicker than the direct sums. With
+        16-bit weights, the larger transform must be clearly quicker than the smaller: it rounds more, and has
+        more weights."""
         best, choice = self.figures.gain * self.plain(), None
         for t in self.transforms:
             time = min(self.whole(t), self.blocks(t))
@@ -45,11 +48,11 @@ class Estimate:
         return choice
 
     def by_blocks(self, t: Transform) -> bool:
-        """Whether one kernel of blocks of tiles should be quicker than three kernels."""
+        """Whether one kernel over blocks of tiles should be quicker than three kernels."""
         return self.blocks(t) < self.whole(t)
 
     def plain(self) -> float:
-        """The convolution as its sums stand."""
+        """The cost of the direct convolution."""
         return (
             TAPS
             * TAPS
@@ -59,20 +62,21 @@ class Estimate:
         )
 
     def whole(self, t: Transform) -> float:
-        """Three kernels, each over all tiles."""
+        """The cost of three kernels, each over all tiles."""
         count = self._tiles(t)
         moved = count * self._kept(t)
         slower = 2 if moved * F32.bytes > self.figures.far else 1
         return self._product(t, count) + moved * self.figures.transform * slower
 
     def blocks(self, t: Transform) -> float:
-        """One kernel of blocks of tiles, for each of which the weights come anew."""
+        """The cost of one kernel over blocks of tiles, which reads the weights again for each block."""
         count, kept = self._tiles(t), self._kept(t)
         rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
         return -(-count // rows) * self._product(t, rows) + count * kept * self.figures.transform
 
     def _per_weight(self, rows: int) -> float:
-        """The time that a weight takes: the multiply-adds of so many rows, nearly all while others come."""
+        """The time of one weight: its multiply-adds for all rows, nearly all of which overlap with loading
+        the next weights."""
         stream = self.figures.stream * self.weight.bytes / F32.bytes
         return max(rows, stream) + 0.1 * min(rows, stream)
 

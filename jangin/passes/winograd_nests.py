@@ -1,11 +1,11 @@
-"""The loop nests of Winograd's method: tiles of the input transformed, tiles of the output restored.
+"""The loop nests of Winograd's method: the input transform and the output transform.
 
-Both run tiles in parallel and channels by vectors, and a tile's rows in a loop, whose code is a fraction of
-what all of them take. Tiles of the input that lie inside the image take a path without tests; the others
-test each position. Tiles of the output test each position that may lie beyond it.
+Both run tiles in parallel and channels by vectors. A tile's rows are a loop, whose code is a fraction of the
+unrolled code. Input tiles inside the image take a path without tests; the others test each position. Output
+tiles test each position that may lie beyond the result.
 
-Where windows are dilated by d, every d-th pixel of an axis makes an image of its own, and a tile's pixels lie
-d apart: tiles are numbered image by image within each row, and column, of tiles.
+If windows are dilated by d, every d-th pixel of an axis makes an image of its own, and a tile's pixels lie d
+apart. Tiles are numbered image by image within each row, and column, of tiles.
 """
 
 from __future__ import annotations
@@ -31,13 +31,19 @@ X = Var("x")
 
 @dataclass(frozen=True)
 class Tiling:
-    """Tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs. What is kept of
-    a tile lies point by point, or together where kernels work on `blocks` of tiles. `lanes`: channels of a
-    vector loop; `dtype`: of what is transformed and kept (i32: pairs of int16, and their products); `hints`:
-    whether to fetch early where the kernel will write; `whole`: whether all rows of a tile are in the text,
-    for processors of which a loop's own instructions count; `dilations`: down and across; `frames`: of a
-    video, that an image of outputs is one of (0: pictures), made of `depth` frames of the input, whose
-    channels follow one another."""
+    """The tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs.
+
+    - `lanes`: channels of a vector loop.
+    - `blocks`: V and M are stored tile by tile, for kernels that work on blocks of tiles; otherwise point by
+      point.
+    - `dtype`: of the transformed values (i32: pairs of int16, and their products).
+    - `hints`: whether to prefetch the memory that the kernel will write.
+    - `whole`: whether all rows of a tile are unrolled, for processors on which a loop's own instructions
+      count.
+    - `dilations`: down and across.
+    - `frames`: of a video, in which an output image is one frame (0: no video).
+    - `depth`: input frames of an output frame, whose channels follow one another.
+    """
 
     transform: Transform
     images: Expr
@@ -69,12 +75,12 @@ class Tiling:
         return self.images * (self.down * self.across)
 
     def shape(self, channels: int) -> tuple[Expr, ...]:
-        """Of what is kept of all tiles."""
+        """The shape of V or M for all tiles."""
         points, last = const(self.transform.products), const(channels)
         return (self.count, points, last) if self.blocks else (points, self.count, last)
 
     def at(self, point: Expr, channel: Expr) -> tuple[Expr, ...]:
-        """Where a tile's element lies."""
+        """The index of a tile's element in V or M."""
         return (TILE, point, channel) if self.blocks else (point, TILE, channel)
 
     @property
@@ -86,7 +92,7 @@ class Tiling:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """Down and across, from the first pixel that a tile reads to the last."""
+        """The distances, down and across, from the first pixel that a tile reads to the last."""
         return tuple((self.transform.size - 1) * d for d in self.dilations)
 
     def pixel(self, i: Expr | int, j: Expr | int) -> tuple[Expr, Expr]:
@@ -95,7 +101,7 @@ class Tiling:
         return Y + i * down, X + j * across
 
     def image(self, after: Expr | int = 0) -> tuple[Expr, ...]:
-        """The index of a tile's picture, or of the frame so many `after` its own."""
+        """The index of a tile's image, or of the frame `after` frames later."""
         return (IMAGE // self.frames, IMAGE % self.frames + after) if self.frames else (IMAGE,)
 
     def over_tiles(self, body: Stmt) -> Stmt:
@@ -111,7 +117,7 @@ class Tiling:
         return tile // images * (self.transform.tile * dilation) + tile % images
 
     def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """Whole vectors, then one of the channels left."""
+        """Loops over whole vectors of channels, then over the remaining channels."""
         whole, rest, group, lane = channels // self.lanes, channels % self.lanes, Var("g"), Var("c")
         parts: list[Stmt] = []
         if whole:
@@ -124,8 +130,11 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Patch:
-    """What an input transform reads: `value(n, h, w, c)` in the padded image, or `value(n, f, h, w, c)` of
-    frames, where `guard(h, w)` holds, else 0; over buffers x0, x1, ... for the values called `inputs`."""
+    """The input of an input transform, over buffers x0, x1, ... for the values called `inputs`.
+
+    It is `value(n, h, w, c)` in the padded image, or `value(n, f, h, w, c)` with frames, if `guard(h, w)`
+    holds, else 0.
+    """
 
     inputs: tuple[str, ...]
     value: Callable[..., Expr]
@@ -133,7 +142,7 @@ class Patch:
 
 
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
-    """V = B^T d B of each tile's patch, whose frames have so many channels."""
+    """V = B^T d B of each tile's patch, whose frames have `channels` channels."""
     out = Buffer("out", tiling.dtype, tiling.shape(tiling.depth * channels))
     frame = Var("f") if tiling.depth > 1 else const(0)
 
@@ -165,8 +174,8 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
 
 
 def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
-    """Columns first; what they give is kept for the rows, whose lines are fetched meanwhile: stores to so
-    many places would wait for them."""
+    """Transforms columns first, and keeps the results for the rows. The output's cache lines are prefetched
+    meanwhile, because stores to many places would wait for them."""
     t = tiling.transform
     line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
     j, k = Var("j"), Var("k")
@@ -194,7 +203,7 @@ def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Ex
 def _output_tile(
     tiling: Tiling, products: Buffer, out: Buffer, o: Expr, finish: Callable[[Expr, Sequence[Expr]], Expr]
 ) -> Stmt:
-    """Columns first, one after another in the text: a loop over them was slower by a third."""
+    """Transforms columns first, unrolled: a loop over them was slower by a third."""
     t = tiling.transform
     bottom, right = tiling.overhangs
     line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)

@@ -1,8 +1,8 @@
 """Winograd's minimal filtering F(m x m, 3 x 3): the transforms as expressions and as matrices.
 
-Winograd, "Arithmetic Complexity of Computations" (1980); Lavin & Gray, "Fast Algorithms for
-Convolutional Neural Networks" (2015). With points in pairs +q, -q, the even and the odd powers of
-a pair's rows are shared: about half the additions of the matrix products.
+Sources: Winograd, "Arithmetic Complexity of Computations" (1980); Lavin & Gray, "Fast Algorithms for
+Convolutional Neural Networks" (2015). The rows of a pair of points +q, -q share the even and the odd powers,
+which halves the additions of the matrix products.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jangin.ir.records import dataclass
 TAPS = 3
 """Rows, and columns, of the weights."""
 AT_ONCE = 1 << 9
-"""Weights of a tap transformed at once: their products stay in the L2 cache, and the matrix library
-(OpenBLAS, from 2^18 multiplications on) shares no product so small among threads, which would wait for one
-another longer than they compute."""
+"""Weights of a tap that are transformed at once. Their products stay in the L2 cache. The matrix library
+(OpenBLAS, from 2^18 multiplications on) shares no product this small among threads, which would wait longer
+than compute."""
 
 
 @dataclass(frozen=True)
 class Transform:
-    """The points 0, +q and -q for each q of `pairs`, and infinity, in that order. `tile`: outputs
-    along an axis; `size`: inputs, and products, along an axis."""
+    """A transform at the points 0, +q and -q for each q of `pairs`, and infinity, in this order. `tile`:
+    outputs along an axis. `size`: inputs, and products, along an axis."""
 
     pairs: tuple[float, ...]
 
@@ -45,7 +45,7 @@ class Transform:
         return self.size**2
 
     def tiles(self, size: int, dilation: int) -> int:
-        """Along an axis of so many outputs, of which every `dilation`-th make an image of their own."""
+        """Tiles along an axis of `size` outputs, of which every `dilation`-th belong to one image."""
         return min(size, dilation) * -(-size // (self.tile * dilation))
 
     @property
@@ -80,7 +80,7 @@ class Transform:
         return out
 
     def restored(self, e: Expr) -> Expr:
-        """A result, of what `outputs` gives."""
+        """A result, from a value that `outputs` gives."""
         return e
 
     def weights(self, g: Array) -> Array:
@@ -99,7 +99,7 @@ class Transform:
 
 
 def _coefficients(pairs: Sequence[float]) -> list[float]:
-    """Of the product of (y - q^2), lowest power first."""
+    """Coefficients of the product of all (y - q^2), lowest power first."""
     out = [1.0]
     for q in pairs:
         out = [low - q * q * high for low, high in zip([0.0, *out], [*out, 0.0], strict=True)]
@@ -111,7 +111,7 @@ def _scaled(factor: float, e: Expr) -> Expr:
 
 
 def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
-    """The sum of products; the last first, whose factor is often 1."""
+    """The dot product. The last term comes first, because its factor is often 1."""
     pairs = list(zip(factors, values, strict=True))[::-1]
     total = _scaled(*pairs[0])
     for factor, value in pairs[1:]:
@@ -121,9 +121,12 @@ def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True)
 class PairTransform(Transform):
-    """Of pairs of int16 as words, which is exact: the rows of G are multiplied by `times`, so that they are
-    whole numbers, and results, which are times^2 as large modulo 2^32, are divided: by the odd part by its
-    inverse, by the power of 2 by a shift. Inputs up to `MOST` become at most 10^2 as large: int16."""
+    """An exact transform of pairs of int16 as words.
+
+    The rows of G are multiplied by `times`, which makes them whole numbers. Results are then times^2 as
+    large, modulo 2^32. They are divided by the odd part by multiplying with its inverse, and by the power of
+    2 by a shift. Inputs up to `MOST` become at most 10^2 as large, which fits int16.
+    """
 
     times: int
 
@@ -135,7 +138,7 @@ class PairTransform(Transform):
 
     @property
     def last(self) -> int:
-        """What the last row of G is divided by, so that weights fit int16, and its products multiplied."""
+        """The divisor of G's last row, so that weights fit int16. The row's products are multiplied by it."""
         return 1 if self.tile == 2 else 2
 
     @property
@@ -161,13 +164,13 @@ class PairTransform(Transform):
         return binary("shr", e if inverse == 1 else e * const(signed, I32), const(self.shift, I32))
 
     def weights(self, g: Array) -> Array:
-        """Of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
+        """G g G^T of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
         numbers = np.ascontiguousarray(g.transpose(2, 3, 1, 0)).view(np.int16)
         return super().weights(numbers.transpose(3, 2, 0, 1)).astype(np.int16).view(np.int32)
 
     def exact(self, g: Array, low: int, high: int) -> bool:
-        """Whether words [O, C / 2, 3, 3] fit int16 transformed, and what comes out of inputs from `low` <= 0
-        to `high` >= 0 is known modulo what a shift leaves of 2^32."""
+        """Whether words [O, C / 2, 3, 3] fit int16 once transformed, and the results fit the bits that remain
+        after the shift. Inputs are from `low` <= 0 to `high` >= 0."""
         numbers = np.ascontiguousarray(g).view(np.int16).astype(np.int64).reshape(len(g), -1)
         most = np.abs(numbers).max(initial=0) * np.abs(self.matrix).sum(1).max() ** 2
         up, down = (f(numbers, 0).sum(1) for f in (np.maximum, np.minimum))
@@ -191,7 +194,7 @@ F2 = Transform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
 PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)
 MOST = 256
-"""The largest number that is transformed as one of a pair: at most a hundred of them add up, to an int16."""
+"""The largest input of a pair: at most a hundred of them are added up, in int16."""
 
 
 def exact_of(words: Array, low: int, high: int) -> list[Transform]:
