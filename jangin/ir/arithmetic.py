@@ -1,7 +1,7 @@
-"""What every operation of `ir.expr` computes, in NumPy, for scalars and arrays alike.
+"""The meaning of every operation of `ir.expr`, in NumPy, for scalars and arrays alike.
 
-Operands of `apply` are NumPy scalars or arrays of the operation's dtype; so is the result.
-Integers wrap. Transcendental functions are computed in f64 and rounded once, as fits an oracle.
+Operands of `apply` are NumPy scalars or arrays of the operation's dtype; so is the result. Integers wrap.
+Transcendental functions are computed in f64 and rounded once, as fits an oracle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _div(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    """Integer powers wrap, and a negative exponent gives 0; float powers are made in f64."""
+    """Integer powers wrap, and a negative exponent gives 0. Float powers are computed in f64."""
     if np.issubdtype(np.asarray(a).dtype, np.integer):
         return np.where(b < 0, 0, np.power(a, np.maximum(b, 0))).astype(np.asarray(a).dtype)
     return np.power(np.float64(a), np.float64(b))
@@ -43,7 +43,8 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _numbers(words: Any, dtype: DType) -> Any:
-    """The numbers of a small type in each word, along an axis of their own, in a type that holds products."""
+    """The numbers of a small type in each word, along a new last axis, in a type that holds their
+    products."""
     apart = np.ascontiguousarray(words).reshape(*words.shape, 1).view(dtype.numpy)
     return apart.astype(np.int64 if dtype.is_int else np.float32)
 
@@ -104,7 +105,7 @@ _REDUCE: Mapping[str, Any] = {
 
 
 def convert(value: Any, dtype: DType) -> Any:
-    """The value cast as C does: float to int truncates (see `_whole`), and to bool is `!= 0`."""
+    """The value cast as in C: float to int truncates (see `_whole`), and to bool is `!= 0`."""
     array = np.asarray(value)
     if array.dtype == dtype.numpy:
         return array
@@ -114,9 +115,12 @@ def convert(value: Any, dtype: DType) -> Any:
 
 
 def _whole(x: Any, dtype: DType) -> Any:
-    """f64 truncated to an integer type: the lowest bits of what x86's instruction gives, which is the least
-    i32, or i64 for larger types and u32, where it can't hold the number. For u64, what is above i64 loses
-    2^63 before and gets it back after. (NumPy leaves such casts to the machine.)"""
+    """f64 truncated to an integer type, as x86's instruction does it.
+
+    The result is the lowest bits of an i32, or of an i64 for 64-bit types and u32. If the number doesn't fit,
+    the instruction gives the least i32 or i64. For u64, 2^63 is subtracted from large numbers before and
+    added after. (NumPy leaves such casts to the machine.)
+    """
     if dtype is U64:
         above = x >= 2.0**63
         low = _whole(np.where(above, x - 2.0**63, x), I64).view(np.uint64)
@@ -129,7 +133,7 @@ def _whole(x: Any, dtype: DType) -> Any:
 
 
 def through_signed(dtype: DType) -> DType:
-    """The signed type to which processors convert a float that is to be an integer type."""
+    """The signed type through which processors convert a float to this integer type."""
     return I64 if dtype.bits == 64 or dtype is U32 else I32
 
 
@@ -142,7 +146,7 @@ def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
 
 
 def reduce(combiner: str, value: Any, axes: tuple[int, ...], initial: Any, dtype: DType) -> Any:
-    """Combine an array over `axes`; sums and products of floats are kept in f64 and rounded once."""
+    """Combines an array over `axes`. Sums and products of floats are kept in f64 and rounded once."""
     kept = np.dtype(np.float64) if dtype.is_float else dtype.numpy
     ufunc = _REDUCE[combiner]
     return convert(ufunc.reduce(np.asarray(value).astype(kept), axis=axes, initial=initial), dtype)

@@ -1,4 +1,4 @@
-"""Indices that are only known during a run: what a plan checks of them, and the error where one is wrong."""
+"""Checks of indices that are known only during a run, and the error for an index out of range."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jangin.ir.sources import Sources
 from jangin.visible import visible
 
 IN_RANGE = (1 << 63) - 1
-"""What an `ir.core.IndexCheck` gives where every index is in range."""
+"""The result of an `ir.core.IndexCheck` if every index is in range."""
 
 
 class IndexOutOfRange(IndexError):
-    """An index that a model computed, or was given, and that its axis doesn't have: the model's node, the
-    index, and the range. The run's outputs are not given."""
+    """An index out of its axis's range, which a model computed or was given. The message has the model's
+    node, the index, and the range. The run gives no outputs."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
@@ -23,11 +23,12 @@ class IndexOutOfRange(IndexError):
 
 @dataclass(frozen=True)
 class Check:
-    """A condition on the i64 scalar `buffer`, which a launch writes. The scalar is IN_RANGE at the end of a
-    run if every index is in range. Otherwise the scalar is the smallest of the indices out of range.
+    """A condition on the i64 scalar `buffer`, which a launch writes.
 
-    `sizes` are the sizes of the axis, or of one axis for each entry of an index tuple. `from_end` says
-    whether negative indices count from the end. `source` has the model's nodes."""
+    The scalar is IN_RANGE at the end of a run if every index is in range. Otherwise it is the smallest of the
+    indices out of range. `sizes` are the sizes of the axis, or of one axis for each entry of an index tuple.
+    `from_end` says whether negative indices count from the end. `source` has the model's nodes.
+    """
 
     buffer: str
     sizes: tuple[Expr, ...]
@@ -36,7 +37,7 @@ class Check:
 
 
 def failure(check: Check, index: int, size: Callable[[Expr], int]) -> IndexOutOfRange:
-    """The error of a check that found `index`; `size`: the value of a size in this run."""
+    """The error of a check that found `index`. `size` gives the value of a size in this run."""
     sizes = [size(n) for n in check.sizes]
     ranges = [f"{-n if check.from_end else 0} to {n - 1}" if n > 0 else "empty" for n in sizes]
     by_axis = ", or ".join(dict.fromkeys(ranges)) + (", by the axis" if len({*ranges}) > 1 else "")

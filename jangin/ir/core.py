@@ -1,8 +1,8 @@
 """The attributes of the core operators, and of the other nodes of a lowered graph: kernels and steps.
 
-A node's attributes say which operator it is (`Attributes.operator`), so the two can't disagree. They are
-checked where they are built: a `CompileError` names the operator, the attribute and what it should be.
-What the operators compute stands in `ops.core`.
+A node's attributes determine its operator (`Attributes.operator`), so the two can't disagree. They are
+checked when they are built: a `CompileError` names the operator, the attribute and its required form.
+`ops.core` has the operators' meaning.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "tuple[Slicing, ...]": _all_of(_is_a(Slicing)),
     "tuple[tuple[str, Any], ...]": _all_of(_is_a(tuple)),
 }
-"""Whether a value is of an attribute's type, by the type's text."""
+"""Whether a value is of an attribute's type, by the text of the type."""
 
 
 @dataclass(frozen=True)
 class CoreAttributes(Attributes):
-    """What a node of a lowered graph computes. Each operator is one class of its attributes."""
+    """The attributes of a node in a lowered graph. Each operator is one class."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -71,7 +71,7 @@ class CoreAttributes(Attributes):
         self.check()
 
     def check(self) -> None:
-        """CompileError where the attributes don't fit each other."""
+        """CompileError if the attributes don't fit each other."""
 
     def need(self, holds: bool, message: str) -> None:
         if not holds:
@@ -83,8 +83,8 @@ class CoreAttributes(Attributes):
 
 @dataclass(frozen=True)
 class Reshape(CoreAttributes, operator="reshape"):
-    """Same elements in the same order, in another shape; or, where a `dtype` is given, the same bytes as
-    elements of that type."""
+    """The same elements in the same order, in another shape. With a `dtype`, the same bytes as elements of
+    this type."""
 
     shape: Shape
     dtype: DType | None = None
@@ -99,7 +99,7 @@ class Expand(CoreAttributes, operator="expand"):
 
 @dataclass(frozen=True)
 class Transpose(CoreAttributes, operator="transpose"):
-    """The result's axis i is the operand's axis `perm[i]`."""
+    """Axis i of the result is axis `perm[i]` of the operand."""
 
     perm: tuple[int, ...]
 
@@ -109,7 +109,7 @@ class Transpose(CoreAttributes, operator="transpose"):
 
 @dataclass(frozen=True)
 class Slice(CoreAttributes, operator="slice"):
-    """out[i] = x[starts + i * steps] along every axis, `shape` the result's; steps may be negative."""
+    """out[i] = x[starts + i * steps] along every axis. `shape` is the result's; steps may be negative."""
 
     starts: tuple[Expr, ...]
     steps: tuple[int, ...]
@@ -123,7 +123,7 @@ class Slice(CoreAttributes, operator="slice"):
 
 @dataclass(frozen=True)
 class Concat(CoreAttributes, operator="concat"):
-    """The operands one after the other along `axis`."""
+    """The operands one after another along `axis`."""
 
     axis: int
 
@@ -133,8 +133,11 @@ class Concat(CoreAttributes, operator="concat"):
 
 @dataclass(frozen=True)
 class Pad(CoreAttributes, operator="pad"):
-    """Elements added around the operand: `pads` are the begins of all axes, then the ends (negative ones
-    crop); `mode` is constant (of `value`), edge, reflect or wrap."""
+    """The operand with elements added around it.
+
+    `pads` are the begins of all axes, then the ends (negative ones crop). `mode` is constant (of `value`),
+    edge, reflect or wrap.
+    """
 
     pads: tuple[Expr, ...]
     mode: str = "constant"
@@ -157,9 +160,12 @@ class Gather(CoreAttributes, operator="gather"):
 
 @dataclass(frozen=True)
 class IndexCheck(CoreAttributes, operator="index_check"):
-    """The smallest of the operand's indices that is out of range, `ir.checks.IN_RANGE` where none is: i64 [].
-    `sizes`: of the axis that all of them are for, or, along the operand's last axis, of one axis each;
-    `from_end`: negative ones count from the end; one that is `ignored` is none. A run fails by it."""
+    """The smallest of the operand's indices that is out of range, or `ir.checks.IN_RANGE`: i64 []. A run
+    fails if an index is out of range.
+
+    `sizes`: the size of the axis of all indices, or, along the operand's last axis, of one axis each.
+    `from_end`: negative indices count from the end. The index `ignored` is always in range.
+    """
 
     sizes: tuple[Expr, ...]
     from_end: bool = True
@@ -169,7 +175,8 @@ class IndexCheck(CoreAttributes, operator="index_check"):
         self.need(bool(self.sizes), "no sizes")
 
     def wrong(self, index: Expr, size: Expr) -> Expr:
-        """The index (i64) if it is out of range, else IN_RANGE; the largest integer as the one before it."""
+        """The index (i64) if it is out of range, else IN_RANGE. The largest integer, out of range, gives
+        IN_RANGE - 1."""
         fine = land(index >= (0 - size if self.from_end else 0), index < size)
         if self.ignored is not None:
             fine = lor(fine, eq(index, self.ignored))
@@ -192,7 +199,7 @@ class Map(CoreAttributes, operator="map"):
 
 @dataclass(frozen=True)
 class Reduce(CoreAttributes, operator="reduce"):
-    """`combiner` over ascending `axes`, which stay with size 1 where `keepdims`."""
+    """`combiner` over ascending `axes`, which remain with size 1 if `keepdims`."""
 
     combiner: str
     axes: tuple[int, ...]
@@ -205,7 +212,7 @@ class Reduce(CoreAttributes, operator="reduce"):
 
 @dataclass(frozen=True)
 class Softmax(CoreAttributes, operator="softmax"):
-    """Softmax along `axis`, or its logarithm. `blind`: rows all of -inf give 0, and no NaN."""
+    """Softmax along `axis`, or its logarithm. `blind`: a row whose elements are all -inf gives 0, not NaN."""
 
     axis: int
     log: bool = False
@@ -218,7 +225,7 @@ class Softmax(CoreAttributes, operator="softmax"):
 
 @dataclass(frozen=True)
 class Normalize(CoreAttributes, operator="normalize"):
-    """(x - mean) / sqrt(variance + epsilon) over ascending `axes`; `rms` leaves the mean out."""
+    """(x - mean) / sqrt(variance + epsilon) over ascending `axes`; `rms` omits the mean."""
 
     axes: tuple[int, ...]
     epsilon: float
@@ -230,10 +237,11 @@ class Normalize(CoreAttributes, operator="normalize"):
 
 @dataclass(frozen=True)
 class MatMul(CoreAttributes, operator="matmul"):
-    """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes
-    broadcast. `dtype`: the result's and accumulator's, the operands' if None. `dot`: how
-    elements are multiplied that are words of several numbers, or how those of floats are to be multiplied
-    when they are words."""
+    """Matrix products of the last two axes, which `transpose_a` and `transpose_b` swap; batch axes broadcast.
+
+    `dtype`: of the result and the accumulator, by default the operands'. `dot`: the Product of elements that
+    are words of several numbers; for float operands, the Product to use once they are words.
+    """
 
     transpose_a: bool = False
     transpose_b: bool = False
@@ -243,11 +251,16 @@ class MatMul(CoreAttributes, operator="matmul"):
 
 @dataclass(frozen=True)
 class Conv(CoreAttributes, operator="conv"):
-    """Convolution of operand 0 with weights [O, C/groups, *kernel]. `pads`: begins of the spatial axes,
-    then ends; `layout`: channels "first" (N, C, ...) or "last" (N, ..., C); `dtype`, `dot` (of channels;
-    int16 of operand 0 are at most 256 in size): as of `MatMul`. Where operand 0 has bytes, channels of
-    their own, and `dot` four products, the words are of window rows, [C, 1, words, width]. `halves`: the
-    model's weights are of 16 bits, so that what is made of them may be rounded to as many."""
+    """Convolution of operand 0 with weights [O, C/groups, *kernel].
+
+    - `pads`: begins of the spatial axes, then ends.
+    - `layout`: channels "first" (N, C, ...) or "last" (N, ..., C).
+    - `dtype`: as in `MatMul`.
+    - `dot`: as in `MatMul`; words pack channels. The magnitude of operand 0's int16 is at most 256. For
+      depthwise convolutions of bytes with a `dot` of four terms, words pack window rows: [C, 1, words,
+      width].
+    - `halves`: the model's weights have 16 bits, so values derived from them may be rounded to 16 bits.
+    """
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -266,9 +279,12 @@ class Conv(CoreAttributes, operator="conv"):
 
 @dataclass(frozen=True)
 class Pool(CoreAttributes, operator="pool"):
-    """`combiner` "max" or "sum" over sliding windows, as many as `extents` says along each spatial axis (a
-    rounding up is decided). `average`: "" (no division), "valid" (by the taps inside the operand), "all"
-    (by those inside the padded one)."""
+    """`combiner` "max" or "sum" over sliding windows.
+
+    `extents`: the number of windows along each spatial axis, with ceil mode already applied. `average`: ""
+    (no division), "valid" (divide by the taps inside the operand), or "all" (by the taps inside the padded
+    operand).
+    """
 
     combiner: str
     kernel: tuple[int, ...]
@@ -288,8 +304,8 @@ class Pool(CoreAttributes, operator="pool"):
 
 @dataclass(frozen=True)
 class Compute(CoreAttributes, operator="compute"):
-    """Any tensor expressions: `stages` over buffers x0, x1, ... (the operands); the last one gives the
-    result, the others are local. `requires`: what sizes must meet."""
+    """Any tensor expressions: `stages` over buffers x0, x1, ... (the operands). The last stage gives the
+    result; the others are local. The sizes must meet the conditions `requires`."""
 
     stages: tuple[Stage, ...]
     requires: tuple[Expr, ...] = ()
@@ -300,8 +316,11 @@ class Compute(CoreAttributes, operator="compute"):
 
 @dataclass(frozen=True)
 class LoopNest(CoreAttributes, operator="loop_nest"):
-    """What no tensor expression says (scatters, scans, sorts): `body`, a Loop statement over buffers
-    x0, x1, ... and `out`, of `dtype` and `shape`. `requires`: what sizes must meet."""
+    """An imperative nest, for operators that no tensor expression expresses (scatters, scans, sorts).
+
+    `body` is a Loop statement over buffers x0, x1, ... and `out`, of `dtype` and `shape`. The sizes must meet
+    the conditions `requires`.
+    """
 
     body: Stmt
     dtype: DType
@@ -326,7 +345,7 @@ def _check_window(attrs: CoreAttributes, window: Conv | Pool) -> None:
 
 @dataclass(frozen=True)
 class Kernel(CoreAttributes, operator="kernel"):
-    """What `fuse` makes: the graph of core operators that one kernel computes."""
+    """A kernel, made by `fuse`: the graph of core operators that it computes."""
 
     body: Graph
 
@@ -337,15 +356,15 @@ class Kernel(CoreAttributes, operator="kernel"):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStep(CoreAttributes):
-    """A step of a program among the nodes of a lowered graph (see `ir.program`), before the pass
-    `partition`. `symbols` become known when it has run."""
+    """A step of a program among the nodes of a lowered graph (see `ir.program`), before the pass `partition`.
+    Its `symbols` become known once it has run."""
 
     symbols: tuple[Var, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostStep(GraphStep, operator="host"):
-    """A call of a host function on whole values; `attrs`: its settings, by name."""
+    """A call of a host function on whole values. `attrs`: its settings, by name."""
 
     function: str
     attrs: tuple[tuple[str, Any], ...] = ()
@@ -358,8 +377,8 @@ class BindStep(GraphStep, operator="bind"):
 
 @dataclass(frozen=True, kw_only=True)
 class IfStep(GraphStep, operator="if"):
-    """One of two graphs, by the first operand; the other operands are the inputs of `then`, then those of
-    `orelse`."""
+    """Runs one of two graphs, chosen by the first operand. The other operands are the inputs of `then`, then
+    those of `orelse`."""
 
     then: Graph
     orelse: Graph
@@ -367,7 +386,7 @@ class IfStep(GraphStep, operator="if"):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStep(GraphStep, operator="loop"):
-    """As `ir.program.Loop`; the first two operands are the trips and the condition, or ""."""
+    """A loop, like `ir.program.Loop`. The first two operands are the trips and the condition, or ""."""
 
     body: Graph
     carried: int

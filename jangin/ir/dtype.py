@@ -1,4 +1,4 @@
-"""Element types, named as the compiler's text forms print them."""
+"""Element types, named as in the compiler's text forms."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import ml_dtypes
 import numpy as np
 
 _ALL: dict[str, DType] = {}
-"""Every element type that there is, by name: pickled ones are looked up here."""
+"""Every element type by name. Pickled types are looked up here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type: `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring); `bytes`: what one
-    element takes in memory (sub-byte types take one). There is one object of each, and it equals itself
-    alone."""
+    """An element type. Each exists once, and equals only itself.
+
+    `kind`: f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring). `bytes`: of one element in memory; a
+    sub-byte type takes one byte.
+    """
 
     name: str
     bits: int
@@ -46,7 +48,7 @@ class DType:
         return (-half, half - 1) if self.kind == "i" else (0, 2 * half - 1)
 
     def has_whole(self, number: float) -> bool:
-        """Whether the type has a whole number of f32, and those between it and 0."""
+        """Whether the type represents a whole f32 number, and all whole numbers between it and 0."""
         if self.is_float:
             return self.bits >= 32
         low, high = self.limits
@@ -54,7 +56,7 @@ class DType:
 
     @property
     def wide(self) -> DType:
-        """The type its values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
+        """The type that values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
         if self.bits >= 32:
             return self
         return F32 if self.is_float else _BYTES[self.kind] if self.bits < 8 else self
@@ -80,7 +82,7 @@ F4E2M1 = DType("f4e2m1", 4, "f")
 I4, U4, I2, U2 = DType("i4", 4, "i"), DType("u4", 4, "u"), DType("i2", 2, "i"), DType("u2", 2, "u")
 """Small types: one element a byte in memory, in the lowest bits."""
 STRING = DType("string", 0, "s")
-"""Of tensors of text: arrays of Python strings at run time, never in a plan."""
+"""The type of text tensors: arrays of Python strings at run time, never in a plan."""
 _BYTES = {"i": I8, "u": U8}
 
 _NUMPY: dict[str, np.dtype[np.generic]] = {
@@ -116,10 +118,10 @@ _FROM_NUMPY = {v: DTYPES[k] for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
-    """The DType of a NumPy dtype; KeyError where there is none (strings, complex)."""
+    """The DType of a NumPy dtype. KeyError if there is none (strings, complex)."""
     return _FROM_NUMPY[np.dtype(dtype)]
 
 
 def dtype_of(name: str) -> DType:
-    """The element type that text forms call `name`."""
+    """The element type of this name in text forms."""
     return DTYPES[name]

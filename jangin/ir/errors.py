@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class CompileError(Exception):
-    """The node, operator, shapes, reason and remedy, in one message. `symbols`: those of the sizes which
-    would have to be known."""
+    """The reason why a model can't be compiled. The message has the node, operator, shapes, reason and
+    remedy. `symbols`: the symbols in `sizes`, which would have to be known."""
 
     def __init__(self, text: str = "", sizes: Iterable[Expr] = ()) -> None:
         super().__init__(text)
@@ -24,7 +24,8 @@ class CompileError(Exception):
 
 
 class UnreadError(CompileError, OSError):
-    """The system can't open a model's file: the number of its error, what that means, and the path."""
+    """The system can't open a model's file. The message has the number of its error, the error's meaning, and
+    the path."""
 
     def __init__(self, *said: object) -> None:
         OSError.__init__(self, *said)
@@ -32,8 +33,8 @@ class UnreadError(CompileError, OSError):
 
 
 class MissingError(UnreadError, FileNotFoundError):
-    """There is no file where a model, or its weights, should be."""
+    """There is no file at the path of a model or its weights."""
 
 
 class FormatError(CompileError):
-    """The given data is no model in a format that is read here."""
+    """The given data isn't a model in any supported format."""

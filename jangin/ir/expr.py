@@ -1,10 +1,10 @@
-"""The one expression language: dimensions, indices, scalar bodies of operators, conditions.
+"""The single expression language: dimensions, indices, scalar bodies of operators, conditions.
 
-Seven immutable node types. Each expression exists once (`ir.interned`): equal expressions are the same
-object, so comparing and hashing cost nothing, and what is derived of a node is kept with it. The
-functions below (`add`, `floordiv`, `select`, ...) are the only constructors that other files
-should use: they fold constants and drop neutral elements. Integer index arithmetic is brought
-to a normal form by `ir.simplify`; `ir.traversal` goes through what was made.
+There are seven immutable node types. Each expression exists once (`ir.interned`): equal expressions are the
+same object, so comparing and hashing cost nothing. Values derived from a node are kept with it. Other files
+should use only the constructor functions below (`add`, `floordiv`, `select`, ...), which fold constants and
+drop neutral elements. `ir.simplify` brings integer index arithmetic to a normal form; `ir.traversal` walks
+expressions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _set = object.__setattr__
 
 
 class Expr:
-    """Base of all expression nodes. `size` counts the nodes as they are printed: a shared one as often as it
-    is mentioned."""
+    """Base of all expression nodes. `size` counts the printed nodes: a shared node counts at each mention."""
 
     __slots__ = ("__weakref__", "_free", "_kids", "_loaded", "_text", "dtype", "size")
     __match_args__: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class Expr:
         return text
 
     def _pieces(self) -> list[str | Expr]:
-        """What its text consists of, its children as they are."""
+        """The pieces of its text; children are left as expressions."""
         raise NotImplementedError
 
     def __add__(self, other: ExprLike) -> Expr:
@@ -114,7 +113,7 @@ class Expr:
 
 
 def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
-    """A node of a class without its own fields, and with what is derived of its children."""
+    """A node of a class, with its derived values but without the class's own fields."""
     made = object.__new__(cls)
     size, free, loaded = 1, _NONE, _NO_NAMES
     for k in kids:
@@ -141,7 +140,7 @@ class Const(Expr):
     value: Scalar
 
     def __new__(cls, value: Scalar, dtype: DType) -> Const:
-        key = dtype, value if type(value) is int else repr(value)  # 0.0 == -0.0, and no NaN equals itself
+        key = dtype, value if type(value) is int else repr(value)  # 0.0 == -0.0, and NaN doesn't equal itself
         found = _CONSTS.get(key, absent)()
         if found is not None:
             return found
@@ -177,9 +176,10 @@ class Var(Expr):
 
 @dataclass(frozen=True, eq=False, init=False, slots=True, weakref_slot=True)
 class Buffer:
-    """A tensor in memory, row-major over `shape` (i64 expressions). Each exists once, as expressions do.
+    """A tensor in memory, row-major over `shape` (i64 expressions). Like expressions, each exists once.
 
-    `memory`: global (a kernel parameter), scratch (per worker), register (promoted to SSA).
+    `memory`: global (a kernel parameter), scratch (of a worker), register (promoted to SSA), shared or tile
+    (see `ir.loop.Alloc`).
     """
 
     name: str
@@ -250,8 +250,8 @@ class Binary(Expr):
 
 
 class Call(Expr):
-    """An intrinsic of INTRINSICS applied to arguments; its dtype is the first argument's,
-    except for the predicates isnan and isinf (bool) and the bit casts."""
+    """An intrinsic of INTRINSICS applied to arguments. Its dtype is the first argument's, except for the
+    functions in RESULT."""
 
     __slots__ = __match_args__ = ("fn", "args")
     fn: str
@@ -269,7 +269,7 @@ class Call(Expr):
 
     @property
     def product(self) -> Product | None:
-        """How its words are multiplied; None if the function multiplies no words."""
+        """The Product that the function computes of words; None for any other function."""
         return PRODUCTS.get(self.fn)
 
     def _pieces(self) -> list[str | Expr]:
@@ -277,12 +277,12 @@ class Call(Expr):
 
 
 def product_of(e: Expr) -> Product | None:
-    """How an expression multiplies its words; None of any other."""
+    """The Product that an expression computes of words; None for any other expression."""
     return e.product if isinstance(e, Call) else None
 
 
 class Select(Expr):
-    """Lazy: only the chosen arm is evaluated, so a guard may protect a load."""
+    """A lazy choice: only the chosen arm is evaluated, so a guard may protect a load."""
 
     __slots__ = __match_args__ = ("cond", "a", "b")
     cond: Expr
@@ -305,8 +305,8 @@ class Select(Expr):
 
 
 class Cast(Expr):
-    """Value conversion as C does it; float to bool is `!= 0`. Float to int truncates; what the type hasn't
-    got becomes what C compilers make of it on x86-64, as ONNX Runtime gives it there (`ir.arithmetic`)."""
+    """Value conversion as in C. Float to int truncates; float to bool is `!= 0`. A number out of range
+    converts as C compilers do on x86-64, and as ONNX Runtime does there (`ir.arithmetic`)."""
 
     __slots__ = ("a",)
     __match_args__ = ("dtype", "a")
@@ -336,12 +336,12 @@ _CASTS: Known[Cast] = {}
 
 
 def wrap(value: ExprLike, dtype: DType = I64) -> Expr:
-    """A Python number as a Const of `dtype`; expressions pass through."""
+    """A Python number as a Const of `dtype`; expressions are returned as they are."""
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
 def const(value: Scalar, dtype: DType = I64) -> Const:
-    """A constant; integers wrap into their type as C's do."""
+    """A constant. Integers wrap into their type as in C."""
     if dtype is I64 and type(value) is int and -(1 << 63) <= value < 1 << 63:
         return Const(value, I64)
     if dtype.is_float:
@@ -368,7 +368,7 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """Build `op(a, b)`, folding i64 and bool constants (floats are left to the hardware)."""
+    """Builds `op(a, b)`, folding i64 and bool constants. Floats are left to the hardware."""
     x, y = _pair(a, b)
     if x.dtype is not y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
@@ -384,7 +384,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
-    """The simpler equal of op(x, y), exact for floats too; None where there is none."""
+    """A simpler expression that equals op(x, y), exact for floats too; None if there is none."""
     exact = x.dtype.is_int
     if op == "add":
         return y if _is_zero(x, -1) else x if _is_zero(y, -1) else None
@@ -416,12 +416,13 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
 
 
 def _is_zero(e: Expr, sign: int) -> bool:
-    """Whether a constant is 0, of floats the one of that sign: adding 0 makes 0 of -0, adding -0 nothing."""
+    """Whether a constant is 0; for floats, whether it is the 0 of this sign. Adding 0 turns -0 into 0, adding
+    -0 changes nothing."""
     return isinstance(e, Const) and e.value == 0 and (e.dtype.is_int or copysign(1, e.value) == sign)
 
 
 def _is_held(op: str, x: Expr, end: Scalar) -> bool:
-    """Whether a number is clamped already so that another end makes nothing of it."""
+    """Whether a value is clamped already so that a further bound `end` changes nothing."""
     if not (isinstance(x, Binary) and x.op == "min" and isinstance(x.b, Const)):
         return False
     if op == "min":
@@ -437,8 +438,12 @@ def _is_held(op: str, x: Expr, end: Scalar) -> bool:
 
 
 def _unshifted(x: Expr, zero: float) -> Expr | None:
-    """A rounded float that has a whole zero point added, is clamped, and has it taken away, clamped without
-    it: f32 has all the sums that aren't clamped. A difference is never -0."""
+    """Simplifies round(v) + zero, clamped, - zero to a clamp without the zero point; None for any other
+    expression.
+
+    This is exact because f32 represents all sums between the bounds. A difference is never -0, so 0.0 is
+    added.
+    """
     held = x.a if isinstance(x, Binary) and x.op == "min" and _is_whole(x.b) else None
     shifted = held.a if isinstance(held, Binary) and held.op == "max" and _is_whole(held.b) else None
     if not (isinstance(x, Binary) and isinstance(held, Binary) and isinstance(shifted, Binary)):
@@ -500,7 +505,7 @@ def lor(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def call(fn: str, *args: ExprLike) -> Expr:
-    """Build an intrinsic call; every argument after the first takes its dtype if a number."""
+    """Builds an intrinsic call. Numbers after the first argument take its dtype."""
     first = wrap(args[0], F32)
     rest = tuple(wrap(a, first.dtype) for a in args[1:])
     if fn == "neg" and isinstance(first, Const) and first.dtype in (I64, F32, F64):
@@ -511,7 +516,7 @@ def call(fn: str, *args: ExprLike) -> Expr:
 
 
 def select(cond: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
-    """`a` where `cond` holds, else `b`; lazy in both arms."""
+    """`a` if `cond` holds, else `b`; lazy in both arms."""
     c = wrap(cond, BOOL)
     x, y = _pair(a, b)
     if isinstance(c, Const):
@@ -526,7 +531,8 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
     if isinstance(x, Const) and not x.dtype.is_float:
         return const(x.value, dtype)
     if isinstance(x, Cast) and x.dtype.is_int and x.a.dtype in (F32, F64) and dtype not in (BOOL, I64):
-        # A whole float that both types have needn't become the first. Indices do: no NaN is one then.
+        # A whole float that both types represent skips the first type. Indices don't skip it, because NaN
+        # must not become an index.
         limits = _whole_limits(x.a)
         if limits and all(t.has_whole(n) for n in limits for t in (x.dtype, dtype)):
             return cast(dtype, _positive(x.a) if dtype.is_float else x.a)
@@ -534,7 +540,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
 
 
 def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
-    """What a whole float lies between, where it is held there; None of others."""
+    """The bounds of a clamped whole float; None for any other expression."""
     if not (isinstance(e, Binary) and e.op == "min" and isinstance(e.b, Const)):
         return None
     held = e.a
@@ -548,7 +554,7 @@ def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
 
 
 def _positive(e: Expr) -> Expr:
-    """A whole float between limits that isn't -0, which no integer is: no sum with a constant is."""
+    """A clamped whole float without -0, which integers don't have. A sum with a constant is never -0."""
     held = e.a.a if isinstance(e, Binary) and isinstance(e.a, Binary) else e
     return e if isinstance(held, Binary) else add(e, 0.0)
 

@@ -1,4 +1,4 @@
-"""Expressions as text and as lists, without nesting: what `ir.expr` prints and pickles of them."""
+"""Expressions as text and as lists, without recursion: how `ir.expr` prints and pickles them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from jangin.ir.expr import Expr
 
 SMALL = 64
-"""Nodes up to which an expression is printed and pickled by its parts, whose text is kept; larger ones are
-gone through in one loop."""
+"""Nodes up to which an expression is printed and pickled part by part, keeping the parts' texts. Larger
+expressions are walked in one loop."""
 KEPT_TEXT = 4096
-"""Characters of the longest text that is kept with a larger expression, so that those of a chain's parts
-don't fill the memory."""
+"""Characters of a text that is kept with a larger expression, at most. Otherwise the texts of a long chain's
+parts would fill the memory."""
 
 Packed = Union["Expr", tuple["type[Expr]", list[object]]]
-"""A leaf, or a node by its class and fields, in which its children are their numbers in the list."""
+"""A leaf, or a node as its class and fields, in which children are positions in the list."""
 
 
 def written(e: Expr) -> str:
-    """The text form (grammar in `ir.text`); `ir.parse.parse_expr` reads it back."""
+    """The text form (grammar in `ir.text`). `ir.parse.parse_expr` reads it back."""
     if e.size <= SMALL:
         return "".join(map(str, e._pieces()))
     found: list[str] = []
@@ -35,7 +35,7 @@ def written(e: Expr) -> str:
 
 
 def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]:
-    """Pieces of text: the children between two words, with commas."""
+    """Pieces of text: the children between `opening` and `closing`, separated by commas."""
     parts = [part for k in kids for part in (", ", k)] or [""]
     return [opening, *parts[1:], closing]
 
@@ -68,7 +68,7 @@ def packed(e: Expr) -> list[Packed]:
 
 
 def unpacked(parts: list[Packed]) -> Expr:
-    """The expression of which `packed` gave the list."""
+    """The expression of a list that `packed` made."""
     made: list[Expr] = []
     for part in parts:
         if isinstance(part, tuple):

@@ -1,8 +1,9 @@
 """Graph IR: a whole model as nodes over named values, for whole-model passes.
 
-Immutable: a pass takes a graph and gives a new one. A dimension is always an i64 `Expr`: a
-`Const`, a symbol (`Var`), or arithmetic of symbols. What a node computes is said by its attributes: of
-core operators those of `ir.core`, before the pass `lower` those of the format (`ImportedAttributes`).
+Graphs are immutable: a pass takes a graph and gives a new one. A dimension is always an i64 `Expr`: a
+`Const`, a symbol (`Var`), or arithmetic of symbols. A node's attributes determine its operator. Core
+operators have the attributes of `ir.core`. Before the pass `lower`, nodes have attributes of their format
+(`ImportedAttributes`).
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from jangin.ir.types import Type
 
 Shape = tuple[Expr, ...]
 MAX_SIZE = (1 << 31) - 1
-"""Largest size of a dimension: a larger one, given or computed at run time, is refused."""
+"""The largest size of a dimension. A larger one is refused, whether given or computed at run time."""
 MAX_RANK = 64
-"""Most axes of a tensor: as many as NumPy's arrays have."""
+"""Axes of a tensor at most, the same as for NumPy's arrays."""
 Array = NDArray[Any]
 FUNCTION = "function"
-"""`op` of an imported node that stands for the graph in its attribute `body`, on names of its own."""
+"""The `op` of an imported node that stands for the graph in its attribute `body`, whose names are its own."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor. `shape` is None only before shape inference (the imported graph). `type` is set
-    instead where the value is no tensor of numbers (see `ir.types`): programs alone have such."""
+    """A tensor. `shape` is None only before shape inference (the imported graph). For a value that isn't a
+    numeric tensor, `type` is set instead (see `ir.types`); only programs have such values."""
 
     name: str
     dtype: DType | None
@@ -51,7 +52,7 @@ class Value:
 
 
 class Attributes:
-    """What a node computes. `operator` is its name in text and messages."""
+    """The operator of a node and its settings. `operator` is its name in text and messages."""
 
     operator: ClassVar[str]
 
@@ -68,7 +69,7 @@ class Attributes:
 
     @property
     def lasting(self) -> bool:
-        """Whether a node stays although nothing reads its result."""
+        """Whether a node stays even if nothing reads its result."""
         return False
 
 
@@ -77,7 +78,7 @@ A = TypeVar("A", bound=Attributes)
 
 @dataclass(frozen=True)
 class ImportedAttributes(Attributes, Mapping[str, Any]):
-    """An imported node's attributes, by its format's names; `key` is its operator ("onnx.Conv")."""
+    """An imported node's attributes, by its format's names. `key` is its operator ("onnx.Conv")."""
 
     key: str
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -101,8 +102,8 @@ class ImportedAttributes(Attributes, Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Node:
-    """An operator (that of its attributes) on values. An absent optional input is "". `source`: the model's
-    own nodes that it comes from."""
+    """An operator, given by its attributes, on values. An absent optional input is "". `source`: the model's
+    nodes that it comes from."""
 
     name: str
     inputs: tuple[str, ...]
@@ -111,7 +112,7 @@ class Node:
     source: Sources = NO_SOURCE
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, str):  # formats from outside gave texts until now
+        if isinstance(self.source, str):  # formats of other packages gave texts in earlier versions
             warnings.warn(
                 "a node's source is Sources.of(operator, name) now", DeprecationWarning, stacklevel=3
             )
@@ -122,7 +123,7 @@ class Node:
 
     @property
     def op(self) -> str:
-        """The operator's name: an imported one ("onnx.Conv") before the pass `lower`."""
+        """The operator's name; before the pass `lower`, an imported one ("onnx.Conv")."""
         return self.attrs.op
 
     def of(self, operator: type[A]) -> A:
@@ -139,7 +140,8 @@ class Graph:
     inclusive range. `constraints` are conditions on the symbols that every run must meet, each with the
     model's node that needs the condition. A condition stays even if passes have removed the code that needed
     it. `bound` has the model's symbols that were given one size. `joined` has an input's axis ("x[0]") and
-    the node that needs the axis to be as long as another. The model calls both axes by the same name."""
+    the node that needs the axis to be as long as another. The model calls both axes by the same name.
+    """
 
     name: str
     inputs: tuple[str, ...]
@@ -172,7 +174,7 @@ class Graph:
         return {out: node for node in self.nodes for out in node.outputs if out}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read each value (a node once, however often it reads it)."""
+        """The nodes that read each value. A node is listed once, however often it reads the value."""
         users: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -188,7 +190,7 @@ class Graph:
         constants: Mapping[str, Array] | None = None,
         outputs: tuple[str, ...] | None = None,
     ) -> Graph:
-        """A copy with other nodes; values and constants that nothing mentions are dropped."""
+        """A copy with other nodes. Values and constants that nothing mentions are dropped."""
         merged = {**self.values, **(values or {})}
         consts = dict(self.constants if constants is None else constants)
         outs = self.outputs if outputs is None else outputs
@@ -206,7 +208,7 @@ class Graph:
 
 
 def static_shape(shape: Shape) -> tuple[int, ...] | None:
-    """The shape as integers, or None where a dimension is symbolic."""
+    """The shape as integers, or None if a dimension is symbolic."""
     if all(isinstance(d, Const) for d in shape):
         return tuple(int(d.value) for d in shape if isinstance(d, Const))
     return None

@@ -1,6 +1,6 @@
 """The text form of graphs (grammar in `ir.text`): parse_graph(print_graph(g), graph_arrays(g)) == g.
 
-It stands apart from the other text forms because a program that runs a saved plan needs those alone.
+It is separate from the other text forms because a program that runs a saved plan needs only the others.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from jangin.ir.text import (
 from jangin.ir.words import quote
 
 WIDTH = 100
-"""Nodes longer than this have each attribute on its own line."""
+"""Characters of a node's line from which on each attribute has its own line."""
 _PRODUCT = "Product | None"
 """The annotation of attributes that name a product."""
 
 
 def print_graph(graph: Graph) -> str:
-    """The text of a graph. Large constants appear as digests: `graph_arrays` gives their data."""
+    """The text of a graph. Large constants appear as digests; `graph_arrays` gives their data."""
     return "\n".join(_graph(graph)) + "\n"
 
 
 def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
-    """A graph; `arrays` holds by digest the large constants (`graph_arrays`)."""
+    """The graph of a text. `arrays` holds the large constants by digest (`graph_arrays`)."""
     reader = GraphReader(text, arrays or {})
     return reader.whole(reader.graph)
 
 
 def graph_arrays(graph: Graph) -> dict[str, Array]:
-    """The arrays that `print_graph` leaves out, by digest: what `parse_graph` needs with the text."""
+    """The arrays that `print_graph` omits, by digest. `parse_graph` needs them beside the text."""
     found: dict[str, Array] = {}
 
     def visit(value: Any) -> None:
@@ -107,8 +107,8 @@ def _node(g: Graph, node: Node) -> list[str]:
 
 
 def _given(attrs: Attributes) -> dict[str, Any]:
-    """The attributes to print: not those left at a default of None or (). A product is printed as its name,
-    and no product as an empty name."""
+    """The attributes to print, without those that are left at a default of None or (). A Product is printed
+    as its name, and None instead of a Product as an empty name."""
     if not isinstance(attrs, CoreAttributes):
         return attrs.named()
     given: dict[str, Any] = {}
@@ -122,7 +122,7 @@ def _given(attrs: Attributes) -> dict[str, Any]:
 
 
 def attribute_text(v: Any) -> str:
-    """An attribute's value as the text form has it."""
+    """An attribute's value in the text form."""
     if isinstance(v, Graph):
         return "\n".join(_graph(v))
     return _stage(v) if isinstance(v, Stage) else print_attribute(v, attribute_text)
@@ -212,7 +212,8 @@ class GraphReader(ValueReader):
         return Node(name, inputs, tuple(outputs), attrs, self.source())
 
     def attributes(self, op: str, given: dict[str, Any], start: int) -> Attributes:
-        """Those of a core operator, kernel or step; names with a dot, and `FUNCTION`, are imported."""
+        """The attributes of a core operator, kernel or step. An operator with a dot, and `FUNCTION`, is
+        imported."""
         kind = LOWERED.get(op)
         if kind is None:
             if "." in op or op == FUNCTION:

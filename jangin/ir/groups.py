@@ -1,17 +1,21 @@
-"""Kernels for work-groups: what the loop kinds `block` and `thread` ask of a GPU beside what they mean, which
-is what serial loops mean.
+"""Kernels for work-groups: the meaning of the loop kinds `block` and `thread` on a GPU.
 
-    block b in 64 {                            a work-group
-      alloc shared panel: f32[256]             local memory
-      alloc register acc: f32[128, 4]          four registers of each of 128 work-items
-      thread x in 128 { ... }                  each work-item does one iteration
-      serial k in 16 { thread y in 128 { ... } thread z in 128 { ... } }
-    }
+Everywhere else they mean the same as serial loops. An example:
 
-A thread loop begins when those before it have ended. On a GPU that takes a barrier only where it touches
-memory that other work-items may have touched since the last one (`barriers`). A register buffer that lives
-across thread loops has an element, or a row of them, for each thread, so that its first axis is the thread's;
-a work-item needs its own alone (`per_thread`).
+```
+block b in 64 {                            a work-group
+  alloc shared panel: f32[256]             local memory
+  alloc register acc: f32[128, 4]          four registers of each of 128 work-items
+  thread x in 128 { ... }                  each work-item does one iteration
+  serial k in 16 { thread y in 128 { ... } thread z in 128 { ... } }
+}
+```
+
+A thread loop begins when the thread loops before it have ended. On a GPU this takes a barrier only if the
+loop touches memory that other work-items may have touched since the last barrier (`barriers`).
+
+A register buffer that lives across thread loops has an element, or a row of elements, for each thread. Its
+first axis is the thread's; a work-item needs only its own part (`per_thread`).
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.traversal import loads
 
 SHARED_ALIGN = 16
-"""Bytes; of each shared buffer: the widest load of most GPUs."""
+"""Alignment of each shared buffer, in bytes: the widest load of most GPUs."""
 
 
 def thread_loops(s: Stmt) -> list[For]:
@@ -54,12 +58,12 @@ def grouped(func: Func) -> bool:
 
 
 def threads(func: Func) -> int:
-    """Work-items of a work-group: the extent of the kernel's thread loops, 1 where it has none."""
+    """Work-items of a work-group: the extent of the kernel's thread loops, 1 if it has none."""
     return next((int(s.extent.value) for s in thread_loops(func.body) if isinstance(s.extent, Const)), 1)
 
 
 def shared_layout(func: Func) -> tuple[Mapping[str, int], int]:
-    """(where each shared buffer begins, how many bytes there are) in a work-group's local memory."""
+    """(offset of each shared buffer, bytes in all) in a work-group's local memory."""
     at: dict[str, int] = {}
     total = 0
     for s in statements(func.body):
@@ -78,7 +82,7 @@ _SCRATCH = "scratch memory"
 
 @dataclass(frozen=True)
 class _Touched:
-    """Memory that work-items touched since the last barrier."""
+    """The memory that work-items touched since the last barrier."""
 
     read: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
@@ -90,14 +94,17 @@ class _Touched:
         return _Touched(self.read & frozenset(names), self.written & frozenset(names))
 
     def conflicts(self, later: _Touched) -> bool:
-        """Whether what is touched later must wait for this."""
+        """Whether memory touched `later` must wait for this access."""
         return bool(self.written & (later.read | later.written) or self.read & later.written)
 
 
 def barriers(func: Func) -> frozenset[int]:
-    """The thread loops (by `id`) before which all work-items of a group must wait for each other: those that
-    touch memory which another thread loop wrote, or write what another read, since the last barrier. A group
-    may run several tasks, one after the other, which meet in its own memory alone."""
+    """The thread loops (by `id`) before which all work-items of a group must wait for each other.
+
+    A loop must wait if it touches memory that another thread loop wrote since the last barrier, or writes
+    memory that another read. A group may run several tasks one after another, which share only the group's
+    own memory.
+    """
     found: set[int] = set()
     group = {_SCRATCH, *shared_layout(func)[0]}
 
@@ -114,7 +121,7 @@ def barriers(func: Func) -> frozenset[int]:
         if isinstance(s, For):
             end = after(s.body, before)
             again = end.within(group) if s.kind == "block" else end
-            end = after(s.body, before | again)  # what one iteration did the next one meets
+            end = after(s.body, before | again)  # the next iteration meets the memory that this one touched
             return end if isinstance(s.extent, Const) and int(s.extent.value) > 0 else before | end
         if isinstance(s, If):
             ends = [after(sub, before) for sub in sub_statements(s)]
@@ -140,7 +147,8 @@ def _touched(loop: For) -> _Touched:
 
 
 def _places(buffer: Buffer, own: set[str]) -> set[str]:
-    """What to call a buffer's memory. Scratch buffers that live one after the other may share theirs."""
+    """The name of a buffer's memory. Scratch buffers with disjoint lifetimes may share memory, so all have
+    one name."""
     if buffer.name in own or buffer.memory == "register":
         return set()
     return {_SCRATCH if buffer.memory == "scratch" else buffer.name}
@@ -150,8 +158,8 @@ def _places(buffer: Buffer, own: set[str]) -> set[str]:
 
 
 def lives_across(func: Func) -> list[Buffer]:
-    """The register buffers with a thread axis: allocated in a block outside its thread loops, and touched in
-    those by their first index."""
+    """The register buffers with a thread axis. They are allocated in a block outside its thread loops, and
+    accessed in these loops by their first index."""
     found: list[Buffer] = []
 
     def go(s: Stmt) -> None:
@@ -169,7 +177,7 @@ def lives_across(func: Func) -> list[Buffer]:
 
 
 def by_thread(alloc: Alloc) -> bool:
-    """Whether each access of a buffer is in a thread loop, at that loop's variable."""
+    """Whether each access of a buffer is in a thread loop, with the loop's variable as first index."""
     name = alloc.buffer.name
 
     def good(s: Stmt, thread: Expr | None) -> bool:
@@ -186,8 +194,8 @@ def by_thread(alloc: Alloc) -> bool:
 
 
 def per_thread(func: Func) -> Func:
-    """What one work-item does: register buffers without their thread axis. Thread loops stay, and mean the
-    work-item's own iteration, so that this is no kernel for the interpreter."""
+    """The kernel of a single work-item: register buffers lose their thread axis. Thread loops stay, and mean
+    the work-item's own iteration, so the interpreter can't run this kernel."""
     body = func.body
     for buffer in lives_across(func):
         own = replace(buffer, shape=buffer.shape[1:] or (const(1),))

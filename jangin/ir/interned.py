@@ -1,7 +1,7 @@
-"""Objects that exist once: what is equal is the same object, for as long as something holds it.
+"""Interned objects: equal objects are the same object, for as long as something holds it.
 
-A table finds an object by what it is made of and holds it weakly, so that the tables keep nothing of
-compilations that are over. Objects that were pickled are looked up when they are made again.
+A table finds an object by its parts and holds it weakly, so the tables keep nothing of past compilations.
+Unpickled objects are looked up too.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from jangin.runtime.system import in_children
 T = TypeVar("T")
 
 Known = dict[Hashable, Callable[[], T | None]]
-"""The objects of one class, by what they are made of: weak references, as they are called."""
+"""The objects of one class, by their parts. The values are weak references."""
 
 _lock = RLock()
-"""Held where an entry is made or dropped; dropping may come in the midst of making, when memory is
-collected."""
+"""Held while an entry is made or dropped. Garbage collection may drop entries while one is being made."""
 
 
 def _renew_lock() -> None:
-    """In a forked process, which has none of the threads that may have held it."""
+    """Makes a new lock in a forked process, which lacks the threads that may have held the old one."""
     global _lock
     _lock = RLock()
 
@@ -36,11 +35,11 @@ in_children(_renew_lock)
 
 
 def absent() -> None:
-    """What a table gives for a key that it hasn't: a reference to nothing."""
+    """The reference that a table gives for a missing key: it refers to nothing."""
 
 
 class _Entry(ref[T]):
-    """What a table holds of an object: finds the way back to its entry, to drop it."""
+    """A table's reference to an object. It knows its table and key, so that it can drop its entry."""
 
     __slots__ = ("key", "known")
     known: Known[T]
@@ -56,7 +55,7 @@ def _drop(entry: _Entry[T], ends: Callable[[], bool] = sys.is_finalizing) -> Non
 
 
 EACH = 1024
-"""Objects after which it is asked whether there is time to make more."""
+"""Objects between two checks of the budget."""
 _made = count(1)
 
 

@@ -1,8 +1,8 @@
-"""The oracle: the IRs executed plainly in NumPy (graphs by `ops.interpret`, which knows the operators).
+"""The oracle: runs the IRs plainly in NumPy (graphs by `ops.interpret`, which knows the operators).
 
-`evaluate_stage` computes a tensor expression over whole index grids; `run_func` steps through a
-loop nest one element at a time and checks every access; `run_plan` runs a plan's nests in order.
-Division by zero and overflow give what the hardware gives, without warnings.
+`evaluate_stage` computes a tensor expression over whole index grids. `run_func` steps through a loop nest one
+element at a time and checks every access. `run_plan` runs a plan's nests in order. Division by zero and
+overflow give the hardware's results, without warnings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jangin.ir.traversal import children
 from jangin.ir.words import COMPARE, INFIX
 
 GRID_LIMIT = 1 << 22
-"""Most grid points that `evaluate_stage` holds at once."""
+"""Grid points that `evaluate_stage` holds at once, at most."""
 
 Env = dict[str, Any]
 Code = Callable[[Env], Any]
@@ -36,7 +36,7 @@ Arrays = Mapping[str, Array]
 
 
 def size(e: Expr, symbols: Mapping[str, int]) -> int:
-    """The integer value of a dimension for given symbol values; CompileError if one is missing."""
+    """The integer value of a dimension for given symbol values. CompileError if a value is missing."""
     if isinstance(e, Const):
         return int(e.value)
     try:
@@ -48,8 +48,8 @@ def size(e: Expr, symbols: Mapping[str, int]) -> int:
 def bind_symbols(
     shapes: Sequence[tuple[str, Sequence[Expr], Sequence[int]]], ranges: Mapping[Var, Range]
 ) -> dict[str, int]:
-    """Symbol values from (name, declared shape, actual shape) triples; every dimension and range
-    is checked. CompileError where one does not fit."""
+    """Symbol values from (name, declared shape, actual shape) triples. Every dimension and range is checked;
+    CompileError if one doesn't fit."""
     found: dict[str, int] = {}
     for name, declared, actual in shapes:
         if len(declared) != len(actual):
@@ -75,8 +75,8 @@ def bind_symbols(
 
 
 def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> Array:
-    """The stage's output. `arrays` has every loaded buffer by name. Loads outside their array are
-    clipped into it: only a lazy Select may hold them, and it drops what they give."""
+    """The stage's output. `arrays` has every loaded buffer by name. Loads outside their array are clipped
+    into it: only a lazy Select may hold them, and it drops the loaded values."""
     extents = [size(a.extent, symbols) for a in (*stage.axes, *stage.reduce_axes)]
     out = np.empty(extents[: len(stage.axes)], stage.out.dtype.numpy)
     whole = _transposed(stage, arrays, extents)
@@ -89,7 +89,7 @@ def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> 
 
 
 def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array | None:
-    """An array with its axes in another order, where that is all a stage gives: weights are large."""
+    """A transposed array if the stage is only a transpose, else None. Large weights are quick this way."""
     body, axes = stage.body, [a.var for a in stage.axes]
     if stage.reduce_axes or not isinstance(body, Load) or body.dtype is not stage.out.dtype:
         return None
@@ -102,7 +102,7 @@ def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array |
 def _fill(
     stage: Stage, arrays: Arrays, symbols: Mapping[str, int], ranges: list[tuple[int, int]], out: Array
 ) -> None:
-    """Compute the part of `out` that `ranges` covers, halving an output axis while it's too big."""
+    """Computes the part of `out` that `ranges` covers, halving an output axis while the part is too big."""
     outer = len(stage.axes)
     points = int(np.prod([float(hi - lo) for lo, hi in ranges]))
     longest = max(range(outer), key=lambda d: ranges[d][1] - ranges[d][0], default=-1)
@@ -117,7 +117,7 @@ def _fill(
         value = _on_grid(stage.body, (*stage.axes, *stage.reduce_axes), ranges, arrays, symbols)
     if stage.reduce_axes:
         initial = identity(stage.combiner, stage.body.dtype).value
-        acc = np.full(shape[:outer], initial, stage.body.dtype.numpy)  # what nothing adds up to
+        acc = np.full(shape[:outer], initial, stage.body.dtype.numpy)  # the result for no terms
         if points:
             full = np.broadcast_to(value, shape)
             acc = reduce(stage.combiner, full, tuple(range(outer, len(shape))), initial, stage.body.dtype)
@@ -134,7 +134,7 @@ def _on_grid(
     symbols: Mapping[str, int],
     extra: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`e` at every point of a grid, broadcastable to it; axis d of the grid is `axes[d]`."""
+    """`e` at every point of a grid, broadcastable to it. Axis d of the grid is `axes[d]`."""
     env: Env = {k: np.int64(v) for k, v in symbols.items()} | dict(extra or {})
     for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True)):
         env[axis.var.name] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(len(axes))])
@@ -175,9 +175,9 @@ def _gather(array: Array, index: tuple[Any, ...]) -> Any:
 
 
 def run_func(func: Func, arrays: dict[str, Array], symbols: Mapping[str, int]) -> None:
-    """Run a kernel, one element at a time, storing into the arrays of its outputs. Scratch and
-    register buffers start as NaN (integers: an odd pattern). IndexError names the buffer and the
-    index of an access outside it."""
+    """Runs a kernel, one element at a time, storing into the arrays of its outputs. Scratch and register
+    buffers start as NaN (integers: an odd pattern). IndexError names the buffer and the index of an access
+    outside it."""
     sizes = dict(symbols)
     for p in func.params:
         want = tuple(size(d, sizes) for d in p.shape)
@@ -254,7 +254,7 @@ def _alloc(s: Alloc, arrays: dict[str, Array]) -> Code:
 
 
 def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array as memory may be before it is written: NaN, or a pattern that shows."""
+    """An array filled with NaN, or with a conspicuous pattern, like memory before it is written."""
     count = int(np.prod(shape)) * dtype.itemsize
     fill = 0 if dtype == np.bool_ else 0xFF if dtype.kind not in "iu" else 0x6B
     undefined: Array = np.full(count, fill, np.uint8).view(dtype).reshape(shape)
@@ -287,7 +287,7 @@ def _tuple(index: tuple[Expr, ...], arrays: dict[str, Array]) -> Callable[[Env],
 
 
 def _is_index(e: Expr, depth: int = 50) -> bool:
-    """Whether `_text` can write the expression; Python reads few parentheses within each other."""
+    """Whether `_text` can write the expression. Python limits the depth of parentheses."""
     if isinstance(e, Binary):
         known = depth > 0 and e.a.dtype == I64 and e.op in _PYTHON
         return known and _is_index(e.a, depth - 1) and _is_index(e.b, depth - 1)
@@ -295,7 +295,7 @@ def _is_index(e: Expr, depth: int = 50) -> bool:
 
 
 def _text(e: Expr, *, wraps: bool = True) -> str:
-    """The expression in Python; unless it `wraps`, right but for multiples of 2^64."""
+    """The expression in Python. Without `wraps`, the value is right modulo 2^64."""
     if isinstance(e, Const):
         return f"({int(e.value)})"
     if isinstance(e, Var):
@@ -311,7 +311,7 @@ def _text(e: Expr, *, wraps: bool = True) -> str:
 
 @lru_cache(1 << 12)
 def _python(text: str) -> Code:
-    """A Python function of `env`: one call for a whole index, of which a loop nest makes millions."""
+    """A Python function of `env`. A whole index is one call, because a loop nest makes millions of them."""
     code: Code = eval(f"lambda env: {text}", {**_PYTHON, "wrap": _wrap64})
     return code
 
@@ -357,7 +357,8 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
 
 
 def _quick(e: Expr) -> Callable[[Any, Any], Any] | None:
-    """What `apply` computes, where Python's numbers or NumPy's give it at once."""
+    """A quick function for an operation that Python's or NumPy's numbers compute directly; None for any
+    other."""
     if not isinstance(e, Binary):
         return None
     if e.a.dtype == I64:
@@ -382,21 +383,21 @@ _PYTHON: Mapping[str, Callable[[int, int], Any]] = {
     "mod": lambda a, b: a % b if b else 0,
     **{name: INTEGER_OPS[name] for name in ("min", "max", *COMPARE)},
 }
-"""i64 arithmetic on Python integers: index expressions are most of a loop nest's work."""
+"""i64 arithmetic on Python integers. Index expressions are most of a loop nest's work."""
 _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
 }
-"""f32 and f64 arithmetic that NumPy's scalars do as they are."""
+"""f32 and f64 arithmetic that NumPy's scalars compute directly."""
 
 
 # --- plans -----------------------------------------------------------------------------------
 
 
 def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
-    """The outputs of a plan, through its kernels' loop nests. Arena buffers with offsets share one
-    block of memory, so that a planner's mistake shows. `feeds` are not written. Raises IndexOutOfRange."""
+    """The outputs of a plan, through its kernels' loop nests. Arena buffers with offsets share one block of
+    memory, so that a planner's mistake shows. `feeds` aren't written. Raises IndexOutOfRange."""
     inputs = [plan.buffer(n) for n in plan.inputs]
     symbols = bind_symbols([(b.name, b.shape, feeds[b.name].shape) for b in inputs], dict(plan.symbols))
     for rule in plan.constraints:
@@ -414,7 +415,7 @@ def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
 
 
 def check_indices(check: Check, found: Array, symbols: Mapping[str, int]) -> None:
-    """Raises IndexOutOfRange where the smallest index out of range that was found is one."""
+    """Raises IndexOutOfRange if the check found an index out of range."""
     if int(found) != IN_RANGE:
         raise failure(check, int(found), lambda e: size(e, symbols))
 

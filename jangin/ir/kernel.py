@@ -1,4 +1,4 @@
-"""What a kernel asks of whoever runs it, read off its loops: rounds, tasks, sizes and scratch memory."""
+"""A kernel's requirements, read off its loops: rounds, tasks, sizes and scratch memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, substitute
 
 SCRATCH_ALIGN = 64
-"""Bytes; of each scratch buffer, and expected of the scratch memory itself."""
+"""Alignment of each scratch buffer, and of the scratch memory itself, in bytes."""
 
 
 def rounds(func: Func) -> Expr:
@@ -22,7 +22,7 @@ def rounds(func: Func) -> Expr:
 
 
 def tasks(func: Func) -> Expr:
-    """How many tasks the kernel divides into: the outermost parallel loop's extent, else 1."""
+    """The number of tasks: the extent of the outermost parallel loop, else 1."""
     s, values = func.body, dict[Var, Expr]()
     while isinstance(s, (Let, Alloc)):
         if isinstance(s, Let):
@@ -33,15 +33,17 @@ def tasks(func: Func) -> Expr:
 
 
 def sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
-    """The integers that the kernel is given, with their ranges: the symbols, and the round's number."""
+    """The integer arguments of the kernel, with their ranges: the symbols, and the round's number."""
     loop = task_loops(func.body)[0]
     return func.symbols if loop is None else (*func.symbols, (loop.var, loop_range(loop)))
 
 
 def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
-    """Bytes of scratch memory that a worker needs, in terms of the symbols. With `groups`, work-groups are
-    the workers, have their shared memory elsewhere, and each work-item its own part. CompileError names the
-    kernel where that depends on something else."""
+    """Bytes of scratch memory that a worker needs, in terms of the symbols.
+
+    With `groups`, work-groups are the workers. Their shared memory isn't counted, and each work-item has a
+    part of its own. CompileError names the kernel if the size depends on anything but symbols.
+    """
     memory = ("scratch",) if groups else ("scratch", "shared")
 
     def need(s: Stmt, lanes: int) -> Expr:

@@ -1,4 +1,4 @@
-"""A kernel that another maker's library computes, as data: what is called, with which operands."""
+"""A kernel that another maker's library computes, as data: the function and its operands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Matrix:
-    """An operand: which of the kernel's parameters it lies in, where it begins there, how far apart its rows
-    are, whether it is stored transposed, and how far each outer axis moves it; in elements."""
+    """An operand of a library call, in elements.
+
+    `param` is the kernel's parameter that holds it, `start` its offset there, and `lead` the distance of its
+    rows. `transposed` says whether it is stored transposed. `outer` is its offset for one step along each
+    outer axis.
+    """
 
     param: int
     start: int
@@ -23,8 +27,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Sgemm:
-    """Products of f32: `outer` axes' sizes, then [rows, depth] x [depth, columns], each row-major and dense
-    in the kernel's parameter `result`."""
+    """Products of f32: sizes of the `outer` axes, then [rows, depth] x [depth, columns]. Each result is
+    row-major and dense in the kernel's parameter `result`."""
 
     outer: tuple[int, ...]
     rows: int
@@ -37,10 +41,12 @@ class Sgemm:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """The code of a kernel that calls `library`: a task makes `rows` rows of a product (the last task of a
-    product the rows that are left), then runs the kernel `rest`, if any, over the same arguments with these
-    rows, numbered through, as its tasks. With `rows` 0 the library makes the products on its own, and the
-    tasks are those of `rest`."""
+    """The code of a kernel that calls `library`.
+
+    A task makes `rows` rows of a product; the last task of a product makes the remaining rows. It then runs
+    the kernel `rest`, if any, over the same arguments, with these rows, numbered through, as its tasks. If
+    `rows` is 0, the library makes the products on its own, and the tasks are those of `rest`.
+    """
 
     library: str
     product: Sgemm
@@ -54,5 +60,5 @@ class LibraryCall:
 
     @property
     def tasks(self) -> Expr:
-        """Where they are shared out."""
+        """Tasks of all products, for kernels whose tasks are shared among threads."""
         return const(math.prod(self.product.outer) * self.pieces)

@@ -1,9 +1,9 @@
 """The budget of a compilation: one limit of time, memory and nodes for all code that works on the model.
 
-Code at work names its node (`at`) and asks the budget. The code calls `spend` for nodes, `room` before much
-memory is taken, and `tick` if the work may take long. Each expression asks when it is made (`ir.interned`),
-and code that makes many expressions needn't ask. If the budget is gone, `OverLimit` goes through all handlers
-of errors to `within`. `within` makes one CompileError with the node. `within` does the same with Python's own
+Working code names its node (`at`) and asks the budget. It calls `spend` for nodes, `room` before it takes
+much memory, and `tick` if the work may take long. Each expression asks when it is made (`ir.interned`), so
+code that makes many expressions needn't ask. If the budget is gone, `OverLimit` goes through all handlers of
+errors to `within`, which makes one CompileError with the node. `within` does the same with Python's own
 errors of memory and depth.
 """
 
@@ -28,29 +28,31 @@ SECONDS, SECONDS_PER_GIB = 600.0, 60.0
 """The default limit of compile time: seconds for any model, and more seconds for each GiB of the model. The
 limit is several times what the largest models take on a slow processor."""
 MEMORY, MEMORY_PER_BYTE = 4 << 30, 16
-"""Bytes, by default: weights in blocks that aren't compiled as they are become f32, of eight times their
-size, and are packed once more."""
+"""The default limit of memory, in bytes: for any model, and more for each byte of the model. Block-quantized
+weights that can't be compiled in their blocks become f32, eight times their size, and are packed once
+more."""
 NODES = 1_000_000
-"""By default: some ten times what the largest models have."""
+"""The default limit of nodes, about ten times that of the largest models."""
 EACH = 0.05
-"""Seconds after which the clock and the memory are looked at again."""
+"""Seconds between two looks at the clock and the memory."""
 GRACE = 10.0
-"""Seconds beyond the limit after which a process that doesn't ask is ended."""
+"""Seconds after the limit until a process that doesn't ask the budget is ended."""
 ALLOWS = "limits=Limits({}=...) allows more"
 LONGEST_NAME = 1000
-"""Bytes of a node's name that another process can read."""
+"""Bytes of a node's name that another process can read, at most."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of compiling a model. Compiling ends with a CompileError that names the node in hand if a
-    limit is exceeded.
+    """The limits of compiling a model. If one is exceeded, compiling ends with a CompileError that names the
+    current node.
 
     `seconds` is clock time without the time of tuning. The default is 600, and 60 more for each GiB of the
     model. `memory` is the bytes that each of the compiler's processes may take for itself. The default is 4
     GiB, and 16 times the model's size more. `nodes` counts the model's nodes, its functions' nodes, and the
     nodes of its branches' and loops' bodies. Functions and bodies count as often as they are compiled.
-    ValueError is raised for a limit that isn't more than 0."""
+    ValueError is raised for a limit that isn't more than 0.
+    """
 
     seconds: float | None = None
     memory: int | None = None
@@ -63,12 +65,13 @@ class Limits:
 
 
 class OverLimit(BaseException):
-    """The budget is gone. It is no error of the model, which a handler might go on after."""
+    """The budget is gone. This isn't an `Exception`, because no handler of a model's errors may continue
+    after it."""
 
 
 class Place:
-    """Memory that this process shares with those that it forks: one of them says there what it works on, and
-    until when it may."""
+    """Memory that this process shares with the processes that it forks. A forked process writes its current
+    node and its deadline there."""
 
     def __init__(self) -> None:
         self._memory = mmap(-1, 8 + LONGEST_NAME)
@@ -79,7 +82,7 @@ class Place:
 
     @property
     def left(self) -> float:
-        """Seconds until `GRACE` after the end; endless where that isn't known yet."""
+        """Seconds until `GRACE` after the deadline; infinite if there is no deadline yet."""
         (end,) = struct.unpack("d", self._memory[:8])
         return float(end) + GRACE - time.monotonic() if end else math.inf
 
@@ -89,14 +92,17 @@ class Place:
 
 
 class Budget:
-    """A compilation's limits, and what it has taken. `size`: bytes of the model; `extra`: seconds that don't
-    count; `node`, `step`: what is worked on. `alone`: the process is the compiler's, which may limit it."""
+    """A compilation's limits, and what it has taken.
+
+    `size`: bytes of the model. `extra`: seconds that don't count. `node`, `step`: the current node and step.
+    `alone`: the process is the compiler's own, so the system may limit its memory.
+    """
 
     def __init__(self, limits: Limits, extra: float = 0.0, size: int = 0, began: float | None = None) -> None:
         from jangin.runtime.system.usage import own_memory  # loading a model needs none of it
 
         self.limits, self.extra, self.size = limits, extra, size
-        self.began = time.monotonic() if began is None else began  # one clock for all processes
+        self.began = time.monotonic() if began is None else began  # this clock is the same in all processes
         self._own_memory = own_memory
         self.held, self.next, self.nodes = own_memory(), 0.0, 0
         self.node: object = ""
@@ -122,7 +128,7 @@ class Budget:
         return self.began + self.seconds + self.extra
 
     def where(self) -> str:
-        """The node and the step that are worked on, for messages."""
+        """The current node and step, for messages."""
         return f"{self.node or 'the model'}{self.step and f', in the step {self.step}'}"
 
     def at(self, node: object) -> None:
@@ -156,9 +162,11 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None = None) -> Iterator[None]:
-    """A compilation with a budget of its own, or a part of one that has one already. CompileError where that,
-    or what Python has of memory and depth, isn't enough. `extra`: seconds that don't count; `place`: where
-    the compiler's own process says what it works on."""
+    """A compilation with a budget of its own, or a part of a compilation that has a budget already.
+
+    CompileError if the budget, or Python's memory or depth, is exceeded. `extra`: seconds that don't count.
+    `place`: where the compiler's own process writes its current node.
+    """
     if _budget.get() is not None:
         yield
         return
@@ -170,8 +178,8 @@ def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None
 
 @contextmanager
 def going_on(budget: Budget | None, alone: bool = False) -> Iterator[None]:
-    """Work for a compilation, in whichever process or thread; see `within`. `alone`: the process is the
-    compiler's own, which the system is to hold to the limit of memory."""
+    """Work for a compilation, in any process or thread; see `within`. `alone`: the process is the compiler's
+    own, so the system limits its memory."""
     token = _budget.set(budget)
     try:
         if budget is not None:
@@ -194,12 +202,12 @@ def going_on(budget: Budget | None, alone: bool = False) -> Iterator[None]:
 
 
 def current() -> Budget | None:
-    """For another process or thread that is to work for the compilation in hand."""
+    """The budget of the current compilation, to be handed to another process or thread."""
     return _budget.get()
 
 
 def sized(size: int) -> None:
-    """The model has so many bytes."""
+    """Tells the budget the model's size in bytes."""
     budget = _budget.get()
     if budget is not None:
         budget.size = max(budget.size, size)
@@ -211,8 +219,7 @@ def sized(size: int) -> None:
 
 
 def at(node: object) -> None:
-    """Says that this node is worked on from now on. The node's text is made only if a message needs the
-    text."""
+    """Declares the current node. The node's text is made only if a message needs it."""
     budget = _budget.get()
     if budget is not None:
         if node:
@@ -221,7 +228,7 @@ def at(node: object) -> None:
 
 
 def step(name: str) -> None:
-    """This step of the way begins."""
+    """Declares the current step of the compilation."""
     budget = _budget.get()
     if budget is not None:
         budget.step = name
@@ -230,14 +237,14 @@ def step(name: str) -> None:
 
 
 def tick() -> None:
-    """Is there time and memory left?"""
+    """Checks that time and memory are left."""
     budget = _budget.get()
     if budget is not None:
         budget.check()
 
 
 def spend(count: int = 1) -> None:
-    """So many more nodes are worked on."""
+    """Counts `count` more nodes."""
     budget = _budget.get()
     if budget is not None:
         budget.nodes += count
@@ -247,7 +254,7 @@ def spend(count: int = 1) -> None:
 
 
 def expand(count: int) -> None:
-    """A model has so many nodes at least, with its functions expanded."""
+    """Declares the model's least number of nodes with its functions expanded."""
     budget = _budget.get()
     if budget is not None:
         if count > budget.limits.nodes:
@@ -256,7 +263,7 @@ def expand(count: int) -> None:
 
 
 def room(shape: Sequence[int], size: int = 8) -> Sequence[int]:
-    """The shape of an array with elements of so many bytes that is about to be made."""
+    """Checks that there is memory for an array of elements of `size` bytes, and returns its shape."""
     budget = _budget.get()
     taken = math.prod(shape) * size
     if budget is not None and taken > budget.memory:
@@ -265,13 +272,13 @@ def room(shape: Sequence[int], size: int = 8) -> Sequence[int]:
 
 
 def left() -> float | None:
-    """Seconds until the time is over, None where it never is."""
+    """Seconds until the deadline; None if there is none."""
     budget = _budget.get()
     return None if budget is None else max(budget.end - time.monotonic(), 0.0)
 
 
 def late(node: object) -> NoReturn:
-    """The time is over, while another process or thread works on this node."""
+    """Ends the compilation because its time is over, while another process or thread works on this node."""
     budget = _budget.get()
     assert budget is not None
     budget.node = node or budget.node
@@ -279,13 +286,13 @@ def late(node: object) -> NoReturn:
 
 
 def where() -> str:
-    """The node and the step that are worked on, for messages."""
+    """The current node and step, for messages."""
     budget = _budget.get()
     return "the model" if budget is None else budget.where()
 
 
 def wait(made: Future[T]) -> T:
-    """Waits for the result of a thread's work, as long as there is time."""
+    """The result of a thread's work, awaited as long as time is left."""
     budget = _budget.get()
     if budget is None:
         return made.result()
@@ -295,7 +302,7 @@ def wait(made: Future[T]) -> T:
 
 
 def in_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """A function that works for the compilation in hand in another thread."""
+    """A function that works for the current compilation in another thread."""
     budget = _budget.get()
 
     def run(*args: Any) -> T:

@@ -1,7 +1,7 @@
 """Loop IR: one kernel as a loop nest. Immutable statements over `ir.expr` expressions.
 
-A `Func` is what is scheduled, interpreted and compiled. `te.lower` builds the naive nest, which
-is the kernel's reference semantics; schedules rewrite it step by step.
+A `Func` is scheduled, interpreted and compiled. `te.lower` builds the naive nest, which is the kernel's
+reference semantics. Schedules rewrite it step by step.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jangin.ir.traversal import buffers_loaded, rewrite, substitute
 
 FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")
 TASK_KINDS = ("parallel", "block")
-"""Kinds of the loop whose iterations are a kernel's tasks."""
+"""Kinds of loops whose iterations are a kernel's tasks."""
 MEMORY = ("global", "scratch", "register", "shared", "tile")
 OWN = ("register", "tile")
-"""Memory that needs none, as a kernel's registers hold it, or its stack."""
+"""Memory kinds that need no scratch memory, because registers or the stack hold them."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,17 @@ class Block(Stmt):
 
 @dataclass(frozen=True)
 class For(Stmt):
-    """`for var in [0, extent)`. parallel: iterations are independent, and the loop is outermost
-    (runs of it are handed to threads), or directly in a serial loop that is (a round: all threads
-    end one before the next begins). vector: iterations are lanes; the extent is constant. unroll: the
-    extent is constant and every iteration is copied out. block: as parallel; on a GPU each iteration is a
-    work-group. thread: directly or not in a block loop, whose thread loops all have one constant extent and
-    independent iterations; on a GPU iteration i is what the group's work-item i does (see `ir.groups`)."""
+    """`for var in [0, extent)`. The `kind` is one of these.
+
+    - serial: iterations run in order.
+    - parallel: iterations are independent, and threads share them. The loop is outermost, or directly inside
+      an outermost serial loop, whose iterations are rounds: all threads end one before the next begins.
+    - vector: iterations are lanes; the extent is constant.
+    - unroll: every iteration is copied out; the extent is constant.
+    - block: like parallel; on a GPU each iteration is a work-group.
+    - thread: inside a block loop. Its thread loops have the same constant extent and independent iterations.
+      On a GPU, the group's work-item i runs iteration i (see `ir.groups`).
+    """
 
     var: Var
     extent: Expr
@@ -57,8 +62,8 @@ class Store(Stmt):
 
 @dataclass(frozen=True)
 class Prefetch(Stmt):
-    """A hint that the element's cache line is soon needed. It may lie outside the buffer, and changes
-    no result."""
+    """A hint that the element's cache line is soon needed. The element may lie outside the buffer; the hint
+    changes no result."""
 
     buffer: Buffer
     index: tuple[Expr, ...]
@@ -66,9 +71,11 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A scratch, register, shared or tile buffer that lives for `body`; its contents start undefined. shared:
-    of a block, near to all its threads. tile: matrices, of the last two axes, each in a matrix register where
-    the machine has such (see `backends.walk.tiles`)."""
+    """A scratch, register, shared or tile buffer that lives for `body`. Its contents start undefined.
+
+    shared: memory of a block, near to all its threads. tile: matrices of the last two axes, each in a matrix
+    register if the machine has them (see `backends.walk.tiles`).
+    """
 
     buffer: Buffer
     body: Stmt
@@ -76,7 +83,7 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class If(Stmt):
-    """Under a vector loop the condition may differ by lane: stores are then masked."""
+    """A condition. Under a vector loop it may differ by lane; stores are then masked."""
 
     cond: Expr
     then: Stmt
@@ -85,7 +92,7 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Let(Stmt):
-    """Bind a scalar for `body`."""
+    """Binds a scalar for `body`."""
 
     var: Var
     value: Expr
@@ -94,8 +101,8 @@ class Let(Stmt):
 
 @dataclass(frozen=True)
 class Func:
-    """A kernel. `params`: global buffers, outputs last; `outputs` counts them. `symbols`: the
-    size symbols that shapes and loops mention, with their inclusive ranges."""
+    """A kernel. `params`: global buffers, outputs last; `outputs` counts them. `symbols`: the size symbols in
+    shapes and loops, with their inclusive ranges."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -116,7 +123,7 @@ class Func:
 
 
 def block(*stmts: Stmt) -> Stmt:
-    """A sequence, flattened; a single statement stays itself."""
+    """A sequence, flattened. A single statement is returned as it is."""
     flat: list[Stmt] = []
     for s in stmts:
         flat.extend(s.body if isinstance(s, Block) else (s,))
@@ -124,8 +131,8 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 def task_loops(body: Stmt) -> tuple[For | None, For | None]:
-    """(the serial loop over rounds, the parallel or block loop over tasks) of a kernel, as far as it has
-    them."""
+    """(the serial loop over rounds, the parallel or block loop over tasks) of a kernel; None for a missing
+    loop."""
     if isinstance(body, For) and body.kind == "serial":
         tasks = body.body
         return (body, tasks) if isinstance(tasks, For) and tasks.kind in TASK_KINDS else (None, None)
@@ -138,7 +145,7 @@ _FIRST = const(0)
 
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
-    """The statements that one directly holds."""
+    """The direct sub-statements of a statement."""
     return _SUB_STATEMENTS[type(s)](s)
 
 
@@ -154,14 +161,14 @@ _SUB_STATEMENTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
 
 
 def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
-    """The statement with `fn` applied to each that it directly holds; itself where that changes none."""
+    """The statement with `fn` applied to each direct sub-statement; the same object if nothing changes."""
     old = sub_statements(s)
     new = tuple([fn(k) for k in old])
     return s if all(map(operator.is_, old, new)) else with_children(s, new)
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    """The statement with others in the place of `sub_statements`."""
+    """The statement with other direct sub-statements."""
     if isinstance(s, Block):
         return block(*new)
     if isinstance(s, For):
@@ -175,7 +182,7 @@ def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
 
 
 def expressions(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement holds itself (not those of its sub-statements)."""
+    """The expressions of the statement itself, without those of its sub-statements."""
     if isinstance(s, For):
         return (s.extent,)
     if isinstance(s, Store):
@@ -201,8 +208,8 @@ def map_stmt(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_buffer: Callable[[Buffer], Buffer] | None = None,
 ) -> Stmt:
-    """A statement with every expression and every stored or allocated buffer mapped; itself where that
-    changes none."""
+    """A statement with every expression and every stored or allocated buffer mapped; the same object if
+    nothing changes."""
     fe: Callable[[Expr], Expr] = on_expr or (lambda e: e)
     fb: Callable[[Buffer], Buffer] = on_buffer or (lambda b: b)
 
@@ -231,7 +238,7 @@ def map_stmt(
 
 
 def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
-    """Replace free variables in every expression."""
+    """Replaces free variables in every expression."""
     done = dict[Expr, Expr](values.items())
     return map_stmt(s, lambda e: substitute(e, values, done))
 
@@ -239,7 +246,7 @@ def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 def replace_buffer(
     s: Stmt, old: str, new: Buffer, index: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] | None = None
 ) -> Stmt:
-    """Redirect every access of buffer `old` to `new`, with mapped indices."""
+    """Redirects every access of buffer `old` to `new`, with mapped indices."""
     f = index or (lambda i: i)
 
     def load(n: Expr) -> Expr | None:
@@ -274,6 +281,6 @@ def buffers_written(s: Stmt) -> set[str]:
 
 
 def loop_range(loop: For) -> Range:
-    """From 0 to the last."""
+    """The inclusive range of a loop's variable."""
     extent = loop.extent
     return _FIRST, const(extent.value - 1) if isinstance(extent, Const) else extent - 1

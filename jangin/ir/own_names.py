@@ -1,8 +1,8 @@
 """The model's names for its symbols, and the names of the same symbols during compilation.
 
-A name is marked if the compiler might make the same name itself (x0, i1, acc, ...), or if the name is no
-identifier. The mark stays until there is a plan or a program. The mark keeps a loop's variable from being
-taken for a size. People read own names alone.
+A name is marked if the compiler might make the same name itself (x0, i1, acc, ...), or if it isn't an
+identifier. The mark keeps a loop's variable from being taken for a size. It stays until there is a plan or a
+program. People only read own names.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MARK = "_"
 _MADE = re.compile(r"[a-z]{1,2}\d+|[a-z]|acc|out")
 """Names that the compiler makes."""
 _SIZED = (Plan, PlanBuffer, Launch, Check, Program, Region, HostCall, Bind, Branch, Loop, Value, Type)
-"""The classes whose fields have sizes in them."""
+"""The classes whose fields contain sizes."""
 T = TypeVar("T")
 
 
 def marked(name: str) -> Var:
-    """The symbol that a model calls `name`."""
+    """The symbol for the model's symbol `name`."""
     plain = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not _MADE.fullmatch(name)
     return Var(name if plain else MARK + name)
 
@@ -56,7 +56,8 @@ def own_text(text: str, symbols: Iterable[Var]) -> str:
 
 
 def with_own_names(made: T, symbols: Iterable[Var]) -> T:
-    """A plan or a program whose sizes go by the model's names. Kernels have names of their own for them."""
+    """A plan or a program whose sizes have the model's names. Kernels keep names of their own for the
+    sizes."""
     named: T = _named(made) if any(v.name.startswith(MARK) for v in symbols) else made
     return named
 
@@ -64,7 +65,7 @@ def with_own_names(made: T, symbols: Iterable[Var]) -> T:
 def _named(value: Any) -> Any:
     if isinstance(value, Expr):
         return own_sizes(value)
-    if isinstance(value, Sources):  # names of nodes, not of sizes
+    if isinstance(value, Sources):  # these are names of nodes, not of sizes
         return value
     if isinstance(value, (tuple, list)):
         return type(value)(map(_named, value))

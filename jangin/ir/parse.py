@@ -1,7 +1,7 @@
-"""Readers of loops' and plans' text forms (grammar in `ir.text`), by recursive descent.
+"""Parsers of the text forms of loops and plans (grammar in `ir.text`), by recursive descent.
 
-Saved plans are read with this when a program starts, so it is quick and imports nothing of the
-compiler. Graphs are read by `ir.graph_text`.
+A program reads saved plans with this module when it starts, so the module is quick and imports nothing of the
+compiler. `ir.graph_text` reads graphs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jangin.ir.sources import Sources
 
 T = TypeVar("T")
 BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
-"""What a plan's buffer may be (see `ir.plan.PlanBuffer`)."""
+"""The kinds of a plan's buffer (see `ir.plan.PlanBuffer`)."""
 
 
 def parse_expr(text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = ()) -> Expr:
-    """An expression; names that aren't given are i64 variables."""
+    """The expression of a text. Names that aren't given are i64 variables."""
     reader = Reader(text)
     reader.variables.update((v.name, v) for v in variables)
     reader.buffers.update((b.name, b) for b in buffers)
@@ -34,13 +34,13 @@ def parse_expr(text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffe
 
 
 def parse_func(text: str) -> Func:
-    """A loop nest."""
+    """The loop nest of a text."""
     reader = _Loops(text)
     return reader.whole(reader.func)
 
 
 def parse_plan(text: str, constants: Mapping[str, Array] | None = None) -> Plan:
-    """A plan, given its constants' data by buffer name."""
+    """The plan of a text, given its constants' data by buffer name."""
     reader = _Plans(text)
     return reader.whole(lambda: reader.plan(constants or {}))
 
@@ -70,7 +70,7 @@ class _Loops(Reader):
         return self.buffer(name), is_output
 
     def braces(self) -> Stmt:
-        """Statements in braces; what they declare is known in them only."""
+        """Statements in braces. Their declarations are known only inside."""
         outer = dict(self.variables), dict(self.buffers)
         self.need("{")
         body = self.rest()
@@ -79,7 +79,7 @@ class _Loops(Reader):
         return body
 
     def rest(self) -> Stmt:
-        """Statements up to the closing brace; an alloc or let takes those after it as its body."""
+        """Statements up to the closing brace. The body of an alloc or let is all that follows it."""
         found: list[Stmt] = []
         while self.tokens[self.at] not in ("}", ""):
             if self.take("alloc"):
@@ -133,7 +133,7 @@ class _Loops(Reader):
 
 
 class ValueReader(_Loops):
-    """Attributes, whose larger arrays are in `arrays` by digest."""
+    """A parser of attributes. `arrays` holds their larger arrays by digest."""
 
     def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
         super().__init__(text)
@@ -188,7 +188,7 @@ class ValueReader(_Loops):
         return self.stored() if dtype is None or self.tokens[self.at] != "{" else self.inline(dtype, shape)
 
     def scoped(self, read: Callable[[], T]) -> T:
-        """An expression, statement or stage with its own declarations."""
+        """An expression, statement or stage with declarations of its own."""
         outer = self.variables, self.buffers
         self.variables, self.buffers = {}, {}
         self.items(self.free)

@@ -1,7 +1,7 @@
 """Plan IR: what runs. It is the saved artefact and loads without the compiler.
 
-Buffers with arena offsets, packed constants, and launches of kernels in order. Every size is an
-`Expr` of the symbols; a static plan has constant ones. The runtime imports only this package.
+A plan has buffers with arena offsets, packed constants, and launches of kernels in order. Every size is an
+`Expr` of the symbols, constant in a static plan. The runtime imports only this package.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ZERO: Expr = const(0)
 ONE: Expr = const(1)
 
 ALIGN = 64
-"""Bytes that every arena offset and packed constant is a multiple of."""
+"""Alignment of every arena offset and packed constant, in bytes."""
 
 
 def aligned(at: int) -> int:
@@ -32,10 +32,13 @@ def aligned(at: int) -> int:
 
 @dataclass(frozen=True)
 class PlanBuffer:
-    """`kind`: input, output (both the caller's), constant, arena, or alias (same memory as
-    `base`, which is never an alias itself). For arena buffers of a static plan `offset` is set;
-    otherwise the runtime lays the arena out for the sizes it is given, by `live` ranges:
-    inclusive indices of the first and last launch that touch the buffer or its aliases."""
+    """A buffer of a plan.
+
+    `kind`: input or output (both the caller's), constant, arena, or alias. An alias has the memory of `base`,
+    which isn't an alias itself. `live`: inclusive indices of the first and last launch that touch the buffer
+    or its aliases. `offset` is set for arena buffers of a static plan. Otherwise the runtime lays out the
+    arena by `live`, for the sizes that it is given.
+    """
 
     name: str
     dtype: DType
@@ -48,18 +51,21 @@ class PlanBuffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over `args` (buffer names, outputs last). `symbols`: the values for the
-    kernel's symbol parameters, in its order. `tasks`: how many independent iterations there are
-    to share among threads; `grain`: the fewest worth a hand-out; 0 runs it on the caller alone.
-    `local`: on devices whose work-items share memory by groups, a group's extents, so that a task is a
-    group; empty where a task is one work-item's, or one thread's.
-    `rounds`: how often it is run with all its tasks, each time with the round's number as one symbol
-    more.
-    `function`: what its code exports it as, which says nothing of the model: as `kernel` where it isn't
-    given.
-    `scratch`: bytes each worker needs. `sources`: the model's nodes this computes. For reports:
-    `template`, what made the kernel and its parameters; `flops` and `bytes`, the operations and the
-    traffic that it can't do without. `library`: another maker's that it calls, "" for none."""
+    """One kernel over `args` (buffer names, outputs last).
+
+    - `symbols`: the values of the kernel's symbol parameters, in its order.
+    - `tasks`: independent iterations, which threads share.
+    - `grain`: the fewest tasks worth handing to another thread; 0 runs all on the caller alone.
+    - `scratch`: bytes that each worker needs.
+    - `rounds`: how often all tasks run, each time with the round's number as one more symbol.
+    - `local`: on devices whose work-items share memory by groups, a group's extents; a task is then a group.
+      Empty if a task is one work-item's, or one thread's.
+    - `function`: the exported name of its code, which is independent of the model; by default `kernel`.
+    - `library`: the library that it calls, "" for none.
+    - `sources`: the model's nodes that this computes.
+    - `template`: for reports, the template and its parameters.
+    - `flops`, `bytes`: for reports, the least operations and traffic.
+    """
 
     kernel: str
     args: tuple[str, ...]
@@ -81,20 +87,26 @@ class Launch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no task for any sizes."""
+        """Whether it has no tasks for any sizes."""
         return isinstance(self.tasks, Const) and int(self.tasks.value) < 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`inputs` and `outputs` are buffer names; an output may be an alias of an input or a constant
-    (the runtime copies it). `symbols` are bound by matching the input shapes; each range is
-    checked. `constraints` must hold (they are non-zero) for the sizes of a run, as the model's node that
-    stands with each needs it. `target` is the
-    LLVM triple/cpu/features the objects were made for. `kernels` (name to Func) is kept only in
-    the compiling process, for the interpreter and `inspect`; it isn't saved. Nor are `calls`: the code of
-    those kernels whose Func only says what a library computes for them. `bound` and `joined`: as of `Graph`.
-    A run whose `checks` don't all hold fails with the first that doesn't."""
+    """A plan. `inputs` and `outputs` are buffer names; an output may be an alias of an input or a constant,
+    which the runtime copies.
+
+    - `target`: the LLVM triple/cpu/features that the objects were made for.
+    - `symbols`: bound by matching the input shapes; each range is checked.
+    - `constraints`: expressions that must not be 0 for the sizes of a run, each with the model's node that
+      needs it.
+    - `kernels` (name to Func): kept only in the compiling process, for the interpreter and `inspect`, and not
+      saved.
+    - `calls`: not saved either: the code of kernels that a library computes, whose Func only gives their
+      meaning.
+    - `bound`, `joined`: as in `Graph`.
+    - `checks`: a run fails with the first check that doesn't hold.
+    """
 
     name: str
     target: str
@@ -119,7 +131,7 @@ class Plan:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Those that its kernels call."""
+        """The libraries that its kernels call."""
         return tuple(sorted({x.library for x in self.launches} - {""}))
 
     @property

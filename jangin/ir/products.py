@@ -1,4 +1,4 @@
-"""How instructions add up products of small numbers: one record for each way that some machine has."""
+"""Products of small numbers that instructions sum: one record for each way that some machine has."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from jangin.ir.records import dataclass
 _WORDS = {16: I16, 32: I32, 64: I64}
 """The type of a word that holds several numbers, by its bits."""
 _REGISTER_WORD = 32
-"""Bits of a word in matrix registers and in fragments: a word holds neighbouring terms (VNNI layout)."""
+"""Bits of a word in matrix registers and in fragments. A word holds neighbouring terms (VNNI layout)."""
 
 
 @dataclass(frozen=True)
 class Product:
     """A sum of products of small numbers, as one instruction makes it.
 
-    `name`: the function of Loop IR that multiplies two words and adds up their products. The text forms of
-    graphs use the same name.
-    `left`, `right`: the types of the numbers in the two operands.
-    `total`: the type of the sum.
-    `rows`, `columns`, `terms`: the matrices that the instruction multiplies, [rows, terms] by
-    [terms, columns]. With 0 columns it makes one sum in each lane of a vector register.
-    `clamps`: the sums of two neighbouring products saturate to int16, so the product is exact only for small
-    numbers (x86's vpmaddubsw).
-    `right_least`: the least number that the right operand may have; None allows its type's least.
-    `held`: where the operands are, in vector registers, in matrix registers, or in fragments that the threads
-    of a warp share.
+    - `name`: the function of Loop IR that multiplies two words and adds up their products. The text forms of
+      graphs use the same name.
+    - `left`, `right`: the types of the numbers in the two operands.
+    - `total`: the type of the sum.
+    - `rows`, `columns`, `terms`: the matrices that the instruction multiplies, [rows, terms] by [terms,
+      columns]. With 0 columns it makes one sum in each lane of a vector register.
+    - `clamps`: the sums of two neighbouring products saturate to int16, so the product is exact only for
+      small numbers (x86's vpmaddubsw).
+    - `right_least`: the least number that the right operand may have; None allows its type's least.
+    - `held`: the operands are in vector registers, in matrix registers, or in fragments that the threads of a
+      warp share.
 
-    Raises ValueError for a record whose fields don't fit each other."""
+    Raises ValueError for a record whose fields don't fit each other.
+    """
 
     name: str
     left: DType
@@ -66,7 +67,7 @@ class Product:
 
     @property
     def terms_of_word(self) -> int:
-        """How many numbers one word has: of a vector's product all terms of a sum."""
+        """Numbers of one word. In a vector register, a word holds all terms of a sum."""
         return self.terms if self.held == "vector" else _REGISTER_WORD // self.left.bits
 
     @property
@@ -76,22 +77,23 @@ class Product:
 
     @property
     def words(self) -> int:
-        """How many words each operand has for one sum."""
+        """Words of each operand for one sum."""
         return self.terms // self.terms_of_word
 
     @property
     def row_type(self) -> DType:
-        """The type of which a target has a row: the sum's type for floats, the words' type for integers."""
+        """The element type of a target's row for the product: the sum's type for floats, the words' type for
+        integers."""
         return self.total if self.total.is_float else self.word
 
     @property
     def of_bytes(self) -> bool:
-        """Whether it multiplies numbers of 8 bits."""
+        """Whether it multiplies 8-bit numbers."""
         return self.left.bits == 8
 
     @property
     def of_matrices(self) -> bool:
-        """Whether it multiplies small matrices that lie in vector registers (Arm's i8mm)."""
+        """Whether it multiplies small matrices in vector registers (Arm's i8mm)."""
         return self.held == "vector" and self.columns > 0
 
     @property
@@ -102,7 +104,7 @@ class Product:
 
     @property
     def by_lanes(self) -> Product:
-        """The same product with one sum a lane, of one word each: what the function of its name makes."""
+        """The product with one sum a lane, of one word each: the meaning of the function of its name."""
         return replace(self, rows=1, columns=0, terms=self.terms_of_word, held="vector")
 
 
@@ -115,7 +117,8 @@ DOT2B = Product("dot2b", I8, I8, I32, terms=2, right_least=-127)
 DOT8 = Product("dot8", I8, I8, I32, rows=2, columns=2, terms=8)
 DOT8U = Product("dot8u", U8, I8, I32, rows=2, columns=2, terms=8)
 DOT2BF = Product("dot2bf", BF16, BF16, F32, terms=2)
-"""Machines may take subnormal numbers for 0, and round each sum in their own way. So may those of DOT4BF."""
+"""For bfloat16, machines may take subnormal numbers for 0, and round each sum in their own way. DOT4BF allows
+the same."""
 DOT4BF = Product("dot4bf", BF16, BF16, F32, rows=2, columns=2, terms=4)
 DOT1H = Product("dot1h", F16, F16, F32)
 
@@ -123,5 +126,5 @@ PRODUCTS: Mapping[str, Product] = {
     p.name: p
     for p in (DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H)
 }  # fmt: skip
-"""Every product that Loop IR has a function for, by that function's name. Machines' other shapes of the same
-function are in their rows."""
+"""Every Product that Loop IR has a function for, by the function's name. A machine's rows have its other
+shapes of the same function."""

@@ -1,8 +1,8 @@
 """Plan IR, second part: programs, for models that one plan can't hold.
 
-A program runs steps in order over named values: plans (compiled segments), calls of host functions,
-sizes that become known, and branches and loops with regions of steps as bodies. A model that is one
-plan has no program.
+A program runs steps in order over named values. Steps are plans (compiled segments), calls of host functions,
+sizes that become known, and branches and loops whose bodies are regions of steps. A model that fits one plan
+has no program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jangin.ir.sources import NO_SOURCE, Sources
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of plan number `plan`. Its inputs and outputs are called in the region as in the plan,
+    """A run of plan number `plan`. Its inputs and outputs have the same names in the region as in the plan,
     and its symbols are the program's."""
 
     plan: int
@@ -30,7 +30,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A function of `jangin.host` (or the user's own) on whole values; "" is an absent input."""
+    """A call of a function of `jangin.host` (or the user's own) on whole values; "" is an absent input."""
 
     function: str
     inputs: tuple[str, ...]
@@ -41,7 +41,7 @@ class HostCall:
 
 @dataclass(frozen=True)
 class Bind:
-    """The elements of an integer tensor become the values of symbols, whose ranges are checked."""
+    """Binds symbols to the elements of an integer tensor. The symbols' ranges are checked."""
 
     value: str
     symbols: tuple[Var, ...]
@@ -50,7 +50,7 @@ class Bind:
 
 @dataclass(frozen=True)
 class Branch:
-    """One of two regions, by a condition of one element. `inputs` are those of `then`, then those of
+    """Runs one of two regions, by a condition of one element. `inputs` are those of `then`, then those of
     `orelse`, in order."""
 
     condition: str
@@ -63,8 +63,8 @@ class Branch:
 
 @dataclass(frozen=True)
 class Slicing:
-    """A loop takes a slice of an input along `axis` each iteration, or stacks slices to an output
-    along a new one; the last first if `reverse`."""
+    """How a loop slices an input along `axis`, one slice an iteration, or stacks slices to an output along a
+    new axis. With `reverse` the last slice comes first."""
 
     axis: int = 0
     reverse: bool = False
@@ -72,11 +72,14 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Loop:
-    """`body` again and again: at most `trips` times ("": no limit), while `condition` holds ("":
-    always). Inputs are the first `carried` values, then what is `scanned` (a slice an iteration),
-    then what stays the same. The body takes the iteration's number, the condition and those; it gives
-    the next condition (where `conditional`), the next carried values, and slices to be joined.
-    Outputs are the last carried values and what is `collected`."""
+    """Runs `body` again and again: at most `trips` times ("": no limit), while `condition` holds ("":
+    always).
+
+    The inputs are the first `carried` values, then the `scanned` ones (one slice an iteration), then values
+    that stay the same. The body takes the iteration's number, the condition and the inputs. It gives the next
+    condition (if `conditional`), the next carried values, and slices to be stacked. The outputs are the last
+    carried values and the `collected` stacks.
+    """
 
     trips: str
     condition: str
@@ -91,7 +94,7 @@ class Loop:
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """The outputs that are slices of all iterations."""
+        """The outputs that stack the slices of all iterations."""
         return self.outputs[self.carried :]
 
 
@@ -100,8 +103,8 @@ Step = Segment | HostCall | Bind | Branch | Loop
 
 @dataclass(frozen=True)
 class Region:
-    """`values` has the types of the inputs and of what steps other than plans give: their shapes bind
-    symbols, or are checked."""
+    """Steps with inputs and outputs. `values` has the types of the inputs, and of the results of steps other
+    than plans. Their shapes bind symbols, or are checked."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -111,9 +114,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Program:
-    """`symbols`: every size symbol's range, also of those that become known during a run.
-    `constants`: arrays that steps other than plans read. The region's inputs and outputs are the
-    model's, by name. `bound` and `joined`: as of `Graph`."""
+    """A program. `symbols`: every size symbol's range, even if it becomes known only during a run.
+    `constants`: arrays that steps other than plans read. The region's inputs and outputs are the model's, by
+    name. `bound`, `joined`: as in `Graph`."""
 
     name: str
     target: str

@@ -1,9 +1,10 @@
-"""Whether two iterations of a thread loop may meet: both write one place, or one reads what the other writes.
+"""Race detection in thread loops: whether two iterations may write one place, or one may read what the other
+writes.
 
-Each access is followed through its place: the index tuple, evaluated for every thread and every iteration of
-the loops inside. What is the same for all threads (a block's number, the round of a serial loop) cancels out;
-what isn't known is left out with all that it can change: of `7*n + x` with any `n`, `x` modulo 7 is known.
-So what is said to be free of races is.
+Each access is followed by its place: the index tuple, evaluated for every thread and every iteration of the
+inner loops. Values that are the same for all threads (a block's number, the round of a serial loop) cancel
+out. An unknown value is left out together with everything that it can change: of `7*n + x` with unknown `n`,
+`x` modulo 7 is known. A loop that is said to be free of races therefore is.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
 from jangin.ir.traversal import buffers_loaded, children, conjuncts, free_vars, loads, substitute
 
 POINTS = 1 << 18
-"""Iterations of all threads that are followed; loops that would make more count as not known."""
+"""Iterations of all threads that are evaluated, at most; loops with more count as unknown."""
 PERIODS = (2, 3, 4)
-"""Of buffers used in turn."""
+"""Periods that are tried for loop variables around a thread loop; buffers used in turn have them."""
 ROUNDS = 64
-"""Iterations of the loops around a thread loop that are told apart where it takes that."""
+"""Iterations of the outer loops that are told apart, at most."""
 
 Index = tuple[Expr, ...]
 Ranges = Mapping[Var, Range]
@@ -48,8 +49,8 @@ class _Access:
 
 
 def race(loop: For, ranges: Ranges) -> str | None:
-    """What two iterations of a thread loop may do to each other; None where they can't meet. `ranges`: of
-    the symbols and the variables of the loops around it, outermost first."""
+    """A description of a race between two iterations of a thread loop; None if there is no race. `ranges`: of
+    the symbols and of the outer loops' variables, outermost first."""
     found = list(dict.fromkeys(_accesses(loop.body, {}, (), (), frozenset())))
     known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
     parts = [(a, _parts(a, known, loop.var)) for a in found]
@@ -76,7 +77,8 @@ def _accesses(
     loops: tuple[For, ...],
     own: frozenset[str],
 ) -> Iterator[_Access]:
-    """Of memory that outlives the thread loop's iteration; names bound inside are put in."""
+    """The accesses of memory that outlives the thread loop's iteration. Names bound inside are
+    substituted."""
     for e in expressions(s):
         for n in loads(e):
             if n.buffer.name not in own and n.buffer.memory != "register":
@@ -119,7 +121,8 @@ def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
 
 
 def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
-    """Whether what is the same for all threads tells the places, or the conditions, of two accesses apart."""
+    """Whether values that are the same for all threads tell apart the places, or the conditions, of two
+    accesses."""
 
     def shared(found: Sequence[Expr]) -> list[Expr | None]:
         return [e if free_vars(e) <= same and not buffers_loaded(e) else None for e in found]
@@ -137,7 +140,7 @@ def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
 
 
 def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
-    """Whether some part of both indices is the thread's number alone, beside what is the same for all.
+    """Whether some part of both indices is the thread's number plus values that are the same for all threads.
     `inside`: the variables of loops inside the thread loop."""
     return any(
         b.get(axes) is e and _only_adds(e, thread) and inside.isdisjoint(free_vars(e))
@@ -146,7 +149,7 @@ def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
 
 
 def _only_adds(e: Expr, var: Var) -> bool:
-    """e = var + what doesn't depend on it, and reads no memory."""
+    """Whether e = var + terms without `var` and without loads."""
     found = terms(simplify(e))
     others = [atom for _, atoms in found if atoms != (var,) for atom in atoms]
     return (1, (var,)) in found and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
@@ -160,8 +163,11 @@ def _at(a: _Access, values: Mapping[Var, Expr]) -> _Access:
 def _told_apart(
     a: _Access, b: _Access, ranges: Ranges, thread: Var
 ) -> tuple[_Access, _Access, list[dict[Var, Expr]] | None]:
-    """The values of the loops around that matter, where they are few, and the accesses with what holds for
-    those: of a loop of which only the number modulo something matters, conditions on the number go."""
+    """The relevant values of the outer loops' variables, or None if there are too many, and the accesses
+    under them.
+
+    If only a variable's remainder by its period matters, conditions on the variable itself are dropped.
+    """
     inside = {s.var for x in (a, b) for s in x.loops} | {thread}
     used = {v for x in (a, b) for e in (*x.index, *x.guards) for v in free_vars(e)} - inside
     choices: list[list[tuple[Var, int]]] = []
@@ -180,7 +186,7 @@ def _told_apart(
 
 
 def _period(v: Var, used: Sequence[Expr]) -> int | None:
-    """After how many steps of a variable all is as it was."""
+    """The number of steps of a variable after which all expressions repeat; None if there is none."""
     return next((step for step in PERIODS if all(_repeats(e, v, step) for e in used)), None)
 
 
@@ -193,8 +199,8 @@ def _repeats(e: Expr, v: Var, step: int) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an access's index as numbers for each point, modulo `modulus` if that isn't 0, and the terms
-    that are the same for all threads."""
+    """A part of an access's index. `numbers`: one for each point, modulo `modulus` unless that is 0.
+    `common`: the terms that are the same for all threads."""
 
     numbers: Array
     common: frozenset[tuple[int, Monomial]]
@@ -203,7 +209,8 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Places:
-    """`threads`: of each point. `parts`: what is known of the index, as `_parts` calls it."""
+    """The places of an access. `threads`: the thread of each point. `parts`: the known parts of the index,
+    named as in `_parts`."""
 
     threads: Array
     parts: Mapping[str, _Part]
@@ -251,7 +258,7 @@ def _part(e: Expr, values: Mapping[Var, Array], same: set[Var]) -> _Part:
 
 
 def _meet(first: _Places, second: _Places) -> bool:
-    """Whether two threads may touch one place."""
+    """Whether two different threads may touch the same place."""
     if not len(first.threads) or not len(second.threads):
         return False
     cut = len(first.threads)
@@ -273,7 +280,7 @@ def _meet(first: _Places, second: _Places) -> bool:
 
 
 def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
-    """The least and the greatest thread at each place; -1 for the greatest where there is none."""
+    """The least and the greatest thread at each place; the greatest is -1 if there is none."""
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(low, place, threads)
     np.maximum.at(high, place, threads)
@@ -281,10 +288,13 @@ def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
 
 
 def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
-    """What an index is told by, each part called by how it is made of the axes: of `c * n + r` with
-    0 <= r < c the parts are n and r, and of quotient and remainder of one number it is that number, or its
-    remainder by a larger one where of the quotient only the remainder is known. An index that begins at what
-    is the same for all threads, as in a part of a larger buffer, is also told by what it is from there on."""
+    """The parts that determine an index, each named by how it follows from the axes.
+
+    An axis `c * n + r` with `0 <= r < c` has the parts n and r. A quotient and a remainder of one number are
+    joined to this number. If only the quotient's remainder is known, they are joined to the number's
+    remainder by a larger divisor. An index may have an offset that is the same for all threads, as in a part
+    of a larger buffer. It then also has the parts of the index without the offset.
+    """
     inner = dict(ranges)
     for s in a.loops:
         inner[s.var] = loop_range(s)
@@ -314,19 +324,19 @@ def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
 
 
 def _modulus(e: Expr) -> int:
-    """The positive number that an expression is a remainder by; 0 for none."""
+    """The positive divisor of an expression that is a remainder; 0 for any other expression."""
     if isinstance(e, Binary) and e.op == "mod" and isinstance(e.b, Const):
         return max(0, int(e.b.value))
     return 0
 
 
 def _whole(e: Expr) -> Expr:
-    """What an expression is the remainder of; itself if it is none."""
+    """The dividend of an expression that is a remainder; any other expression itself."""
     return e.a if isinstance(e, Binary) and _modulus(e) else e
 
 
 def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:
-    """Enter the parts of one number."""
+    """Enters the parts of one number."""
     found = terms(e)
     for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
         rest = simplify(sum((_term(n, atoms) for n, atoms in found if n % c), const(0)), ranges)

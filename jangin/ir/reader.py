@@ -1,6 +1,6 @@
-"""What the readers of all text forms share (grammar in `ir.text`): tokens, types, expressions.
+"""The base of the parsers of all text forms (grammar in `ir.text`): tokens, types, expressions.
 
-Errors are `ParseError`s that say line, column, what was expected and what was found.
+Errors are `ParseError`s with line, column, the expected and the found text.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _TOKEN = re.compile(
 _OPERATORS = {sign: op for op, sign in INFIX.items()}
 """Operations by their infix signs."""
 _LEVELS = ("|", "^", "&", "< <= == != > >=", "<< >>", "+ -", "* / // %")
-"""The infix signs, those that bind loosest first."""
+"""The infix signs, loosest first."""
 _PRECEDENCE = {sign: level for level, signs in enumerate(_LEVELS) for sign in signs.split()}
-"""How tightly an infix sign binds."""
+"""The binding strength of an infix sign."""
 _ATOM_ENDS = frozenset(",]);")
-"""Tokens that end an expression: a number before one is the whole of it."""
+"""Tokens that end an expression. A number before one is a whole expression."""
 
 
 class ParseError(CompileError):
-    """Text that is no IR: where, what was expected, what was found."""
+    """Text that isn't valid IR: the place, the expected and the found text."""
 
 
 class Reader:
-    """Tokens are plain strings; where one lies in the text is only worked out for an error."""
+    """A parser. Tokens are plain strings; a token's place in the text is found only for an error."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -107,8 +107,8 @@ class Reader:
         return self.name()
 
     def source(self) -> Sources:
-        """Each source's operator and, as far as they are known, name, domain, version and place. Files of
-        older versions have their texts."""
+        """The sources: each has an operator and, if known, name, domain, version and place. Files of older
+        versions have one text instead."""
         if not self.take("from"):
             return NO_SOURCE
         if self.tokens[self.at] != "(":
@@ -151,7 +151,7 @@ class Reader:
         return sign * int(self.tokens[self.at - 1])
 
     def number(self) -> int | float | None:
-        """A literal if one comes next; floats have a point, an exponent, or are inf or nan."""
+        """A literal if one comes next. Floats have a point, an exponent, or are inf or nan."""
         negative = self.tokens[self.at] == "-"
         token = self.tokens[self.at + negative]
         if not (token[:1].isdecimal() or token in ("inf", "nan")):
@@ -169,7 +169,7 @@ class Reader:
         return tuple(self.items(self.expr, "[", "]"))
 
     def buffer(self, name: str) -> Buffer:
-        """What follows the name and colon of a declared buffer."""
+        """The rest of a buffer's declaration, after its name and colon."""
         memory = "global"
         if self.tokens[self.at] in MEMORY:
             memory = self.choice(MEMORY, "a memory")
@@ -188,7 +188,7 @@ class Reader:
         return tuple(self.items(one)) if self.take("symbols") else ()
 
     def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, Sources]]:
-        """Reads the symbols, bound sizes and joined axes of a graph, a plan or a program."""
+        """The symbols, bound sizes and joined axes of a graph, a plan or a program."""
         return self.ranges(), self.bound(), self.joined()
 
     def bound(self) -> dict[str, int]:
@@ -279,7 +279,7 @@ class Reader:
         return Call(name, tuple(args))
 
     def literal(self, dtype: DType) -> Const | None:
-        """A constant's number, if that is all there is up to the closing parenthesis."""
+        """A constant's number, if nothing else comes before the closing parenthesis."""
         start = self.at
         value = self.number()
         if value is not None and self.tokens[self.at] == ")" and (dtype.is_float or isinstance(value, int)):

@@ -1,8 +1,7 @@
-"""`dataclass`, as the standard library has it, that takes a fifth of its time to define a frozen class.
+"""A `dataclass` like the standard library's that defines a frozen class in a fifth of the time.
 
-The standard's writes and compiles six functions for each class: a fifth of what it takes to import the
-compiler. Here `__init__` alone is compiled, and the others, which are the same for all classes, go by the
-fields' values.
+The standard one writes and compiles six functions for each class, a fifth of the compiler's import time. Here
+only `__init__` is compiled. The other functions are the same for all classes and use the fields' values.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, **how: bool) -> Any:
-        """See `dataclasses.dataclass`; what isn't just `frozen` is left to that."""
+        """See `dataclasses.dataclass`, which handles everything that isn't just `frozen`."""
         if how != {"frozen": True}:
             return dataclasses.dataclass(cls, **how)
         return _frozen if cls is None else _frozen(cls)
@@ -27,9 +26,10 @@ def _frozen(cls: type) -> type:
     made: Any = cls
     own = {**cls.__dict__}
     if cls.__doc__ is None:
-        made.__doc__ = cls.__name__  # else the standard's makes one of the signature, which takes long
+        # otherwise the standard one derives it from the signature, which takes long
+        made.__doc__ = cls.__name__
     bases: list[Any] = [b for b in cls.__mro__[1:] if "__dataclass_params__" in b.__dict__]
-    for base in bases:  # frozen by their `__setattr__`, of which the standard's knows nothing
+    for base in bases:  # bases are frozen by their `__setattr__`, which the standard one doesn't know
         base.__dataclass_params__.frozen = False
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
     for base in (*bases, made):
@@ -50,7 +50,7 @@ def _frozen(cls: type) -> type:
 
 
 def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..., None]:
-    """The function that sets the fields, and calls `__post_init__` where the class `checks` them so."""
+    """The function that sets the fields. It calls `__post_init__` if the class has one (`checks`)."""
     known: dict[str, Any] = {"put": object.__setattr__, "unset": dataclasses.MISSING}
     head, lines = list[str](), list[str]()
     for f in fields:
@@ -72,7 +72,7 @@ def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[object, ...]]:
-    """What gives the values of fields."""
+    """A function that gives the values of fields."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple(getattr(record, name) for name in names)

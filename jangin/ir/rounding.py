@@ -1,11 +1,12 @@
-"""Where a product and the sum around it may be one multiply-add, which rounds once.
+"""Decides which products may merge with the sum around them into a multiply-add, which rounds once.
 
-A back end makes multiply-adds of what stands so in one expression. What a kernel computes for each element is
-rounded after every operation, as the model says: products in its sums are marked as `rounded`, whichever of
-the fused operators they are of, so that bits don't depend on how a model is cut into operators. Only a sum
-over many terms that are products of its own operator (a convolution, a matrix product) is made of
-multiply-adds, and its epilogue goes on with them: no model says in which order such terms are added, so that
-the last bits of the sum, and of what is made of it, are nobody's.
+A back end makes multiply-adds of products and sums in one expression. Elementwise computations are rounded
+after every operation, as the model says. Products in their sums are therefore marked as `rounded`, so that
+bits don't depend on how fusion cuts a model into kernels.
+
+A sum over many terms that are its operator's own products (a convolution, a matrix product) is made of
+multiply-adds, and so is its epilogue. No model says in which order these terms are added, so their last bits
+aren't specified.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ def apart(e: Expr) -> Expr:
 
 
 def loosened(e: Expr, total: Var) -> Expr:
-    """`e` without the marks in sums that the `total` goes into."""
+    """`e` without the marks in sums that contain the `total`."""
     return _in_sums(e, lambda n: total in free_vars(n), bare)
 
 
 def is_product(e: Expr) -> bool:
-    """Whether a value is a product of floats, or may be one. Of those of 16 bits each operation rounds."""
+    """Whether a value is, or may be, a product of floats. 16-bit floats are excluded, because each of their
+    operations rounds."""
     if isinstance(e, Select):
         return is_product(e.a) or is_product(e.b)
     return isinstance(e, Binary) and e.op == "mul" and e.dtype.is_float and e.dtype.wide is e.dtype
@@ -39,7 +41,7 @@ def bare(term: Expr) -> Expr:
 
 
 def _in_sums(e: Expr, which: Callable[[Expr], bool], change: Callable[[Expr], Expr]) -> Expr:
-    """`e` with the terms of such sums changed."""
+    """`e` with the terms of the sums that `which` selects changed."""
 
     def changed(n: Expr) -> Expr | None:
         if not (isinstance(n, Binary) and n.op == "add" and n.dtype.is_float and which(n)):

@@ -1,8 +1,8 @@
 """Normal form and bounds of integer (i64) expressions.
 
-An index is a polynomial with integer coefficients over atoms (variables, and quotients,
-remainders, minima... that nothing more is known of). `Ranges` gives each variable's inclusive
-bounds, outermost variable first; a bound may itself be an expression of outer variables.
+An index is a polynomial with integer coefficients over atoms: variables, and quotients, remainders, minima...
+that don't simplify further. `Ranges` gives each variable's inclusive bounds, outermost variable first. A
+bound may itself be an expression of outer variables.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Poly = dict[Monomial, int]
 _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 CONTEXTS = 128
-"""Sets of ranges for which what was simplified is remembered: a kernel has about one for each loop."""
+"""Sets of ranges whose simplified expressions are remembered. A kernel has about one set for each loop."""
 MOST_TERMS, HIGHEST_DEGREE = 1000, 64
-"""The most terms, and the highest degree, of a product that is multiplied out. A larger product stays a
-product, and nothing more is known of it."""
+"""The most terms, and the highest degree, of a product that is multiplied out. A larger product becomes an
+atom."""
 REMEMBERED = 20_000
-"""Expressions remembered for one set of ranges, before all are forgotten."""
+"""Expressions remembered for one set of ranges; beyond, all are forgotten."""
 
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
-    """An equal expression in normal form; conditions that the ranges decide become constants."""
+    """An equal expression in normal form. Conditions that the ranges decide become constants."""
     if not children(e) and (not ranges or e not in ranges):
         return e
     return _simplifier(ranges).run(e)
@@ -45,25 +45,25 @@ def simplifier(ranges: Ranges) -> Callable[[Expr], Expr]:
 
 
 def prove(cond: Expr, ranges: Ranges | None = None) -> bool:
-    """True when the ranges imply `cond`; False when they don't, or it can't be told."""
+    """Whether the ranges imply `cond`. False if they don't, or if it can't be decided."""
     return simplify(cond, ranges) is _TRUE
 
 
 def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
-    """Constant inclusive bounds of an i64 expression, None where unbounded."""
+    """Constant inclusive bounds of an i64 expression; None for no bound."""
     s = _simplifier(ranges)
     p = s.poly(s.run(e))
     return s.bound(p, upper=False), s.bound(p, upper=True)
 
 
 def filled(ranges: Ranges) -> dict[Var, Range]:
-    """Ranges without 0: for estimates, as nothing has to be quick that has no elements."""
+    """Ranges without 0, for estimates: the speed of an empty computation doesn't matter."""
     none, one = const(0), const(1)
     return {v: (one if low is none else low, high) for v, (low, high) in ranges.items()}
 
 
 def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
-    """(coefficient, rest) with e = coefficient*var + rest, both free of `var`; None if it isn't linear."""
+    """(coefficient, rest) with e = coefficient*var + rest, both free of `var`. None if e isn't linear."""
     s = _simplifier()
     coef: Poly = {}
     rest: Poly = {}
@@ -91,7 +91,7 @@ def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
 
 
 def from_poly(p: Poly) -> Expr:
-    """The expression of a polynomial; terms in a fixed order, the constant last."""
+    """The expression of a polynomial. Terms are in a fixed order, the constant last."""
     total: Expr | None = None
     for mono, c in _ordered(p):
         if c == 0:
@@ -136,7 +136,7 @@ def _is_short(p: Poly, q: Poly) -> bool:
 
 
 class _Simplifier:
-    """What is known under one set of ranges; see `_simplifier`."""
+    """Simplification under one set of ranges, with memory; see `_simplifier`."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
@@ -146,7 +146,7 @@ class _Simplifier:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew what is remembered; another thread may go on with what it has."""
+        """Forgets all results. Another thread may go on with the old tables."""
         self.memo: dict[Expr, Expr] = {}
         self.polys: dict[Expr, Poly] = {}
         self.intervals: dict[Expr, tuple[int | None, int | None]] = {}
@@ -180,7 +180,7 @@ class _Simplifier:
         return e
 
     def poly(self, e: Expr) -> Poly:
-        """The polynomial of an expression whose children are simplified; not to be changed."""
+        """The polynomial of an expression whose children are simplified. It must not be changed."""
         done = self.polys.get(e)
         if done is None:
             if e.size > SMALL:
@@ -207,8 +207,8 @@ class _Simplifier:
         return {(e,): 1}
 
     def _divide(self, e: Binary) -> Poly:
-        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, exactly q and r if 0 <= r < d. A divisor of 0
-        may give anything."""
+        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, or exactly q and r if 0 <= r < d. A divisor of
+        0 may give anything."""
         x, d = self.poly(e.a), e.b
         quotient: Poly = {}
         rest: Poly = {}
@@ -242,8 +242,8 @@ class _Simplifier:
         return _accumulate(quotient if e.op == "floordiv" else {}, {(atom,): 1})
 
     def _shortened(self, op: str, rest: Poly, d: int) -> Poly | None:
-        """(g*x + r) // d = x // (d/g), and the remainder g*(x % (d/g)) + r, where g divides d and 0 <= r < g;
-        None where there is no such r."""
+        """(g*x + r) // d = `x // (d/g)`, and (g*x + r) % d = `g*(x % (d/g)) + r`, if g divides d and 0 <= r <
+        g. None if there is no such r."""
         for g in sorted({gcd(c, d) for c in rest.values()} - {1}, reverse=True):
             low = {m: c for m, c in rest.items() if c % g}
             if low and self._within(low, const(g)):
@@ -311,13 +311,13 @@ class _Simplifier:
         return e
 
     def bound(self, p: Poly, *, upper: bool) -> int | None:
-        """A constant that p never passes (upper) or never falls below; None where there is none."""
+        """A constant that p never passes (upper) or never falls below; None if there is none."""
         last = len(self.order)
-        while True:  # innermost first, and each once: a bound mentions only variables outside it
+        while True:  # innermost variables first, and each once: a bound mentions only outer variables
             found = [
                 n for m in p for a in m
                 if isinstance(a, Var) and (n := self.order.get(a, last)) < last
-                and (len(m) > 1 or a not in self.plain)  # what is just added cancels against nothing
+                and (len(m) > 1 or a not in self.plain)  # a variable that is only added cancels nothing
             ]  # fmt: skip
             if not found:
                 break
@@ -419,7 +419,7 @@ def _context(ranges: tuple[tuple[Var, Range], ...]) -> _Simplifier:
 
 
 def _simplifier(ranges: Ranges | None = None) -> _Simplifier:
-    """The one of these ranges, with what it remembers."""
+    """The simplifier of these ranges, with its memory."""
     found = _context(tuple(ranges.items()) if ranges else ())
     if len(found.memo) > REMEMBERED:
         found.forget()

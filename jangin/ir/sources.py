@@ -1,4 +1,4 @@
-"""The nodes of the model that something comes from, by the names that the model's author knows."""
+"""The model's nodes that a part of the compilation comes from, by the names that the model's author knows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place` says where the node stands in its
-    file ("line 12"). A part that the compiler added is an `operator` alone, in words ("layout of x")."""
+    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place` is the node's place in its file
+    ("line 12"). A part that the compiler added is an `operator` alone, in words ("layout of x")."""
 
     operator: str
     name: str = ""
@@ -27,7 +27,7 @@ class Source(NamedTuple):
         return f"{self.operator} '{self.name}'" if self.name else self.operator
 
     def __str__(self) -> str:
-        """Its title and, in brackets, where it stands and what defines it: "Conv 'conv1' (ai.onnx 13)"."""
+        """Its title and, in brackets, its place and its definition: "Conv 'conv1' (ai.onnx 13)"."""
         version = str(self.version) if self.version else ""
         defined = f"{self.domain} {version}".strip() if self.domain else version and f"version {version}"
         known = ", ".join(filter(None, (self.place, defined)))
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 
 
 class Sources(tuple[Source, ...]):
-    """The nodes that something is made of, in their order and each once; none where that isn't known."""
+    """The model's nodes that something is made of, in order and each once; empty if they aren't known."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class Sources(tuple[Source, ...]):
 
     @classmethod
     def joined(cls, sources: Iterable[Sources]) -> Sources:
-        """Those of several, each once."""
+        """The union of several, each node once."""
         return cls(dict.fromkeys(one for each in sources for one in each))
 
     @property

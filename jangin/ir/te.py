@@ -1,9 +1,9 @@
-"""Tensor expressions: how an operator says what it computes.
+"""Tensor expressions: the meaning of an operator.
 
-A `Stage` gives one tensor: for each output index, the `body` (reduced over `reduce_axes` by
-`combiner` if there are any), then the `epilogue` of the reduced value `acc`. A kernel is a list
-of stages; the last of them, one or several, give its results, and all others are local to it.
-`lower` builds the naive loop nest: the kernel's reference semantics.
+A `Stage` gives one tensor. For each output index it evaluates the `body`, and reduces it over `reduce_axes`
+by `combiner` if there are any. It then applies the `epilogue` to the reduced value `acc`. A kernel is a list
+of stages. The last of them, one or several, give its results; all others are local to it. `lower` builds the
+naive loop nest: the kernel's reference semantics.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class Stage:
-    """`out[axes + at] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or
-    the kernel's inputs. Without reduce_axes, `epilogue` is None and `body` is the value. `at` is
-    empty, or where in `out` the result begins (which then may be larger than the axes say). `rounded`: a
-    term, which is a product, is rounded before it is added (see `ir.rounding`)."""
+    """`out[axes + at] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or the
+    kernel's inputs.
+
+    Without reduce_axes, `epilogue` is None and `body` is the value. `at` is the start of the result in a
+    larger `out`, or empty. `rounded`: a term, which is a product, is rounded before it is added (see
+    `ir.rounding`).
+    """
 
     out: Buffer
     axes: tuple[Axis, ...]
@@ -67,13 +70,13 @@ class Stage:
 
     @property
     def stored_at(self) -> tuple[Expr, ...]:
-        """Where in `out` the result is stored."""
+        """The index in `out` at which the result is stored."""
         point = tuple(a.var for a in self.axes)
         return tuple(simplify(i + n) for i, n in zip(point, self.at, strict=True)) if self.at else point
 
     @property
     def sometimes(self) -> bool:
-        """Whether a condition that is one for all terms decides if there are any."""
+        """Whether one condition, the same for all terms, decides if there are any terms."""
         if not (self.reduce_axes and isinstance(self.body, Select)):
             return False
         nothing = self.body.b == identity(self.combiner, self.body.dtype)
@@ -109,7 +112,7 @@ def identity(combiner: str, dtype: DType) -> Const:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The type sums are kept in: smaller floats accumulate in f32 and round once."""
+    """The type of sums: smaller floats accumulate in f32 and round once."""
     return dtype.wide if dtype.is_float else dtype
 
 
@@ -117,7 +120,7 @@ def compute(
     out: Buffer,
     body: Callable[..., ExprLike],
 ) -> Stage:
-    """An injective stage: `body(*index)` is the value at that index of `out`."""
+    """An injective stage: `body(*index)` is the value at an index of `out`."""
     axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
     return Stage(out, axes, cast_body(out.dtype, body(*(a.var for a in axes))))
 
@@ -134,8 +137,8 @@ def reduction(
     body: Callable[..., Expr],
     epilogue: Callable[..., ExprLike] | None = None,
 ) -> Stage:
-    """A reducing stage: `body(index, k)` gives the term at output index tuple `index` and
-    reduction index tuple `k`; `epilogue(acc, index)` finishes. The result is cast to out's dtype."""
+    """A reducing stage: `body(index, k)` gives the term at output index tuple `index` and reduction index
+    tuple `k`. `epilogue(acc, index)` finishes the sum. The result is cast to out's dtype."""
     axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
     raxes = tuple(Axis(Var(f"k{d}"), wrap(extent)) for d, extent in enumerate(extents))
     index = tuple(a.var for a in axes)
@@ -154,7 +157,7 @@ def sums_products(stage: Stage) -> bool:
 
 
 def rename_axes(stage: Stage, prefix: str) -> Stage:
-    """The stage with its loop variables prefixed (so that stages can share a nest)."""
+    """The stage with its loop variables prefixed, so that stages can share a nest."""
     names = {a.var: Var(prefix + a.var.name) for a in (*stage.axes, *stage.reduce_axes)}
     sub: dict[Var, Expr] = dict(names)
 
@@ -171,7 +174,7 @@ def rename_axes(stage: Stage, prefix: str) -> Stage:
 
 
 def value_at(stage: Stage, index: Sequence[Expr]) -> Expr:
-    """An injective stage's value at an index: what replaces a load of it when it is inlined."""
+    """An injective stage's value at an index. Inlining replaces a load by this value."""
     assert not stage.reduce_axes, "only an injective stage can be inlined"
     moved = {a.var: i for a, i in zip(stage.axes, index, strict=True) if i is not a.var}
     return substitute(stage.body, dict(moved))
@@ -217,7 +220,7 @@ def lower(
     symbols: Mapping[Var, Range],
     outputs: int = 1,
 ) -> Func:
-    """The naive kernel of `stages` (in order; the last `outputs` give its results)."""
+    """The naive kernel of `stages` in order; the last `outputs` give its results."""
     named = [rename_axes(s, f"{chr(97 + n % 26)}" if len(stages) > 1 else "") for n, s in enumerate(stages)]
     body = block(*(nest(s) for s in named))
     for stage in reversed(named[:-outputs]):
@@ -229,7 +232,7 @@ def lower(
 
 
 def redirect(stage: Stage, buffers: Mapping[str, Buffer]) -> Stage:
-    """The stage with the buffers of those names replaced, in loads and as its output."""
+    """The stage with buffers of these names replaced, in loads and as its output."""
 
     def load(n: Expr) -> Expr | None:
         new = buffers.get(n.buffer.name) if isinstance(n, Load) else None

@@ -85,7 +85,7 @@ from jangin.ir.traversal import walk
 from jangin.ir.words import INFIX, quote
 
 INLINE = 16
-"""Arrays of up to this many elements are printed in the text, others as a digest."""
+"""Elements up to which an array is printed in the text; larger arrays are printed as a digest."""
 
 
 def print_func(func: Func) -> str:
@@ -97,7 +97,7 @@ def print_func(func: Func) -> str:
 
 
 def print_plan(plan: Plan) -> str:
-    """The text of a plan: all of it but its constants' data and its kernels."""
+    """The text of a plan, without its constants' data and its kernels."""
     known = print_known(plan.symbols, plan)
     lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{known} {{"]
     lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
@@ -115,7 +115,7 @@ def _check(c: Check) -> str:
 
 
 def digest(array: Array) -> str:
-    """What a large array is called in text: by its dtype, shape and bytes."""
+    """The name of a large array in text: a digest of its dtype, shape and bytes."""
     found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
     if array.dtype == object:
         found.update(repr(array.tolist()).encode())
@@ -136,7 +136,7 @@ def print_source(sources: Sources) -> str:
 
 
 def _source(source: Source) -> str:
-    """The fields of a source, without those at the end that are left at their defaults."""
+    """The fields of a source, without trailing fields that have their defaults."""
     parts = [quote(source.operator), quote(source.name), quote(source.domain), str(source.version)]
     parts.append(quote(source.place))
     while parts[1:] and parts[-1] in ('""', "0"):
@@ -145,7 +145,7 @@ def _source(source: Source) -> str:
 
 
 def print_string(text: str) -> str:
-    """A name in quotes, always."""
+    """A name that is always in quotes."""
     quoted = quote(text)
     return quoted if quoted.startswith('"') else f'"{quoted}"'
 
@@ -180,7 +180,7 @@ def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Prog
 
 
 def bare(e: Expr) -> str:
-    """An expression without the parentheses around all of it."""
+    """An expression without its outermost parentheses."""
     return str(e)[1:-1] if isinstance(e, Binary) and e.op in INFIX else str(e)
 
 
@@ -214,7 +214,7 @@ def _stmt(s: Stmt) -> list[str]:
 
 
 def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
-    """An attribute; `inner` prints the items of lists. Python and NumPy scalars print alike."""
+    """An attribute. `inner` prints the items of lists. Python and NumPy scalars print alike."""
     inner = inner or print_attribute
     if isinstance(v, np.generic):
         v = v.item()
@@ -238,7 +238,7 @@ def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
 
 
 def _free_in_nest(s: Stmt) -> str:
-    """Declarations of what a statement uses but doesn't bind; what it stores is marked `out`."""
+    """Declarations of the names that a statement uses but doesn't bind. Stored buffers are marked `out`."""
     every = list(statements(s))
     bound = {k.var for k in every if isinstance(k, (For, Let))}
     local = {k.buffer.name for k in every if isinstance(k, Alloc)}

@@ -1,6 +1,6 @@
-"""Going through expressions: what they consist of and mention, and replacing parts of them.
+"""Traversal of expressions: their parts and names, and replacing parts of them.
 
-Nothing here recurses into an expression, so that a long chain is no deeper a call.
+No function recurses into an expression, so a long chain makes no deep calls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node of `e`, parents first, a shared one as often as it is mentioned."""
+    """Every node of `e`, parents first. A shared node comes at each mention."""
     stack = [e]
     while stack:
         node = stack.pop()
@@ -39,13 +39,14 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Bottom-up: `fn(node)` gives a replacement or None to keep; shared parts are done once."""
+    """Rewrites bottom-up: `fn(node)` gives a replacement, or None to keep the node. Shared parts are done
+    once."""
     memo: dict[Expr, Expr] = {}
     for node in postorder(e):
         kids = node._kids
         new = tuple([memo[k] for k in kids])
         done = node if new == kids else rebuild(node, new)
-        if done not in new:  # else it has been given to fn already
+        if done not in new:  # otherwise fn has seen it already
             replaced = fn(done)
             done = done if replaced is None else replaced
         memo[node] = done
@@ -53,7 +54,8 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`e` with variables replaced. `done`: what was replaced in other expressions, the values among it."""
+    """`e` with variables replaced. `done`: replacements made in other expressions, which must include
+    `values`."""
     if e._free.isdisjoint(values):
         return e
     memo = dict[Expr, Expr](values.items()) if done is None else done
@@ -71,17 +73,17 @@ def substitute(e: Expr, values: Mapping[Var, Expr], done: dict[Expr, Expr] | Non
 
 
 def free_vars(e: Expr) -> frozenset[Var]:
-    """The variables an expression mentions."""
+    """The variables that an expression mentions."""
     return e._free
 
 
 def buffers_loaded(e: Expr) -> frozenset[str]:
-    """The names of the buffers an expression loads."""
+    """The names of the buffers that an expression loads."""
     return e._loaded
 
 
 def loads(e: Expr) -> list[Load]:
-    """Its loads, parents first, a shared one as often as it is mentioned."""
+    """The loads of an expression, parents first. A shared load comes at each mention."""
     found: list[Load] = []
     stack = [e]
     while stack:
@@ -94,14 +96,14 @@ def loads(e: Expr) -> list[Load]:
 
 
 def conjuncts(e: Expr) -> list[Expr]:
-    """The conditions that all hold where `e` does."""
+    """The conditions whose conjunction is `e`."""
     if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
         return conjuncts(e.a) + conjuncts(e.b)
     return [e]
 
 
 def row_major(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """An element's offset in a buffer of that shape."""
+    """An element's offset in a row-major buffer of this shape."""
     flat: Expr = const(0)
     for i, d in zip(index, shape, strict=True):
         flat = flat * d + i

@@ -1,4 +1,4 @@
-"""Types of values that are no tensors of numbers of known rank: sequences, optionals, maps, strings."""
+"""Types of values that aren't numeric tensors of known rank: sequences, optionals, maps, strings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from jangin.ir.expr import Expr, Var
 from jangin.ir.records import dataclass
 
 ANY = Var("any")
-"""A size that may be another for each element of a sequence."""
+"""A size that may differ between the elements of a sequence."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """`kind`: "tensor" (of `dtype`; `shape` None where the rank is unknown), "seq" or "optional"
-    (`of` elements), or "map" (keys of `dtype`, values `of`). None stands for what isn't known.
+    """`kind`: "tensor" (of `dtype`; `shape` None if the rank is unknown), "seq" or "optional" (`of`
+    elements), or "map" (keys of `dtype`, values `of`). None stands for an unknown part.
 
-    At run time a sequence is a list, an optional its value or None, and a map a dictionary."""
+    At run time a sequence is a list, an optional its value or None, and a map a dictionary.
+    """
 
     kind: str
     dtype: DType | None = None

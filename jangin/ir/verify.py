@@ -1,8 +1,8 @@
-"""Verifiers of the three IRs: each raises `VerifyError` that names what is wrong and where.
+"""Verifiers of the three IRs. Each raises a `VerifyError` that names the fault and its place.
 
-Passes may assume verified input and must give verified output; the pipeline checks between them
-when it is asked to, and whatever is read from text is checked. What kernels and graphs alone need is imported
-when they are verified: whoever loads a plan has no use for it.
+Passes may assume verified input and must give verified output. The pipeline checks between passes if asked,
+and text is always checked when it is read. Modules that only kernels or graphs need are imported when these
+are verified, so loading a plan doesn't import them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from jangin.ir.traversal import free_vars, substitute, walk
 from jangin.ir.words import ARITY, BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47
-"""Bytes that a process can address: no size is larger."""
+"""Bytes that a process can address; no size is larger."""
 
 
 class VerifyError(CompileError):
@@ -43,7 +43,7 @@ class VerifyError(CompileError):
 
 
 class Operator(Protocol):
-    """What `verify_graph` needs of a core operator: the type of its result."""
+    """A core operator as `verify_graph` needs it: it infers the type of its result."""
 
     @property
     def infer(self) -> Any: ...
@@ -53,7 +53,7 @@ class Operator(Protocol):
 
 
 class Scope:
-    """Checks expressions against the variables and buffers that are defined where they stand."""
+    """Checks expressions against the variables and buffers that are defined at their place."""
 
     def __init__(self, where: str, variables: Mapping[str, DType], buffers: Mapping[str, Buffer]) -> None:
         self.where = where
@@ -128,8 +128,8 @@ class Scope:
 
 
 def verify_func(func: Func) -> None:
-    """Names are defined once, before use; types agree; loops and allocations keep their kinds' rules;
-    inputs aren't stored to; threads of a work-group don't race."""
+    """Checks a kernel. Names are defined once, before use; types agree; loops and allocations keep their
+    kinds' rules; inputs aren't stored to; threads of a work-group don't race."""
     from jangin.ir.verify_groups import verify_groups
 
     scope = Scope(f"func {func.name}", {}, {})
@@ -207,8 +207,8 @@ def _verify_alloc(s: Alloc, scope: Scope) -> None:
 
 
 def verify_graph(graph: Graph, operators: Mapping[str, Operator] | None = None) -> None:
-    """Values are defined once, before use, and typed; sub-graphs hold too. With `operators` (the
-    core ones), each node is one of them or a kernel, and its result has the type they infer."""
+    """Checks a graph and its sub-graphs: values are defined once, before use, and typed. With `operators`
+    (the core ones), each node must be one of them or a kernel, and its result must have the inferred type."""
     _verify_graph(graph, operators, frozenset(), frozenset())
 
 
@@ -302,7 +302,7 @@ def _verify_node(g: Graph, node: Node, operators: Mapping[str, Operator] | None,
 
 
 def _same_type(a: Value, b: Value, what: str, fail: Any) -> None:
-    """Types agree; two dimensions differ only if both are constants and not equal."""
+    """Checks that types agree. Two dimensions differ only if both are constants and not equal."""
     if a.dtype != b.dtype or (a.shape is None) != (b.shape is None):
         fail(f"{what} is {a}, should be {b}")
     if a.shape is not None and b.shape is not None and not _may_equal(a.shape, b.shape):
@@ -320,8 +320,8 @@ def _may_equal(a: Shape, b: Shape) -> bool:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Buffers exist, fit, and don't overlap while both live; launches match their kernels (where the
-    plan still has them), and read only what is given or was written."""
+    """Checks a plan. Buffers exist, fit, and don't overlap while both live. Launches match their kernels (if
+    the plan still has them), and read only given or written values."""
     scope = Scope(f"plan {plan.name}", {}, {})
     scope.ranges(plan.symbols)
     buffers: dict[str, PlanBuffer] = {}
@@ -465,7 +465,7 @@ def _verify_check(
 
 
 def checked(stage: str, check: Callable[..., None], *args: Any) -> None:
-    """`check(*args)`, its error naming the stage that broke the IR."""
+    """Runs `check(*args)`. Its error names the stage that broke the IR."""
     try:
         check(*args)
     except VerifyError as error:

@@ -1,5 +1,4 @@
-"""The verifier of blocks and their threads: where such loops and shared memory may stand, what may be done
-beside thread loops, and that threads don't race."""
+"""The verifier of blocks and their threads: places of their loops and of shared memory, and data races."""
 
 from __future__ import annotations
 
@@ -32,9 +31,14 @@ Fail = Callable[[str], NoReturn]
 
 
 def verify_groups(func: Func, fail: Fail) -> None:
-    """Thread loops stand in a block loop, not in each other or in vector loops, and all of a block's have one
-    constant extent; shared buffers are a block's; beside its thread loops a block touches no memory that
-    they write; no two threads of a loop meet in one place that one of them writes (see `ir.races`)."""
+    """Checks these rules of work-groups:
+
+    - Thread loops are inside a block loop, not inside each other or vector loops, and all of a block's have
+      one constant extent.
+    - Shared buffers are allocated in a block.
+    - Outside its thread loops, a block touches no memory that they write.
+    - No two threads of a loop touch one place that one of them writes (see `ir.races`).
+    """
     _verify_places(func.body, fail, ())
     across = frozenset(b.name for b in lives_across(func))
     rounds = task_loops(func.body)[0]
@@ -78,16 +82,16 @@ def _verify_thread(s: For, fail: Fail, loops: tuple[For, ...]) -> None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A block's body to check. `across`: register buffers with a thread axis; `written`: all that it
-    stores to."""
+    """A block's body to check. `across`: register buffers with a thread axis. `written`: all buffers that the
+    block stores to."""
 
     fail: Fail
     across: frozenset[str]
     written: frozenset[str] | set[str]
 
     def verify(self, s: Stmt, thread: For | None, own: frozenset[str], ranges: Mapping[Var, Range]) -> None:
-        """`own`: what the iteration of `thread` around has allocated; `ranges`: of the variables around,
-        outermost first."""
+        """Checks a statement. `own`: buffers allocated in the iteration of the enclosing `thread` loop.
+        `ranges`: of the enclosing variables, outermost first."""
         if isinstance(s, For):
             if s.kind == "thread":
                 found = race(s, ranges)

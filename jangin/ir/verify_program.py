@@ -1,4 +1,4 @@
-"""The verifier of programs: steps read what is there, of the types that they take."""
+"""The verifier of programs: steps read existing values of the types that they take."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from jangin.ir.program import Bind, Branch, HostCall, Loop, Program, Region, Seg
 from jangin.ir.verify import Scope
 
 Kind = tuple[DType, Shape] | None
-"""The type of a tensor of numbers whose shape is declared; None for any other value."""
+"""The type of a numeric tensor whose shape is declared; None for any other value."""
 
 
 def verify_program(program: Program, plans: Sequence[Plan]) -> None:
-    """Names are defined before use, counts agree, and a plan is given what its inputs are declared as."""
+    """Checks a program: names are defined before use, counts agree, and a plan's arguments have its inputs'
+    types."""
     scope = Scope(f"program {program.name}", {}, {})
     scope.ranges(program.symbols.items())
     constants = {n: _constant(a) for n, a in program.constants.items()}
@@ -33,7 +34,7 @@ def _constant(array: Array) -> Kind:
 
 
 class _Region:
-    """Checks regions: each knows the constants and its own inputs."""
+    """Checks regions. A region knows the constants and its own inputs."""
 
     def __init__(
         self, program: Program, plans: Sequence[Plan], constants: Mapping[str, Kind], scope: Scope

@@ -1,4 +1,4 @@
-"""The words of the expression language: its functions, its signs, and how names are written."""
+"""The vocabulary of the expression language: its functions, its signs, and how names are written."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from jangin.ir.products import PRODUCTS
 COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
 PREDICATES = frozenset({"isnan", "isinf"})
 BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
-"""The same bits as another type of as many."""
+"""Functions that reinterpret the same bits as another type of the same width."""
 RESULT: dict[str, DType] = {
     "isnan": BOOL, "isinf": BOOL, **{name: p.total for name, p in PRODUCTS.items()}, **BITCASTS,
 }  # fmt: skip
-"""The type of a function's result, if it isn't that of its first argument."""
+"""The result type of a function, if it isn't the type of its first argument."""
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
 }  # fmt: skip
-"""div: true division of floats, truncating of ints. mod has the divisor's sign (Python),
-rem the dividend's (C fmod). min and max of floats propagate NaN. and/or/xor: bool or bits."""
+"""div: true division of floats, truncating division of integers. mod has the divisor's sign (Python), rem the
+dividend's (C fmod). min and max of floats propagate NaN. and/or/xor work on bool or bits."""
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
@@ -33,10 +33,11 @@ fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not 
 A function of PRODUCTS multiplies the numbers of two words, the first in the low bits, and adds up the
 products. Its Product says whether the products are clamped in pairs, or rounded. add2 and sub2 take words of
 i32, each a pair of int16. Their result is the pair of the sums, or differences, of the firsts and of the
-seconds."""
+seconds.
+"""
 PAIRS = frozenset({"add2", "sub2"})
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*PRODUCTS, *PAIRS, *BINARY), 2)}
-"""Of functions that take more than one argument."""
+"""The number of arguments, for functions that take more than one."""
 
 
 INFIX = {
@@ -54,7 +55,7 @@ RESERVED = frozenset({
 
 
 def quote(name: str) -> str:
-    """A name as the text forms have it: in quotes unless it is an identifier and no keyword."""
+    """A name in the text forms: in quotes unless it is an identifier and no keyword."""
     if IDENTIFIER.fullmatch(name) and name not in RESERVED:
         return name
     return json.dumps(name, ensure_ascii=False)

@@ -4,11 +4,13 @@ One matrix product for all steps' inputs comes first; this nest does the rest. A
 are shared among threads. The result's rows behind the sequence pass values from one step to the next. The
 numbers of steps and of batch items may be symbolic. The nest, with the names of its variables:
 
-    - `for round: parallel for task:` a phase of a step, for a block jo of the hidden units
-    -   `for bo:` b = the first row of a tile
-    -     `for bi, for ji:` sums = the inputs' part (tt: the step's place in the sequence)
-    -     `for k, for bi, for ji:` sums += state[k] * weights
-    -     `for bi, for ji:` the cell's own work on the sums
+```
+for round: parallel for task:                   a phase of a step, for a block jo of the hidden units
+  for bo: b = the first row of a tile
+    for bi, for ji: sums = the inputs' part     tt: the step's place in the sequence
+    for k, for bi, for ji: sums += state[k] * weights
+    for bi, for ji: the cell's own work on the sums
+```
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
     """Symbols of the inputs that the lowered graph assumes not to be 1, though their ranges `given` include
     1.
 
-    If such a symbol is 1, a result has another rank or is broadcast, or block-quantized weights are widened
+    If such a symbol is 1, a result has another rank or is broadcast. Block-quantized weights are then widened
     in another way, for a single row.
     """
     met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
