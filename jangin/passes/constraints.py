@@ -51,8 +51,8 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
     """Symbols of the inputs that the lowered graph assumes not to be 1, though their ranges `given` include
     1.
 
-    If such a symbol is 1, a result has another rank or is broadcast. Block-quantized weights are then widened
-    in another way, for a single row.
+    If such a symbol is 1, a result has another rank or is broadcast. For block-quantized weights, a single
+    row is also multiplied in another way.
     """
     met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
     return tuple(v for v in may_be_1(given) if v in met)

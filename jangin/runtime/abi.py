@@ -1,4 +1,4 @@
-"""What machine code must agree on with processor, operating system and loader, by architecture."""
+"""Conventions between machine code, processor, operating system and loader, by architecture."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ the process (riscv_flush_icache, system call 259)."""
 
 
 def abi_of(triple: str) -> Abi:
-    """Of a triple's architecture. Raises ValueError where that isn't known."""
+    """The Abi of a triple's architecture. Raises ValueError for an unknown one."""
     architecture = triple.split("-")[0]
     if architecture not in ABIS:
         raise ValueError(f"nothing is known of code for {architecture}: known are {', '.join(ABIS)}")

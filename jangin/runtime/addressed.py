@@ -1,4 +1,4 @@
-"""Runs of a plan on memory that others own, given by address."""
+"""Runs of a plan on a caller's memory, given by address."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Mine = tuple[Callable[[], int], NativeCall, list[Sequence[int]]]
 
 
 def is_addressable(plan: Plan) -> bool:
-    """Whether addresses are all that a run needs: sizes are known, none of them 0, and results are made anew,
-    each its own, and not so large that their memory is used again."""
+    """Whether a run needs addresses alone. Sizes are known, none of them 0. Each output has memory of its
+    own, and is too small for its memory to be reused by later runs."""
     if not plan.is_static or len(set(plan.outputs)) < len(plan.outputs):
         return False
     outputs = [plan.buffer(n) for n in plan.outputs]
@@ -29,8 +29,8 @@ def is_addressable(plan: Plan) -> bool:
 
 
 class Addressed:
-    """Runs a plan with known sizes. `new`: a call of it with working memory of its own. Threads may call at
-    once."""
+    """Runs a plan of known sizes. `new` makes a call of the plan with working memory of its own. Several
+    threads may call at once."""
 
     def __init__(self, plan: Plan, new: Callable[[], NativeCall]) -> None:
         self._outputs, self._new = plan.outputs, new
@@ -43,8 +43,8 @@ class Addressed:
         self._idle.clear()
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """`addresses`: of the inputs, then of the outputs, contiguous and of the plan's types and shapes.
-        Raises IndexOutOfRange as the executable does."""
+        """Runs on `addresses` of the inputs, then of the outputs: contiguous arrays of the plan's types and
+        shapes. Raises IndexOutOfRange as the executable does."""
         try:
             mine = self._idle.pop()
         except IndexError:

@@ -1,4 +1,4 @@
-"""Results that share no memory with what a caller gave, with a model's constants, or with each other."""
+"""Results that share no memory with a caller's arrays, with a model's constants, or with each other."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from jangin.ir.graph import Array
 
 
 def owners(values: Iterable[Any]) -> set[int]:
-    """The numbers (`id`) of the arrays that have the memory of all arrays in some values."""
+    """The identities (`id`) of the arrays that own the memory of all arrays in some values."""
     return {id(_owner(a)) for value in values for a in _arrays(value)}
 
 
 def apart(values: Iterable[Any], taken: set[int]) -> list[Any]:
-    """The values, with lists and dictionaries made anew. Arrays are copied where an owner in `taken`, or that
-    of an earlier one, has their memory, or where they can't be written to."""
+    """The values, with lists and dictionaries made anew. An array is copied if it is read-only, or if an
+    owner in `taken` or the owner of an earlier array has its memory."""
     taken = {*taken}
 
     def fresh(value: Any) -> Any:
@@ -45,7 +45,7 @@ def _arrays(value: Any) -> Iterator[Array]:
 
 
 def _owner(array: Array) -> Array:
-    """The array that a view is of, which has the memory or took it from elsewhere."""
+    """The array that owns a view's memory, or that took it from elsewhere."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -1,4 +1,4 @@
-"""Where the intermediate buffers of a run lie in one block of memory."""
+"""The layout of a run's intermediate buffers in one block of memory, the arena."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ RETRIES = 20
 
 
 def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) -> tuple[dict[str, int], int]:
-    """Offsets (multiples of `align`) such that buffers alive at once never overlap, and the total bytes.
+    """Lays out buffers in one block: their offsets (multiples of `align`), and the total bytes. Buffers alive
+    at once never overlap.
 
-    Greedy by size, each into the smallest gap that fits between the placed buffers whose lives cross
-    its own (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).
-    Where that needs more than the most alive at once, the buffer that sticks out goes first and
-    all is placed again, up to `retries` times; the best counts. Deterministic."""
+    Buffers are placed greedily by size. Each goes into the smallest gap that fits between the placed buffers
+    whose lives cross its own. The source is Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
+    Net Inference", 2020. If the total exceeds the most bytes alive at once, the buffer that sticks out goes
+    first and all are placed again. This is repeated up to `retries` times, and the best layout counts. The
+    result is deterministic.
+    """
     rounded = [(name, -(-size // align) * align, first, last) for name, size, first, last in buffers]
     order = sorted(rounded, key=lambda b: (-b[1], b[2]))
     least = peak(rounded)
@@ -38,7 +41,8 @@ def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) 
 
 
 def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
-    alive: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # by launch: offset and end of each
+    # (offset, end) of each buffer alive at a launch
+    alive: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     offsets: dict[str, int] = {}
     total = 0
     for name, size, first, last in buffers:
@@ -52,7 +56,8 @@ def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
 
 
 def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap of at least `size` bytes; past the last neighbour if none."""
+    """The start of the smallest gap of at least `size` bytes; the end of the last neighbour if there is
+    none."""
     best: tuple[int, int] | None = None
     end = 0
     for offset, stop in neighbours:
@@ -64,13 +69,13 @@ def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def roomy(size: int, values: int) -> int:
-    """`size`, of a symbol, rounded up to one of so many `values` (a power of two) in each power of two."""
+    """`size`, of a symbol, rounded up to one of `values` sizes (a power of two) in each power of two."""
     step = 1 << max(0, size.bit_length() - values.bit_length())
     return -(-size // step) * step
 
 
 def peak(buffers: Sequence[Item]) -> int:
-    """The most bytes alive at one launch: no layout is smaller."""
+    """The most bytes alive at one launch. No layout is smaller."""
     changes: dict[int, int] = {}
     for _, size, first, last in buffers:
         size = -(-size // ALIGN) * ALIGN

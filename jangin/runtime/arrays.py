@@ -1,8 +1,9 @@
-"""Where Python and NumPy keep what native code reads of arrays.
+"""The places in Python's and NumPy's objects that native code reads.
 
-NumPy's C interface fixes how an array's object goes on behind the fields that all objects have
-(`PyArrayObject_fields`), Python's how one begins and where a tuple has its items. Both are asked once, when
-this is imported: where they are otherwise, addresses are read the general way, and nothing else is.
+NumPy's C interface fixes the fields of an array's object behind the fields of all objects
+(`PyArrayObject_fields`). Python fixes the beginning of an object, and the place of a tuple's items. Both are
+tested once, when this module is imported. If the test fails, addresses are read the general way, and no other
+field is read.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import numpy as np
 from jangin.ir.graph import Array
 
 HEAD = object.__basicsize__
-"""Bytes that each object begins with, the last of them its type's address."""
+"""Bytes at the beginning of each object; the last word is its type's address."""
 ITEMS = tuple.__basicsize__
-"""Where the items of a tuple begin; their number is the word at HEAD."""
+"""The offset of a tuple's items. Their number is the word at HEAD."""
 DATA, RANK, DIMS, DTYPE, FLAGS = (HEAD + 8 * n for n in (0, 1, 2, 5, 6))
-"""Where an array has its memory's address, its rank (i32), its dimensions' address, its dtype's, and its
-flags (i32), the lowest of which says that it is contiguous in C's order."""
+"""Offsets in an array: its memory's address, its rank (i32), its dimensions' address, its dtype's address,
+and its flags (i32). The lowest flag says that it is contiguous in C's order."""
 
 _word = ctypes.c_size_t.from_address
 
@@ -55,12 +56,12 @@ def _as_described() -> bool:
 
 DESCRIBED = _as_described()
 address = _first_field if DESCRIBED else _general
-"""Where an array's memory begins."""
+"""The address of an array's memory."""
 
 
 def wanted(arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any], Sequence[int]]]) -> Any:
-    """What `functions.TAKE` holds a tuple of arrays to: for each its shape, its dtype, which must outlive
-    this, and the places in the table where its address goes."""
+    """The table by which `functions.TAKE` checks a tuple of arrays. For each array it has the shape, the
+    dtype (which must outlive the table), and the places that get its address."""
     words = [0, HEAD, ITEMS, id(np.ndarray), len(arrays)]
     for shape, dtype, places in arrays:
         words += [id(dtype), len(shape), *shape, len(places), *places]

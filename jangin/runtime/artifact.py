@@ -1,9 +1,14 @@
-"""A compiled model: its plan and machine code; saved as one `.jgn` file.
+"""A compiled model: its plan and machine code, saved as one `.jgn` file.
 
-The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header and
-objects, the header (JSON: the plan's text, and where each object and constant lies), objects,
-and constants at multiples of 128 bytes. Constants are mapped, not read; each has its digest
-(`mapped.digest`) in the header. Little-endian. Equal artefacts give equal files.
+The file, little-endian, consists of these parts:
+
+- 8 bytes of magic, u32 version, u32 length of the header, and the SHA-256 of the header and the objects.
+- The header: JSON with the plan's text and the place of each object and constant.
+- The objects.
+- The constants, at multiples of 128 bytes. They are mapped, not read. The header has the digest of each
+  (`mapped.digest`).
+
+Equal artefacts give equal files.
 """
 
 from __future__ import annotations
@@ -30,32 +35,37 @@ from jangin.mapped import Digests, InMemory, release
 
 MAGIC = b"\x8aJGN\r\n\x1a\n"
 ENCRYPTED_MAGIC = b"\x8aJGE\r\n\x1a\n"
-"""Of files that `runtime.encryption` writes."""
+"""The magic of files that `runtime.encryption` writes."""
 VERSION = 7
-"""Since version 7 the sources of launches are records, of which older files have the texts."""
+"""The version of files written now. Since version 7 the sources of launches are records; older files have
+texts."""
 OLDEST = 5
-"""The first version that can still be read: it doesn't say what made the code."""
+"""The oldest version that can be read. It doesn't say what made the code."""
 PLACE = 128
-"""Bytes at a multiple of which constants lie: drivers of OpenCL use what lies there, and copy the rest."""
+"""Alignment of constants, in bytes. Drivers of OpenCL use aligned memory in place, and copy any other."""
 _WIDE = "+avx512f"
-"""A feature of targets for which LLVM 22 made code that writes beyond rows, before it was kept from that."""
+"""A feature of targets for which older versions made code with LLVM 22 that writes beyond rows."""
 AT_ONCE = 1 << 20
-"""Bytes of constants that are checked while the file is read; of more than these, beside what follows."""
+"""Bytes of constants that are checked while the file is read; more bytes are checked in the background."""
 PREFIX = struct.Struct("<8sII32s")
 
 
 class ArtifactError(Exception):
-    """A `.jgn` file that can't be used, and why."""
+    """A `.jgn` file can't be used. The message says why."""
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """`objects`: the code for `plan.target`, as its back end's `finish` put it together; for a processor
-    relocatable object files, which together define the kernels, the entry and the thread pool.
-    `metadata`: what the model's file says of itself, as JSON has it. `device`: the name of what runs it.
-    `made_by`: Jangin and the translator of its code, with their versions.
-    `check`: where constants were read but not checked yet, waits until they are, and raises ArtifactError
-    if one is damaged: no result may be given before."""
+    """A compiled model.
+
+    - `objects`: the code for `plan.target`, as its back end's `finish` put it together. For a processor these
+      are relocatable object files, which together define the kernels, the entry and the thread pool.
+    - `metadata`: the description in the model's file, as JSON.
+    - `device`: the name of the device that runs it.
+    - `made_by`: Jangin and its code generator, with their versions.
+    - `check`: waits until the constants are checked, and raises ArtifactError if one is damaged. It must be
+      called before any result is given. None if all are checked.
+    """
 
     plan: Plan
     objects: tuple[bytes, ...]
@@ -65,12 +75,12 @@ class Artifact:
     check: Callable[[], None] | None = field(default=None, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; a reader never sees half of it."""
+        """Writes the file. A reader never sees half of it."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
-        """Write to an open file, from a multiple of PLACE on; the constants go to the `pool`, if there is
-        one. Gives the digest that stands for it all."""
+        """Writes to an open file, from a multiple of PLACE on, and returns the digest of the whole. Constants
+        go to the `pool` if there is one."""
         from jangin.ir.text import print_plan
 
         if self.check is not None:
@@ -118,9 +128,11 @@ class Artifact:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Artifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for a file
-        that is no artefact, of another version, cut short or damaged, and for one whose parts don't
-        agree, however it came to be."""
+        """Reads a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for an unusable file.
+
+        A file is unusable if it isn't an artefact, has another version, is cut short or damaged, or has parts
+        that don't agree.
+        """
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -128,8 +140,8 @@ class Artifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
     ) -> tuple[Artifact, bytes]:
-        """Read what `write` wrote where the file stands, up to `end`, with the constants in the `pool`, where
-        there is one; and its digest."""
+        """Reads an artefact that `write` wrote, from the file's position up to `end`, and its digest. The
+        constants are taken from the `pool` if there is one."""
         from jangin.ir.parse import parse_plan
         from jangin.ir.verify import verify_plan
 
@@ -166,7 +178,7 @@ class Artifact:
 
 
 class Pool:
-    """Constants of several artefacts in one file, each content once."""
+    """Constants of several artefacts in one file; equal contents are stored once."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -174,7 +186,7 @@ class Pool:
         self._data: list[memoryview] = []
 
     def place(self, data: memoryview, digest: bytes) -> int:
-        """Where bytes of a digest lie."""
+        """The place of the bytes of a digest; new bytes are added."""
         if digest not in self._places:
             self._places[digest] = placed(self.bytes)
             self._data.append(data)
@@ -182,7 +194,7 @@ class Pool:
         return self._places[digest]
 
     def write(self, file: BinaryIO) -> None:
-        """Write to an open file, from a multiple of PLACE on."""
+        """Writes to an open file, from a multiple of PLACE on."""
         start = file.tell()
         for data, at in zip(self._data, self._places.values(), strict=True):
             file.write(bytes(start + at - file.tell()))
@@ -190,7 +202,7 @@ class Pool:
 
 
 class Constants:
-    """What a file holds of constants, and the digests that those which were taken from it should have."""
+    """The constants of a file, and the digests that the constants taken from it should have."""
 
     def __init__(self, path: str | os.PathLike[str], mapped: Array) -> None:
         self._path, self._mapped = path, mapped
@@ -205,8 +217,8 @@ class Constants:
         return array
 
     def start(self) -> bool:
-        """Compute the digests of all that was taken, from now on; few bytes are checked at once. Gives
-        whether that is left to do. Raises ArtifactError."""
+        """Starts to compute the digests of all constants taken; few bytes are checked at once. Returns
+        whether the check is still to be awaited. Raises ArtifactError."""
         self._digests = Digests([data for _, data in self._taken.values()])
         if self._taken and len(self._mapped) > AT_ONCE:
             return True
@@ -214,7 +226,7 @@ class Constants:
         return False
 
     def check(self) -> None:
-        """Wait for the digests. Raises ArtifactError where one isn't as it should be."""
+        """Waits for the digests. Raises ArtifactError if one is wrong."""
         assert self._digests is not None
         found = self._digests.wait()
         for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), found, strict=True):
@@ -228,7 +240,7 @@ def placed(at: int) -> int:
 
 
 def mapped(file: BinaryIO, start: int, end: int) -> Array:
-    """A range of a file's bytes, which stands where it stood."""
+    """A range of a file's bytes. The file's position doesn't change."""
     if isinstance(file, InMemory):
         found: Array = np.frombuffer(file, np.uint8)[start:end]
         found.flags.writeable = False
@@ -245,8 +257,8 @@ def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
 
 @contextmanager
 def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever can't be made of a file's contents is its fault, and said as ArtifactError. A MemoryError is
-    not: it goes on, with the file's name."""
+    """Turns errors from a file's contents into ArtifactError. A MemoryError stays one, with the file's
+    name."""
     try:
         yield
     except CompileError as error:

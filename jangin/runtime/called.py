@@ -1,4 +1,4 @@
-"""Executables of every kind share the code here: they take inputs by name and describe themselves."""
+"""Shared code of executables of every kind: inputs by name, and self-description."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jangin.runtime.compiled import Compiled, targets, weight_bytes
 from jangin.runtime.sizes import TensorSpec, told
 
 LISTED = 6
-"""Inputs, or outputs, that a `repr` lists."""
+"""Inputs, or outputs, that a `repr` lists, at most."""
 
 
 class Model(Protocol):
-    """A Model is any compiled model with the properties that describe it."""
+    """Any compiled model, with the properties that describe it."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +29,7 @@ class Model(Protocol):
 
 
 class Called:
-    """A compiled model whose `repr` says what it is."""
+    """A compiled model whose `repr` describes it."""
 
     def __repr__(self: Model) -> str:
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
@@ -41,7 +41,7 @@ class Called:
 
 
 def _working(model: Model) -> str:
-    """The memory that a run works in, as a `repr` has it."""
+    """The size of a run's working memory, for a `repr`."""
     size = getattr(model, "working", None)
     return "a run's memory as its sizes need" if size is None else f"{size / 1e6:.2f} MB for a run"
 
@@ -52,7 +52,7 @@ def _listed(specs: Sequence[TensorSpec]) -> str:
 
 
 def ordered(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[Any]:
-    """Inputs in the model's order. ValueError for a name that is missing, or that no input has."""
+    """Inputs in the model's order. ValueError for a missing or an unknown name."""
     names = [s.name for s in specs]
     problems = [f"missing input {n!r}" for n in names if n not in feeds]
     problems += [f"no input is named {n!r}{_near(n, names)}" for n in feeds if n not in names]
@@ -62,8 +62,8 @@ def ordered(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """Inputs in the model's order, of which the first are `given` by place and the rest by name. ValueError
-    where they aren't the model's, or one is given twice."""
+    """Inputs in the model's order; the first are `given` by place and the others by name. ValueError for
+    unknown, missing or repeated inputs."""
     if len(given) > len(specs):
         raise ValueError(f"expected {len(specs)} inputs, got {len(given) + len(named)}; {told(specs)}")
     placed = {s.name: value for s, value in zip(specs, given, strict=False)}

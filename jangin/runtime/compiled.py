@@ -1,4 +1,4 @@
-"""Compiled models of every kind: what they have in common, and reading of `.jgn` files."""
+"""Compiled models of every kind: their common parts, and reading of `.jgn` files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 from jangin.runtime.variants_artifact import VARIANTS_MAGIC, VariantsArtifact, Whole, dims_of
 
 COPIED = 128 << 20
-"""Files of up to so many bytes are copied to memory unless the caller says otherwise: that takes a fraction
-of the time of loading them. (435 MB took a second, where mapping them took none, on a virtual machine.)"""
+"""Bytes up to which a file is copied to memory by default, which takes a fraction of its loading time. (On a
+virtual machine, copying 435 MB took a second, mapping no time.)"""
 Compiled = Artifact | ProgramArtifact | VariantsArtifact | SeveralArtifact
 """A compiled model of any kind."""
 
 
 def plans(made: Compiled) -> Iterator[Artifact]:
-    """Everything in it that is one plan and its code."""
+    """Every plan of a compiled model, with its code."""
     if isinstance(made, Artifact):
         yield made
     else:
@@ -38,18 +38,19 @@ def plans(made: Compiled) -> Iterator[Artifact]:
 
 
 def targets(made: Compiled) -> list[str]:
-    """The names of the targets that a model's code is for."""
+    """The names of the targets of a model's code."""
     return list(dict.fromkeys(part.plan.target.split("/")[1] for part in plans(made)))
 
 
 def weight_bytes(made: Compiled) -> int:
-    """Return the total size of all constants in bytes. A constant counts once if several parts share it."""
+    """The total bytes of all constants. A constant counts once if several parts share it."""
     held = {id(a): a.nbytes for part in plans(made) for a in part.plan.constants.values()}
     return sum(held.values())
 
 
 def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The inputs and the outputs of a compiled model. Of outputs of variants, what is the same in all."""
+    """The inputs and the outputs of a compiled model. Outputs of variants have only the sizes that all
+    variants agree on."""
     if isinstance(made, Artifact):
         found = Signature(made.plan)
         return found.inputs, found.outputs
@@ -66,7 +67,7 @@ def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec,
 
 
 def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
-    """What is the same of output number `n` in all variants: where its rank is, and each of its sizes."""
+    """Output number `n` with the rank and the sizes that are the same in all variants."""
     general, *others = (dims_of(p, "outputs")[n] for p in made.parts)
     if spec.type or general is None or any(dims is None or len(dims) != len(general) for dims in others):
         return spec if spec.type else replace(spec, shape=(), type=f"{from_numpy(spec.dtype)}[?]")
@@ -85,9 +86,13 @@ def read_artifact(
     key: str | os.PathLike[str] | None = None,
     mapped: bool | None = True,
 ) -> Compiled:
-    """Read a `.jgn` file of any kind: with `trust`, the PEM file of a public key, only one that is signed
-    (see `jangin.runtime.signing`), with `key`, the file of a key, one that is encrypted by it (see
-    `jangin.runtime.encryption`), to memory; if not `mapped` (None: by its size), all of it is read now."""
+    """Reads a `.jgn` file of any kind.
+
+    - `trust`: the PEM file of a public key; the file must be signed (see `jangin.runtime.signing`).
+    - `key`: the file of a key; the file must be encrypted by it (see `jangin.runtime.encryption`), and is
+      decrypted to memory.
+    - `mapped`: whether the file is mapped, or read now (None: by its size).
+    """
     with open(path, "rb") as opened:
         if key is not None:
             from jangin.runtime.encryption import decrypted
@@ -103,7 +108,7 @@ def read_artifact(
 
 
 def read_memory(memory: InMemory, name: str) -> Compiled:
-    """Read what a `.jgn` file of any kind holds, which errors call so."""
+    """Reads the contents of a `.jgn` file of any kind from memory. Errors use `name`."""
     return _read(cast(BinaryIO, memory), name, None)
 
 
@@ -127,8 +132,8 @@ def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike
 
 
 def detached(made: Compiled) -> Compiled:
-    """With constants in memory of their own, which outlives the model's file or bytes that they may lie in.
-    What parts share they go on sharing."""
+    """The model with copies of its constants, which outlive the file or bytes that they lay in. Parts keep
+    sharing them."""
     arrays = {id(a): a for part in plans(made) for a in part.plan.constants.values()}
     copies = {n: owned(a) for n, a in arrays.items()}
     if isinstance(made, SeveralArtifact):
@@ -147,7 +152,7 @@ def _detached(part: Whole, copies: Mapping[int, Array]) -> Whole:
 
 
 def checked(made: Compiled) -> Compiled:
-    """The same, once all its constants are known to be right. Raises ArtifactError where one isn't."""
+    """The model, once all its constants are checked. Raises ArtifactError if one is damaged."""
     for part in plans(made):
         if part.check is not None:
             part.check()

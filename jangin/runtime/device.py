@@ -1,4 +1,4 @@
-"""What a compiled model asks of the device that runs it. Nothing here imports the compiler."""
+"""The interface between a compiled model and the device that runs it. It imports nothing of the compiler."""
 
 from __future__ import annotations
 
@@ -14,38 +14,43 @@ from jangin.runtime.profile import Launches
 
 
 class LoadError(Exception):
-    """Code that can't be loaded on this machine, and why."""
+    """Code can't be loaded on this machine. The message says why."""
 
 
 class Memory(Protocol):
-    """The working memory of one run at a time on a device: arena, scratch, and what else it takes."""
+    """A device's working memory for one run at a time: arena, scratch, and whatever else the device needs."""
 
     def prepare(self, layout: Layout) -> None:
-        """Allocate what runs of these sizes need, where there is less than that."""
+        """Allocates the memory that runs of these sizes need, unless there is enough."""
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
-        """One run. `inputs` are contiguous arrays in the plan's order, which are uploaded or mapped; what
-        comes back are `layout.outputs` by name, fresh arrays of the host's. All is done when it returns.
-        Raises IndexOutOfRange where one of the plan's `checks` fails (see `ir.checks`)."""
+        """Runs once, and returns `layout.outputs` by name as fresh arrays of the host.
+
+        `inputs` are contiguous arrays in the plan's order, which are uploaded or mapped. The run is complete
+        when this returns. Raises IndexOutOfRange if one of the plan's `checks` fails (see `ir.checks`).
+        """
 
     def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
-        """As `run`, where its last layout fits: a quick way for inputs that are just what that takes,
-        contiguous arrays of the right dtypes and sizes. None, and nothing is run, for any others, or where a
-        device has no quicker way."""
+        """A quicker `run` with the last layout, for contiguous inputs of exactly its dtypes and sizes.
+        Returns None, without running, for any other inputs, or if the device has no quicker way."""
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
-        """What an arena buffer holds after a run, as bytes of the host's."""
+        """The contents of an arena buffer after a run, as bytes of the host."""
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        """A run on these inputs that can be made launch by launch. ValueError where a device can't."""
+        """A run on these inputs that can be made launch by launch. ValueError if the device can't."""
 
 
 @dataclass(frozen=True)
 class NativeCall:
-    """What native code needs to run a plan: the `words` of the call, the `table` where pointers to inputs and
-    outputs go, and their places in it. `sources`: for each output, the buffer that it lies in, and its
-    address if that is no input or output. `failure`: what to raise where the
-    entry gave the number of a check. `held` keeps alive what they point at."""
+    """Everything that native code needs to run a plan.
+
+    - `words`: the arguments of the call.
+    - `table`: the table of pointers to inputs and outputs; `inputs` and `outputs` are their places in it.
+    - `sources`: for each output its buffer, and the buffer's address if it is neither input nor output.
+    - `failure`: makes the exception for the number of a failed check.
+    - `held`: keeps the memory alive.
+    """
 
     words: tuple[int, ...]
     table: Any
@@ -58,16 +63,16 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What it takes that a value goes from one device to another: seconds for anything at all, which are
-    those of waking a thread and being done, and seconds for each byte."""
+    """The cost of moving a value between devices, in seconds. `startup`: for any move, which is the time of
+    waking a thread and its answer. `byte`: for each byte."""
 
     startup: float
     byte: float
 
 
 class Module(Protocol):
-    """A plan's code and constants on a device; both go with the object. `threads`: how many work on a run;
-    `alignment`: bytes that the place of each value in the arena is a multiple of."""
+    """A plan's code and constants on a device. Both are released with the object. `threads`: threads that
+    work on a run. `alignment`: bytes to which each value in the arena is aligned."""
 
     @property
     def threads(self) -> int: ...
@@ -78,43 +83,43 @@ class Module(Protocol):
     def memory(self) -> Memory: ...
 
     def native_call(self, layout: Layout) -> NativeCall:
-        """With memory that nothing else uses. Only asked of devices whose `flow` gives a driver."""
+        """A native call with memory of its own. It is only asked of devices whose `flow` gives a driver."""
 
 
 class Device(Protocol):
-    """A kind of machine that runs plans. `name`: what saved models call it."""
+    """A kind of machine that runs plans. `name`: its name in saved models."""
 
     @property
     def name(self) -> str: ...
 
     def why_not(self, target: str) -> str:
-        """Why code for a target (a plan's `target`) can't run here; "" where it can."""
+        """Why code for a target (a plan's `target`) can't run here; "" if it can."""
 
     def is_processor(self, target: str) -> bool:
         """Whether code for a target runs on this machine's processor, whose threads others may need too."""
 
     def transfer(self, target: str) -> Transfer:
-        """What it takes to give this device a value that another made, or the other way: measured now."""
+        """The cost of moving a value to or from this device, measured now."""
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
-        """A plan's code, as its back end's `finish` put it together. `beside`: another module of the device,
-        whose threads this one uses. Raises LoadError."""
+        """Loads a plan's code, as its back end's `finish` put it together. The module uses the threads of the
+        module `beside`, if given. Raises LoadError."""
 
     def flow(self, code: bytes) -> Callable[[int], int] | None:
-        """What runs the operations of a script at an address (see `runtime.script`), given the code of the
-        back end's `flow`; None where branches and loops are left to Python."""
+        """A function that runs a script's operations at an address (see `runtime.script`), made from the code
+        of the back end's `flow`. None if Python runs branches and loops."""
 
 
 DEVICES = {"cpu": "jangin.runtime.devices.cpu", "opencl": "jangin.runtime.devices.opencl"}
-"""By the name that targets and saved models have for a device, the module whose `DEVICE` it is: imported
+"""Modules whose `DEVICE` is a device, by the device's name in targets and saved models. They are imported
 when needed."""
 STARTED = {"opencl": "jangin.runtime.devices.opencl_programs"}
-"""By the names that targets begin with, modules that can `begin` before a device is needed."""
+"""Modules that can `begin` before a device is needed, by the beginning of a target's name."""
 
 
 def device_of(device: str | Device) -> Device:
-    """The device of a name, or one that is brought along; after a ":", which one of several. Raises LoadError
-    for a name that isn't known."""
+    """The device of a name, or a caller's own device. Text after a ":" chooses one of several. Raises
+    LoadError for an unknown name."""
     if not isinstance(device, str):
         return device
     kind, _, which = device.partition(":")
@@ -128,14 +133,14 @@ def device_of(device: str | Device) -> Device:
 
 
 def begin(target: str) -> None:
-    """Let the device of a target's name start beside what the caller does, where that takes long."""
+    """Starts the device of a target's name in the background, if starting takes long."""
     kind, _, which = target.partition(":")
     if kind in STARTED:
         importlib.import_module(STARTED[kind]).begin(which.partition("@")[0])
 
 
 def threads_of(devices: Sequence[tuple[str, str]], threads: int) -> list[int]:
-    """How many threads each device has, by its name and its target's text. Raises LoadError where there is
-    no such device."""
+    """The number of threads of each device, given its name and its target's text. Raises LoadError for a
+    missing device."""
     own = [device_of(name).is_processor(target) for name, target in devices]
     return [max(1, threads // sum(own)) if processor else threads for processor in own]

@@ -1,8 +1,8 @@
-"""A small linker and loader: ELF64 relocatable objects for this machine into executable memory.
+"""A small linker and loader of ELF64 relocatable objects for this machine.
 
-Loading needs neither LLVM nor a system linker: importing LLVM alone takes 70 ms and 45 MB.
-Written from the System V ABI, chapters 4 and 5, and its supplements. What an architecture's relocations mean
-is in `runtime.relocations`.
+Loading needs neither LLVM nor a system linker: importing LLVM alone takes 70 ms and 45 MB. The sources are
+the System V ABI, chapters 4 and 5, and its supplements. `runtime.relocations` has the meaning of each
+architecture's relocations.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Object:
 
 
 def process_symbol(name: str) -> int:
-    """The address of a function of the system's libraries. Raises LoadError where none has it."""
+    """The address of a function of the system's libraries. Raises LoadError if none has it."""
     if address := symbol(name):
         return address
     raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")
@@ -69,7 +69,7 @@ class Image:
         weakref.finalize(self, _unmap, self._memory).atexit = False
 
     def address(self, name: str) -> int:
-        """Raises LoadError where no object defines `name`."""
+        """The address of an exported function. Raises LoadError if no object defines `name`."""
         if name not in self._exports:
             raise LoadError(f"the machine code defines no {name!r}")
         return self._exports[name]
@@ -92,8 +92,8 @@ def _make_executable(address: int, size: int) -> None:
 
 
 class Linker:
-    """Objects of an architecture, laid out: code and constants, stubs; then, from `writable_at` on, which is
-    a page's beginning, what is writable and the table of addresses. `bytes`: of all."""
+    """Objects of one architecture, laid out. Code, constants and stubs come first. From `writable_at` on, the
+    beginning of a page, come writable data and the table of addresses. `bytes`: the size of all."""
 
     def __init__(self, objects: Iterable[bytes], architecture: str) -> None:
         self._architecture, self._abi = architecture, abi_of(architecture)
@@ -123,8 +123,12 @@ class Linker:
         self.bytes = table + 8 * len(self._slots)
 
     def link(self, memory: Any, base: int, resolve: Callable[[str], int]) -> dict[str, int]:
-        """Write it to `memory`, `bytes` bytes of zeros, to be run at the address `base`, a page's beginning.
-        `resolve` has the addresses of what no object defines. Gives those of what they export."""
+        """Writes the image to `memory`, `bytes` bytes of zeros, to be run at the address `base`, the
+        beginning of a page.
+
+        `resolve` gives the addresses of symbols that no object defines. Returns the addresses of the exported
+        symbols.
+        """
         with _damage():
             exports = {name: base + _value(o, s) for name, (o, s) in self._defined.items()}
             everywhere = exports | {name: resolve(name) for name in self._outside}
@@ -208,7 +212,7 @@ def _write(memory: Any, at: int, where: Field, number: int) -> None:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """What damaged objects make fail, as LoadError."""
+    """Turns errors from damaged objects into LoadError."""
     try:
         yield
     except (struct.error, ArithmeticError, LookupError, ValueError) as error:
@@ -236,7 +240,7 @@ def _parse(data: bytes, architecture: str) -> _Object:
     for i, (name, kind, flags, _, offset, length, link, _, align, _) in enumerate(headers):
         label = _string(data, headers[names][4] + name)
         if flags & _ALLOC and length and not label.startswith(".eh_frame"):
-            if align > mmap.PAGESIZE:  # an image begins at a page, no farther
+            if align > mmap.PAGESIZE:  # an image is aligned to a page only
                 raise ValueError(f"section {label} asks for places at multiples of {align}")
             body = b"" if kind == _NOBITS else data[offset : offset + length]
             sections[i] = _Section(label, flags, max(1, align), body, length)

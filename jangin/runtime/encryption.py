@@ -1,8 +1,9 @@
-"""Encrypted models (AES-256 in Galois/counter mode, NIST SP 800-38D): a whole `.jgn` file as one secret.
+"""Encrypted models: a whole `.jgn` file, encrypted by AES-256 in Galois/counter mode (NIST SP 800-38D).
 
-The file: 8 bytes of magic, u32 version, a nonce of 12 random bytes, the tag of 16 bytes, which authenticates
-all of the file, and the encrypted `.jgn` file. Little-endian. A key is a file of 64 hexadecimal digits, as
-`openssl rand -hex 32` writes them. The package `cryptography` (the extra `crypto`) computes.
+The file is little-endian. It has 8 bytes of magic, u32 version, a nonce of 12 random bytes, a tag of 16
+bytes, and the encrypted `.jgn` file. The tag authenticates the whole file. A key is a file of 64 hexadecimal
+digits, as `openssl rand -hex 32` writes them. The package `cryptography` (the extra `crypto`) does the
+computation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError
 VERSION = 1
 PREFIX = struct.Struct("<8sI12s16s")
 AUTHENTICATED = struct.Struct("<8sI")
-"""What of the prefix the tag is for too."""
+"""The part of the prefix that the tag authenticates too."""
 BLOCK = 16 << 20
 """Bytes that are read and decrypted at once."""
 
@@ -29,8 +30,12 @@ BLOCK = 16 << 20
 def save_encrypted(
     path: str | os.PathLike[str], key: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> bytes:
-    """Write what `write` gives, a whole `.jgn` file, encrypted: it never lies on the disk as it is. Gives its
-    first 64 bytes, which `runtime.signing.sign` needs. Raises ValueError for a key that is none."""
+    """Encrypts a whole `.jgn` file, as `write` writes it, and saves it. The plain file never lies on the
+    disk.
+
+    Returns the plain file's first 64 bytes, which `runtime.signing.sign` needs. Raises ValueError for an
+    invalid key.
+    """
     secret = _secret(key)
     plain = io.BytesIO()
     write(plain)
@@ -52,8 +57,11 @@ def save_encrypted(
 
 
 def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLike[str]) -> InMemory:
-    """The `.jgn` file in an encrypted one, in memory. Raises ArtifactError where it is none, was changed or
-    cut short, or was encrypted by another key; ValueError for a key that is none."""
+    """Decrypts a `.jgn` file to memory.
+
+    Raises ArtifactError if the file isn't encrypted, was changed or cut short, or was encrypted by another
+    key. Raises ValueError for an invalid key.
+    """
     secret = _secret(key)
     prefix = file.read(PREFIX.size)
     if prefix[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:

@@ -26,19 +26,22 @@ from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import counted
 
 _array = np.ndarray
-"""A name of this module is found sooner, in each call."""
+"""A name of this module is found sooner than NumPy's attribute, in each call."""
 SHAPES = 64
-"""Shapes of inputs whose layout is known without checking them again."""
+"""Input shapes whose layout is kept, so that they needn't be checked again."""
 
 
 class Executable(Called, Loaded):
     """Runs a compiled model: `exe(x, y)` with arrays in input order, `exe(y=y, x=x)` by name, or
     `exe.run({"x": x, "y": y})`.
 
-    Arrays are NumPy's, or any that offer DLPack on the CPU. Threads may call one Executable at
-    once; each call then has its own working memory. `threads`: how many threads a call uses,
-    itself included (None: what the process may use); with `share` they are another Executable's.
-    `device`: what runs it, where that isn't one of Jangin's own. Raises LoadError where it can't."""
+    Arrays are NumPy's, or any that offer DLPack on the CPU. Several threads may call one Executable at once;
+    each call then has its own working memory.
+
+    `threads`: threads of a call, the caller included (None: as many as the process may use). `share`: another
+    Executable, whose threads are used instead. `device`: a caller's own device. Raises LoadError if the
+    device can't run the model.
+    """
 
     def __init__(
         self,
@@ -96,11 +99,11 @@ class Executable(Called, Loaded):
 
     @property
     def working(self) -> int | None:
-        """Bytes of intermediate memory a run takes, where every size is known (see `arena_bytes`)."""
+        """Bytes of a run's intermediate memory, or None if a size is unknown (see `arena_bytes`)."""
         return None if self._static is None else self._static.placement.arena
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
+        """Writes a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
@@ -113,13 +116,13 @@ class Executable(Called, Loaded):
         self.release()
 
     def explain_shapes(self) -> str:
-        """Which sizes are fixed, which are symbols, what they must meet, and the memory as a formula."""
+        """Describes the fixed sizes, the symbols and their conditions, and the memory as a formula."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
-        """Bytes of intermediate memory a run takes, given every size symbol by name."""
+        """Bytes of a run's intermediate memory, given every size symbol by name."""
         names = [v.name for v in self._signature.symbols]
         if set(sizes) != set(names):
             wanted = ", ".join(names) or "nothing, as every size is known"
@@ -127,13 +130,13 @@ class Executable(Called, Loaded):
         return self._layout(tuple(sizes[n] for n in names)).placement.arena
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
-        """The output array, or a tuple of them. Raises TypeError for a dtype, ValueError for a
-        count or shape that is not what the model takes."""
+        """The output array, or a tuple of them. Raises TypeError for a wrong dtype, ValueError for a wrong
+        count or shape."""
         results = self._listed(self._run(joined(self.inputs, arrays, named) if named else arrays))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """As a call, by name."""
+        """A call with inputs and outputs by name."""
         made = self.again(feeds)
         if made is not None:
             return made
@@ -147,8 +150,8 @@ class Executable(Called, Loaded):
         return self._run(given)
 
     def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
-        """A run whose inputs are arrays like the last run's, which takes the fewest steps; None where they
-        aren't, or there was no run."""
+        """A run whose inputs are arrays like the last run's, which takes the fewest steps. None if they
+        differ, or if there was no run."""
         if not self._are_fresh or len(feeds) != len(self._names):
             return None
         try:
@@ -176,20 +179,20 @@ class Executable(Called, Loaded):
         return self._module.memory().launches(chosen, arrays)
 
     def native_call(self, sizes: Sequence[int]) -> NativeCall:
-        """What native code needs to run this on its own, with working memory that nothing else uses.
-        Raises ValueError for sizes that the plan was not made for."""
+        """A call by which native code runs this, with working memory of its own. Raises ValueError for sizes
+        that the plan wasn't made for."""
         self._confirm()
         return self._module.native_call(self._layout(tuple(sizes)))
 
     def addressed(self) -> Addressed | None:
-        """What runs this on memory given by address; None where that isn't all that a run needs."""
+        """A runner on memory given by address; None if a run needs more than addresses."""
         if self._artifact.device != "cpu" or not is_addressable(self._artifact.plan):
             return None
         return Addressed(self._artifact.plan, lambda: self.native_call(()))
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-        """The outputs for contiguous arrays known to be right, and the symbols' values in the plan's
-        order: what a program calls."""
+        """The outputs for contiguous arrays that are known to be right, and for the symbols' values in the
+        plan's order. Programs call this."""
         self._confirm()
         memory = self._lent()
         try:
@@ -218,7 +221,7 @@ class Executable(Called, Loaded):
                 self._idle.append(memory)
 
     def _lent(self) -> Memory:
-        """Working memory that nothing else uses until it is put back."""
+        """Working memory that nothing else uses until it is returned to `_idle`."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -234,19 +237,19 @@ class Executable(Called, Loaded):
         }
 
     def _confirm(self) -> None:
-        """Wait until constants that were read are checked. Raises ArtifactError where one is damaged."""
+        """Waits until constants are checked. Raises ArtifactError if one is damaged."""
         if self._check is not None:
             self._check()
             self._check = None
 
     def _listed(self, made: Mapping[str, Array]) -> list[Array]:
-        """The outputs one by one: an output that the model names twice is two arrays."""
+        """The outputs as a list. An output that the model names twice is two arrays."""
         if len(made) == len(self._outputs):
             return list(made.values())
         return [made[n].copy() if n in self._outputs[:i] else made[n] for i, n in enumerate(self._outputs)]
 
     def accept(self, given: Sequence[Any]) -> list[Array]:
-        """The inputs as contiguous arrays of the right dtype; of a static model, the right shape."""
+        """The inputs as contiguous arrays of the right dtype, and for a static model of the right shape."""
         if len(given) != len(self._expected):
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
         static = self._static is not None
@@ -262,7 +265,8 @@ class Executable(Called, Loaded):
         return arrays
 
     def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
-        """The layout for inputs of these shapes, whose check is long beside a small model's run."""
+        """The layout for inputs of these shapes. It is kept, because checking the shapes takes long beside a
+        small model's run."""
         found = self._layout(self._signature.bind(shapes))
         with self._lock:
             if len(self._fitting) >= SHAPES:
@@ -285,14 +289,14 @@ class Executable(Called, Loaded):
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """What takes the arrays of some names out of a mapping."""
+    """A function that takes the arrays of some names out of a mapping."""
     if len(names) > 1:
         return itemgetter(*names)
     return (lambda feeds: (feeds[names[0]],)) if names else lambda _: ()
 
 
 def check(device: Device, wanted: str, target: str) -> None:
-    """Raises LoadError where a device can't run code made for `wanted` and a target."""
+    """Raises LoadError if a device can't run code made for the device `wanted` and a target."""
     reason = device.why_not(target)
     if device.name != wanted:
         reason = f"it is for the device {wanted!r}, not {device.name!r}"
@@ -301,7 +305,7 @@ def check(device: Device, wanted: str, target: str) -> None:
 
 
 def as_array(value: Any, want: TensorSpec) -> Array:
-    """What a caller gives for an input, as an array. Raises TypeError where it is none."""
+    """A caller's input as an array. Raises TypeError if it can't be one."""
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
             return np.asarray(np.from_dlpack(value))
@@ -318,7 +322,8 @@ _Copier = Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array
 
 
 def _copier(plan: Plan, name: str) -> _Copier | None:
-    """What copies an output from what it is an alias of; None for one that each run makes anew."""
+    """A function that copies an output from the buffer that it is an alias of. None for an output that each
+    run makes anew."""
     buffer = plan.buffer(name)
     if buffer.kind == "output":
         return None

@@ -1,5 +1,5 @@
-"""What sizes a compiled model has: which are fixed, which are symbols of its inputs, which become known
-during a run, and the memory that they cost."""
+"""Describes the sizes of a compiled model: fixed ones, symbols of its inputs, sizes known only during a run,
+and the memory that they cost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from jangin.runtime.variants_artifact import Absent, VariantsArtifact, listed
 
 SYMBOLIC = "symbolic: given by the inputs' shapes"
 ANY_SIZE = (1 << 31) - 1
-"""What a range ends at where nobody said how large a size may be."""
+"""The end of a range whose size nobody limited."""
 
 
 def explain(made: Compiled) -> str:
-    """Of a compiled model of any kind."""
+    """The description of a compiled model of any kind."""
     if isinstance(made, VariantsArtifact):
         parts = [
             (sizes, signature(p)[1], explain(p)) for sizes, p in zip(made.sizes, made.parts, strict=True)
@@ -40,7 +40,8 @@ def explain(made: Compiled) -> str:
 def explain_variants(
     parts: Sequence[tuple[Mapping[str, int], Sequence[TensorSpec], str]], absent: Sequence[Absent]
 ) -> str:
-    """Of a model of variants: the sizes that each is for, its outputs, and what is said of it alone."""
+    """The description of a model of variants: for each variant its sizes, its outputs, and its own
+    description."""
     if len(parts) == 1 and not absent:
         return parts[0][2]
     lines = [f"variants: {len(parts)}, of which a run takes the first whose sizes it has"]
@@ -52,14 +53,14 @@ def explain_variants(
 
 
 def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:
-    """Of a model that is one plan."""
+    """The description of a model that is one plan."""
     lines = [*_given(specs, plan.bound), *(_symbol(v, r, SYMBOLIC) for v, r in plan.symbols)]
     lines += [f"must hold: {c}" for c in plan.constraints]
     return "\n".join([*lines, _peak("intermediate values", plan)])
 
 
 def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[TensorSpec]) -> str:
-    """Of a program."""
+    """The description of a program."""
     lines = _given(specs, program.bound)
     given = _mentioned(program.region, program.region.inputs)
     known = [v for v in sorted(given, key=str) if v in program.symbols]
@@ -78,7 +79,7 @@ def _given(specs: Sequence[TensorSpec], bound: Mapping[str, int]) -> list[str]:
 
 
 def _peak(what: str, plan: Plan) -> str:
-    """The formula, and what it comes to where the sizes' ranges have ends."""
+    """The formula of a plan's peak memory, and its value if the sizes' ranges have ends."""
     formula = peak(plan)
     highest = {v: high for v, (_, high) in plan.symbols}
     text = f"{what} take at most {formula} bytes"
@@ -90,8 +91,8 @@ def _peak(what: str, plan: Plan) -> str:
 
 
 def peak(plan: Plan) -> Expr:
-    """The most bytes of intermediate values that are needed at once; each is rounded up on top, to 64 or,
-    where sizes are symbolic, by up to an eighth."""
+    """The most bytes of intermediate values that are needed at once. Each value is rounded up besides, to 64
+    bytes or, if sizes are symbolic, by up to an eighth."""
     arena = [b for b in plan.buffers if b.kind == "arena"]
     sizes = {b.name: math.prod(b.shape, start=const(b.dtype.bytes)) for b in arena}
     ranges = dict(plan.symbols)

@@ -1,8 +1,8 @@
-"""Branches and loops run by native code, with no Python between the segments in them.
+"""Branches and loops run by native code, without Python between their segments.
 
-Steps in a row whose sizes are all known before the first of them are one *flow*, up to a loop of which
-nothing is unknown but how many slices it collects. For given sizes it becomes a script (`runtime.script`);
-a run puts the addresses of its inputs and outputs in, and makes one call.
+Consecutive steps whose sizes are all known before the first of them are one *flow*. A flow may end with a
+loop of which only the number of collected slices is unknown. For given sizes the flow becomes a script
+(`runtime.script`). A run inserts the addresses of its inputs and outputs, and makes one call.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Driver = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Flow:
-    """Steps of a region: what they read that others make, and what is read of what they make. `counted`: the
-    last of them, where it is a loop that says how many slices its outputs have."""
+    """Consecutive steps of a region: the values that they read from other steps, and the values that others
+    read from them. `counted`: the last step if it is a loop that counts its collected slices."""
 
     steps: tuple[Step, ...]
     inputs: tuple[str, ...]
@@ -41,7 +41,7 @@ class Flow:
 
 
 def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) -> list[Step | Flow]:
-    """A region's steps; those in a row that can run natively are one, if a branch or loop is among them.
+    """A region's steps, in which consecutive native steps are joined if a branch or loop is among them.
     `known`: symbols that have a value before the region's inputs are given."""
     sized = {*known, *_symbols(region.values[n] for n in region.inputs)}
     found: list[Step | Flow] = []
@@ -107,7 +107,7 @@ def _is_native(step: Step, region: Region, segments: Sequence[Executable], known
 
 
 def _is_counted(step: Loop, region: Region, segments: Sequence[Executable], known: set[Var]) -> bool:
-    """Whether all is known of a loop before it runs but how many slices it collects."""
+    """Whether everything about a loop is known before it runs, except the number of collected slices."""
     carried = [region.values[n] for n in step.outputs[: step.carried]]
     stacked = [region.values[n] for n in step.stacks]
     if any(s != Slicing() for s in step.collected) or any(v.type or v.shape is None for v in stacked):
@@ -132,7 +132,7 @@ def _is_sized(value: Value, known: set[Var]) -> bool:
 
 
 class FlowRunner:
-    """Runs a flow. Calls at once from several threads each have a script of their own."""
+    """Runs a flow. Calls from several threads at once each have a script of their own."""
 
     def __init__(
         self,

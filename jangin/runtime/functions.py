@@ -1,4 +1,5 @@
-"""The functions that compiled code exports, and how they are called: what back ends and devices agree on."""
+"""The functions that compiled code exports, and their calling conventions. Back ends and devices agree on
+them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """A C function: its result's type, and its parameters, "TYPE NAME, TYPE NAME..."; types are LLVM's:
-    void, i32, i64 and ptr."""
+    """A C function: its result's type, and its parameters, "TYPE NAME, TYPE NAME...". Types are LLVM's: void,
+    i32, i64 and ptr."""
 
     name: str
     result: str
@@ -28,12 +29,15 @@ class Function:
         return tuple(p.split()[1] for p in self.params.split(", "))
 
     def at(self, address: int) -> Callable[..., Any]:
-        """The function at an address, callable from Python, which lets go of the interpreter's lock."""
+        """The function at an address, callable from Python. A call releases the interpreter's lock."""
         return ctypes.CFUNCTYPE(_CTYPES[self.result], *(_CTYPES[t] for t in self.types))(address)
 
     def prepared(self, address: int, *given: int, locked: bool = False) -> Callable[[], Any]:
-        """A call with the same arguments each time, which ctypes converts only now: most of a call's time.
-        `locked`: it keeps the interpreter's lock, as what reads Python's objects must."""
+        """A call with the same arguments each time. ctypes converts them only once, which is most of a call's
+        time.
+
+        `locked`: the call keeps the interpreter's lock, which functions that read Python's objects need.
+        """
         kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
         call = kind(_CTYPES[self.result])(address)
         words = [_CTYPES[t].from_param(value) for t, value in zip(self.types, given, strict=True)]
@@ -45,17 +49,22 @@ _CTYPES: dict[str, Any] = {
 }  # fmt: skip
 
 KERNEL = Function("kernel", "void", "ptr args, ptr sizes, i64 lo, i64 hi, ptr scratch")
-"""Each kernel, under its own name: runs its tasks lo <= t < hi. `args`: its buffers' addresses, in the order
-of its parameters; `sizes`: its symbols' values (i64), then the round's number where it has rounds;
-`scratch`: a worker's own memory, at a multiple of 64 bytes. A kernel without tasks runs when lo is 0."""
+"""A kernel, under its own name: runs its tasks lo <= t < hi. A kernel without tasks runs when lo is 0.
+
+`args`: its buffers' addresses, in the order of its parameters. `sizes`: its symbols' values (i64), then the
+round's number if it has rounds. `scratch`: a worker's own memory, at a multiple of 64 bytes.
+"""
 
 ENTRY = Function("jangin_entry", "i32", "ptr bufs, ptr symbols, ptr pool, ptr scratch, i64 stride")
-"""Runs a whole plan and gives 0, or the number, from 1 on, of the first of `plan.checks` that fails. `bufs`:
-the addresses of `plan.buffers`, aliases too; `symbols`: the values (i64) of `plan.symbols`; `stride`: bytes
-of scratch memory that each worker has."""
+"""Runs a whole plan. Returns 0, or the number, from 1 on, of the first of `plan.checks` that fails.
+
+`bufs`: the addresses of `plan.buffers`, aliases included. `symbols`: the values (i64) of `plan.symbols`.
+`stride`: bytes of scratch memory of each worker.
+"""
 
 POOL_CREATE = Function("jangin_pool_create", "ptr", "i32 asked")
-"""A thread pool of so many threads, the caller's among them; null for one thread, or where there is none."""
+"""Makes a thread pool of `asked` threads, the caller included. Returns null for one thread, or if there is no
+pool."""
 
 POOL_DESTROY = Function("jangin_pool_destroy", "void", "ptr pool")
 """Ends the pool's threads. Nothing may be running on them."""
@@ -63,16 +72,19 @@ POOL_DESTROY = Function("jangin_pool_destroy", "void", "ptr pool")
 _HAND_OUT = "ptr pool, ptr task, ptr args, ptr sizes, i64 tasks, i64 grain, ptr scratch, i64 stride"
 
 POOL_RUN = Function("jangin_pool_run", "void", _HAND_OUT)
-"""Runs all tasks of the kernel `task`, shared among threads in units of at least `grain`; grain 0, or no
-pool, runs them on the caller."""
+"""Runs all tasks of the kernel `task`, shared among threads in units of at least `grain`. With grain 0, or
+without a pool, the caller runs all."""
 
 POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, ptr round.at")
-"""As POOL_RUN, `rounds` times over, with the round's number stored at `round.at` before each."""
+"""POOL_RUN repeated `rounds` times, with the round's number stored at `round.at` before each."""
 
 FLOW = Function("jangin_flow", "i32", "ptr ops")
-"""Runs the operations of a script (`runtime.script`); gives 0, or the number of the failure it met."""
+"""Runs the operations of a script (`runtime.script`). Returns 0, or the number of the failure."""
 
 TAKE = Function("jangin_take", "i32", "ptr table, ptr wanted")
-"""Puts the addresses of arrays in a table of pointers and gives 1, if all of them are what is wanted; else 0.
-`wanted`: what `runtime.arrays.wanted` makes, with the address of the tuple of arrays in its first word. It
-reads Python's objects, so that the interpreter's lock must be held."""
+"""Puts the addresses of arrays in a table of pointers and returns 1 if all arrays are as wanted; else returns
+0.
+
+`wanted`: made by `runtime.arrays.wanted`, with the address of the tuple of arrays in its first word. It reads
+Python's objects, so the interpreter's lock must be held.
+"""

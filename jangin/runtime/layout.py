@@ -1,4 +1,4 @@
-"""Where the buffers of a run lie and how large they are, for given sizes: what every device goes by."""
+"""The places and sizes of a run's buffers, for given sizes of symbols. Every device uses them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from jangin.runtime.arena import layout, roomy
 from jangin.runtime.sizes import Evaluator, Shapes, Sizes
 
 LAYOUTS = 8
-"""Layouts that are kept for models with symbolic sizes, the least recently used dropped first."""
+"""Layouts that are kept for models with symbolic sizes. The least recently used is dropped first."""
 TRIES = 2
-"""How often buffers of symbolic sizes are placed again for a smaller arena: a run waits for it."""
+"""How often buffers of symbolic sizes are placed again for a smaller arena. The number is small because a run
+waits."""
 COARSE = 1
-"""Memory is placed for sizes rounded up to one of so many values in each power of two."""
+"""Sizes in each power of two that memory is rounded up to."""
 FINE = 8
-"""As COARSE, where the arena then has more bytes than SMALL."""
+"""COARSE for arenas that then have more than SMALL bytes."""
 SMALL = 1 << 20
-"""Bytes up to which an arena may be as large as coarsely rounded sizes make it."""
+"""Bytes up to which an arena may have the size of coarse rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The arena buffers' offsets, and the bytes they take together."""
+    """The arena buffers' offsets, and their total bytes."""
 
     offsets: dict[str, int]
     arena: int
 
 
 class Frame:
-    """Everything about a plan's buffers that no size changes. `align`: bytes, of offsets."""
+    """Everything about a plan's buffers that doesn't depend on sizes. `align`: alignment of offsets, in
+    bytes."""
 
     def __init__(self, plan: Plan, align: int = ALIGN) -> None:
         self.align = align
@@ -46,7 +48,8 @@ class Frame:
         self.arena = [b for b in plan.buffers if b.kind == "arena"]
         kinds: dict[tuple[tuple[Expr, ...], int], int] = {}
         self.kind = [kinds.setdefault((b.shape, b.dtype.bytes), len(kinds)) for b in self.arena]
-        self.kinds = tuple(kinds)  # arena buffers of one size for certain: dimensions, bytes of an element
+        # (dimensions, bytes of an element); arena buffers of one kind surely have one size
+        self.kinds = tuple(kinds)
         self.bytes = [_known(dims, width) for dims, width in kinds]
         self.known = {b.name: b.offset for b in self.arena if b.offset is not None}
         if any(at % align for at in self.known.values()):
@@ -54,7 +57,7 @@ class Frame:
         self.placed = lru_cache(2 * LAYOUTS)(self._placed)
 
     def _placed(self, bytes: tuple[int, ...]) -> Placement:
-        """Where arena buffers lie, given the bytes of each kind."""
+        """The places of the arena buffers, given the bytes of each kind."""
         sizes = [bytes[k] for k in self.kind]
         if len(self.known) == len(self.arena):
             ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
@@ -64,9 +67,11 @@ class Frame:
 
 
 class Layout:
-    """Everything about a run that depends on sizes alone. `sizes`: of the plan's symbols, in its order;
-    `stride`: bytes of scratch memory that each worker needs; `outputs`: name, shape and dtype of each
-    buffer that a run makes anew for the caller."""
+    """Everything about a run that depends on sizes alone.
+
+    `sizes`: of the plan's symbols, in its order. `stride`: bytes of scratch memory of each worker. `outputs`:
+    name, shape and dtype of each buffer that a run makes anew for the caller.
+    """
 
     def __init__(self, frame: Frame, sizes: Sizes, value: Evaluator) -> None:
         self.frame, self.sizes, self.value = frame, sizes, value
@@ -79,8 +84,8 @@ class Layout:
         self.outputs = [(b.name, self.shapes[b.name], b.dtype.numpy) for b in frame.outputs]
 
     def _bytes(self, values: int) -> Iterator[int]:
-        """What arena buffers of each kind get: as much as for sizes rounded up, so that sizes which grow a
-        little with each run leave most placements as they are."""
+        """The bytes of arena buffers of each kind, for sizes rounded up. Sizes that grow a little with each
+        run then change few placements."""
         largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, self.sizes, strict=True)}
         room = Evaluator(largest) if self.sizes else self.value
         for (dims, width), known in zip(self.frame.kinds, self.frame.bytes, strict=True):
@@ -90,6 +95,6 @@ class Layout:
 
 
 def _known(dims: tuple[Expr, ...], width: int) -> int | None:
-    """The bytes of a buffer whose size is known before a run."""
+    """The bytes of a buffer whose size is known before a run; else None."""
     shape = static_shape(dims)
     return None if shape is None else math.prod(shape) * width

@@ -1,7 +1,7 @@
-"""Libraries of other makers that compiled models may call, found when they are needed.
+"""Other makers' libraries that compiled models may call, loaded when needed.
 
-Nothing here changes what the process uses besides: NumPy's own OpenBLAS is loaded a second time, from a
-copy, so that its thread count can be ours.
+Nothing here changes what the rest of the process uses. NumPy's own OpenBLAS is loaded a second time, from a
+copy, so that its number of threads can be set.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 PREFIX = "jangin_"
-"""Of what machine code calls a library's functions: jangin_LIBRARY_FUNCTION."""
+"""The beginning of the names by which machine code calls a library's functions: jangin_LIBRARY_FUNCTION."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded library. `functions`: the addresses of what our code calls in it, by our names."""
+    """A loaded library. `functions`: the addresses of the functions that our code calls, by our names."""
 
     name: str
     version: str
@@ -34,8 +34,8 @@ class Library:
 
 
 def bind(symbol: str) -> int:
-    """Of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError where that library
-    isn't here."""
+    """The address of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError if the
+    library is missing."""
     name = symbol.split("_")[1]
     library = find(name)
     if library is None:
@@ -44,7 +44,7 @@ def bind(symbol: str) -> int:
 
 
 def absent(name: str) -> str:
-    """What to do about a library that isn't here."""
+    """The remedy for a missing library."""
     how = SYSTEMS.get(name, f"pip install 'jangin[{name}]'")
     return (
         f'{TITLES.get(name, name)} is not installed here: {how}, or compile the model with libraries="never"'
@@ -53,7 +53,7 @@ def absent(name: str) -> str:
 
 @cache
 def find(name: str) -> Library | None:
-    """The library called `name`, of FINDERS, loaded; None where it isn't here."""
+    """The library called `name`, one of FINDERS, loaded; None if it is missing."""
     try:
         return FINDERS[name]()
     except (KeyError, OSError, AttributeError):
@@ -61,7 +61,7 @@ def find(name: str) -> Library | None:
 
 
 def _openblas() -> Library | None:
-    """scipy-openblas32, which nothing else uses, or a copy of the one that NumPy brings."""
+    """scipy-openblas32, which nothing else uses, or a copy of NumPy's OpenBLAS."""
     spec = importlib.util.find_spec("scipy_openblas32")
     beside = Path(np.__file__).parent
     own = (
@@ -76,8 +76,8 @@ def _openblas() -> Library | None:
 
 
 def _blas(loaded: ctypes.CDLL, suffix: str) -> Library:
-    """OpenBLAS on one thread: our own threads share the work. Sizes of 64 bits do for 32 too, as both are
-    passed in whole registers or slots."""
+    """OpenBLAS on one thread, because our own threads share the work. 64-bit sizes serve a library with
+    32-bit sizes too: both are passed in whole registers or slots."""
     loaded[f"scipy_openblas_set_num_threads{suffix}"](1)
     config = loaded[f"scipy_openblas_get_config{suffix}"]
     config.restype = ctypes.c_char_p
@@ -96,7 +96,7 @@ def _onednn() -> Library | None:
 
 
 def _clblast() -> Library | None:
-    """The system's, which says no version but its file's name."""
+    """The system's CLBlast, whose version only its file's name tells."""
     name = ctypes.util.find_library("clblast")
     if name is None:
         return None
@@ -104,8 +104,8 @@ def _clblast() -> Library | None:
 
 
 def _files(package: str, name: str) -> Iterator[Path]:
-    """Where an installed package's files called `name` are."""
-    from importlib import metadata  # thirty modules, for what few ask
+    """The paths of an installed package's files called `name`."""
+    from importlib import metadata  # it imports thirty modules, and few calls need it
 
     try:
         package_files = metadata.files(package) or []
@@ -137,4 +137,4 @@ FINDERS: Mapping[str, Callable[[], Library | None]] = {
 }  # fmt: skip
 TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast"}
 SYSTEMS = {"clblast": "install your system's package of it (Debian's is libclblast1)"}
-"""How to install what Python has no package of."""
+"""The remedy for libraries without a Python package."""

@@ -1,5 +1,5 @@
-"""Memory that a run writes. Large outputs begin at a cache line, and of the largest ones later runs use it
-again once no array reads it."""
+"""Memory of a run's outputs. Large outputs are aligned to a cache line. The largest ones' memory is reused by
+later runs once no array refers to it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from jangin.runtime.arrays import address
 
 BYTE = np.dtype(np.uint8)
 fresh = np.empty
-"""What makes an output that isn't large, of its shape and type."""
+"""Makes an output that isn't large, from its shape and type."""
 LARGE = 32 << 20
-"""Bytes from which C libraries take fresh pages for each array, which the system clears when they are first
-touched, and give them back with the array (glibc: the most that M_MMAP_THRESHOLD grows to by itself)."""
+"""Bytes from which C libraries take fresh pages for each array and return them with it. The system clears
+such pages at their first use. (In glibc it is the largest value that M_MMAP_THRESHOLD reaches by itself.)"""
 
 
 MANY_LINES = 12 << 20
-"""Bytes from which an output's memory begins at a cache line. C libraries' begin 16 bytes behind one: kernels
-that write a line here and a line there then write two halves, and a transpose takes half as long again. Of
-smaller ones that stay in a cache, what writes in order, as it reads, is quicker where both begin alike."""
+"""Bytes from which an output is aligned to a cache line. C libraries' memory begins 16 bytes behind one.
+Kernels that write scattered lines then write two halves, and a transpose takes half as long again. For
+smaller outputs, which stay in a cache, sequential reads and writes are quicker if both have the same
+alignment."""
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Array:
-    """An array at a multiple of so many bytes, by default a cache line; its elements may be anything."""
+    """An uninitialized array at a multiple of `to` bytes, by default a cache line."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + to, BYTE)
     start = -address(memory) % to
@@ -37,13 +38,13 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Arra
 
 
 class Outputs:
-    """Makes arrays for the largest outputs; it keeps the memory that the last one of each name had."""
+    """Makes arrays for the largest outputs, and keeps the memory of the last array of each name."""
 
     def __init__(self) -> None:
         self._spare: dict[str, Array] = {}
 
     def array(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """A fresh array, whose elements may be anything."""
+        """A fresh, uninitialized array."""
         size = math.prod(shape) * dtype.itemsize
         memory = self._spare.pop(name, None)
         if memory is None or not size <= len(memory) <= 2 * size:
@@ -53,7 +54,7 @@ class Outputs:
 
 
 class _Lent:
-    """What arrays over the memory are based on: it goes with the last of them."""
+    """The base of arrays over the memory. It is released with the last of them, which returns the memory."""
 
     def __init__(self, memory: Array, name: str, spare: dict[str, Array]) -> None:
         self.__array_interface__ = memory.__array_interface__

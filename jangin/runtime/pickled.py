@@ -1,4 +1,4 @@
-"""Executables that go to other processes, and copies of them: as the bytes of their file."""
+"""Pickling and copying of executables, as the bytes of their file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from jangin.runtime.compiled import Compiled, read_memory
 
 
 class Loaded:
-    """A Loaded object was loaded from an artefact, and can be pickled.
+    """An object that was loaded from an artefact, and can be pickled.
 
     `_given` are the other arguments of its class. The pickle contains the whole file, and unpickling loads
-    the file again. A caller's own functions and devices must be picklable too."""
+    the file again. A caller's own functions and devices must be picklable too.
+    """
 
     _given: tuple[Any, ...]
 
@@ -34,7 +35,7 @@ class Loaded:
 
 
 class _Decorated(NamedTuple):
-    """A function that its module has as the operator which it is of (see `jangin.hosted`)."""
+    """A function whose name in its module refers to its operator (see `jangin.hosted`)."""
 
     module: str
     name: str
@@ -45,7 +46,7 @@ class _Decorated(NamedTuple):
 
 
 def _named(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """Host functions, of which those that pickle doesn't find by their name are said otherwise."""
+    """Host functions, with `_Decorated` for those that pickle doesn't find by name."""
     found = {}
     for key, function in functions.items():
         operator = getattr(sys.modules.get(function.__module__), function.__name__, None)

@@ -1,8 +1,8 @@
 """A model whose segments are placed on several devices, ready to run.
 
-Each device has a thread, which does its segments in the plan's order, of one run after another, and waits
-where a segment needs what another device hasn't made yet. So branches overlap in one run, and stages in
-several.
+Each device has a thread, which runs its segments in the plan's order, one run after another. It waits if a
+segment needs a value that another device hasn't made yet. Branches therefore overlap within one run, and
+stages between runs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Sizes
 
 Record = Callable[[int, str, float, float], None]
-"""Is told of each piece of work: the device's number, what it was, when it began and ended, in seconds."""
+"""A callback for each piece of work: the device's number, the work's name, its begin and end in seconds."""
 
 
 class Placed:
-    """`segments`: for each plan of the program, the number of its device and what runs it."""
+    """`segments`: for each plan of the program, the number of its device and its executable."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Placed:
     def submit(
         self, arrays: Sequence[Array], symbols: dict[str, int], record: Record
     ) -> Callable[[], list[Array]]:
-        """Begin a run; what comes back waits for its outputs. `symbols`: the sizes of the run, by name."""
+        """Begins a run, and returns a function that waits for its outputs. `symbols`: the sizes of the run,
+        by name."""
         made: dict[str, Future[Array]] = {}
         for name, array in zip(self._region.inputs, arrays, strict=True):
             made[name] = Future()
@@ -68,7 +69,7 @@ def _carry_out(
     sizes: Sizes,
     record: Callable[[str, float, float], None],
 ) -> None:
-    """Run a segment once all that it needs is there; what goes wrong is the result of what needs it."""
+    """Runs a segment once its inputs are there. An error becomes the result of all its outputs."""
     try:
         arrays = [f.result() for f in given]
         start = time.perf_counter()

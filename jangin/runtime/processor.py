@@ -1,4 +1,4 @@
-"""Whether this machine runs code made for a target."""
+"""Whether this machine can run code made for a target."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jangin.runtime.system import named, system_of
 from jangin.runtime.system.processor import architecture, plain, processor_features, refused
 
 _LINUX_NAMES = {"sse3": "pni", "lzcnt": "abm", "bmi": "bmi1"}
-"""x86-64's features that /proc/cpuinfo calls otherwise than LLVM."""
+"""x86-64 features that /proc/cpuinfo and LLVM name differently."""
 _TILES = "amx-tile"
-"""LLVM's name of matrix registers, which a process asks the system for."""
+"""LLVM's name of the matrix-register feature; a process must ask the system before it uses them."""
 
 
 def why_not(target: str) -> str:
-    """Why code for `target` (LLVM's triple/cpu/features) can't run here; "" when it can, or the
-    system doesn't say what the processor has."""
+    """Why code for `target` (LLVM's triple/cpu/features) can't run here. The text is empty if it can, or if
+    the system doesn't report the processor's features."""
     triple, _, rest = target.partition("/")
     _, _, features = rest.partition("/")
     wanted, machine = triple.split("-")[0], architecture()

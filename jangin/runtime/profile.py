@@ -1,4 +1,4 @@
-"""Where a run's time goes: each launch timed by itself, in the order and memory of a real run."""
+"""Profiling: each launch timed by itself, in the order and memory of a real run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from jangin.ir.records import dataclass
 from jangin.runtime.layout import Layout
 
 WARM_UP = 1
-"""Runs before those that count."""
+"""Runs before the runs that count."""
 EMPTY = 20
-"""Calls of each kernel that are timed with nothing to do."""
+"""Timed calls of each kernel with nothing to do."""
 
 Call = tuple[Any, ...]
-"""A launch as its device makes it: what its function is called with."""
+"""A launch: the arguments of the device's function."""
 
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """`seconds`: median over the repeats, less what a call from Python takes that does nothing; `flops`
-    and `bytes`: the launch's, for the sizes of the run."""
+    """`seconds`: the median over the repeats, less the time of an empty call from Python. `flops` and
+    `bytes`: the launch's, for the sizes of the run."""
 
     launch: Launch
     seconds: float
@@ -33,8 +33,8 @@ class LaunchTime:
 
 
 class Launches:
-    """A run's launches as calls: `run(*calls[n])` makes the n-th, for the sizes of `layout`. `idle`: calls
-    that go the same way and do nothing; `held` keeps alive what they point at."""
+    """A run's launches as calls: `run(*calls[n])` makes the n-th, for the sizes of `layout`. `idle`: similar
+    calls that do nothing. `held` keeps their memory alive."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Launches:
         return times
 
     def medians(self, times: Sequence[Sequence[float]]) -> list[LaunchTime]:
-        """What `passes` gave, as one time for each launch."""
+        """The results of `passes`, reduced to one time for each launch."""
         idle = self.call_seconds()
         value = self.layout.value
         return [
@@ -73,12 +73,12 @@ class Launches:
         ]
 
     def call_seconds(self) -> float:
-        """What a call from here takes that does nothing: the median."""
+        """The median time of an empty call from Python."""
         empty = [self.seconds(call) for call in self._idle for _ in range(EMPTY)]
         return float(np.median(empty)) if empty else 0.0
 
     def seconds(self, call: Call) -> float:
-        """What one call takes, from here."""
+        """The time of one call from Python."""
         start = time.perf_counter()
         self.run(*call)
         return time.perf_counter() - start

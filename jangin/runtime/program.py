@@ -24,11 +24,12 @@ from jangin.runtime.threads import counted
 
 
 class ProgramExecutable(Called, Loaded):
-    """Runs a compiled program, as `Executable` does a single plan: `exe(x)` or `exe.run({"x": x})`.
+    """Runs a compiled program, as `Executable` runs a single plan: `exe(x)` or `exe.run({"x": x})`.
 
-    Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps)
-    and arrays of Python strings. What it gives is the caller's own to change. `functions`: the host functions
-    of a caller's own operators; `share` and `device` as of `Executable`."""
+    Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps) and
+    arrays of Python strings. The caller owns the results and may change them. `functions`: the host functions
+    of a caller's own operators. `share` and `device`: as in `Executable`.
+    """
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ProgramExecutable(Called, Loaded):
         return self._threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
+        """Writes a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
@@ -85,14 +86,14 @@ class ProgramExecutable(Called, Loaded):
             flow.release()
 
     def explain_shapes(self) -> str:
-        """As `Executable.explain_shapes`; also which sizes depend on data, and on which node."""
+        """Like `Executable.explain_shapes`; it also names the sizes that depend on data, and their nodes."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a value of another kind, ValueError for
-        a count or shape that is not what the model takes, or a step that can't run on its values."""
+        """The output, or a tuple of them. Raises TypeError for a value of another kind. Raises ValueError for
+        a wrong count or shape, or a step that can't run on its values."""
         if named:
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self.inputs):
@@ -102,14 +103,14 @@ class ProgramExecutable(Called, Loaded):
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """As a call, by name."""
+        """A call with inputs and outputs by name."""
         results = self(*ordered(self.inputs, feeds))
         outputs = results if len(self.outputs) != 1 else (results,)
         return {s.name: r for s, r in zip(self.outputs, outputs, strict=True)}
 
 
 def _accepted(value: Any, want: TensorSpec) -> Any:
-    """What a caller gives for an input, of the kind that it must be."""
+    """A caller's input, checked to be of the required kind."""
     if not want.type:
         array = as_array(value, want)
         if array.dtype != want.dtype:

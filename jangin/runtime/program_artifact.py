@@ -1,8 +1,10 @@
-"""A compiled program: its text and one artefact a segment; saved as one `.jgn` file.
+"""A compiled program: its text and one artefact a segment, saved as one `.jgn` file.
 
-The file: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the header
-(JSON: the program's text, its constants, its own code, and each part's length and digest), and the parts,
-each a whole artefact as `runtime.artifact` has it, at multiples of 128 bytes.
+The file consists of these parts:
+
+- 8 bytes of magic, u32 version, u32 length of the header, and the SHA-256 of the header.
+- The header: JSON with the program's text, its constants, its own code, and each part's length and digest.
+- The parts, at multiples of 128 bytes. Each is a whole artefact as in `runtime.artifact`.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProgramArtifact:
-    """`parts`: for each segment, by number, its plan and code; `code`: what runs branches and
-    loops, empty where Python does; `metadata` and `device` as an `Artifact` has them."""
+    """`parts`: for each segment, by number, its plan and code. `code`: the native code for branches and
+    loops; empty if Python runs them. `metadata` and `device`: as in `Artifact`."""
 
     program: Program
     parts: tuple[Artifact, ...]
@@ -57,11 +59,11 @@ class ProgramArtifact:
         return {s.function for s in host_calls(self.program.region)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; a reader never sees half of it."""
+        """Writes the file. A reader never sees half of it."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
-        """As `Artifact.write`."""
+        """Like `Artifact.write`."""
         from jangin.ir.program_text import print_program
 
         bodies, parts = bodies_of(self.parts, pool)
@@ -81,7 +83,7 @@ class ProgramArtifact:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProgramArtifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
+        """Reads a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -89,7 +91,7 @@ class ProgramArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
     ) -> tuple[ProgramArtifact, bytes]:
-        """As `Artifact.read_from`."""
+        """Like `Artifact.read_from`."""
         from jangin.ir.program_text import parse_program
         from jangin.ir.verify_program import verify_program
 
@@ -115,7 +117,7 @@ class ProgramArtifact:
 def bodies_of(
     parts: Sequence[Artifact | ProgramArtifact], pool: Pool | None
 ) -> tuple[list[bytes], list[list[int | str]]]:
-    """What stands in a file for its parts, and a line for each in its header: length and digest."""
+    """The bytes of a file's parts, and a line for each in the file's header: length and digest."""
     bodies, lines = [], list[list[int | str]]()
     for part in parts:
         buffer = io.BytesIO()
@@ -126,7 +128,7 @@ def bodies_of(
 
 
 def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
-    """Each at a multiple of 128 bytes."""
+    """Writes each part at a multiple of 128 bytes."""
     for body in bodies:
         file.write(bytes(placed(file.tell()) - file.tell()))
         file.write(body)
@@ -135,8 +137,8 @@ def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
 def read_bodies(
     file: BinaryIO, lines: Sequence[Sequence[Any]], end: int, read: Callable[[int], tuple[T, bytes]]
 ) -> list[T]:
-    """The parts of a file that ends at `end`, each by `read`, which is given where it ends. Raises ValueError
-    where they aren't what the header says."""
+    """The parts of a file that ends at `end`. `read` reads a part, given the part's end. Raises ValueError if
+    a part differs from the header's line."""
     parts = []
     for length, wanted in lines:
         start = placed(file.tell())
@@ -151,7 +153,7 @@ def read_bodies(
 
 
 def host_calls(region: Region) -> Iterator[HostCall]:
-    """The calls of host functions in a region and those inside it."""
+    """The calls of host functions in a region and its nested regions."""
     for step in region.steps:
         if isinstance(step, HostCall):
             yield step

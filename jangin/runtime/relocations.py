@@ -1,12 +1,12 @@
-"""Relocations: the numbers in code and data that are known only once it has an address.
+"""Relocations: numbers in code and data that are known only once the code has an address.
 
-Each has a value, written as the ABIs' documents do: S is the symbol's address (of a function in another
-library: its stub's), G that of its slot in the table of addresses, A the addend, P the place, V what stands
-there, and Page(x) clears the low 12 bits. "HI" is the value of the relocation at the symbol's place:
-RISC-V's second instruction of a pair names the first.
+Each has a value, written as in the ABIs' documents. S is the symbol's address, or its stub's for a function
+in another library. G is the address of the symbol's slot in the table of addresses. A is the addend, P the
+place, V the number at the place, and Page(x) clears the low 12 bits. "HI" is the value of the relocation at
+the symbol's place, because RISC-V's second instruction of a pair names the first.
 
-Sources: System V ABI, AMD64 supplement, table 4.9; ELF for the Arm 64-bit architecture, "Relocation";
-RISC-V ELF psABI, "Relocations".
+Sources: System V ABI, AMD64 supplement, table 4.9; ELF for the Arm 64-bit architecture, "Relocation"; RISC-V
+ELF psABI, "Relocations".
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Field:
-    """Bits of a little-endian word of `size` bytes. Each of `pieces` (bit, width, at) puts `width` of a
-    number's bits, from `bit` on, at bit `at` of the word.
+    """Bits of a little-endian word of `size` bytes.
 
-    `fits`: the bits of the signed numbers that it holds, 0 where only a number's low bits are wanted. `carry`
-    is added before bits 12 and above are taken: where two instructions add up, the second adds a signed
-    number of 12 bits, and the first makes up for it."""
+    Each of `pieces` (bit, width, at) puts `width` bits of a number, from `bit` on, at bit `at` of the word.
+    `fits`: bits of the signed numbers that the field holds, or 0 if only a number's low bits are wanted.
+    `carry` is added before bits 12 and above are taken. It compensates for the second instruction of a pair,
+    which adds a signed number of 12 bits.
+    """
 
     size: int
     pieces: tuple[tuple[int, int, int], ...]
@@ -34,7 +35,7 @@ class Field:
 
     @cached_property
     def _whole(self) -> int:
-        """The word's mask, where the number is all of it; else 0."""
+        """The word's mask if the number fills the word, else 0."""
         return (1 << 8 * self.size) - 1 if self.pieces == ((0, 8 * self.size, 0),) else 0
 
     def put(self, word: int, number: int) -> int:
@@ -56,7 +57,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Relocation:
-    """`name`: the ABI's; `value`: as above ("" asks for nothing); `field`: where it goes."""
+    """`name`: the ABI's. `value`: as described in the module ("" asks for nothing). `field`: the bits that it
+    sets."""
 
     name: str
     value: str
@@ -77,8 +79,8 @@ VALUES: Mapping[str, Callable[[int, int, int, int, int], int]] = {
 
 @dataclass(frozen=True)
 class Stub:
-    """Code that jumps where a symbol's slot points; `relocations`: (offset, relocation, addend) of that
-    symbol."""
+    """Code that jumps to the address in a symbol's slot. `relocations`: (offset, relocation, addend), all of
+    this symbol."""
 
     code: bytes
     relocations: tuple[tuple[int, Relocation, int], ...]
@@ -107,7 +109,7 @@ X86_64_STUB = Stub(b"\xff\x25\0\0\0\0\x90\x90", ((2, X86_64[9], -4),))
 
 
 def _offset(bytes_per_step: int) -> Field:
-    """The unsigned offset of AArch64's loads and stores of so many bytes, within a page."""
+    """The unsigned offset, within a page, of AArch64's loads and stores of `bytes_per_step` bytes."""
     low = bytes_per_step.bit_length() - 1
     return Field(4, ((low, 12 - low, 10),))
 
@@ -135,7 +137,7 @@ _UPPER = Field(4, ((12, 20, 12),), 32, carry=0x800)
 _LOW_I = Field(4, ((0, 12, 20),))
 _LOW_S = Field(4, ((0, 5, 7), (5, 7, 25)))
 _PAIR = Field(8, ((12, 20, 12), (0, 12, 52)), 32, carry=0x800)
-"""Of `auipc` and the `jalr` after it."""
+"""The pair of `auipc` and `jalr`."""
 _SUM = Field(4, ((0, 32, 0),))
 _BRANCH_8 = Field(2, ((1, 2, 3), (3, 2, 10), (5, 1, 2), (6, 2, 5), (8, 1, 12)), 9)
 _JUMP_11 = Field(
@@ -153,7 +155,7 @@ RISCV64 = _table({
     44: ("RVC_BRANCH", "S+A-P", _BRANCH_8), 45: ("RVC_JUMP", "S+A-P", _JUMP_11),
     51: ("RELAX", "", _WORD), 57: ("32_PCREL", "S+A-P", _WORD),
 }, "R_RISCV")  # fmt: skip
-"""RELAX allows a linker to shorten code, which this one doesn't."""
+"""RELAX allows a linker to shorten code, which this linker doesn't."""
 
 RISCV64_STUB = Stub(
     bytes.fromhex("170e0000 033e0e00 67000e00"),

@@ -1,20 +1,20 @@
 """Steps of a program as operations that native code runs (`backends.llvm.flow`), for given sizes.
 
-An operation is `WORDS` 64-bit words: its number, then what it works on.
+An operation is `WORDS` 64-bit words: its number, then its operands. The operations are these.
 
-| operation | words |
-|---|---|
-| `call` | entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`llvm.entry`); the
-           number to which that of a check is added that fails, which is the failure's |
-| `copy` | to, its step an iteration, from, its step, where the iteration's number is; then how many
-           rows, the bytes from a row to the next (to, from), and the bytes of one |
-| `jump` | target: the address of an operation |
-| `unless` | where a bool is; target, if it is false |
-| `set` | where; a 64-bit value |
-| `count` | where a number is that grows by one |
-| `past` | where a number is; where its limit is; target, if it has reached that |
-| `fail` | the failure's number, from 1 on |
-| `end` | |
+- `call`: entry, table of pointers, symbols, pool, scratch, bytes of scratch a worker (`llvm.entry`), and a
+  number. If check n fails, the failure's number is this number plus n.
+- `copy`: destination, its step an iteration, source, its step, and the address of the iteration's number.
+  Then come the number of rows, the distance of rows at the destination and at the source, and the bytes of a
+  row.
+- `jump`: the address of an operation.
+- `unless`: the address of a bool, and the operation to jump to if it is false.
+- `set`: an address, and a 64-bit value to store there.
+- `count`: the address of a number that grows by one.
+- `past`: the addresses of a number and its limit, and the operation to jump to if the number has reached the
+  limit.
+- `fail`: the failure's number, from 1 on.
+- `end`: no operands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from jangin.runtime.sizes import Evaluator, Sizes
 from jangin.visible import visible
 
 ROOM = 16
-"""Slices that there is memory for at first, where a loop says how many it makes."""
+"""Slices that there is memory for at first, if a loop counts its slices."""
 WORDS = 10
 OPERATIONS = {
     name: number
@@ -48,12 +48,14 @@ OPERATIONS = {
 }
 _I64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 Cell = tuple[Any, int, int]
-"""A table of pointers or the operations' words, an index, and what is added to the address there."""
+"""A table of pointers or the operations' words, an index in it, and the offset that is added to the address
+there."""
 
 
 @dataclass(eq=False)
 class Place:
-    """A value's memory: `at` an address, or (None) where each run says, which `cells` then need."""
+    """A value's memory. `at` is its address, or None if each run gives it; `cells` are then filled with
+    it."""
 
     shape: Sizes
     dtype: np.dtype[Any]
@@ -65,7 +67,7 @@ class Place:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, axis: int) -> tuple[int, int]:
-        """How many times all of `axis` lies there, and the bytes of one element of it."""
+        """How often the whole `axis` lies in memory, and the bytes of one element of it."""
         inner = math.prod(self.shape[axis + 1 :]) * self.dtype.itemsize
         return math.prod(self.shape[:axis]), inner
 
@@ -80,18 +82,18 @@ Env = dict[str, Place]
 
 
 class StepError(ValueError):
-    """A step that can't run on the values of this run: the model's node, and why."""
+    """A step can't run on this run's values. The message has the model's node and the reason."""
 
     def __str__(self) -> str:
         return visible(super().__str__())
 
 
 class Unreachable(Exception):
-    """The steps that follow one that fails."""
+    """The steps after a failing step can't be reached."""
 
 
 class Label:
-    """An operation to jump to: its number once that is known, and the words that want its address."""
+    """A jump's target: the operation's number once it is known, and the words that need its address."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -100,8 +102,8 @@ class Label:
 
 @dataclass(eq=False)
 class Count:
-    """Of a loop that says how many slices it makes: `made` counts them, up to `room`; where that is too
-    little, `failure` is given, and the loop goes on at the operation `top` when there is more."""
+    """The state of a loop that counts its slices. `made` counts them, up to `room`. If the room is full, the
+    script fails with `failure`, and goes on at the operation `top` when there is more room."""
 
     made: Place
     room: Place
@@ -110,8 +112,8 @@ class Count:
 
 
 class Script:
-    """Steps as operations, with working memory of their own. `given`: arrays like those of each run;
-    `counted`: the last step, where it is a loop that says how many slices its outputs have."""
+    """Steps as operations, with working memory of their own. `given`: arrays like those of each run.
+    `counted`: the last step, if it is a loop that counts its slices."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ class Script:
         self._settle([p for p in (*self.inputs, *self.outputs) if p is not None])
 
     def _settle(self, places: Sequence[Place]) -> None:
-        """The words where native code reads them, at addresses that no longer change."""
+        """Copies the words to their final address, and fills in all addresses."""
         self.code = (ctypes.c_int64 * len(self.words))(*self.words)
         self.start = ctypes.addressof(self.code)
         for label in self.labels:
@@ -177,13 +179,13 @@ class Script:
         return driver(start)
 
     def _array(self, place: Place, stack: bool) -> Array:
-        """A fresh array for an output, as large as there is room where its slices are counted."""
+        """A fresh array for an output. An output of counted slices gets the current room."""
         array = fresh((self.room, *place.shape[1:]) if stack else place.shape, place.dtype)
         _fill(place, array)
         return array
 
     def _enlarged(self, made: Sequence[Array]) -> list[Array]:
-        """Twice the room, with what was made so far."""
+        """Arrays of twice the room, with the slices made so far."""
         self.room *= 2
         larger = list(made)
         for n, (place, stack) in enumerate(zip(self.outputs, self.stacks, strict=True)):
@@ -193,8 +195,8 @@ class Script:
         return larger
 
     def _whole(self, array: Array, stack: bool) -> Array:
-        """An output; of slices that were counted, those that there are. The next run begins with so much
-        room."""
+        """An output; for counted slices, without the unused room. The next run begins with as much room as
+        this one used."""
         if not stack or self.count is None:
             return array
         found = array[: _number(self.count.made).value]
@@ -208,7 +210,7 @@ class Script:
         return Place(shape, dtype, address(array))
 
     def emit(self, name: str, *operands: Place | Label | int) -> None:
-        """An operation; of a place its address is taken, of a label that of the operation it names."""
+        """Adds an operation. A place stands for its address, a label for the address of its operation."""
         start = len(self.words)
         self.words += [OPERATIONS[name], *([0] * (WORDS - 1))]
         for i, operand in enumerate(operands, start + 1):
@@ -237,8 +239,8 @@ class Script:
         self.emit("copy", to, 0, source, 0, self.zero, 1, 0, 0, to.bytes)
 
     def steps(self, steps: Sequence[Step], region: Region, env: Env, into: Env, fresh: set[str]) -> None:
-        """Steps one after the other. `into` has the places of results that must lie somewhere; those
-        `fresh` get one that each run says."""
+        """Adds the steps one after another. `into` has the places of results with a fixed place. Results in
+        `fresh` get places whose addresses each run gives."""
         for step in steps:
             if isinstance(step, HostCall):
                 self.fail(f"{step.source}: {step.attrs['message']}")
@@ -262,7 +264,7 @@ class Script:
                 self._loop(step, heads[0], heads[1], given, made)
 
     def _shapes(self, step: Step, region: Region) -> dict[str, tuple[Sizes, np.dtype[Any]]]:
-        """What a step gives."""
+        """The shape and dtype of each result of a step."""
         if isinstance(step, Segment):
             plan = self.segments[step.plan].plan
             buffers = [plan.buffer(n) for n in step.outputs]
@@ -274,7 +276,7 @@ class Script:
         return {v.name: (self._sizes(dims[v.name]), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
 
     def _sizes(self, dims: Shape) -> Sizes:
-        """A shape; of steps that can't be reached for these sizes it may be less than nothing."""
+        """A shape. Sizes of unreachable steps may be negative and become 0."""
         return tuple(max(0, n) for n in self.value.shape(dims))
 
     def _of(self, name: str, env: Env) -> Place:
@@ -312,7 +314,7 @@ class Script:
                 self.copy(origin or Place(place.shape, place.dtype, at), place)
 
     def _region(self, region: Region, given: Sequence[Place], into: Sequence[Place]) -> None:
-        """A body: its results in order come to lie where `into` says."""
+        """Adds a region's steps; its results are stored at `into`, in order."""
         env = dict(zip(region.inputs, given, strict=True))
         made = {o for s in region.steps for o in s.outputs}  # type: ignore[union-attr]
         places: Env = {}
@@ -346,7 +348,8 @@ class Script:
         given: Sequence[Place],
         made: Sequence[Place],
     ) -> None:
-        """Carried values live where the last ones are wanted; a body writes the next ones aside."""
+        """Adds a loop. Carried values live at the place of the loop's results; a body writes the next values
+        elsewhere first."""
         first, scans = step.carried, len(step.scanned)
         scanned, rest = given[first : first + scans], given[first + scans :]
         carried, collected = made[:first], made[first:]
@@ -388,7 +391,7 @@ class Script:
         self.here(end)
 
     def _room(self, number: Place, top: Label) -> Count:
-        """Where it stands how many slices a loop has memory for, which begins at `top`."""
+        """The room of a loop that counts its slices and begins at `top`."""
         self.failures.append(partial(AssertionError, "there is always more room"))
         self.count = Count(number, self.memory((), _I64), len(self.failures), top)
         return self.count
@@ -398,7 +401,7 @@ class Script:
         return self.memory((*whole.shape[:axis], *whole.shape[axis + 1 :]), whole.dtype)
 
     def _move(self, whole: Place, s: Slicing, part: Place, number: Place, *, out: bool) -> None:
-        """This iteration's slice of a whole, in or out."""
+        """Copies this iteration's slice into or out of a whole value."""
         axis = s.axis % len(whole.shape)
         rows, size = whole.rows(axis)
         count = whole.shape[axis]
@@ -412,7 +415,7 @@ class Script:
 
 
 def _number(place: Place) -> ctypes.c_int64:
-    """The integer that lies in memory of the operations' own."""
+    """The integer in memory that only the operations use."""
     assert place.at is not None
     return ctypes.c_int64.from_address(place.at)
 

@@ -32,18 +32,20 @@ from jangin.runtime.threads import counted
 from jangin.runtime.variants import single
 
 AHEAD = 2
-"""Inputs of a stream for each device that are on their way at once."""
+"""Inputs of a stream that are in progress at once, for each device."""
 
 
 class SeveralExecutable(Called, Loaded):
     """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
     or `exe.stream(feeds)` for many inputs one after another.
 
-    The first runs for inputs of each size try what there is: each device alone, the batch shared out by the
-    speed that the devices have shown, independent branches on different devices. After that the quickest
-    stays, and a fiftieth of the time goes into trying the others again. The caller's thread does the first
-    device's work, and each other device has a thread of its own. `threads`: how many the processor has for
-    all of this; devices that are the processor have an equal part each."""
+    The first runs for inputs of each size try all ways. A way is one device alone, the batch shared out by
+    the devices' measured speeds, or independent branches on different devices. After that the quickest way
+    stays, and a fiftieth of the time goes into trying the others again.
+
+    The caller's thread does the first device's work, and each other device has a thread of its own.
+    `threads`: the processor's threads for all of this. Devices that are the processor share them equally.
+    """
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class SeveralExecutable(Called, Loaded):
         self._batched = [n for n, s in enumerate(self.inputs) if artifact.rows in s.shape[:1]]
         self._devices = [ThreadPoolExecutor(1, name) for name in artifact.names]
         for device in self._devices[1:]:
-            device.submit(int)  # which starts its thread
+            device.submit(int)  # it starts the device's thread
         self._placed = {name: self._placement(name, targets) for name in artifact.placed}
         self._trials: OrderedDict[tuple[Sizes, ...], Trials] = OrderedDict()
         self._lock = threading.Lock()
@@ -91,7 +93,7 @@ class SeveralExecutable(Called, Loaded):
         return self._threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
+        """Writes a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
@@ -100,22 +102,22 @@ class SeveralExecutable(Called, Loaded):
             part.release()
 
     def explain_shapes(self) -> str:
-        """As `Executable.explain_shapes`."""
+        """Like `Executable.explain_shapes`."""
         return self.parts[0].explain_shapes()
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a dtype, ValueError for a count or shape that
-        is not what the model takes."""
+        """The output, or a tuple of them. Raises TypeError for a wrong dtype, ValueError for a wrong count or
+        shape."""
         if named:
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self._names):
-            return self.parts[0](*values)  # which says what is wrong
+            return self.parts[0](*values)  # it says what is wrong
         made = self.run(dict(zip(self._names, values, strict=True)))
         results = [made[s.name] for s in self.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """As a call, by name."""
+        """A call with inputs and outputs by name."""
         found = self._found(feeds)
         if found is None:
             return self.parts[0].run(feeds)
@@ -126,12 +128,12 @@ class SeveralExecutable(Called, Loaded):
         return made
 
     def ways(self, feeds: Mapping[str, Any]) -> Trials | None:
-        """What was tried for inputs of these sizes, and what is done now; None where they can't be run."""
+        """The trials for inputs of these sizes, and the current way; None if the inputs can't be run."""
         return self._found(feeds)
 
     def _found(self, feeds: Mapping[str, Any]) -> Trials | None:
-        """What is known of inputs of these sizes; None where there is nothing to choose, or they are wrong,
-        which a device says."""
+        """The trials for inputs of these sizes. None if there is nothing to choose, or if the inputs are
+        wrong, which a device reports."""
         if set(feeds) != set(self._names):
             return None
         shapes = tuple(np.shape(feeds[n]) for n in self._names)
@@ -191,7 +193,7 @@ class SeveralExecutable(Called, Loaded):
         return {n: np.asarray(x)[low:high] if n in batched else x for n, x in feeds.items()}
 
     def _begin(self, name: str, feeds: Mapping[str, Any]) -> Any:
-        """Begin a run of a placement; what comes back waits for the outputs, by name."""
+        """Begins a run of a placement, and returns a function that waits for the outputs, by name."""
         whole = self.parts[0]
         assert isinstance(whole, Executable)
         arrays = whole.accept([feeds[n] for n in self._names])
@@ -204,9 +206,11 @@ class SeveralExecutable(Called, Loaded):
     # --- streams
 
     def stream(self, feeds: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The outputs of many inputs, in their order, several of them on their way at once. Each device takes
-        the next input as it is done with one; or, where measured times speak for it, each input goes through
-        all devices, each of which has a part of the model."""
+        """The outputs of many inputs, in order, several of which are in progress at once.
+
+        Each device takes the next input when it has finished one. If measured times favour stages, each input
+        goes through all devices instead, each of which runs a part of the model.
+        """
         if "stages" in self._placed:
             yield from self._pipeline(feeds)
             return
@@ -261,4 +265,4 @@ class SeveralExecutable(Called, Loaded):
 
 
 def nobody(device: int, what: str, start: float, end: float) -> None:
-    """Whom pieces of work are told that nobody wants to know of."""
+    """A record of pieces of work that keeps nothing."""

@@ -1,8 +1,8 @@
 """A model compiled for several devices at once: one `.jgn` file.
 
-The file: as that of variants (`runtime.variants_artifact`); its header says instead of sizes what the devices
-are called, how many of the parts belong to each and which variants they are, by which symbol inputs are cut,
-and which parts at the end are placements.
+The file is like that of variants (`runtime.variants_artifact`), but its header has no sizes. Instead it has
+the devices' names, and the number of parts and the variants of each device. It also has the symbol by which
+inputs are cut, and the placements among the last parts.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ from jangin.runtime.variants_artifact import (
 
 SEVERAL_MAGIC = b"\x8aJGS\r\n\x1a\n"
 PLACEMENTS = ("branches", "stages")
-"""How the nodes of one model can be placed: independent branches side by side, for the sake of one run, or
-one part after another, each on a device, for the sake of a stream of inputs."""
+"""The ways to place a model's nodes on devices. Branches: independent branches run side by side, for one run.
+Stages: parts run one after another, each on a device, for a stream of inputs."""
 
 
 @dataclass(frozen=True)
 class SeveralArtifact:
-    """`parts`: the whole model for each device, which `names` names. `rows`: the symbol that is the first
-    size of inputs and outputs, by which a batch is shared out; "" where that can't be done, for a `reason`.
-    `placed`: by the names in `PLACEMENTS`, the model as a program whose segments are for one of the devices
-    each; only those that measured times speak for."""
+    """A model for several devices.
+
+    - `parts`: the whole model for each device; `names` are the devices' names.
+    - `rows`: the symbol of the first size of inputs and outputs, by which a batch is shared out. It is "" if
+      a batch can't be shared out, for the given `reason`.
+    - `placed`: the model as a program, by the names in `PLACEMENTS`; each segment is for one of the devices.
+      Only placements that measured times favour are included.
+    """
 
     parts: tuple[Whole | VariantsArtifact, ...]
     names: tuple[str, ...]
@@ -55,7 +59,7 @@ class SeveralArtifact:
         reason: str,
         placed: Mapping[str, ProgramArtifact],
     ) -> SeveralArtifact:
-        """Constants of equal content become one."""
+        """An artefact of these parts, in which constants of equal content are one."""
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
         made = cls(tuple(parts), tuple(names), rows, reason, dict(placed))
         return made.with_wholes(lambda whole: sharing(whole, known))
@@ -65,7 +69,7 @@ class SeveralArtifact:
         return self.parts[0].metadata
 
     def with_wholes(self, change: Callable[[Whole], Whole]) -> SeveralArtifact:
-        """With each of its artefacts changed."""
+        """The artefact with each of its whole models changed."""
         wholes = [change(whole) for whole in self._wholes]
         return replace(self, **_nested(self._layout, wholes))
 
@@ -78,7 +82,7 @@ class SeveralArtifact:
 
     @property
     def _layout(self) -> dict[str, Any]:
-        """Which of `_wholes` belong together, as a header says it."""
+        """The structure of `_wholes`, in the form of a header."""
         variants = [
             [p.sizes, [[a.sizes, a.reason] for a in p.absent]] if isinstance(p, VariantsArtifact) else None
             for p in self.parts
@@ -86,11 +90,11 @@ class SeveralArtifact:
         return {"variants": variants, "placed": list(self.placed)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; a reader never sees half of it."""
+        """Writes the file. A reader never sees half of it."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
-        """Write to an open file, from its start on."""
+        """Writes to an open file, from its start on."""
         content = {"names": self.names, "rows": self.rows, "reason": self.reason, **self._layout}
         write_pooled(file, SEVERAL_MAGIC, content, self._wholes)
 
@@ -98,7 +102,7 @@ class SeveralArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int
     ) -> tuple[SeveralArtifact, bytes]:
-        """As `Artifact.read_from`."""
+        """Like `Artifact.read_from`."""
         kind = "a model compiled for several devices"
         header, wholes, digest = read_pooled(file, path, end, SEVERAL_MAGIC, kind)
         with refusing(path):
@@ -111,7 +115,7 @@ class SeveralArtifact:
 
 
 def _nested(layout: Mapping[str, Any], wholes: Iterable[Whole]) -> dict[str, Any]:
-    """What `_wholes` gave, by field. Raises ValueError where that isn't what the layout says."""
+    """The whole models put back into fields. Raises ValueError if they don't fit the layout."""
     rest = iter(wholes)
     parts: list[Whole | VariantsArtifact] = []
     try:

@@ -1,4 +1,4 @@
-"""How a batch is shared out among devices, and which way of running a model is the quickest."""
+"""How a batch is shared out among devices, and the choice of the quickest way to run a model."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 TRIES = 3
-"""Runs of each way, of which the quickest counts: the first of a device allocates memory."""
+"""Runs of each way, of which the quickest counts. The first run on a device allocates memory."""
 ROUNDS = 4
-"""The most shares that are tried at first, each after what the one before has shown."""
+"""Rounds of shares that are tried at first, at most. Each follows from the speeds measured in the one
+before."""
 AGAIN = 50
-"""How much longer than a way of running takes all runs take before it is tried again: a fiftieth of the time
-is spent so."""
+"""The running time between two trials of a slower way, as a multiple of the way's time. Trials therefore take
+a fiftieth of the time."""
 
 Way = tuple[int, ...] | str
-"""How many rows each device takes; or the name of a placement."""
+"""The rows of each device, or the name of a placement."""
 
 
 def shared_out(rows: int, seconds: Sequence[float], fewest: int = 1) -> tuple[int, ...]:
-    """So many rows for devices that take so many seconds a row, that the last to end ends soonest; a device
-    takes `fewest` or none."""
+    """Shares of `rows` such that the last device ends soonest, given each device's `seconds` a row. A device
+    takes at least `fewest` rows or none."""
     shares = [0] * len(seconds)
     for _ in range(rows):
         shares[min(range(len(shares)), key=lambda d: (shares[d] + 1) * seconds[d])] += 1
@@ -32,10 +33,13 @@ def shared_out(rows: int, seconds: Sequence[float], fewest: int = 1) -> tuple[in
 
 
 class Trials:
-    """The ways to run inputs of the same sizes. The first runs try them: each device alone, the placements,
-    and, where there are `rows` to share out (0: none), shares by the speed that the devices have shown, alone
-    and then side by side. After that the quickest stays, and the others are tried again now and then: what
-    else a device has to do may have changed."""
+    """The ways to run inputs of the same sizes, with their times.
+
+    The first runs try them: each device alone, the placements, and shares of the `rows` (0: none) by the
+    devices' measured speeds. The speeds are measured alone first and then side by side. After that the
+    quickest way stays, and the others are tried again now and then, because the devices' other load may have
+    changed.
+    """
 
     def __init__(self, devices: int, rows: int, fewest: int, others: Sequence[str] = ()) -> None:
         self._rows, self._fewest = rows, fewest
@@ -53,11 +57,11 @@ class Trials:
 
     @property
     def seconds(self) -> Mapping[Way, float]:
-        """Of the quickest of each way's last runs."""
+        """The quickest of each way's last runs, in seconds."""
         return {way: min(total for total, _ in runs) for way, runs in self._last.items()}
 
     def next(self) -> Way:
-        """How to run now."""
+        """The way for the next run."""
         return self._left[0] if self._left else self._quickest()
 
     def _quickest(self) -> Way:
@@ -65,12 +69,12 @@ class Trials:
         return min(seconds, key=seconds.__getitem__)
 
     def took(self, way: Way, total: float, each: Sequence[float] = ()) -> None:
-        """What a run took, in seconds: all of it, and each device that had rows."""
+        """Records a run's seconds: all of it, and each device that had rows."""
         settled = self.settled
         self._last.setdefault(way, deque(maxlen=TRIES)).append((total, each))
         if not isinstance(way, str):
             for d, share in enumerate(way):
-                if share:  # what was tried last was tried beside the others
+                if share:  # the last trial ran beside the other devices
                     self._seconds[d] = min(each[d] for _, each in self._last[way]) / share
         if way in self._left:
             self._left.remove(way)
@@ -83,7 +87,7 @@ class Trials:
                 self._rounds = 0
 
     def _try_shares(self) -> bool:
-        """Try the shares that the devices' speeds ask for, unless they have been tried."""
+        """Tries the shares that the devices' speeds suggest, unless they have been tried."""
         shares = shared_out(self._rows, self._seconds, self._fewest)
         if shares in self._last:
             return False
@@ -91,12 +95,13 @@ class Trials:
         return True
 
     def _try_again(self) -> None:
-        """Try the way whose last run is the longest ago, once the runs since such a trial are worth it."""
+        """Tries the way whose last run is the longest ago, once the runs since the last trial are worth
+        it."""
         quickest = self._quickest()
         way = next((w for w in self._last if w != quickest), None)
         if way is None or self._spent < AGAIN * self.seconds[way]:
             return
         self._spent, self._left = 0.0, [way]
-        self._last[way] = self._last.pop(way)  # which makes it the last to be tried again
+        self._last[way] = self._last.pop(way)  # it becomes the last to be tried again
         if self._rows > 1 and len(self._seconds) > 1:
             self._try_shares()

@@ -1,8 +1,8 @@
 """Signatures of saved models (Ed25519, RFC 8032), each in a file beside the model's.
 
-What is signed is the digest at the file's start, which stands for all that is in it: plans, code, and
-the digests of constants and of parts. Keys are PEM files, as `openssl genpkey -algorithm ed25519` and
-`openssl pkey -pubout` write them. The package `cryptography` (the extra `crypto`) computes.
+The signed message is the digest at the file's start, which covers everything in the file: plans, code, and
+the digests of constants and of parts. Keys are PEM files, as written by `openssl genpkey -algorithm ed25519`
+and `openssl pkey -pubout`. The package `cryptography` (the extra `crypto`) does the computation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from jangin.files import write_whole
 from jangin.runtime.artifact import PREFIX, ArtifactError
 
 SUFFIX = ".sig"
-"""What a signature's file is called beyond the name of the model's."""
+"""The suffix of a signature's file, after the name of the model's."""
 CONTEXT = b"Jangin model, signature 1\0"
-"""Signed before a file's kind and digest, so that a signature for another purpose is none for a model."""
+"""Signed before a file's kind and digest, so that a signature for another purpose isn't valid for a model."""
 
 
 def sign(path: str | os.PathLike[str], key: str | os.PathLike[str], prefix: bytes | None = None) -> Path:
-    """Sign a saved model by the private key in a PEM file; gives the file of the signature. `prefix`: how the
-    model's file begins, where that at the path is encrypted. Raises FileNotFoundError, or ValueError for a
-    key that can't sign."""
+    """Signs a saved model by the private key in a PEM file, and returns the signature's file.
+
+    `prefix`: the beginning of the plain model, if the file at the path is encrypted. Raises
+    FileNotFoundError, or ValueError for a key that can't sign.
+    """
     private = _key(key, "private")
     if prefix is None:
         with open(path, "rb") as file:
@@ -35,8 +37,8 @@ def sign(path: str | os.PathLike[str], key: str | os.PathLike[str], prefix: byte
 
 
 def check_signature(path: str | os.PathLike[str], prefix: bytes, trust: str | os.PathLike[str]) -> None:
-    """Check the signature of a model, whose file begins with `prefix`, by the public key in a PEM file.
-    Raises ArtifactError for a model without a right signature, else as `sign`."""
+    """Checks the signature of a model, whose file begins with `prefix`, by the public key in a PEM file.
+    Raises ArtifactError for a model without a valid signature, and the errors of `sign`."""
     public = _key(trust, "public")
     from cryptography.exceptions import InvalidSignature
 

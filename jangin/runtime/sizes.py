@@ -22,9 +22,9 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output: `shape` has an integer for each known dimension and the text of the
-    symbol or expression for each other. `type` is set for what is no tensor of numbers (only programs
-    have such): "seq(f32[?])"."""
+    """An input or output. `shape` has an integer for each known dimension and the text of the symbol or
+    expression for each other. `type` is set for a value that isn't a numeric tensor (only in programs):
+    "seq(f32[?])"."""
 
     name: str
     dtype: np.dtype[Any]
@@ -37,7 +37,7 @@ class TensorSpec:
 
 
 def told(inputs: Sequence[TensorSpec]) -> str:
-    """Describe a model's inputs for a message."""
+    """A description of a model's inputs, for a message."""
     return "the inputs are: " + "; ".join(map(str, inputs)) if inputs else "there are no inputs"
 
 
@@ -46,7 +46,7 @@ def spec(buffer: PlanBuffer) -> TensorSpec:
 
 
 def spec_of(value: Value) -> TensorSpec:
-    """Of an input or output of a program."""
+    """The TensorSpec of an input or output of a program."""
     if value.type is not None:
         return TensorSpec(value.name, np.dtype(object), _sizes(value.type.shape or ()), str(value.type))
     assert value.dtype is not None and value.shape is not None
@@ -66,14 +66,14 @@ class Evaluator:
         self._shapes: dict[tuple[Expr, ...], Sizes] = {}
 
     def __call__(self, e: Expr) -> int:
-        """Raises ValueError where that isn't known."""
+        """The value of an expression. Raises ValueError if it isn't known."""
         try:
             return int(self._value(e))
         except (KeyError, ZeroDivisionError):
             raise ValueError(f"the size {e} has no value for {self._values}") from None
 
     def holds(self, condition: Expr) -> bool:
-        """Whether a condition is met; none is that divides by 0."""
+        """Whether a condition is met. A condition that divides by 0 isn't."""
         try:
             return bool(self._value(condition))
         except ZeroDivisionError:
@@ -96,7 +96,7 @@ class Evaluator:
         return done
 
     def _computed(self, e: Expr) -> Any:
-        """As the folding constructors have it, but without building expressions."""
+        """The same value as the folding constructors give, without building expressions."""
         if isinstance(e, Binary):
             return INTEGER_OPS[e.op](self._value(e.a), self._value(e.b))
         if isinstance(e, Select):
@@ -118,8 +118,8 @@ class Shapes:
 
 
 def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Var, int]:
-    """The symbols' values that make tensors of `wanted` dimensions have these shapes, of the same ranks; also
-    of symbols that appear only in dimensions linear in them, such as 2*n + 1. Nothing is checked."""
+    """The symbols' values for which tensors of `wanted` dimensions have these shapes, of the same ranks.
+    Symbols that appear only in linear dimensions, such as 2*n + 1, are solved for too. Nothing is checked."""
     pairs = [p for dims, shape in zip(wanted, shapes, strict=True) for p in zip(dims, shape, strict=True)]
     found: dict[Var, int] = {}
     for dim, size in pairs:
@@ -139,15 +139,15 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
 
 
 def needed(condition: Expr, source: Sources) -> str:
-    """A condition that sizes don't meet, with the model's node that needs it, where one is known."""
+    """A condition that sizes don't meet, with the model's node that needs it if the node is known."""
     return f"{condition}, which {source} needs" if source else str(condition)
 
 
 def same_as(
     joined: Mapping[str, Sources], inputs: Mapping[str, Sequence[Expr] | None], name: str, axis: int
 ) -> str:
-    """Which node needs an input's axis to be as long as another's, whose size goes by the same name in the
-    model (see `Graph.joined`); "" where it isn't known."""
+    """The end of a message that names the node which needs an input's axis to be as long as another input's.
+    It is "" if there is no such node (see `Graph.joined`)."""
     source, shape = joined.get(f"{name}[{axis}]"), inputs[name]
     if source is None or shape is None:
         return ""
@@ -156,7 +156,7 @@ def same_as(
 
 
 class Signature:
-    """What a plan takes and gives, and how input shapes bind its symbols."""
+    """A plan's inputs and outputs, and how input shapes bind its symbols."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -175,8 +175,8 @@ class Signature:
         return told(self.inputs)
 
     def bind(self, shapes: Sequence[Sizes]) -> Sizes:
-        """The symbols' values, in the plan's order. Raises ValueError where a rank, a size, a
-        symbol's range or a constraint is wrong."""
+        """The symbols' values, in the plan's order. Raises ValueError if a rank, a size, a symbol's range or
+        a constraint is wrong."""
         for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
             if len(dims) != len(shape):
                 raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
@@ -196,8 +196,8 @@ class Signature:
         return tuple(found[v] for v in self.symbols)
 
     def check(self, found: Mapping[Var, int]) -> Evaluator:
-        """The evaluator for symbol values. Raises ValueError where one is missing or out of range,
-        or a constraint fails."""
+        """The evaluator for symbol values. Raises ValueError if one is missing or out of range, or a
+        constraint fails."""
         value = Evaluator(found)
         for var, (low, high) in self._plan.symbols:
             if var not in found:

@@ -1,4 +1,4 @@
-"""Models with variables: what one keeps from run to run is given to it and taken from it each time."""
+"""Models with variables: their state is an input and an output of each run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jangin.runtime.sizes import TensorSpec
 
 
 def checked_state(model: Any, state: Any) -> Mapping[str, str]:
-    """What a file says is kept. ArtifactError unless it pairs inputs of fixed sizes with such outputs."""
+    """The state that a file's metadata describes. ArtifactError unless it pairs inputs of fixed sizes with
+    outputs of the same type."""
     inputs, outputs = ({s.name: s for s in specs} for specs in (model.inputs, model.outputs))
     fits = isinstance(state, dict) and all(n in inputs and o in outputs for n, o in state.items())
     if fits:
@@ -34,9 +35,9 @@ def _fixed(spec: TensorSpec) -> bool:
 
 
 class StatefulExecutable(Called):
-    """Runs a compiled model as `Executable` does, one run after the other, and keeps its state: zeros or what
-    the model starts with, before the first run. `model`: what runs it; `state`: those of its inputs that are
-    kept, with the output that each takes next."""
+    """Runs a compiled model as `Executable` does, one run after another, and keeps its state. The state is
+    zeros before the first run. `model`: the executable. `state`: the inputs that are kept, each with the
+    output that is its next value."""
 
     def __init__(self, model: Any, state: Mapping[str, str]) -> None:
         self.model = model
@@ -53,12 +54,12 @@ class StatefulExecutable(Called):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def reset(self) -> None:
-        """As before the first run."""
+        """Resets the state to that before the first run."""
         self._held: dict[str, Array] = {n: np.zeros(s.shape, s.dtype) for n, s in self._specs.items()}
 
     @property
     def state(self) -> dict[str, Array]:
-        """What is kept for the next run, by the names of the inputs that it is given to, in copies."""
+        """Copies of the state for the next run, by the inputs' names."""
         return {name: array.copy() for name, array in self._held.items()}
 
     @property
@@ -88,7 +89,7 @@ class StatefulExecutable(Called):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads; the state isn't in it."""
+        """Writes a `.jgn` file that `jangin.load` reads. The state isn't in it."""
         self.model.save(path)
 
     def release(self) -> None:
@@ -108,7 +109,7 @@ class StatefulExecutable(Called):
         return found[0] if len(found) == 1 else found
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """As a call, by name. Where it fails, the state stays as it was."""
+        """A call with inputs and outputs by name. If it fails, the state stays as it was."""
         with self._lock:
             found: dict[str, Array] = self.model.run({**self._held, **feeds})
             self._held = {name: found[after] for name, after in self._next.items()}

@@ -1,4 +1,4 @@
-"""A program's regions, made ready to run: each step a function of the values and sizes so far."""
+"""A program's regions, made ready to run: each step is a function of the values and sizes so far."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _number(e: Expr | None) -> int | None:
 
 
 class RegionRunner:
-    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before;
-    `joined`: as of `Graph`."""
+    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before the
+    region runs. `joined`: as in `Graph`."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RegionRunner:
         self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region, steps)]
 
     def __call__(self, given: Sequence[Any], symbols: Symbols) -> list[Any]:
-        """The outputs for inputs in order; `symbols` gets the sizes that become known."""
+        """The outputs for inputs in order. Sizes that become known are added to `symbols`."""
         values: Values = {**self._fixed, **dict(zip(self.inputs, given, strict=True))}
         for value, match in zip(given, self._inputs, strict=True):
             match(value, symbols)
@@ -91,7 +91,7 @@ class RegionRunner:
 
 
 def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Step | Flow, list[str]]]:
-    """Each step, with the names of values that nothing after it needs."""
+    """Each step, with the names of the values that nothing after it needs."""
     needed = set(region.outputs)
     made = {*region.inputs, *(o for s in steps for o in outputs(s))}
     found: list[tuple[Step | Flow, list[str]]] = []
@@ -103,8 +103,8 @@ def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Ste
 
 
 class Matcher:
-    """Compares a tensor's shape with the declared one, and binds the symbols that are not yet known. `why`:
-    what is said of an axis that has another size."""
+    """Compares a tensor's shape with the declared one, and binds the symbols that aren't known yet. `why`
+    gives the end of the message for an axis of another size."""
 
     def __init__(
         self, value: Value, resources: Resources, what: str = "", why: Callable[[int], str] = lambda _: ""
@@ -144,7 +144,7 @@ class Matcher:
                 )
 
     def _size(self, dim: Expr, size: int, symbols: Symbols) -> int:
-        """A dimension's value; a symbol that it is linear in is solved for."""
+        """A dimension's value. A symbol in which the dimension is linear is solved for."""
         unknown = free_vars(dim) - symbols.keys()
         if len(unknown) == 1:
             (var,) = unknown
@@ -277,7 +277,7 @@ def _slice(x: Any, s: Slicing, n: int) -> Any:
 
 
 def _stacked(parts: list[Any], s: Slicing, step: Loop, index: int, symbols: Symbols) -> Any:
-    """An output of all iterations; of none, where a size is that of the body alone, it is 0."""
+    """An output of all iterations. Without iterations, sizes that only the body knows are 0."""
     if parts:
         return np.stack(parts[::-1] if s.reverse else parts, s.axis)
     value = step.body.values.get(step.body.outputs[step.conditional + step.carried + index])

@@ -1,4 +1,4 @@
-"""How many threads this process may keep busy."""
+"""The number of threads that this process may keep busy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import numpy as np
 from jangin.runtime.system.processor import usable_processors
 
 MOST = 2048
-"""Threads of a pool: a job's units, some for each, must fit 16 bits (see `backends.llvm.pool`)."""
+"""Threads of a pool at most. A job's units, a few for each thread, must fit 16 bits (see
+`backends.llvm.pool`)."""
 
 
 def counted(threads: SupportsIndex | None, name: str = "threads") -> int:
-    """How many threads a caller asks for, by default as many as the process may use. Raises TypeError for
-    what is no whole number, ValueError for less than one or more than there can be. `name`: its name."""
+    """The number of threads that a caller asks for; the default is as many as the process may use. `name`:
+    the argument's name in messages.
+
+    Raises TypeError for anything but a whole number, ValueError for less than one or more than MOST.
+    """
     if threads is None:
         return default_threads()
     try:
@@ -32,12 +36,12 @@ def counted(threads: SupportsIndex | None, name: str = "threads") -> int:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One for each processor that this process may use (see `usable_processors`)."""
+    """One thread for each processor that this process may use (see `usable_processors`)."""
     return usable_processors(root)
 
 
 def handover(turns: int = 20) -> float:
-    """Seconds from when one thread has work for another until it knows that it was done: the median."""
+    """The median seconds from handing work to another thread until its end is known."""
     from concurrent.futures import ThreadPoolExecutor
 
     taken = []

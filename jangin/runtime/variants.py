@@ -24,11 +24,13 @@ from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
 class VariantsExecutable(Called, Loaded):
-    """Runs a compiled model by the last of its variants, the most special, whose conditions the inputs' sizes
-    meet, as `Executable` and `ProgramExecutable` do theirs: `exe(x)` or `exe.run({"x": x})`.
+    """Runs a compiled model by its most special variant whose conditions the inputs' sizes meet: `exe(x)` or
+    `exe.run({"x": x})`.
 
-    Variants share constants and threads; each has working memory of its own once it runs. `outputs` says what
-    is the same in all. Where no variant fits, the first says why, or `ValueError` does."""
+    More special variants come later in the list. Variants share constants and threads; each has working
+    memory of its own once it runs. `outputs` has only the sizes that all variants agree on. If no variant
+    fits, the first one reports why, or a `ValueError` is raised.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class VariantsExecutable(Called, Loaded):
         return self.variants[0].threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
+        """Writes a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
@@ -73,13 +75,13 @@ class VariantsExecutable(Called, Loaded):
             variant.release()
 
     def explain_shapes(self) -> str:
-        """As `Executable.explain_shapes`, for each variant; and for which sizes there is none."""
+        """Like `Executable.explain_shapes`, for each variant; it also names the sizes without a variant."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
-        """As `Executable.arena_bytes`, of the variant for these sizes."""
+        """Like `Executable.arena_bytes`, for the variant of these sizes."""
         part = self._fitting({Var(name): size for name, size in sizes.items()})
         if not isinstance(part, Executable):
             raise ValueError("the working memory is known of models that are one plan; this is a program")
@@ -87,26 +89,26 @@ class VariantsExecutable(Called, Loaded):
         return part.arena_bytes(**{name: size for name, size in sizes.items() if name not in fixed})
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a dtype or a value of another kind, ValueError
-        for a count or shape that the model doesn't take."""
+        """The output, or a tuple of them. Raises TypeError for a wrong dtype or kind of value, ValueError for
+        a wrong count or shape."""
         given = joined(self.inputs, values, named) if named else values
         return self._choose(given)(*given)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """As a call, by name."""
+        """A call with inputs and outputs by name."""
         last = self._last
         made = None if last is None else last.again(feeds)
         return self.variant(feeds).run(feeds) if made is None else made
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
-        """As `Executable.profile`, of the variant for these inputs."""
+        """Like `Executable.profile`, for the variant of these inputs."""
         part = self.variant(feeds)
         if not isinstance(part, Executable):
             raise ValueError("launches are timed of models that are one plan; this is a program of several")
         return part.profile(feeds, repeats)
 
     def variant(self, feeds: Mapping[str, Any]) -> Executable | ProgramExecutable:
-        """What runs these inputs."""
+        """The executable for these inputs."""
         return self._choose([feeds[n] for n in self._names if n in feeds])
 
     def _choose(self, values: Sequence[Any]) -> Executable | ProgramExecutable:
@@ -130,7 +132,7 @@ class VariantsExecutable(Called, Loaded):
         return found
 
     def _fitting(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
-        """The last variant for these sizes; number 0 where that must tell what is wrong."""
+        """The last variant for these sizes; number 0 if it must report what is wrong."""
         value = Evaluator(sizes)
         try:
             for made, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
@@ -151,7 +153,7 @@ class VariantsExecutable(Called, Loaded):
 
 
 def _shape(value: Any) -> Sizes:
-    """Of anything that may be an array; () for what isn't, which the model then says."""
+    """The shape of anything that may be an array; () for other values, which the model then reports."""
     try:
         return tuple(np.shape(value) if not hasattr(value, "shape") else value.shape)
     except (TypeError, ValueError):
@@ -164,7 +166,7 @@ def single(
     functions: Mapping[str, HostFunction] | None = None,
     device: Device | None = None,
 ) -> Executable | ProgramExecutable | VariantsExecutable:
-    """What an artefact for one device is run by."""
+    """The executable of an artefact for one device."""
     if isinstance(artifact, VariantsArtifact):
         return VariantsExecutable(artifact, threads, functions, device)
     return _whole(artifact, threads, functions, device)

@@ -1,9 +1,12 @@
 """A compiled model of several variants, each for other sizes: one `.jgn` file.
 
-The file of variants: 8 bytes of magic, u32 version, u32 length of the header, SHA-256 of the header, the
-header (JSON: the sizes of each variant and of those that there are not, each variant's length and digest, the
-constants' bytes), the variants, each a whole artefact without its constants, and all of their constants, each
-content once, at multiples of 128 bytes.
+The file consists of these parts:
+
+- 8 bytes of magic, u32 version, u32 length of the header, and the SHA-256 of the header.
+- The header: JSON with the sizes of each variant, the sizes without a variant, each variant's length and
+  digest, and the constants' bytes.
+- The variants, each a whole artefact without its constants.
+- All constants, each content once, at multiples of 128 bytes.
 """
 
 from __future__ import annotations
@@ -50,17 +53,17 @@ from jangin.runtime.program_artifact import (
 
 VARIANTS_MAGIC = b"\x8aJGV\r\n\x1a\n"
 Whole = Artifact | ProgramArtifact
-"""What runs a model by itself."""
+"""A model that runs by itself."""
 
 
 def listed(sizes: Mapping[str, int]) -> str:
-    """What a variant is for."""
+    """The sizes of a variant, for people."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "sizes in general"
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Sizes that there is no variant for (none of them: any but those of the variants), and why."""
+    """Sizes without a variant, and the reason. Empty sizes stand for all sizes but those of the variants."""
 
     sizes: Mapping[str, int]
     reason: str
@@ -71,8 +74,8 @@ class Absent:
 
 @dataclass(frozen=True)
 class VariantsArtifact:
-    """`parts`: the same model for different `sizes` of some symbols, by name; the first is that for all sizes
-    in general (of no symbol). A run takes the first part whose `conditions` hold."""
+    """`parts`: the same model for different `sizes` of some symbols, by name. The first part is for all sizes
+    (no symbol is fixed). A run takes the last part whose `conditions` hold."""
 
     parts: tuple[Whole, ...]
     sizes: tuple[Mapping[str, int], ...]
@@ -82,7 +85,7 @@ class VariantsArtifact:
     def of(
         cls, parts: Iterable[Whole], sizes: Sequence[Mapping[str, int]], absent: Sequence[Absent]
     ) -> VariantsArtifact:
-        """Of parts as they are made: constants of equal content become one."""
+        """An artefact of parts, taken as they are made. Constants of equal content become one."""
         if len(sizes) == 1:
             return cls(tuple(parts), tuple(sizes), tuple(absent))
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
@@ -94,7 +97,7 @@ class VariantsArtifact:
 
     @property
     def dims(self) -> tuple[Shape | None, ...]:
-        """The shapes of the inputs in general, None for what is no tensor of known rank."""
+        """The shapes of the inputs in general; None for a value that isn't a tensor of known rank."""
         return dims_of(self.parts[0])
 
     def limits(self, n: int) -> tuple[Expr, ...]:
@@ -108,8 +111,8 @@ class VariantsArtifact:
         return self._of_inputs(rules)
 
     def conditions(self, n: int) -> Mapping[Expr, Sources]:
-        """All that the symbols of the inputs must meet for part number `n`, and the nodes that need it. A
-        program may do without what is asked for in a branch that it doesn't take."""
+        """The conditions that the symbols of the inputs must meet for part number `n`, and the nodes that
+        need them. A program that doesn't take a branch can do without the conditions of the branch."""
         part = self.parts[n]
         plans = [part] if isinstance(part, Artifact) else part.parts
         needed = {c: source for p in reversed(plans) for c, source in p.plan.constraints.items()}
@@ -120,17 +123,17 @@ class VariantsArtifact:
         return tuple(dict.fromkeys(r for r in rules if free_vars(r) <= known))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; a reader never sees half of it."""
+        """Writes the file. A reader never sees half of it."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
-        """Write to an open file, from its start on."""
+        """Writes to an open file, from its start on."""
         absent = [[a.sizes, a.reason] for a in self.absent]
         write_pooled(file, VARIANTS_MAGIC, {"sizes": self.sizes, "absent": absent}, self.parts)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> VariantsArtifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
+        """Reads a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -138,7 +141,7 @@ class VariantsArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int
     ) -> tuple[VariantsArtifact, bytes]:
-        """As `Artifact.read_from`."""
+        """Like `Artifact.read_from`."""
         header, parts, digest = read_pooled(file, path, end, VARIANTS_MAGIC, "a compiled model of variants")
         with refusing(path):
             return cls(parts, *variants_of(header["sizes"], header["absent"], parts)), digest
@@ -147,7 +150,7 @@ class VariantsArtifact:
 def variants_of(
     sizes: Sequence[Any], absent: Sequence[Any], parts: Sequence[Whole]
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Absent, ...]]:
-    """What a header says of the parts' sizes. Raises ValueError where that can't be."""
+    """The sizes of the parts in a header. Raises ValueError if they are invalid."""
     found = tuple(map(_sizes, sizes))
     require(0 < len(parts) == len(found) and not found[0], "the sizes of its variants")
     require_same_ends(parts)
@@ -155,13 +158,13 @@ def variants_of(
 
 
 def require_same_ends(parts: Sequence[Whole]) -> None:
-    """Raises ValueError where the parts don't take and give the same."""
+    """Raises ValueError if the parts differ in the names of inputs or outputs."""
     names = [_names(p) for p in parts]
     require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
 
 
 def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts: Sequence[Whole]) -> None:
-    """A file of several artefacts, with the constants of all, each content once, behind them."""
+    """Writes several artefacts to a file. The constants of all follow them, each content once."""
     pool = Pool()
     bodies, lines = bodies_of(parts, pool)
     content = {**content, "parts": lines, "constant_bytes": pool.bytes}
@@ -176,7 +179,7 @@ def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts
 def read_pooled(
     file: BinaryIO, path: str | os.PathLike[str], end: int, magic: bytes, kind: str
 ) -> tuple[dict[str, Any], tuple[Whole, ...], bytes]:
-    """The header, the artefacts and the digest of what `write_pooled` wrote. Raises ArtifactError."""
+    """The header, the artefacts and the digest of a file that `write_pooled` wrote. Raises ArtifactError."""
     text, digest = read_header(file, path, magic, kind, end)
     if hashlib.sha256(text).digest() != digest:
         raise damaged(path, "its checksum is wrong")
@@ -209,7 +212,8 @@ def _sizes(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array]) -> Whole:
-    """The part with those of its constants that are `known` by content, which gets the others."""
+    """The part with constants from `known` that have equal contents. Its other constants are added to
+    `known`."""
     if isinstance(part, ProgramArtifact):
         parts = (sharing(p, known) for p in part.parts)
         return replace(part, parts=tuple(p for p in parts if isinstance(p, Artifact)))
@@ -223,7 +227,7 @@ def sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array])
 
 
 def dims_of(part: Whole, ends: Literal["inputs", "outputs"] = "inputs") -> tuple[Shape | None, ...]:
-    """The shapes of the inputs or outputs, None for what is no tensor of known rank."""
+    """The shapes of the inputs or outputs; None for a value that isn't a tensor of known rank."""
     if isinstance(part, Artifact):
         return tuple(part.plan.buffer(n).shape for n in getattr(part.plan, ends))
     values = (part.program.region.values[n] for n in getattr(part.program.region, ends))

@@ -1,9 +1,10 @@
-"""The operating system's room: everything that Jangin asks of it and that not every system has.
+"""The operating system's interface: everything that Jangin asks of it and that not every system has.
 
-`in_children` renews state in forked processes, `processes` starts and ends them, `watching` ends them with
-their caller, and `usage` counts and limits what they take. `memory` has memory for code and other processes'
-memory, `processor` the processor's features, `waiting` what the thread pool's code asks for. Importing any of
-them asks nothing of the system. A function raises `Lacking` if the system hasn't what it needs.
+`in_children` renews state in forked processes. `processes` starts and ends processes, `watching` ends them
+with their caller, and `usage` measures and limits their memory and time. `memory` has memory for code and
+other processes' memory, `processor` the processor's features, `waiting` the system calls of the thread pool's
+code. Importing any of them asks nothing of the system. A function raises `Lacking` if the system lacks
+something that it needs.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import sys
 from collections.abc import Callable
 
 _NAMES = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
-"""How people call the systems, by Python's names of them."""
+"""People's names of the systems, by Python's names."""
 _OF_TRIPLES = {"darwin": "darwin", "macosx": "darwin", "linux": "linux", "windows": "win32"}
-"""Python's names of systems, by what the part of a triple for the system begins with."""
+"""Python's names of systems, by the beginning of a triple's part for the system."""
 
 
 class Lacking(OSError):
-    """The operating system hasn't something that Jangin needs: the message names both and a remedy."""
+    """The operating system lacks something that Jangin needs. The message names both and a remedy."""
 
 
 def lacking(what: str, remedy: str) -> Lacking:
-    """The error for something that this system hasn't."""
+    """The error for something that this system lacks."""
     return Lacking(
         errno.ENOSYS, f"{named(sys.platform)} has no {what} that Jangin knows how to use: {remedy}"
     )
 
 
 def named(system: str) -> str:
-    """How people call a system, given Python's name of it."""
+    """People's name of a system, given Python's name."""
     return _NAMES.get(system, system)
 
 
@@ -45,7 +46,7 @@ def system_of(triple: str) -> str:
 
 
 def in_children(renew: Callable[[], object]) -> None:
-    """Have `renew` called in each process that is forked from this one, which has none of its other threads.
+    """Has `renew` called in each process that is forked from this one, which lacks all of its other threads.
     Systems without forks never call it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)

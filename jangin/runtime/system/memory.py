@@ -1,4 +1,4 @@
-"""Memory that only the system can give: for machine code, of one process alone, and of another process."""
+"""Special memory from the system: for machine code, private to one process, or of another process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import mmap
 from jangin.runtime.system import lacking
 
 _LIBRARIES = (None, "libm.so.6", "libgcc_s.so.1")
-"""Machine code calls functions of these libraries. None stands for all that the process has loaded."""
+"""Libraries whose functions machine code calls. None stands for all that the process has loaded."""
 PRIVATE = (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,) if hasattr(mmap, "MAP_ANONYMOUS") else ()
-"""The flags of memory that no file and no other process has; none on systems whose `mmap` takes none."""
+"""The flags of private memory without a file; empty on systems whose `mmap` takes none."""
 
 
 def let_go(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:
-    """Give the system back the memory of a mapped file, or of `size` bytes from `start`, a page's first. Its
-    bytes come again from the file when read. Other systems than Linux decide by themselves when to do so."""
+    """Returns the memory of a mapped file, or of `size` bytes from `start` (the beginning of a page), to the
+    system. Its bytes come from the file again when they are read. Systems other than Linux decide by
+    themselves when to release it."""
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED, start, len(mapped) - start if size is None else size)
 
@@ -27,7 +28,8 @@ def symbol(name: str) -> int:
     for library in _LIBRARIES:
         try:
             address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
-        except (AttributeError, OSError, TypeError):  # the last on Windows, for no library's name
+        # the last one on Windows, because of the missing library name
+        except (AttributeError, OSError, TypeError):
             continue
         if address:
             return address
@@ -35,8 +37,8 @@ def symbol(name: str) -> int:
 
 
 def make_executable(address: int, size: int) -> None:
-    """Let so many bytes from a page's beginning on be executed, and no longer written. Raises OSError if the
-    system refuses, Lacking if it has no such call."""
+    """Makes `size` bytes from the beginning of a page executable, and no longer writable. Raises OSError if
+    the system refuses, Lacking if it has no such call."""
     try:
         protect = ctypes.CDLL(None, use_errno=True).mprotect
     except (AttributeError, OSError, TypeError):
@@ -52,10 +54,11 @@ class _Part(ctypes.Structure):
 
 
 def read_other(process: int, start: int, goal: int, size: int) -> None:
-    """Copy `size` bytes from the address `start` of another process to the address `goal` of this one.
+    """Copies `size` bytes from the address `start` of another process to the address `goal` of this one.
 
     Raises PermissionError if the system refuses, AttributeError if it has no such call, and EOFError if the
-    other process is gone."""
+    other process is gone.
+    """
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
     one = ctypes.c_ulong(1)
     ours, theirs = _Part(goal, size), _Part(start, size)

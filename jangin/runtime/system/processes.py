@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from jangin.runtime.system import lacking
 
 FORKS = hasattr(os, "fork")
-"""Whether this system can copy a process, which the compiler's own process and its workers rely on."""
+"""Whether this system can fork processes; the compiler's own process and its workers rely on it."""
 
 
 class End(NamedTuple):
@@ -23,7 +23,7 @@ class End(NamedTuple):
 
 
 def fork() -> int:
-    """Copy this process. Gives the copy's number here, and 0 in the copy."""
+    """Forks this process. Returns the child's number here, and 0 in the child."""
     if not FORKS:
         raise lacking("way to copy a process", "compile with isolated=False")
     return os.fork()
@@ -32,49 +32,49 @@ def fork() -> int:
 def start_group(
     command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a command as the first process of a group of its own, which has the open files `pipes`."""
+    """Starts a command as the first process of a new group. It inherits the open files `pipes`."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
     return subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
 
 
 def end_of(process: int, *, wait: bool) -> End | None:
-    """How a child ended; None if it runs and this doesn't `wait`. The child isn't reaped, so that its number
+    """How a child ended; None if it still runs and `wait` is False. The child isn't reaped, so its number
     stays its group's."""
     found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG))
     return None if found is None else End(found.si_code == os.CLD_EXITED, found.si_status)
 
 
 def reap(process: int) -> int:
-    """Wait for a child's end, and give its status as the system encodes it."""
+    """Waits for a child's end, and returns its status as the system encodes it."""
     return os.waitpid(process, 0)[1]
 
 
 def kill(process: int) -> None:
-    """End a process at once."""
+    """Kills a process at once."""
     os.kill(process, signal.SIGKILL)
 
 
 def kill_group(process: int) -> None:
-    """End at once what is left of the group that a process began."""
+    """Kills the remaining processes of the group that a process began."""
     with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
 
 
 def kill_own_group() -> NoReturn:
-    """End this process at once, and all others of its group."""
+    """Kills this process at once, and all others of its group."""
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("the signal ends this process too")
 
 
 def sleep_until_killed() -> NoReturn:
-    """Do nothing more, until another process ends this one."""
+    """Does nothing until another process kills this one."""
     while True:
         signal.pause()
 
 
 def end_like(status: int) -> NoReturn:
-    """End this process in the way that a child ended, by the status that `reap` gave."""
+    """Ends this process in the way that a child ended, by the status that `reap` gave."""
     if os.WIFSIGNALED(status):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))

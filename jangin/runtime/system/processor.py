@@ -1,4 +1,5 @@
-"""The operating system reports the processor's features, its caches and this process's share of it."""
+"""The processor's features, its caches, and this process's share of it, as the operating system reports
+them."""
 
 from __future__ import annotations
 
@@ -22,30 +23,31 @@ _AARCH64 = (
 _AT_HWCAP, _AT_HWCAP2 = 16, 26
 _RISCV64 = {letter: ord(letter) - ord("a") for letter in "macfdv"}
 _HWCAP: Mapping[str, Sequence[Mapping[str, int]]] = {"aarch64": _AARCH64, "riscv64": (_RISCV64, {})}
-"""For LLVM's features the bits of the two words that Linux gives each process (its headers asm/hwcap.h)."""
+"""For each architecture, the bits of LLVM's features in the two words that Linux gives each process (its
+headers asm/hwcap.h)."""
 
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
-"""x86-64's system call arch_prctl, its request to use a part of the processor's state, and that part (Linux's
-headers asm/unistd_64.h, asm/prctl.h and asm/fpu/types.h)."""
+"""x86-64's system call arch_prctl, its request to use a part of the processor's state, and the number of
+AMX's part. (Linux's headers asm/unistd_64.h, asm/prctl.h and asm/fpu/types.h.)"""
 
 
 def architecture() -> str:
-    """This machine's, as triples begin with it."""
+    """This machine's architecture, as triples begin with it."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "armv7"}.get(machine, machine)
 
 
 @cache
 def refused() -> str:
-    """Why Linux doesn't let this process use matrix registers; "" where it does. A process asks once, for all
-    its threads and children, as the registers make what is kept of each thread 8 KB larger."""
+    """Why Linux doesn't let this process use matrix registers; "" if it does. A process asks once, for all
+    its threads and children, because the registers make each thread's saved state 8 KB larger."""
     if _ask(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
         return ""
     return f"the system doesn't let this process use AMX's registers: {os.strerror(ctypes.get_errno())}"
 
 
 def _ask(number: int, *args: int) -> int:
-    """A system call's result."""
+    """A system call's result, or -1 if there is no such function."""
     try:
         call = ctypes.CDLL(None, use_errno=True).syscall
     except (AttributeError, OSError, TypeError):
@@ -56,15 +58,15 @@ def _ask(number: int, *args: int) -> int:
 
 
 def processor_features() -> frozenset[str]:
-    """Return the names of this processor's features, or an empty set if the system doesn't report them.
-
-    The names are Linux's on x86-64 and LLVM's elsewhere. Only their letters and digits are kept."""
+    """The names of this processor's features; empty if the system doesn't report them. The names are Linux's
+    on x86-64 and LLVM's elsewhere. Only their letters and digits are kept."""
     return _hardware_features() if architecture() in _HWCAP else _flags()
 
 
 @cache
 def _hardware_features() -> frozenset[str]:
-    """By the auxiliary vector, which, unlike /proc/cpuinfo, is right in every container and emulator."""
+    """Features by the auxiliary vector, which, unlike /proc/cpuinfo, is right in every container and
+    emulator."""
     try:
         known = ctypes.CDLL(None).getauxval
     except (AttributeError, OSError, TypeError):
@@ -77,7 +79,7 @@ def _hardware_features() -> frozenset[str]:
 
 @cache
 def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first processor's feature flags, letters and digits only; empty where none are told."""
+    """The first processor's feature flags, letters and digits only; empty if none are reported."""
     try:
         found = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
     except OSError:
@@ -86,9 +88,7 @@ def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the x86-64 processor's maker: GenuineIntel or AuthenticAMD.
-
-    The result is empty if the system doesn't report it."""
+    """The x86-64 processor's maker, GenuineIntel or AuthenticAMD; empty if the system doesn't report it."""
     try:
         found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
     except OSError:
@@ -97,9 +97,8 @@ def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's model name, or Arm's numbers of its maker and part.
-
-    The result is the architecture if the system reports neither."""
+    """The processor's model name, or Arm's numbers of its maker and part. The result is the architecture if
+    the system reports neither."""
     try:
         text = path.read_text()
     except OSError:
@@ -114,12 +113,12 @@ def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def plain(name: str) -> str:
-    """A feature's name as `processor_features` has it."""
+    """A feature's name in the form of `processor_features`."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def cache_sizes() -> dict[int, int]:
-    """Data cache sizes in bytes by level, as Linux tells them; empty elsewhere."""
+    """Data cache sizes in bytes by level, as Linux reports them; empty on other systems."""
     sizes: dict[int, int] = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -134,8 +133,8 @@ def cache_sizes() -> dict[int, int]:
 
 
 def usable_processors(root: Path = Path("/")) -> int:
-    """The processors in this process's affinity mask, at most what its control groups' CPU quotas
-    allow (rounded up). `root` is where /proc and /sys are read."""
+    """The number of processors in this process's affinity mask, limited by the CPU quotas of its control
+    groups (rounded up). `root` is the folder of /proc and /sys."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -145,10 +144,11 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 @cache
 def _quotas(root: Path) -> list[float]:
-    """List the CPU quotas, in CPUs, of the control groups from the process's own up to the root.
+    """The CPU quotas, in CPUs, of the control groups from the process's own up to the root.
 
     The sources are admin-guide/cgroup-v2 (`cpu.max`) and scheduler/sched-bwc (`cpu.cfs_quota_us`) in the
-    Linux kernel documentation. The quotas are read once in a process because a look takes a dozen files."""
+    Linux kernel documentation. The quotas are read once in a process, because reading takes a dozen files.
+    """
     quotas: list[float] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

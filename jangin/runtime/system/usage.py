@@ -1,4 +1,4 @@
-"""How much memory and time processes take, and limits on the memory."""
+"""The memory and the time that processes use, and limits on the memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 
 _DATA = 5
-"""The place, in a process's `statm`, of the pages that count as its data."""
+"""The index, in a process's `statm`, of its data pages."""
 
 
 def own_memory() -> int:
-    """Bytes that this process has for itself; 0 if the system doesn't tell."""
+    """Bytes that belong to this process alone; 0 if the system doesn't report them."""
     if pages := _pages():
         return (pages[1] - pages[2]) * mmap.PAGESIZE  # resident, less shared
     return 0
 
 
 def limit_own_memory(more: int) -> None:
-    """Have the system refuse this process memory beyond what it has now and so many bytes `more`. Systems
-    without this kind of limit refuse none."""
+    """Limits this process's memory to its present size and `more` bytes. Systems without this kind of limit
+    ignore the call."""
     try:
         import resource
     except ImportError:
@@ -33,7 +33,8 @@ def limit_own_memory(more: int) -> None:
 
 
 def _pages() -> tuple[int, ...] | None:
-    """Pages of this process: all, resident, shared, of its code, 0, of its data; None if not told."""
+    """Pages of this process: all, resident, shared, of its code, 0, of its data; None if they aren't
+    reported."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return tuple(map(int, file.read().split()))
@@ -42,13 +43,13 @@ def _pages() -> tuple[int, ...] | None:
 
 
 def children_bytes() -> int:
-    """The largest resident size of any process that this one, or one of its own, started and waited for; 0 if
-    the system doesn't tell."""
+    """The largest resident size of any process that this one, or one of its children, started and waited for;
+    0 if it isn't reported."""
     return _largest("RUSAGE_CHILDREN")
 
 
 def peak_bytes() -> int:
-    """This process's largest resident size so far; 0 if the system doesn't tell."""
+    """This process's largest resident size so far; 0 if it isn't reported."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text().splitlines():
@@ -67,7 +68,7 @@ def _largest(who: str) -> int:
 
 
 def runnable(process: int) -> bool:
-    """Whether a thread of a process runs or waits for a core; False if the system doesn't tell."""
+    """Whether a thread of a process runs or waits for a core; False if the system doesn't report it."""
     try:
         texts = [p.read_text(encoding="utf-8") for p in Path(f"/proc/{process}/task").glob("*/stat")]
     except OSError:  # a thread ended meanwhile
@@ -76,8 +77,8 @@ def runnable(process: int) -> bool:
 
 
 def busy_seconds(process: int | None = None) -> float:
-    """Seconds of all cores together that a process, or (None) anybody, has used or had stolen, to a
-    hundredth or so; 0 if the system doesn't tell."""
+    """CPU seconds, over all cores, that a process has used, with a precision of about a hundredth. None
+    stands for all processes, and includes stolen time. 0 if the system doesn't report it."""
     try:
         if process is None:
             with open("/proc/stat", encoding="ascii") as file:

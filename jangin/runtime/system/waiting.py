@@ -1,4 +1,4 @@
-"""The thread pool calls the operating system by the LLVM IR text here.
+"""The operating system's calls of the thread pool, as LLVM IR text.
 
 The calls wait for a word to change, wake the threads that wait for it, and move a thread to another core.
 `backends.llvm.pool` replaces the words in angle brackets. <L> is the type of a C `long`.
@@ -12,14 +12,15 @@ from typing import NamedTuple
 from jangin.runtime.system import named, system_of
 
 CORES = 1024
-"""Processors that a set of them has a bit for: as many as the C library's cpu_set_t."""
+"""Bits of a set of processors, as many as in the C library's cpu_set_t."""
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "armv7": 240}
 """The number of Linux's system call futex, by the first part of a triple (Linux's syscall tables)."""
 
 
 class Waiting(NamedTuple):
-    """`declarations` of the system's functions; `here`: a call that gives the number of the core that runs
-    it; `functions`: `@sleep_on(word, seen)`, `@wake_up(word, most)` and `@step_aside(core)`."""
+    """The thread pool's calls. `declarations`: of the system's functions. `here`: a call that gives the
+    number of the current core. `functions`: `@sleep_on(word, seen)`, `@wake_up(word, most)` and
+    `@step_aside(core)`."""
 
     declarations: str
     here: str
@@ -38,8 +39,8 @@ define internal void @wake_up(ptr %word, i32 %most) {
 }
 """
 
-# The thread goes to another core that it may use, and may use this one again afterwards. The system refuses a
-# set of no cores.
+# The thread moves to another core that it may use, and may use this one again afterwards. The system refuses
+# an empty set of cores.
 _LINUX_STEPS_ASIDE = """
 define internal void @step_aside(i32 %core) {
 entry:
@@ -82,11 +83,11 @@ _LINUX = Waiting(
     _LINUX_WAITS + _LINUX_STEPS_ASIDE,
 )
 _WAITING: Mapping[str, Waiting] = {"linux": _LINUX}
-"""By Python's name of a system."""
+"""The calls of each system, by Python's name."""
 
 
 def waiting(triple: str) -> Waiting:
-    """The text for code of a triple. Raises ValueError for a system or a processor that isn't known."""
+    """The text for code of a triple. Raises ValueError for an unknown system or processor."""
     system, architecture = system_of(triple), triple.split("-")[0]
     if system not in _WAITING or architecture not in FUTEX:
         where = named(system) or "code without a system"

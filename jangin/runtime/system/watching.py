@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends."""
+"""Processes that end with the process that started them, however it ends."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-"""The request to prctl(2) that names the signal a process gets when the thread that started it ends."""
+"""The request to prctl(2) that sets the signal a process gets when the thread that started it ends."""
 
 
 def end_with(parent: int) -> None:
-    """Have the system kill this process as soon as `parent`, which started it, is gone. Only Linux has such a
-    call: elsewhere the process ends when it next writes to its parent."""
+    """Has the system kill this process as soon as `parent`, which started it, is gone. Only Linux has such a
+    call. On other systems the process ends when it next writes to its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was gone before
+    if os.getppid() != parent:  # the parent was gone before
         os._exit(1)
 
 
 def end_group_with(other: int) -> None:
-    """Have the system end this process and its group when nobody has the other end of a pipe open any more.
+    """Has the system end this process and its group once nobody has the other end of a pipe open.
 
     Nothing is ever written to the pipe. It closes when the caller ends, even if the thread that started this
-    process ended long before."""
+    process ended long before.
+    """
     import fcntl
 
     fcntl.fcntl(other, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(other, fcntl.F_SETFL, fcntl.fcntl(other, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([other], [], [], 0)[0]:  # it was gone before
+    if select.select([other], [], [], 0)[0]:  # the caller was gone before
         os._exit(1)
