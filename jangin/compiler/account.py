@@ -1,4 +1,4 @@
-"""The account of a compilation: where its seconds go."""
+"""The account of a compilation: the seconds of its steps and kernels."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 class StepSeconds(NamedTuple):
-    """`wall`: until the next step; `own`: of the processor, in this process (forked ones not counted)."""
+    """`wall`: seconds until the next step. `own`: processor seconds in this process, without forked ones."""
 
     wall: float
     own: float
 
 
 class KernelSeconds(NamedTuple):
-    """A new kernel's seconds of the processor, in whichever process it was made: its schedule, its code as
-    text, and the object that LLVM makes of that."""
+    """Processor seconds of a new kernel, in whichever process it was made. They are for its schedule, its
+    code as text, and the object that LLVM makes of the text."""
 
     name: str
     schedule: float
@@ -28,8 +28,8 @@ class KernelSeconds(NamedTuple):
 
 
 class Account:
-    """`steps`: the seconds of each, in order, by what the compiler tells of them (`import`: before it first
-    does); `kernels`: of those that weren't known before."""
+    """`steps`: the seconds of each step, in order, by the texts that the compiler reports. The step `import`
+    is the time before the first report. `kernels`: seconds of the kernels that weren't known before."""
 
     def __init__(self) -> None:
         self.steps: dict[str, StepSeconds] = {}
@@ -37,7 +37,7 @@ class Account:
         self._what, self._since = "import", _now()
 
     def tell(self, done: int, total: int, what: str) -> None:
-        """A step begins or goes on: a compilation's `progress`."""
+        """Records that a step begins or continues; used as a compilation's `progress`."""
         now, before = _now(), self.steps.get(self._what, StepSeconds(0.0, 0.0))
         wall, own = (b + n - s for b, n, s in zip(before, now, self._since, strict=True))
         self.steps[self._what] = StepSeconds(wall, own)

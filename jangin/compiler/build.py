@@ -1,4 +1,4 @@
-"""Kernels and their code, made on several cores at once by whichever back end the target names."""
+"""Makes kernels and their code on several cores at once, by the target's back end."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from jangin.templates.scheduled import Scheduled
 from jangin.version import __version__
 
 CODE = "jangin.backends.llvm.code"
-"""What makes the code of most targets, and takes longest to import."""
+"""The module that makes the code of most targets. It takes longest to import."""
 SECONDS_PER_PROCESS = 0.15
-"""What kernels must take to make that a process is worth forking for."""
+"""Seconds of work for which another process is worth forking."""
 
 Progress = Callable[[float, float], None]
 
 
 class Build:
-    """A plan's kernels and code in the making; a context, which ends its threads.
+    """A plan's kernels and code under construction. It is a context, which ends its threads.
 
-    Without `workers`, kernels are made on the caller's thread, while others compile the last ones; else
-    workers do all of it. Either way equal kernels in equal order give identical bytes. Those that are
-    `shared` already are taken as they are; the `account` gets the seconds of each of the others."""
+    Without `workers`, kernels are made on the caller's thread, while other threads compile earlier ones. With
+    workers, they do all of it. Either way, equal kernels in equal order give identical bytes. Kernels that
+    are `shared` already are taken as they are. The `account` gets the seconds of each of the others.
+    """
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class Build:
         self._threads.shutdown(wait=error is None, cancel_futures=True)
 
     def make(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Scheduled]:
-        """The kernels that the jobs give, each of which has been added. `progress(done, total)`: seconds that
-        those should take that aren't shared yet."""
+        """The kernels that the jobs make; each has been added. `progress(done, total)` counts the estimated
+        seconds of the kernels that aren't shared yet."""
         found = self._shared.get(job.identity for job in jobs)
         new = [job for job in jobs if job.identity not in found]
         self._new |= dict(zip((job.identity for job in new), self._make(new, progress), strict=True))
@@ -113,17 +114,17 @@ class Build:
             yield kernel, self._threads.submit(limits.in_thread(self._code), kernel, taken, job.sources)
 
     def _code(self, kernel: Kernel, schedule: float = 0.0, sources: Sources = NO_SOURCE) -> bytes:
-        """See the function `_code`."""
+        """The bytes of the function `_code`; its seconds go to the account."""
         code, seconds = _code(self._target, kernel, schedule, sources)
         self._account.kernels.append(seconds)
         return code
 
     def add(self, kernel: Kernel) -> None:
-        """Start making the kernel's code."""
+        """Starts to make the kernel's code."""
         self._running.append((self._threads.submit(limits.in_thread(self._code), kernel), 1.0))
 
     def begin(self, plan: Plan) -> None:
-        """Have the code that runs the plan made, which needn't have its constants yet."""
+        """Starts to make the code that runs the plan. It doesn't need the plan's constants."""
         job = partial(_runner, replace(plan, constants={}, kernels={}, calls={}), self._target)
         if self._workers is None:
             self._runner = partial(limits.wait, self._threads.submit(job))
@@ -131,9 +132,11 @@ class Build:
             self._runner = self._workers.ask(job)
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
-        """The plan, all of whose kernels were added, with its code; new kernels are shared from now on.
+        """The plan, all of whose kernels were added, with its code. New kernels are shared from now on.
+
         `progress(done, total)`, as in `make`, is called as kernels finish. Raises RuntimeError that names the
-        kernel where there is no code for it."""
+        kernel if its code can't be made.
+        """
         if self._runner is None:
             self.begin(plan)
         assert self._runner is not None
@@ -153,8 +156,8 @@ class Build:
 
 
 def start_workers(target: Target | None = None) -> Workers:
-    """Workers for this machine's processors. The first imports what makes most targets' kernels, and is
-    `prepared` for the target, if that is known."""
+    """Workers for this machine's processors. The first imports the modules for most targets' kernels, and is
+    `prepared` for the target, if it is known."""
     workers = Workers(default_threads(), partial(importlib.import_module, CODE))
     if target is not None:
         prepared(workers, target)
@@ -162,7 +165,7 @@ def start_workers(target: Target | None = None) -> Workers:
 
 
 def prepared(workers: Workers, target: Target) -> None:
-    """Have the first worker make what all of a target's plans have in common."""
+    """Has the first worker make the code that all of a target's plans share."""
     nothing = Plan("", str(target), (), (), (), {}, (), (), {})
     workers.begin(partial(_runner, nothing, target))
 
@@ -170,7 +173,7 @@ def prepared(workers: Workers, target: Target) -> None:
 def _compiled(
     target: Target, job: Job, budget: limits.Budget | None
 ) -> tuple[Scheduled, bytes, KernelSeconds]:
-    """A worker's part."""
+    """A kernel, its code and its seconds, made in a worker."""
     with limits.going_on(budget, alone=True):
         start = time.thread_time()
         kernel = job()
@@ -178,8 +181,8 @@ def _compiled(
 
 
 def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> tuple[bytes, KernelSeconds]:
-    """The code of a kernel whose schedule took so many seconds, and the seconds of all. An error names the
-    model's nodes that it computes."""
+    """The code of a kernel, and its seconds; the schedule took `schedule` seconds. An error names the model's
+    nodes that the kernel computes."""
     limits.at(sources)
     laps = [time.thread_time()]
     try:
@@ -191,7 +194,7 @@ def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> 
 
 
 def _runner(plan: Plan, target: Target) -> tuple[tuple[bytes, ...], str]:
-    """The code that runs a plan, and what made it."""
+    """The code that runs a plan, and the programs that made the code."""
     backend = backend_of(target)
     return backend.runner(plan, target), ", ".join(filter(None, (f"Jangin {__version__}", backend.made_by())))
 
@@ -209,7 +212,7 @@ class _Kernel(NamedTuple):
 
 
 def build(plan: Plan, target: Target) -> Artifact:
-    """Compile a plan for a target."""
+    """Compiles a plan for a target."""
     with Build(target) as builder:
         for name, function in {launch.kernel: launch.function for launch in plan.launches}.items():
             builder.add(_Kernel(plan.kernels[name], plan.calls.get(name), function))

@@ -1,8 +1,9 @@
-"""Compiled models kept on disk: least recently used dropped first, safe under many processes.
+"""The compile cache: compiled models kept on disk, safe under many processes. The least recently used are
+dropped first.
 
-An entry appears whole or not at all (written aside, then renamed). Nothing is locked: two
-processes that make one entry both write it, and the last rename stands. Entries are machine code that
-this process will run: those that another user wrote, or could have, are not loaded.
+An entry appears whole or not at all (written aside, then renamed). Nothing is locked: two processes that make
+one entry both write it, and the last rename wins. Entries are machine code that this process will run. An
+entry that another user wrote, or could have written, isn't loaded.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from typing import TypeVar
 from jangin.environment import cache_folder
 
 TUNED = "tuned.sqlite"
-"""The file beside the entries with what tuning found (see `tune.store`)."""
+"""The file, beside the entries, of tuning's results (see `tune.store`)."""
 LIMIT = 2 << 30
 """Bytes that the entries may take together."""
 _SUFFIX = ".jgn"
 _STALE_SECONDS = 3600
-"""After this long an unfinished file is one that a dead process left."""
+"""Seconds after which an unfinished file is taken for one that a dead process left."""
 
 T = TypeVar("T")
 
 
 def key(parts: Iterable[bytes | str]) -> str:
-    """SHA-256 of a sequence of parts; other boundaries between the same bytes give another key."""
+    """SHA-256 of a sequence of parts. Other boundaries between the same bytes give another key."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -41,10 +42,12 @@ def key(parts: Iterable[bytes | str]) -> str:
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the compiler's own source and its code generator's version: other code, other keys."""
-    from importlib.metadata import PackageNotFoundError, version  # thirty modules, for what few ask
+    """SHA-256 of the compiler's own source and the versions of its packages. Another version of the code
+    therefore has other keys."""
+    # it imports thirty modules, and few calls need it
+    from importlib.metadata import PackageNotFoundError, version
 
-    folder = os.path.dirname(os.path.dirname(__file__))  # by hundreds, Path takes twice the time
+    folder = os.path.dirname(os.path.dirname(__file__))  # for hundreds of files, Path takes twice the time
     files = sorted(
         os.path.join(at, f) for at, _, names in os.walk(folder) for f in names if f.endswith(".py")
     )
@@ -55,13 +58,13 @@ def source_digest() -> str:
     for package in ("llvmlite", "numpy", "onnx"):
         try:
             parts.append(version(package).encode())
-        except PackageNotFoundError:  # compiling says so, where the package is needed
+        except PackageNotFoundError:  # compiling reports a package that it needs
             parts.append(b"")
     return key(parts)
 
 
 class Cache:
-    """Files by key in `folder` (by default what `environment.cache_folder` says), at most `limit` bytes."""
+    """Files by key in `folder` (by default the one of `environment.cache_folder`), at most `limit` bytes."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
         self.folder = cache_folder() if folder is None else Path(folder)
@@ -71,7 +74,8 @@ class Cache:
         return self.folder / name[:2] / (name + _SUFFIX)
 
     def get(self, name: str) -> Path | None:
-        """The entry's file, now the most recently used; None where there is none of this user's own."""
+        """The entry's file, marked as the most recently used. None if there is no entry of this user's
+        own."""
         path = self.path(name)
         if not (own(path.parent) and own(path)):
             return None
@@ -79,13 +83,13 @@ class Cache:
             os.utime(path)
         except FileNotFoundError:
             return None
-        except OSError:  # a folder that can't be written still serves
+        except OSError:  # an entry in a read-only folder still serves
             return path if path.is_file() else None
         return path
 
     def load(self, name: str, read: Callable[[Path], T]) -> T | None:
-        """`read(path)` of an entry; one that it can't read (it raises) is deleted and None given. One that
-        there is no memory for stays."""
+        """The result of `read(path)` for an entry, or None. An entry that `read` can't read (it raises) is
+        deleted. An entry for which there is no memory stays."""
         path = self.get(name)
         if path is None:
             return None
@@ -98,9 +102,11 @@ class Cache:
             return None
 
     def put(self, name: str, write: Callable[[Path], object]) -> Path | None:
-        """Store what `write(path)` writes. None where the folder takes no file (full, read-only):
-        a cache that can't keep something must not stop the work. Errors of `write` that aren't
-        the system's pass through."""
+        """Stores the file that `write(path)` writes.
+
+        None if the folder takes no file (full, read-only), because a cache that can't keep something must not
+        stop the work. Errors of `write` that aren't the system's are raised.
+        """
         path = self.path(name)
         unfinished = path.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         try:
@@ -129,7 +135,7 @@ class Cache:
         return next(self.folder.glob(f"??/*{_SUFFIX}"), None) is None
 
     def trim(self, keep: Path | None = None) -> None:
-        """Drop the least recently used entries beyond the limit, but never `keep`."""
+        """Drops the least recently used entries beyond the limit, but never `keep`."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         for _, size, path in entries:
@@ -144,7 +150,7 @@ class Cache:
             _remove(path)
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, path) of each; unfinished files of dead processes are removed."""
+        """(time of last use, bytes, path) of each entry. Unfinished files of dead processes are removed."""
         found = []
         for path in self.folder.glob("??/*"):
             try:
@@ -159,14 +165,14 @@ class Cache:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those it is in, that only this user may read and write. Raises OSError."""
+    """Makes a folder and its parents, for this user alone. Raises OSError."""
     if not path.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def own(path: Path) -> bool:
-    """Whether a file or folder is there, is this user's, and no other's to write."""
+    """Whether a file or folder exists, belongs to this user, and can't be written by others."""
     try:
         status = path.lstat()
     except OSError:

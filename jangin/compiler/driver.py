@@ -1,7 +1,8 @@
 """From a model to an executable: `jangin.build` and `jangin.compile`.
 
-Where another process will compile, or drivers start, they do before what this one needs is imported: both
-take as long."""
+Another process that compiles, or a device's driver, is started before this process imports what it needs,
+because both take as long.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +38,27 @@ def build(
     progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Compiled:
-    """Compile a model for any target, whether this machine runs its code or not. `save` writes the result as
-    a file that `jangin.load` reads.
+    """Compile a model for any target, whether or not this machine can run its code. `save` writes the result
+    as a file that `jangin.load` reads.
 
     `model` is a path, bytes or a message, of any format that Jangin knows, or of `formats`.
+
     `target` is a name ("cpu" is this machine), or a target of your own with its back end and device (see
     `jangin.targets.target`). The default is the target that the environment's JANGIN_TARGET names, or else
     "cpu".
+
     `threads` is the number of threads that the model will run on. Tuned kernels are for this number.
+
     `shapes` binds sizes. {"batch": 1} binds a symbol, {"seq": (1, 512)} its inclusive range, {"image": (1, 3,
     224, 224)} a whole input.
+
     `progress(done, total, what)` is called at each step.
 
-    A model that is compiled with something of your own, a target too, is not cached.
+    A model that is compiled with a target, format or operator of your own isn't cached.
 
     Raises CompileError with the node, its operator and a remedy. Raises ValueError for an unknown target and
-    TypeError for an unknown option. Raises LoadError for `tune` if this machine can't run the target's
-    code."""
+    TypeError for an unknown option. Raises LoadError for `tune` if this machine can't run the target's code.
+    """
     return build_by(Options(target, shapes, threads, **given), model, progress)
 
 
@@ -108,16 +113,17 @@ def compile(
 ) -> Any:
     """`build` a model and load it, on `threads` threads (by default as many as the process may use).
 
-    A PyTorch module is read by running it on `example_inputs` and `example_kwargs`, with the sizes free that
-    `dynamic_shapes` says (see `torch.export.export`); what comes back is called as the module is. Raises
-    LoadError, before anything is compiled, where this machine can't run the target's code."""
+    A PyTorch module is exported by running it on `example_inputs` and `example_kwargs`, with the free sizes
+    of `dynamic_shapes` (see `torch.export.export`). The result is called like the module. Raises LoadError,
+    before anything is compiled, if this machine can't run the target's code.
+    """
     example = example_inputs, example_kwargs, dynamic_shapes
     return compile_by(Options(target, shapes, threads, **given), model, progress, *example)
 
 
 def compile_by(options: Options, model: Any, progress: Progress | None = None, *example: Any) -> Any:
     """`compile`, with the options in one record. `example`: the inputs, keywords and free sizes by which a
-    PyTorch module is read."""
+    PyTorch module is exported."""
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.runtime.device import begin
 
@@ -130,8 +136,8 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
 
 
 def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
-    """The process that is to compile, None for this one. It starts when it is asked for something, or, where
-    nothing that was compiled before can be found, at once."""
+    """The process that compiles; None for this one. It starts when it is asked for something. If the cache is
+    off or empty, it starts at once."""
     isolated = options.isolated
     if isolated and options.own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
@@ -150,5 +156,5 @@ def _is_empty(cache: bool | str | Path) -> bool:
 
 
 def _has_interpreter() -> bool:
-    """Whether there is a Python to start: a frozen program's executable is the program."""
+    """Whether there is a Python to start. A frozen program's executable is the program itself."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)

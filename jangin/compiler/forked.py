@@ -1,6 +1,6 @@
-"""Work in forked processes: for Python code, which threads can't run side by side.
+"""Python work in forked processes, because Python's threads can't run side by side.
 
-A fork copies one thread alone, so that only a process that runs no other (`compiler.isolated`) may use it.
+A fork copies only one thread, so only a process that runs no other thread (`compiler.isolated`) may use it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ T = TypeVar("T")
 Progress = Callable[[float, float], None]
 
 AHEAD = 2
-"""Jobs that a worker has at most: one that it does, and the next."""
+"""Jobs that a worker has at most: the current one, and the next."""
 
 
 class Workers:
-    """Up to `count` processes that carry out jobs; a context, at whose end they end.
+    """Up to `count` processes that carry out jobs. It is a context, which ends them.
 
-    One is forked here and does `prepare` (imports, say) while this process goes on; it forks the others
-    when there is work for them, so that they find all prepared. What `prepare` raises, a job will. `running`
-    of them run; a process forked from this one may have them work too, when this one doesn't, and must then
-    tell it their number."""
+    One process is forked here and runs `prepare` (imports, for example) while this process goes on. It forks
+    the others when there is work for them, so that they inherit everything prepared. An exception of
+    `prepare` appears in a later job.
+
+    `running` is the number of running processes. A process forked from this one may use the workers too,
+    while this one doesn't, and must then report their number.
+    """
 
     def __init__(self, count: int, prepare: Callable[[], object]) -> None:
         pipes = [Pipe() for _ in range(count)]
@@ -53,17 +56,20 @@ class Workers:
         processes.reap(self._first)
 
     def begin(self, job: Callable[[], object]) -> None:
-        """Have the first do what the next jobs need, beside this process; what that raises, they will."""
-        with suppress(BrokenPipeError, ConnectionResetError):  # it is gone: jobs say so
+        """Has the first worker prepare the next jobs in the background. An exception appears in these
+        jobs."""
+        # the worker is gone, which the jobs will report
+        with suppress(BrokenPipeError, ConnectionResetError):
             self._pipes[0].send(job)
 
     def close(self) -> None:
-        """There is no more work: they end, while this process goes on."""
+        """Ends the workers after their work, while this process goes on."""
         for pipe in self._pipes:
             pipe.close()
 
     def ask(self, job: Callable[[], T]) -> Callable[[], T]:
-        """Have the first do a job beside this process. Gives what waits for its result, as `do` would."""
+        """Has the first worker do a job in the background. Returns a function that waits for the job's
+        result, like `do`."""
         first = self._pipes[0]
         with _told():
             first.send(pickle.dumps([job], pickle.HIGHEST_PROTOCOL))
@@ -89,8 +95,7 @@ class Workers:
         forks: bool = True,
         names: Sequence[str] = (),
     ) -> list[T]:
-        """Return the jobs' results in order, computed by up to `most` processes. Jobs and results travel
-        pickled.
+        """The jobs' results in order, computed by up to `most` processes. Jobs and results travel pickled.
 
         `progress(done, total)` counts in `weights` if each job has a weight. The heaviest jobs begin first,
         so that no heavy job is left for the others to wait for. `forks` says whether a process can be forked
@@ -98,7 +103,8 @@ class Workers:
         what each job is for.
 
         Raises what a job raises, and ChildProcessError if a process dies. The other processes get no more
-        work after an error."""
+        work after an error.
+        """
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         with _told():
@@ -110,7 +116,7 @@ class Workers:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Says that a process died, where that is why a pipe is closed."""
+    """Turns the error of a pipe that a dead process closed into ChildProcessError."""
     try:
         yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -124,10 +130,11 @@ def _handed_out(
     weights: Sequence[float],
     names: Sequence[str],
 ) -> list[T]:
-    """Each job goes to a process that has fewer than `AHEAD`."""
+    """Gives each job to a process that has fewer than `AHEAD` jobs, and collects the results."""
     order = sorted(range(len(jobs)), key=lambda n: -weights[n])
     left, results = iter(order), dict[int, T]()
-    together = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)  # most of each is the target, which all share
+    # most of a job is the target, which all jobs share
+    together = pickle.dumps(jobs, pickle.HIGHEST_PROTOCOL)
     for pipe in pipes:
         pipe.send(together)
     for pipe, n in zip([*pipes] * AHEAD, left, strict=False):
@@ -147,19 +154,19 @@ def _handed_out(
 
 
 def _late(waiting: Iterator[str]) -> NoReturn:
-    """The time is over, while the first of these is waited for."""
+    """Ends the compilation because its time is over while a job with the first of these names runs."""
     limits.late(next(waiting))
 
 
 def fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
-    """Start a process that does `life` and ends; it closes the pipes of `others`. Gives its number."""
+    """Starts a process that runs `life` and ends. It closes the pipes of `others`. Returns its number."""
     parent = os.getpid()
     child = processes.fork()
     if child:
         return child
     try:
         end_with(parent)
-        gc.disable()  # collecting would copy the pages of every object
+        gc.disable()  # a collection would copy the pages of every object
         for pipe in others:
             pipe.close()
         life()
@@ -177,8 +184,11 @@ def _first(pipes: Sequence[Connection], prepare: Callable[[], object]) -> None:
 
 
 def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
-    """Carry out what the pipe says: jobs, pickled all together; the numbers of those to be done here; what
-    they will need; and to fork others, for `spare` pipes. Gives the numbers of these processes."""
+    """Carries out the messages of a pipe. Returns the numbers of the processes that it forked.
+
+    A message is all jobs, pickled together, or the number of a job to be done here. It may also be a
+    preparation for later jobs, or an order to fork processes for `spare` pipes.
+    """
     jobs: Sequence[Callable[[], Any]] = ()
     children: list[int] = []
     with suppress(EOFError):
@@ -206,7 +216,7 @@ def _result(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def sendable(error: Exception) -> Exception:
-    """The exception, or, where a pipe can't carry it, one that says the same."""
+    """The exception, or a RuntimeError with its text if a pipe can't carry it."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # any class may refuse, in its own way

@@ -1,9 +1,9 @@
-"""A compiled model handed to the process that asked for it, with no file between.
+"""Hands a compiled model to the process that asked for it, without a file.
 
-It travels pickled. What its arrays hold, the other process reads from this one's memory, a batch at a time,
-and what was read this one lets go of: so weights are in memory about once. (Most of what it takes to write
-them to a file that both map is to get its pages one by one.) Where the system doesn't let a process read
-another's memory, arrays come in a file that never has a name.
+The model travels pickled. The other process reads the arrays' contents from this one's memory, a batch at a
+time, and this process releases each batch. Weights are therefore in memory about once. (A file that both
+processes map would be slower, because its pages must be got one by one.) If the system doesn't let a process
+read another's memory, arrays are sent in an unnamed file.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from jangin.runtime.system.memory import read_other
 from jangin.runtime.threads import default_threads
 
 BATCH = PIECE
-"""Bytes that are read before what held them is let go of. The next are read to the same memory: to write to
-such as the system must find first takes many times as long."""
+"""Bytes that are read before their arrays are released. The next arrays then get the same memory: writing to
+memory that the system must find first takes many times as long."""
 
 
 def pickled(made: Compiled) -> tuple[bytes, list[Array]]:
-    """A compiled model without what only the compiler needs, and the bytes that its arrays hold."""
+    """A compiled model pickled without the parts that only the compiler needs, and the bytes of its
+    arrays."""
     file, held = BytesIO(), list[Array]()
     pickler = pickle.Pickler(file, 5, buffer_callback=lambda b: held.append(np.frombuffer(b.raw(), np.uint8)))
     pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _array, np.memmap: _array, Plan: _plan}
@@ -64,9 +65,11 @@ def _plan(plan: Plan) -> tuple[type[Plan], tuple[Any, ...]]:
 
 
 def hand(caller: Connection, data: bytes, held: list[Array]) -> None:
-    """Send what `pickled` gave, and stay until it is taken. The arrays are taken out of the list, and go as
-    they are read, in the order in which they lie in memory. A pipe of their own has what is said of that, as
-    what else a caller says may be another process's to read."""
+    """Sends the results of `pickled`, and stays until they are taken.
+
+    The arrays are removed from the list, and released as they are read, in the order of their addresses. The
+    messages have a pipe of their own, because another process may read the caller's other messages.
+    """
     ours, theirs = Pipe()
     send_handle(caller, theirs.fileno(), None)
     theirs.close()
@@ -100,10 +103,11 @@ def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
 
 
 def taken(caller: Connection) -> Compiled:
-    """Return the compiled model that a process hands over.
+    """The compiled model that a process hands over.
 
     Raises EOFError if the process ends before the hand-over, and OSError if the process can't hand the model
-    over."""
+    over.
+    """
     with Connection(recv_handle(caller)) as pipe:
         process, data, found = pipe.recv()
         parts = [_Held(n, start, size, 0) for n, start, size in found]
@@ -126,7 +130,8 @@ def taken(caller: Connection) -> Compiled:
 
 
 class _Held(NamedTuple):
-    """An array of the other process: its number, where it begins there, its bytes, and its place here."""
+    """An array of the other process: its number, its address there, its bytes, and its place in this
+    process's block."""
 
     number: int
     start: int
@@ -147,12 +152,12 @@ def _copy(process: int, parts: Sequence[_Held], block: Array, pipe: Connection) 
 
 
 def _read(process: int, start: int, goal: Array) -> None:
-    """Another process's memory; raises what `read_other` raises."""
+    """Reads another process's memory. Raises the errors of `read_other`."""
     read_other(process, start, goal.ctypes.data, goal.nbytes)
 
 
 def _batches(parts: Sequence[_Held]) -> Iterator[list[_Held]]:
-    """About `BATCH` bytes of arrays at a time."""
+    """Batches of arrays, of about `BATCH` bytes each."""
     batch, size = list[_Held](), 0
     for part in parts:
         batch.append(part)

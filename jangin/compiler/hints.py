@@ -22,14 +22,14 @@ from jangin.passes.partition import has_steps, needed_symbols, partition
 
 
 def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
-    """A model whose inputs share symbols where its nodes need them to. `lower` finds what they need, of the
-    model with a symbol for each place."""
+    """A model whose inputs share symbols only if its nodes need equal sizes. `lower` lowers the model with a
+    symbol for each place, which shows the needs."""
     apart = _Apart(imported.graph, imported.hints)
     if not apart.places:
         return imported
     try:
         needs = [*_needs(lower(replace(imported, graph=apart.graph)))]
-    except CompileError:  # for which sizes of their own may be the reason
+    except CompileError:  # sizes with symbols of their own may be the reason
         return imported
     for symbols, source in needs:
         apart.join(symbols, source)
@@ -37,9 +37,11 @@ def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
 
 
 def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
-    """Yield the symbols of a lowered graph that meet in an equation, with the node that needs the equation.
+    """The symbols of a lowered graph that meet in an equation, with the node that needs the equation.
+
     The symbols of a branch or a loop also come together, because its sizes would depend on data if the
-    symbols differed."""
+    symbols differed.
+    """
     for node in graph.nodes:
         if isinstance(node.attrs, (IfStep, LoopStep)):
             shapes = (graph.values[n].shape or () for n in node.inputs if n)
@@ -52,16 +54,16 @@ def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
 
 
 class _Apart:
-    """A graph with a symbol of its own for each place. `places`: those of all but a name's first place, which
-    has the name's symbol; `sources`: the first node that needs one to be equal to another."""
+    """A graph with a symbol of its own for each place. `places`: the place of each new symbol; a name's first
+    place keeps the name's symbol. `sources`: the first node that needs a symbol to equal another."""
 
     def __init__(self, graph: Graph, hints: frozenset[Place]) -> None:
         self.places: dict[Var, Place] = {}
         self.sources: dict[Var, Sources] = {}
         self.names: dict[Var, Var] = {}
-        """The symbol of each one's name."""
+        """The symbol of the name that each symbol stands for."""
         self.same: dict[Var, Var] = {}
-        """For those that are found to be equal to another, an earlier one."""
+        """For symbols that must equal another, an earlier symbol."""
         self.symbols = dict(graph.symbols)
         values = dict(graph.values)
         for name in graph.inputs:
@@ -83,7 +85,7 @@ class _Apart:
         return own
 
     def join(self, symbols: Collection[Var], source: Sources) -> None:
-        """Those of one name are one."""
+        """Makes symbols of one name one symbol."""
         for name in {self.names[v] for v in symbols if v in self.names}:
             met = [v for v in self.names if v in symbols and self.names[v] == name]
             for v in met[1:]:

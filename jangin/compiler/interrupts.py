@@ -1,7 +1,7 @@
-"""Ctrl-C that isn't lost.
+"""Keeps Ctrl-C from being lost.
 
-Python drops an interrupt that comes while it runs what it calls as it frees something: a weak reference's
-function, as after each import, and wherever expressions are let go of.
+Python drops an interrupt that arrives while it runs a callback of freeing an object. Callbacks of weak
+references run after each import, and whenever expressions are released.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 AGAIN = 0.02
-"""Seconds after which an interrupt that was dropped is sent again: what dropped it is over then."""
+"""Seconds after which a dropped interrupt is sent again. The code that dropped it has ended by then."""
 
 
 @contextmanager
 def kept_interrupts() -> Iterator[None]:
-    """Interrupts that would be dropped come a little later."""
+    """Sends interrupts that would be dropped again, a little later."""
     before = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            start_new_thread(_again, ())  # which waits for nothing: what came here would be dropped too
+            # it must not wait here, because an interrupt here would be dropped too
+            start_new_thread(_again, ())
         else:
             before(unraisable)
 

@@ -1,7 +1,8 @@
-"""Compiling in a process of its own: its memory goes back to the system, and what ends it ends no other.
+"""Compiles in a separate process: its memory returns to the system, and a crash ends no other process.
 
-It stays for a while, for the next compilation. What this imports is little, so that the other process starts
-before the caller's own imports."""
+The process stays for a while, for the next compilation. This module imports little, so that the other process
+starts before the caller's own imports.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ _START = (
     "from jangin.runtime.system.watching import end_group_with; end_group_with({life}); "
     "from jangin.compiler.server import serve; serve({pipe})"
 )
-"""Nothing is collected in processes that end soon, nor in one that makes little: hardly any of it is in a
-circle."""
+"""The program of the compiler's process. Garbage collection is off in processes that end soon or make little,
+because hardly any of their garbage is in cycles."""
 
 
 SLEEPY = "4"
-"""After two to the power of so many cycles the threads that NumPy's OpenBLAS starts sleep, where they would
-take a core for some 50 ms beside imports."""
+"""OPENBLAS_THREAD_TIMEOUT: NumPy's OpenBLAS threads sleep after two to this power of cycles. By default they
+would take a core for some 50 ms beside the imports."""
 
 
 class Asked(NamedTuple):
@@ -45,7 +46,8 @@ class Asked(NamedTuple):
 
     `target` is the target. `told` says whether the caller wants reports of progress. `path` is the model's
     path if the model has one. `folder` is the caller's folder, unless that folder was removed. `file` says
-    whether the model is in a file, which is handed over after the request."""
+    whether the model is in a file, which is handed over after the request.
+    """
 
     target: Target
     told: bool
@@ -55,8 +57,8 @@ class Asked(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """`life`: of a pipe the end whose closing is its end; `around`: the environment that it has, and where it
-    finds modules."""
+    """A started process. `life`: this process's end of a pipe; the process ends when it closes. `around`: the
+    environment and the module path that the process has."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -64,17 +66,17 @@ class _Started(NamedTuple):
     around: tuple[Mapping[str, str], Sequence[str]]
 
     def ended(self, *, wait: bool) -> End | None:
-        """How it ended, once it has (see `end_of`)."""
+        """How the process ended; None if it still runs (see `end_of`)."""
         return end_of(self.process.pid, wait=wait)
 
     def end(self) -> None:
-        """It and those that it forked."""
+        """Ends the process and those that it forked."""
         kill_group(self.process.pid)
         self.process.wait()
         self._close()
 
     def forget(self) -> None:
-        """It is another process's."""
+        """Gives the process up, because it belongs to another process."""
         self.process.returncode = 0
         self._close()
 
@@ -93,7 +95,7 @@ def _end_waiting() -> None:
 
 
 def _forget_waiting() -> None:
-    """In a process forked from this one."""
+    """Forgets the waiting process, in a process forked from this one."""
     while _waiting:
         _waiting.pop().forget()
 
@@ -103,13 +105,15 @@ in_children(_forget_waiting)
 
 
 class Apart:
-    """Another process, which builds what it is asked for; a context. It is the one that waits, or starts when
-    it is first asked, or `at_once`. Where all goes well it stays at the context's end, for the next; else it
-    and those that it forks end.
+    """Another process, which builds models on request. It is a context.
 
-    They are a group of their own, which the terminal's Ctrl-C doesn't reach. They end when this process does,
-    however it does, and when nothing is asked of them for long. What they made comes in the cache's file or
-    one that never had a name, so that nothing is left of it either."""
+    It is the waiting process, or starts at the first request, or `at_once`. After success it stays at the
+    context's end, for the next compilation. After an error it and those that it forked end.
+
+    These processes are a group of their own, which the terminal's Ctrl-C doesn't reach. They end when this
+    process ends, in any way, and after a long time without requests. Results come in the cache's file or in
+    an unnamed file, so that no file is left over.
+    """
 
     def __init__(self, at_once: bool = False) -> None:
         self._started = _start() if at_once and not _waiting else None
@@ -127,8 +131,9 @@ class Apart:
             self._started.end()
 
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
-        """As `request.carry_out`, by that process. Raises what it raises, and CompileError where it dies.
-        A model that is `Written` goes there as the file, which the process maps."""
+        """Carries out a request in the other process, as `request.carry_out` does. Raises its errors, and
+        CompileError if the process dies. A model that is `Written` is passed as its file, which the process
+        maps."""
         from dataclasses import replace
         from multiprocessing.reduction import send_handle
 
@@ -156,13 +161,13 @@ class Apart:
                 assert end is not None
                 if last or not end.exited or end.status:
                     raise CompileError(_epitaph(end)) from None
-            started.end()  # it had waited for too long, just when it was asked
+            started.end()  # it had waited too long, and ended just as it was asked
             self._started = None
         raise AssertionError("the last one's end is an error")
 
 
 def _taken() -> _Started | None:
-    """The process that waits, if it still does, and is as one that started now would be."""
+    """The waiting process if it still runs and has this process's environment; else None."""
     while _waiting:
         started = _waiting.pop()
         if started.ended(wait=False) is None and started.around == _around():
@@ -172,7 +177,7 @@ def _taken() -> _Started | None:
 
 
 def _folder() -> str | None:
-    """The working directory, which may be gone."""
+    """The working directory; None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -207,8 +212,8 @@ def _start() -> _Started:
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:
-    """What was built, from the cache's file or handed over. What that takes is imported while the other
-    process works."""
+    """The built model, from the cache's file or handed over. The modules that this needs are imported while
+    the other process works."""
     from jangin.compiler.handed import taken
     from jangin.runtime.compiled import read_artifact
 
@@ -223,7 +228,7 @@ def _result(pipe: Connection, progress: Progress | None) -> Compiled:
 
 
 def _epitaph(end: End) -> str:
-    """Return the error text for the death of the compiler's process: its cause and a remedy."""
+    """The error text for the death of the compiler's process: its cause and a remedy."""
     why = f"exit code {end.status}" if end.exited else f"signal {signal.Signals(end.status).name}"
     what = f"the process that compiled the model ended early ({why})"
     if not end.exited and end.status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
@@ -232,7 +237,7 @@ def _epitaph(end: End) -> str:
 
 
 def starved(what: str) -> str:
-    """Return an error text that names lack of memory as the most likely cause, and a remedy."""
+    """An error text that names lack of memory as the most likely cause, and a remedy."""
     return (
         f"{what}: most likely this machine, or the process's control group (a container's limit), is out of "
         "memory; give it more, or compile on a larger machine (jangin compile -o) and load that file here"

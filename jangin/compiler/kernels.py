@@ -1,4 +1,4 @@
-"""From fused graph to plan: each kernel scheduled once, constants packed, buffers and launches."""
+"""From a fused graph to a plan: each kernel scheduled once, constants packed, buffers and launches."""
 
 from __future__ import annotations
 
@@ -64,30 +64,34 @@ Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 """For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
 
 FUNCTION_DIGITS = 24
-"""Hexadecimal digits of a kernel's identity that name its function: enough that no two are called alike."""
+"""Hexadecimal digits of a kernel's identity in its function's name, enough to make names unique."""
 
 MANY = 4
-"""Symbols that an input's size may be a sum of as it is."""
+"""Symbols up to which a sum of symbols stays as an input's size; larger sums become one symbol."""
 
 GRAIN_OPS = 20_000.0
-"""Vector operations that a hand-out to another thread should be worth: some 5 us."""
+"""Vector operations that a hand-out to another thread should be worth, about 5 us."""
 
 
 LATER: Array = np.empty(0)
 """Stands for a constant that isn't packed yet."""
 STORE_SECONDS = 0.0038
-"""What a nest took of a Zen 3 processor to make and compile, for each of its stores: the mean of Winograd's
-transforms of SqueezeNet and of a detector of text."""
+"""Seconds to make and compile a nest, for each of its stores. Measured on a Zen 3 processor: the mean of
+Winograd's transforms of SqueezeNet and of a text detector."""
 STAGES_SECONDS, PRODUCT_SECONDS = 0.025, 0.06
-"""What a kernel of tensor expressions took of such a processor, and more where they sum products: means of
-MobileNetV2, SqueezeNet, MiniLM and a detector of text. Most kernels take between half of it and twice."""
+"""Seconds to make a kernel of tensor expressions, and further seconds if it sums products. Measured on a Zen
+3 processor: means of MobileNetV2, SqueezeNet, MiniLM and a text detector. Most kernels take between half of
+it and twice."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Makes the kernel that this model calls `name`. `identity`: a digest of all that decides what comes of
-    it (tensor expressions or nest, sizes' ranges, candidate, target), whatever the model. `seconds`: about
-    what it and its code take to make. `sources`: the model's nodes that it computes where it is first met."""
+    """Makes the kernel that this model calls `name`.
+
+    `identity`: a digest of all that determines the result, independent of the model: tensor expressions or
+    nest, sizes' ranges, candidate, target. `seconds`: estimated time for the kernel and its code. `sources`:
+    the first nodes of the model that it computes.
+    """
 
     name: str
     identity: str
@@ -101,14 +105,15 @@ class Job:
 
     @property
     def function(self) -> str:
-        """What the kernel's code exports it as: code that says nothing of the model serves others too."""
+        """The exported name of the kernel's code. It says nothing of the model, so that other models can
+        share the code."""
         return f"k_{self.identity[:FUNCTION_DIGITS]}"
 
 
 def schedule_kernels(
     graph: Graph, options: Options, make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None
 ) -> Chosen:
-    """Schedule every kernel of a fused graph; equal kernels share one. `make`: what carries the jobs out."""
+    """Schedules every kernel of a fused graph; equal kernels share one. `make` carries the jobs out."""
     jobs = _Jobs(graph, options)
     wanted = {n.outputs[0]: jobs.add(n) for n in graph.nodes if n.op == "kernel"}
     todo = [*jobs.by_text.values()]
@@ -120,8 +125,8 @@ def schedule_kernels(
 
 
 class _Jobs:
-    """What makes the kernels of a graph. `by_text`: equal kernels have one text, and one job. `sizes`: of the
-    kernel that makes a result, what its symbols are in the graph."""
+    """Collects the jobs that make a graph's kernels. `by_text`: the jobs; equal kernels have the same text.
+    `sizes`: by a kernel's result, the graph's expressions for the kernel's symbols."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph, self.options = graph, options
@@ -132,15 +137,16 @@ class _Jobs:
         self.sizes: dict[str, Mapping[Var, Expr]] = {}
 
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
-        """The text of the job that makes the node's kernel, and the kernel's arguments, where views are the
-        values in whose memory they lie."""
+        """The text of the job that makes the node's kernel, and the kernel's arguments. A view is replaced by
+        the value in whose memory it lies."""
         limits.at(node.source)
         name = f"{_kernel_name(node)}_{len(self.by_text)}"
         text, args = (self._nest if is_opaque(node) else self._stages)(node, name)
         return text, tuple(self.found[n].base if n in self.found else n for n in args)
 
     def _nest(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
-        """A nest that a pass made once is one object: its text, which takes long, is made once too."""
+        """The job of a loop nest. A nest that a pass made once is one object, so its text, which takes long,
+        is made once too."""
         graph, params, args = self.graph, opaque_params(node), (*node.inputs, node.outputs[0])
         parts = parameter_parts(params[:-1], params[-1:], args, self.found, graph)
         body = node.of(Kernel).body
@@ -158,7 +164,8 @@ class _Jobs:
         return self.nests[known], args
 
     def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
-        """Kernels of one structure, none of whose operands lies in a view, are one: that is cheap to see."""
+        """The job of tensor expressions. Kernels of equal structure without views are equal, which is quick
+        to test."""
         args = (*node.of(Kernel).body.inputs, *node.outputs)
         plain = not any(n in self.found for n in args)
         known = (structure(node), tuple(n in self.graph.constants for n in args)) if plain else node.outputs
@@ -170,7 +177,7 @@ class _Jobs:
         return text, args
 
     def _made(self, node: Node, name: str) -> tuple[str, Mapping[Var, Expr]]:
-        """The text of a kernel's job, and what its symbols are in the graph."""
+        """The text of a kernel's job, and the graph's expressions for the kernel's symbols."""
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
@@ -201,8 +208,8 @@ class _Jobs:
 
 
 def _seconds(stages: Sequence[Stage]) -> float:
-    """About what a kernel of such stages takes to make: sums of products are tiled and unrolled, one inside
-    the other."""
+    """The estimated seconds to make a kernel of these stages. Sums of products are tiled and unrolled, one
+    inside another."""
     products = sum(bool(s.reduce_axes) and len(loads(s.body)) > 1 for s in stages)
     return STAGES_SECONDS + PRODUCT_SECONDS * products**2
 
@@ -234,7 +241,7 @@ def _wholes(parts: Mapping[str, Part]) -> str:
 
 
 def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[Var, Range]) -> Workload:
-    """The kernel over the buffers that its operands lie in, whose sizes may be of other symbols."""
+    """The kernel over the whole buffers that its operands lie in, whose sizes may have other symbols."""
     inputs = tuple(parts[b.name].whole if b.name in parts else b for b in workload.inputs)
     sizes = used_symbols((), [part.whole for part in parts.values()], known)
     symbols = {**sizes, **workload.symbols}
@@ -246,8 +253,8 @@ def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[V
 
 
 def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
-    """The kernel with each size of an input that is a sum of many symbols as a symbol of its own, and what
-    these stand for: so a kernel doesn't grow with what was concatenated before it."""
+    """The kernel with each input size that is a sum of many symbols replaced by one symbol, and these
+    symbols' meanings. The kernel then doesn't grow with the number of tensors concatenated before it."""
     sums: dict[Var, Expr] = {}
     values: dict[Var, Expr] = {}
     symbols = dict(workload.symbols)
@@ -270,7 +277,7 @@ def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
 
 
 def _member(size: Expr, symbols: Container[Var]) -> Var | None:
-    """One of the symbols that is just added to the rest of a size."""
+    """A symbol with coefficient 1 that occurs nowhere else in a size; None if there is none."""
     for coefficient, atoms in terms(size):
         var = atoms[0] if len(atoms) == 1 else None
         if coefficient == 1 and isinstance(var, Var) and var in symbols:
@@ -279,7 +286,7 @@ def _member(size: Expr, symbols: Container[Var]) -> Var | None:
 
 
 def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, Var]:
-    """Names for those of the graph's symbols that a kernel mentions, in the order in which it does."""
+    """Canonical names for the graph's symbols that a kernel mentions, in the order of mention."""
     own = [v for v in workload.symbols if v in symbols]
     buffers = (*workload.inputs, *(s.out for s in workload.stages))
     found = [v for b in buffers for d in b.shape for v in own if v in free_vars(d)]
@@ -287,7 +294,7 @@ def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, 
 
 
 def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Workload]:
-    """The kernel with its symbols so called, and its text: kernels over other sizes share it."""
+    """The kernel with its symbols renamed, and its text. Kernels over other sizes share the text."""
 
     def bound(e: Expr | None) -> Expr | None:
         return None if e is None else substitute(e, names)
@@ -305,7 +312,8 @@ def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Work
 def kernel_workload(
     node: Node, graph: Graph, options: Options, name: str = "kernel"
 ) -> tuple[str, Workload, tuple[str, ...]]:
-    """(digest, workload, argument names) of a kernel that is no nest; equal kernels have one digest."""
+    """(digest, workload, argument names) of a kernel that isn't a nest. Equal kernels have the same
+    digest."""
     parts, inputs, results = stages(node)
     symbols = used_symbols(parts, (*inputs, *results), graph.symbols)
     renamed, params, _, digest = canonical(parts, inputs, results, symbols)
@@ -315,8 +323,11 @@ def kernel_workload(
 
 
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
-    """A kernel by the candidate, with the work it does. Without one (or where it is none of this kernel's), a
-    library that the options name makes what it can, and else the template that should be quickest."""
+    """A kernel by the candidate, with its operations and bytes.
+
+    Without a fitting candidate, a library named in the options makes the kernel if it can. Otherwise the
+    template with the least estimated time does.
+    """
     called, templates = _library_kernels(workload, options), _templates(options)
     if called and candidate is None and options.libraries in FINDERS:
         candidate = Candidate(called[0].name, called[0].space()[0])
@@ -326,8 +337,8 @@ def make_kernel(workload: Workload, options: Options, candidate: Candidate | Non
 
 
 def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
-    """All ways to make a kernel, of templates and of the libraries allowed, with the seconds each should
-    take, the best first."""
+    """All ways to make a kernel, by templates and by the allowed libraries, with estimated seconds, the best
+    first."""
     return candidates(workload, _library_kernels(workload, options), _templates(options))
 
 
@@ -348,7 +359,7 @@ def _kernel_name(node: Node) -> str:
 def used_symbols(
     parts: Sequence[Any], buffers: Sequence[Buffer], symbols: Mapping[Var, Range]
 ) -> dict[Var, Range]:
-    """Those size symbols that a kernel mentions, in the graph's order."""
+    """The size symbols that a kernel mentions, in the graph's order."""
     exprs = [d for b in buffers for d in b.shape]
     for stage in parts:
         exprs += [stage.body, stage.result, *(a.extent for a in (*stage.axes, *stage.reduce_axes))]
@@ -363,8 +374,9 @@ def make_plan(
     constants: dict[str, Array] | None = None,
     begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """Buffers, packed constants and launches. `constants`: the graph's, where it hasn't them itself; those
-    that the plan has no need of are taken out. `begin`: is told the plan before it has constants."""
+    """The plan: buffers, packed constants and launches. `constants`: the graph's constants, if the graph
+    itself has none; those that the plan doesn't need are removed. `begin` gets the plan before it has
+    constants."""
     constants = dict(graph.constants) if constants is None else constants
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
@@ -410,7 +422,7 @@ def make_plan(
 
 
 def _checks(kernel: Node) -> Iterator[Check]:
-    """What a kernel checks of the indices that it reads."""
+    """The checks of a kernel's indices."""
     for node in kernel.of(Kernel).body.nodes:
         if isinstance(node.attrs, IndexCheck):
             yield Check(
@@ -421,7 +433,8 @@ def _checks(kernel: Node) -> Iterator[Check]:
 def _arguments(
     kernel: Scheduled, args: tuple[str, ...], packings: dict[str, tuple[str, Packing]], values: dict[str, Any]
 ) -> tuple[str, ...]:
-    """The arguments with the names of packed constants, each of which `packings` gets with its source."""
+    """The arguments with the names of packed constants. Each packed constant is added to `packings` with its
+    source."""
     out = list(args)
     for i, param in enumerate(kernel.func.params):
         packing: Packing | None = kernel.packings.get(param.name)
@@ -437,8 +450,8 @@ def _arguments(
 def _pack(
     constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
 ) -> None:
-    """Leave the constants that are needed, some of them packed, on all cores. The largest are packed first,
-    while there are few others; each source goes with its last packing."""
+    """Leaves only the needed constants in `constants`, and packs some of them, on all cores. The largest are
+    packed first, while memory holds few others. Each source is removed after its last packing."""
     left = Counter(source for source, _ in packings.values())
     for name in [n for n in constants if n not in needed and n not in left]:
         del constants[name]
@@ -455,8 +468,8 @@ def _pack(
 
 
 def _unless_empty(launch: Launch, results: Sequence[str], graph: Graph) -> Launch:
-    """The launch with no tasks where its results have no elements: loops around an empty one may be of any
-    length, as those of a Tile of nothing, 2**40 times."""
+    """The launch, with no tasks if its results are empty. Loops around an empty loop may have any length: a
+    Tile of nothing may repeat 2**40 times."""
     tasks, rounds, symbols = launch.tasks, launch.rounds, graph.symbols
     first, *others = (graph.shape(n) for n in results)
     for size in (d for d in first if all(d in shape for shape in others)):
@@ -469,7 +482,7 @@ def _unless_empty(launch: Launch, results: Sequence[str], graph: Graph) -> Launc
 
 
 def _vanishes(count: Expr, size: Expr) -> bool:
-    """Whether a number of tasks or rounds is plainly 0 where the size is."""
+    """Whether a number of tasks or rounds is plainly 0 if the size is 0."""
     return simplify(rewrite(count, lambda e: ZERO if e is size else None)) == ZERO
 
 
@@ -485,7 +498,7 @@ def _launch(
     scratch: Expr,
     options: Options,
 ) -> Launch:
-    """`starts`: where results that lie in a part of a buffer begin there."""
+    """The launch of a kernel. `starts`: the places of results that lie in a part of a buffer."""
     func: Func = kernel.func
     start: dict[Var, Expr] = {}
     for name, result in zip(node.outputs, func.results, strict=True):

@@ -1,5 +1,5 @@
-"""What the caller's process does to compile: looks for what was compiled and tuned here before, has made what
-wasn't, and loads it."""
+"""The caller's side of a compilation: finds an earlier result and tuning, has a missing model built, and
+loads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def build(apart: Apart | None, model: ModelSource, options: Options, progress: Progress | None) -> Compiled:
-    """`driver.build`, by the process `apart` or this one."""
+    """`driver.build`, by the process `apart` or in this one."""
     if is_live(model):
         model = prepare(model, Example(), options.formats).model
     return _made(lambda made: made, apart, model, options, progress)
@@ -45,11 +45,11 @@ def _made(
     progress: Progress | None,
     hashed: Callable[[], Source | None] | None = None,
 ) -> T:
-    """What `use` gives for what is compiled, or was before: then constants are checked beside it, and where
-    one is damaged all is made again. `hashed`: gives what the model is read from."""
+    """The result of `use` for a compiled model, which may be cached. A cached model's constants are checked
+    while `use` runs; if one is damaged, the model is built again. `hashed`: gives the source of the model."""
     model = paired(model, options.weights)
     target, named_by = options.target, origin(options.asked)
-    if isinstance(options.asked, Target):  # nothing tells it from another one of its name
+    if isinstance(options.asked, Target):  # nothing tells it from another target of the same name
         options = options.but(cache=False)
     request = Request(model, options.but(threads=counted(options.threads)))
     if "jgn" not in target.outputs:
@@ -89,7 +89,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """`driver.compile`, by the process `apart` or this one."""
+    """`driver.compile`, by the process `apart` or in this one."""
     hashed, live = None, None
     traced = example_inputs is not None or example_kwargs is not None or is_live(model)
     if not traced and isinstance(model, (str, os.PathLike)) and options.cache:
@@ -109,8 +109,8 @@ def compile(
 
 
 def device_for(target: Target, origin: str = "") -> Device | None:
-    """The device that runs a target's code; None where the target is several, each of which is here. Raises
-    LoadError, with the target's `origin`, where this machine can't."""
+    """The device that runs a target's code; None if the target is several, all of which this machine has.
+    Raises LoadError, with the target's `origin`, if this machine can't run it."""
     found = [_device(one, origin) for one in target.each]
     return found[0] if len(found) == 1 else None
 

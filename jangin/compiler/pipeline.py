@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 VARIANTS = 8
-"""The most variants of a model: each costs a compilation."""
+"""Variants of a model at most; each costs a compilation."""
 
 
 def tune_model(
@@ -62,10 +62,13 @@ def tune_model(
     store: Store | None = None,
     progress: TuneProgress | None = None,
 ) -> Outcome:
-    """Measure candidates for `budget` seconds, going on from what `store` has, and keep there what is
-    found. The options' `sizes` are those of symbols that stay open: what to measure for, and which variant.
-    `progress(seconds, budget, what)`. Raises ValueError for a model that needs steps (see
-    `passes.partition`)."""
+    """Measures candidates for `budget` seconds, beginning with the contents of `store`, and keeps the results
+    there.
+
+    The options' `sizes` are those of symbols that stay open: the sizes to measure for, which also choose the
+    variant. `progress(seconds, budget, what)`. Raises ValueError for a model that needs steps (see
+    `passes.partition`).
+    """
     from jangin.tune.tuner import tune as tune_graph
 
     sizes = options.sizes or {}
@@ -89,8 +92,8 @@ def build_artifact(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Compiled:
-    """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`; a model's variants
-    and the parts of a program share their kernels in any case."""
+    """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`. A model's variants and
+    the parts of a program always share their kernels."""
     shared = SharedKernels() if shared is None else shared
     with limits.within(options.limits):
         _tell(progress, 0, 1, "load")
@@ -111,7 +114,7 @@ def _build(
     shared: SharedKernels,
     account: Account | None,
 ) -> Artifact | ProgramArtifact:
-    """A lowered graph of an imported model."""
+    """The artefact of a lowered graph of an imported model."""
     if not has_steps(graph):
         made = build_plan(graph, options, progress, workers, shared, account)
         return replace(made, metadata=imported.metadata)
@@ -129,7 +132,7 @@ def build_plan(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Artifact:
-    """A lowered graph of core operators alone: one plan and its code."""
+    """The artefact of a lowered graph of core operators alone: one plan and its code."""
     with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
         plan = lowered_plan(graph, options, progress, made, builder.begin)
@@ -144,32 +147,32 @@ def lowered_plan(
     make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
     begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """A lowered graph's plan. `make` carries out the jobs that make its kernels; `begin`: see `make_plan`."""
+    """A lowered graph's plan. `make` carries out the jobs that make its kernels. `begin`: see `make_plan`."""
     graph = optimize(graph, options, progress)
     _tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     _tell(progress, 0, 1, "plan")
     constants = dict(graph.constants)
-    graph = replace(graph, constants={})  # so that each can go once it is packed
+    graph = replace(graph, constants={})  # each constant can then be released once it is packed
     return make_plan(graph, scheduled, options, constants, begin)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a model becomes, without code: one plan, or a program and its segments' plans."""
+    """A compiled model without code: one plan, or a program and its segments' plans."""
 
     program: Program | None
     plans: tuple[Plan, ...]
 
 
 def plan_model(model: ModelSource, options: Options, progress: Progress | None = None) -> Planned:
-    """The compiler up to code generation."""
+    """Runs the compiler up to code generation."""
     with limits.within(options.limits):
         return plan_graph(lowered(loaded(model, options), options, progress), options, progress)
 
 
 def plan_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Planned:
-    """What a lowered graph becomes."""
+    """The plan, or the program and its plans, of a lowered graph."""
     if not has_steps(graph):
         return Planned(None, (lowered_plan(graph, options, progress),))
     program, segments = partition(graph, str(options.target))
@@ -182,8 +185,8 @@ def import_model(
     progress: Progress | None = None,
     until: str = "",
 ) -> Graph:
-    """The model after the graph passes (after the pass `until`, where one is named). A model that needs
-    steps (see `passes.partition`) is lowered only: its segments are optimized one by one."""
+    """The model after the graph passes, or after the pass `until`. A model that needs steps (see
+    `passes.partition`) is lowered only, because its segments are optimized one by one."""
     with limits.within(options.limits):
         whole = loaded(model, options)
         if until == "import":
@@ -193,13 +196,13 @@ def import_model(
 
 
 def imported(model: ModelSource, options: Options) -> Imported:
-    """A model as its format has it, for the sizes that are asked for."""
+    """A model as its format describes it, for the requested sizes."""
     with limits.within(options.limits):
         return load(paired(model, options.weights), options.shapes, options.formats)
 
 
 def loaded(model: ModelSource, options: Options) -> Imported:
-    """The same, whose inputs' sizes of one name are one symbol only if they must be equal."""
+    """An `imported` model whose inputs' sizes of one name are one symbol only if they must be equal."""
     return settled(imported(model, options), lambda apart: lowered(apart, options))
 
 
@@ -217,7 +220,8 @@ def lowered(imported: Imported, options: Options, progress: Progress | None = No
 
 
 def _word_tile(machine: Machine) -> WordTile:
-    """Of a machine without vectors, bytes one by one: to take words apart costs more than single loads."""
+    """The word tile of a machine. A machine without vectors multiplies byte by byte, because taking words
+    apart costs more than single loads."""
     dot = next((p for p in machine.products if p in OF_BYTES), OF_BYTES[0])
     accumulators = min(machine.recurrence.words, machine.registers - 4)
     return WordTile(dot if machine.vector_bytes > I64.bytes else None, accumulators, machine.vector_bytes)
@@ -242,19 +246,20 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Cases:
-    """A model's lowered graphs: first that for sizes in general. `absent`: sizes that there is none for."""
+    """A model's lowered graphs; the first is for sizes in general. `absent`: sizes without a graph."""
 
     made: tuple[Case, ...]
     absent: tuple[Absent, ...] = ()
 
 
 def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
-    """Lower an imported model to core operators, once for each case of its size symbols.
+    """Lowers an imported model to core operators, once for each case of its size symbols.
 
     One more case takes the sizes of 1 that the model's own runtime takes, if code may be larger. A further
     case follows for each symbol that a case was lowered for as other than 1. If there are more than
     `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too many, no more cases are
-    made."""
+    made.
+    """
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:
@@ -275,7 +280,7 @@ def cases(imported: Imported, options: Options, progress: Progress | None = None
     absent: list[Absent] = []
     for taken in (taken_for_others, squeezed, lambda *_: ()):
         waiting = [*first]
-        for ones in waiting:  # which grows
+        for ones in waiting:  # the list grows meanwhile
             if len(waiting) <= VARIANTS and isinstance(graph := made(ones), Graph):
                 more = (ones | {v} for v in taken(prune(graph), symbols) if v not in ones)
                 waiting += [m for m in more if m not in waiting]
@@ -293,8 +298,8 @@ def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
 
 
 def build_kernels(graph: Graph, options: Options) -> Artifact:
-    """A graph after all passes before `in_place`, of which more results than before may be outputs: they come
-    out of the same kernels."""
+    """Compiles a graph after all passes before `in_place`, which may have additional outputs. The same
+    kernels give them."""
     graph = optimize(graph, options, since="in_place")
     with Build(options.target) as builder:
         scheduled = schedule_kernels(graph, options, builder.make)
@@ -304,9 +309,9 @@ def build_kernels(graph: Graph, options: Options) -> Artifact:
 def optimize(
     graph: Graph, options: Options, progress: Progress | None = None, until: str = "", since: str = ""
 ) -> Graph:
-    """A lowered graph after the other passes: those to `until`, or those from `since` on."""
+    """A lowered graph after the passes up to `until`, or from `since` on."""
     passes, target = graph_passes(options), options.target
-    if not options.winograd:  # nor do others wait for it
+    if not options.winograd:  # then other passes don't wait for it either
         target = target.with_figures(winograd=replace(target.machine.winograd, gain=0.0))
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     verified = None
@@ -323,7 +328,7 @@ def optimize(
 
 
 def graph_passes(options: Options) -> list[Pass]:
-    """The passes of a compilation after `lower`, in order: those of the back end that its options allow."""
+    """The passes of a compilation after `lower`, in order: those of the back end that the options allow."""
     passes = backend_of(options.target).passes(options.target)
     return [p for p in passes if not p.optional or getattr(options, p.name)]
 
@@ -335,7 +340,7 @@ def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
 
 
 def _told_seconds(progress: Progress | None, what: str) -> Callable[[float, float], None]:
-    """Tells of a step whose parts aren't alike by what they should take, in milliseconds."""
+    """Reports a step by the estimated milliseconds of its parts, because the parts differ in length."""
 
     def tell(done: float, total: float) -> None:
         if progress is not None:

@@ -1,9 +1,9 @@
-"""Which device computes what: the parts of a graph, their measured times, and two ways to place them.
+"""Placement on several devices: the parts of a graph, their measured times, and two ways to place them.
 
-A unit is a chain of nodes whose values nothing else needs. Branches: each unit begins where it ends first,
-those that the longest way hangs on before the others (Topcuoglu, Hariri, Wu: "Performance-effective and
-low-complexity task scheduling for heterogeneous computing", 2002). Stages: units in their order, cut into one
-run for each device, so that the longest is shortest.
+A unit is a chain of nodes whose inner values no other node needs. Branches: each unit runs on the device
+where it ends first, and units on the critical path go first. The source is Topcuoglu, Hariri, Wu:
+"Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002. Stages: units in
+their order are cut into one run for each device, such that the longest run is as short as possible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jangin.runtime.sizes import Evaluator
 
 @dataclass(frozen=True)
 class Unit:
-    """`needs`: the units whose results it takes, with their bytes."""
+    """A chain of nodes. `needs`: the units whose results it reads, with their bytes."""
 
     nodes: tuple[Node, ...]
     needs: Mapping[int, int]
@@ -29,8 +29,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class Times:
-    """Measured seconds: `units` on each device, by device and unit; `switch` from one device to another,
-    and `byte` for each byte that moves."""
+    """Measured seconds: `units` on each device, by device and unit; `switch` from one device to another;
+    `byte` for each byte that moves."""
 
     units: Sequence[Sequence[float]]
     switch: float
@@ -42,7 +42,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Placing:
-    """`device` of each unit, the `order` in which they begin, and the `seconds` between two results."""
+    """The `device` of each unit, the `order` in which units begin, and the `seconds` between two results."""
 
     device: Sequence[int]
     order: Sequence[int]
@@ -50,7 +50,7 @@ class Placing:
 
 
 def units(graph: Graph, value: Evaluator) -> list[Unit]:
-    """The units of a lowered graph, in an order in which they can run; `value` has the sizes of a run."""
+    """The units of a lowered graph, in an order in which they can run. `value` has the sizes of a run."""
     maker = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
     needs = [dict.fromkeys(maker[i] for i in node.inputs if i in maker) for node in graph.nodes]
     users = [0] * len(graph.nodes)
@@ -86,7 +86,8 @@ def units(graph: Graph, value: Evaluator) -> list[Unit]:
 
 
 def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Sequence[float]) -> list[float]:
-    """What each unit takes of the launches of the whole model, each of which is for some of its nodes."""
+    """The seconds of each unit, from the seconds of the whole model's launches. A launch's time is divided
+    among the units of its nodes."""
     places: dict[Source | None, list[int]] = {}
     for n, unit in enumerate(parts):
         for source in dict.fromkeys(s for node in unit.nodes for s in node.source or (None,)):
@@ -100,7 +101,7 @@ def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Seq
 
 
 def branches(parts: Sequence[Unit], times: Times) -> Placing:
-    """Units so placed that one run ends soonest."""
+    """Places units such that one run ends soonest."""
     devices = range(len(times.units))
     mean = [sum(t[n] for t in times.units) / len(devices) for n in range(len(parts))]
     rank = list(mean)
@@ -124,7 +125,7 @@ def branches(parts: Sequence[Unit], times: Times) -> Placing:
 
 
 def stages(parts: Sequence[Unit], times: Times) -> Placing:
-    """Units in their order, cut so that the device which has most to do has least."""
+    """Cuts the units, in order, into stages such that the longest stage is shortest."""
     count, best = len(parts), Placing([0] * len(parts), range(len(parts)), inf)
     for devices in permutations(range(len(times.units))):
         least, cuts = _cut(parts, times, devices)
@@ -136,7 +137,8 @@ def stages(parts: Sequence[Unit], times: Times) -> Placing:
 
 
 def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[float, list[int]]:
-    """For devices in this order: the seconds of the longest stage, and where all but the first begin."""
+    """For devices in this order: the seconds of the longest stage, and the first units of all stages but the
+    first."""
     count = len(parts)
     best = [(_stage(parts, times, devices, 0, 0, n), list[int]()) for n in range(count + 1)]
     for k in range(1, len(devices)):
@@ -152,7 +154,7 @@ def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[f
 
 
 def _stage(parts: Sequence[Unit], times: Times, devices: Sequence[int], k: int, low: int, high: int) -> float:
-    """Seconds of stage number `k`, which is these units; what it takes from others is moved to it."""
+    """Seconds of stage number `k`, which has these units. Values from other stages are moved to it."""
     if low == high:
         return 0.0
     moved = [size for n in range(low, high) for s, size in parts[n].needs.items() if s < low]
@@ -160,9 +162,11 @@ def _stage(parts: Sequence[Unit], times: Times, devices: Sequence[int], k: int, 
 
 
 def runs(parts: Sequence[Unit], placing: Placing) -> list[tuple[int, list[Node]]]:
-    """The placed units as runs of nodes, each on one device, in the order in which they begin: units that
-    follow each other on a device are one run, unless another device has to wait for the first, or the second
-    for what another device makes meanwhile."""
+    """The placed units as runs of nodes, each on one device, in the order in which they begin.
+
+    Consecutive units on a device are one run, with two exceptions. Another device must not have to wait for
+    the first unit. The second unit must not have to wait for a value that another device makes meanwhile.
+    """
     needed = {s for n, unit in enumerate(parts) for s in unit.needs if placing.device[s] != placing.device[n]}
     last: dict[int, int] = {}
     made: list[tuple[int, list[Node]]] = []

@@ -1,4 +1,4 @@
-"""What is asked of the compiler, and how one process carries it out: tuned, compiled, kept in the cache."""
+"""A request to the compiler, and how one process carries it out: tune, compile, keep in the cache."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from jangin.tune.store import Store
 
 Progress = Callable[[int, int, str], None]
-"""Steps done, steps in all, what is done now."""
+"""Called with the steps done, all steps, and the current step's name."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A model and the options of its compilation, in plain values that another process can be sent. `source`
-    is the place that the model was read from, if the cache was asked for the model already."""
+    """A model and the options of its compilation, in plain values that can be sent to another process.
+    `source` is the model's source, if the cache was asked for the model already."""
 
     model: ModelSource
     asked: Options
@@ -43,12 +43,12 @@ class Request:
 
     @property
     def budget(self) -> float | None:
-        """Seconds of tuning, None for none."""
+        """Seconds of tuning, or None."""
         return None if self.asked.tune is None else parse_seconds(self.asked.tune)
 
     @property
     def entries(self) -> Cache | None:
-        """Where compiled models are kept, if they are."""
+        """The cache of compiled models, or None."""
         return None if self.asked.cache is False else Cache(folder_of(self.asked))
 
     def kernels(self, known: Mapping[str, bytes] | None = None) -> SharedKernels:
@@ -63,12 +63,12 @@ class Request:
 
 
 def folder_of(options: Options) -> str | Path | None:
-    """The folder of the cache, None for the user's own."""
+    """The folder of the cache; None for the user's own."""
     return None if isinstance(options.cache, bool) else options.cache
 
 
 def winners_of(options: Options) -> Store | None:
-    """Return the store of tuning's results, or None if they aren't kept."""
+    """The store of tuning's results; None if they aren't kept."""
     if options.cache is False:
         return None
     from jangin.tune.store import Store
@@ -83,9 +83,12 @@ def carry_out(
     account: Account | None = None,
     shared: SharedKernels | None = None,
 ) -> tuple[Compiled, Path | None]:
-    """Tune, if that is asked for, and compile, in this process and by `workers`. Gives the file that the
-    cache keeps too. `account`: gets the seconds of each new kernel. `shared`: the request's kernels, where
-    others are known than the cache has."""
+    """Tunes if asked, and compiles, in this process and by `workers`. Also returns the cache's file if it
+    keeps one.
+
+    `account` gets the seconds of each new kernel. `shared`: the request's kernels, if more are known than the
+    cache has.
+    """
     options = request.options()
     own = options.own
     entries = None if own else request.entries
@@ -118,7 +121,7 @@ def _built(request: Request, options: Options, *more: Any) -> Compiled:
 
 
 def _tuned(request: Request, options: Options, progress: Progress | None) -> Options:
-    """With what measuring candidates finds, for each device a part of the time."""
+    """The options with the results of tuning. Each device gets a part of the time."""
     from jangin.compiler.pipeline import tune_model
 
     budget = request.budget
@@ -135,7 +138,7 @@ def _tuned(request: Request, options: Options, progress: Progress | None) -> Opt
 
 
 def _threads(parts: Sequence[Options], threads: int) -> list[int]:
-    """How many each device will run on."""
+    """The number of threads that each device will run on."""
     if len(parts) == 1:
         return [threads]
     from jangin.runtime.device import threads_of
@@ -144,20 +147,20 @@ def _threads(parts: Sequence[Options], threads: int) -> list[int]:
 
 
 def read_entry(entry: Path) -> Compiled:
-    """An entry of the cache, whole: one that is damaged is made again."""
+    """An entry of the cache, fully checked. A damaged entry is built again."""
     return checked(read_artifact(entry))
 
 
 def entry_name(source: Source, options: Options) -> str:
-    """The cache's key for what a model was read from."""
+    """The cache's key for the source of a model."""
     return key([source_digest(), options.key(), *source.digests])
 
 
 def with_winners(options: Options, threads: int) -> Options:
-    """The options with the candidates that won on this machine: those of libraries only if they were tuned
-    with the same `libraries`."""
+    """The options with the candidates that won on this machine. Candidates of libraries count only if they
+    were tuned with the same `libraries`."""
     if options.cache is False or not os.path.lexists(Cache(folder_of(options)).folder / TUNED):
-        return options  # what reads it is many modules
+        return options  # reading them imports many modules
     from jangin.tune.store import place_of
 
     store = winners_of(options)
@@ -178,7 +181,7 @@ def with_winners(options: Options, threads: int) -> Options:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds of 60, "60s" or "2m". Raises ValueError for anything else, and for less than none."""
+    """Seconds of 60, "60s" or "2m". Raises ValueError for any other text, and for negative numbers."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
     if found is None:
         raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")

@@ -1,8 +1,8 @@
-"""What the compiler's own process does (see `compiler.isolated`).
+"""The compiler's own process (see `compiler.isolated`).
 
-It compiles no model itself: it has what all compilations need, the workers among it, and each is done by a
-process forked from it, whose memory goes when that ends. What is left of a model are its kernels, which the
-next one may share.
+It compiles no model itself. It has imported everything that compilations share, and has the workers. A forked
+process compiles each model, and its memory is released when it ends. Only a model's kernels remain, which the
+next model may share.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from jangin.compiler.request import Request
 
 IDLE = 30.0
-"""Seconds that the process waits for something to do before it ends."""
+"""Seconds that the process waits for a request before it ends."""
 KEPT = 64 << 20
-"""Bytes of kernels that it has for the next models, those used last."""
+"""Bytes of kernels that it keeps for the next models, the last used first."""
 
 
 class _Done(NamedTuple):
-    """What is left of a compilation: how many workers run now, the identities of kernels that it used, and
-    the kernels that it made, pickled."""
+    """The remains of a compilation: the number of running workers, the identities of the kernels that it
+    used, and the kernels that it made, pickled."""
 
     running: int
     used: tuple[str, ...]
@@ -44,12 +44,12 @@ class _Done(NamedTuple):
 
 
 def serve(pipe: int) -> None:
-    """Build what the pipe asks for, one model after the other, and end where nothing is asked for long, where
-    the caller is gone, or where something went wrong."""
+    """Builds the models that the pipe asks for, one after another. It ends after a long time without
+    requests, when the caller is gone, or after an error."""
     with Connection(pipe) as caller:
         try:
             _serve(caller)
-        except OSError as error:  # the system starts no more processes, say
+        except OSError as error:  # the system may refuse to start more processes, for example
             with suppress(OSError):
                 caller.send(("failed", OSError(error.errno, f"the compiler's process can't go on: {error}")))
 
@@ -72,12 +72,12 @@ def _serve(caller: Connection) -> None:
 
 
 def _import(asked: Asked) -> None:
-    """What the compilation will import: the next one has it too."""
+    """Imports the modules of the compilation, so that the next one has them too."""
     from jangin.frontends.format import opened
     from jangin.frontends.table import format_of
 
     if asked.path is not None:
-        with suppress(CompileError, OSError):  # the compilation will say so
+        with suppress(CompileError, OSError):  # the compilation will report it
             for module in format_of(opened(asked.path)).modules:
                 import_module(module)
 
@@ -85,8 +85,11 @@ def _import(asked: Asked) -> None:
 def _in_a_fork(
     caller: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes]
 ) -> tuple[_Done, Asked | None]:
-    """Have a forked process compile. Gives what it left, and what the caller asks for already. This process
-    ends as that one does, where it doesn't end well, and with all of its group where the caller is gone."""
+    """Has a forked process compile. Returns its remains, and a request that the caller has made meanwhile.
+
+    If the forked process fails, this process ends in the same way. If the caller is gone, it ends with all of
+    its group.
+    """
     ours, theirs = Pipe(duplex=False)
     place = Place()
     child = fork(partial(_compile, caller, theirs, asked, workers, known, place), [ours])
@@ -94,7 +97,7 @@ def _in_a_fork(
     following: Asked | None = None
     with ours:
         try:
-            ours.recv()  # the request is that process's to read, what comes then this one's
+            ours.recv()  # The forked process reads the request; the messages after it are for this process.
             while ours not in (ready := wait([ours, caller] if following is None else [ours], place.left)):
                 if caller in ready:
                     following = _asked(caller)
@@ -108,7 +111,8 @@ def _in_a_fork(
 
 
 def _end_late(caller: Connection, place: Place) -> NoReturn:
-    """Tell the caller that there is no time left, and that what compiles doesn't ask. The caller ends all."""
+    """Tells the caller that the time is over and that the compilation doesn't ask the budget. The caller then
+    ends all."""
     caller.send(
         (
             "failed",
@@ -119,7 +123,7 @@ def _end_late(caller: Connection, place: Place) -> NoReturn:
 
 
 def _asked(caller: Connection) -> Asked:
-    """What the caller asks for. Where it is gone, this process and all of its group end."""
+    """The caller's next request. If the caller is gone, this process and all of its group end."""
     try:
         asked: Asked = caller.recv()
     except (EOFError, OSError):
@@ -131,8 +135,8 @@ def _compile(
     caller: Connection, done: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes],
     place: Place,
 ) -> None:  # fmt: skip
-    """The forked process: compiles what the caller says next, tells it how it goes, and hands down what is
-    left of it, unless it failed: what workers do then isn't known."""
+    """Compiles the caller's next request in the forked process, and reports progress and result to the
+    caller. Unless it failed, it hands down its remains. After a failure, the workers' state isn't known."""
     from jangin.compiler.handed import hand, pickled
     from jangin.compiler.request import carry_out
     from jangin.mapped import map_opened
@@ -163,7 +167,7 @@ def _compile(
 
 
 def _last(known: Mapping[str, bytes], used: Sequence[str]) -> dict[str, bytes]:
-    """Of kernels, the oldest first, as many as are kept: those used last."""
+    """The kernels to keep: as many of the last used ones as fit, the oldest first."""
     order = [*(k for k in known if k not in used), *used]
     room, kept = KEPT, list[str]()
     for identity in reversed(order):

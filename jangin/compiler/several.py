@@ -1,5 +1,8 @@
-"""A model for several devices at once: the whole of it for each, by which symbol a batch is shared out, and
-where its nodes are placed, if times measured on the devices speak for that."""
+"""Builds a model for several devices at once.
+
+The result has the whole model for each device, and the symbol by which a batch is shared out. It also has
+placements of the model's nodes, if measured times favour them.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ from jangin.tune.measure import random_feeds
 TURNS = 7
 """Runs of which the quickest of each kernel counts."""
 BRANCHES_WORTH, STAGES_WORTH = 0.9, 0.8
-"""A placement is kept where its time should be at most this share of what there is without it: the quickest
-device alone, or all of them, each with every other input of a stream."""
+"""The largest share of the time without a placement at which the placement is kept. The comparison is with
+the quickest device alone, or with all devices working on alternate inputs of a stream."""
 
 
 def build_several(
@@ -42,8 +45,9 @@ def build_several(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> SeveralArtifact:
-    """As `pipeline.build_artifact`, for each device of the target. `threads`: of the processor, for all of
-    them. Placements are measured for the options' `sizes` of symbols that stay open."""
+    """Builds the model like `pipeline.build_artifact`, for each device of the target. `threads`: the
+    processor's threads for all devices. Placements are measured for the options' `sizes` of symbols that stay
+    open."""
     shared = SharedKernels() if shared is None else shared
     each = options.parts
     parts = [build_artifact(model, o, progress, workers, shared, account) for o in each]
@@ -60,7 +64,7 @@ def build_several(
 
 
 def _rows(found: Cases) -> tuple[str, str]:
-    """The symbol of the batch, or why there is none."""
+    """The symbol of the batch, or the reason why there is none."""
     try:
         rows = row_symbol(found.made[0].graph)
     except Mixed as error:
@@ -77,7 +81,7 @@ def _placements(
     threads: int,
     sizes: Mapping[str, int],
 ) -> dict[str, tuple[Graph, Sequence[Unit], Placing]]:
-    """Those that measured times speak for, of a graph whose sizes are all known."""
+    """The placements that measured times favour, for a graph whose sizes are all known."""
     plans = [p for p in parts if isinstance(p, Artifact)]
     if len(plans) < len(parts) or any(own_name(v) not in sizes for v in graph.symbols):
         return {}
@@ -104,7 +108,7 @@ def _measured(
     exes = [Executable(p, n) for p, n in zip(plans, threads_of(named, threads), strict=True)]
     launches = [exe.launches(random_feeds(exe, sizes)) for exe in exes]
     taken: list[list[list[float]]] = [[] for _ in exes]
-    for _ in range(TURNS):  # a slow moment falls on all devices
+    for _ in range(TURNS):  # turns, so that a slow moment affects all devices
         for one, passes in zip(launches, taken, strict=True):
             passes.append([t for (t,) in one.passes(1)])
     seconds = [

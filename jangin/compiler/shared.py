@@ -1,8 +1,8 @@
 """Kernels that models share: made once, with their code, and kept in one SQLite file.
 
-Safe under many processes: SQLite's write-ahead log lets them read while one writes. The code is run by
-this process, so that a file which another user could have written is not read. What is damaged, or can't be
-read or written for any reason, counts as not kept: kernels are made again, and compiling goes on.
+The file is safe under many processes: SQLite's write-ahead log lets them read while one writes. This process
+runs the code, so a file that another user could have written isn't read. A kernel that is damaged, or that
+can't be read or written, counts as missing. It is made again, and compiling goes on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from jangin.schedule.steps import parse_steps
 from jangin.templates.scheduled import Packing, Scheduled
 
 FOLDER = "kernels"
-"""Of the cache's folder the one, for this user alone, that has the file."""
+"""The folder of the file in the cache's folder, for this user alone."""
 FILE = "kernels.sqlite"
 LIMIT = 256 << 20
-"""Bytes of kernels and code that are kept, those used last: some 15,000 kernels."""
+"""Bytes of kernels and code that are kept, the last used first: some 15,000 kernels."""
 WAIT = 5.0
 """Seconds to wait for another process's write."""
 _SCHEMA = """
@@ -55,9 +55,12 @@ class Made(NamedTuple):
 
 
 class SharedKernels:
-    """Kernels by identity (`kernels.Job`): those of this object, those `known` (as `pickled` gave them), and
-    with a `folder` (a cache's) those that its file has, at most `limit` bytes. Those that call a library are
-    not in the file: little is theirs."""
+    """Kernels by identity (`kernels.Job`).
+
+    They come from this object, from `known` (the results of `pickled`), and with a `folder` (a cache's) from
+    its file of at most `limit` bytes. Kernels that call a library aren't in the file, because making them
+    takes little.
+    """
 
     def __init__(
         self, folder: Path | None = None, limit: int = LIMIT, known: Mapping[str, bytes] | None = None
@@ -68,7 +71,7 @@ class SharedKernels:
         self._made: dict[str, Made] = {}
 
     def get(self, identities: Iterable[str]) -> dict[str, Made]:
-        """Those that are known, each now the most recently used."""
+        """The known kernels of these identities; each becomes the most recently used."""
         wanted = list(identities)
         self._made |= {
             i: Made(*pickle.loads(self._known[i])) for i in wanted if i in self._known and i not in self._made
@@ -77,12 +80,13 @@ class SharedKernels:
         return {i: self._made[i] for i in wanted if i in self._made}
 
     def pickled(self) -> tuple[tuple[str, ...], dict[str, bytes]]:
-        """The identities of those that were asked for or kept, and of these, pickled, what wasn't known."""
+        """The identities of the kernels that were asked for or kept, and the new ones among these kernels,
+        pickled."""
         new = {i: pickle.dumps((*made,)) for i, made in self._made.items() if i not in self._known}
         return tuple(self._made), new
 
     def put(self, made: Mapping[str, Made]) -> None:
-        """Keep kernels."""
+        """Keeps kernels."""
         self._made |= made
         if self.path is None:
             return
@@ -124,13 +128,15 @@ class SharedKernels:
                     db.execute(_OLDEST, (self.limit,))
         except sqlite3.OperationalError:  # locked, or full: the file itself is sound
             raise
-        except sqlite3.DatabaseError:  # no database, or a damaged one: the next compilation makes a new one
+        # not a database, or a damaged one: the next compilation makes a new one
+        except sqlite3.DatabaseError:
             _remove(path)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection and one transaction. Nothing waits for the disk: what a power cut damages is made anew."""
+    """A connection and one transaction. Nothing waits for the disk, because kernels that a power cut damages
+    are made again."""
     with closing(sqlite3.connect(path, timeout=WAIT)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = OFF")
@@ -139,8 +145,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _own(path: Path) -> bool:
-    """Whether the file, those beside it, and their folder are this user's, and no other's to write. SQLite's
-    files beside it go when no process has it open any more: one that is gone is nobody's."""
+    """Whether the file, SQLite's files beside it, and their folder belong to this user and can't be written
+    by others. SQLite removes its files when no process has the database open. A file that vanishes meanwhile
+    is accepted."""
     if not (own(path) and own(path.parent)):
         return False
     return all(own(p) or not os.path.lexists(p) for p in path.parent.iterdir())
@@ -156,14 +163,14 @@ def _key(identity: str) -> str:
 
 
 def _made(name: str, digest: object, text: object, code: object) -> Made | None:
-    """What a row says, or None where it isn't as `put` wrote it under that key."""
+    """The kernel and code of a row; None unless `put` wrote the row under this key."""
     if not (isinstance(text, str) and isinstance(code, bytes) and key([name, text, code]) == digest):
         return None
     return Made(parse_kernel(text), code)
 
 
 def print_kernel(kernel: Scheduled) -> str:
-    """A kernel that calls no library as JSON, loops, steps and sizes in their text forms."""
+    """A kernel that calls no library as JSON, with loops, steps and sizes in their text forms."""
     content = {
         "template": kernel.template,
         "func": print_func(kernel.func),
@@ -179,7 +186,7 @@ def print_kernel(kernel: Scheduled) -> str:
 
 
 def parse_kernel(text: str) -> Scheduled:
-    """What `print_kernel` printed."""
+    """The kernel of a text that `print_kernel` made."""
     content = json.loads(text)
     packings = {
         name: Packing(tuple(perm), axis, groups, width)

@@ -1,7 +1,7 @@
-"""What a model is read from: the contents that the compile cache's key takes, and whether they stay so.
+"""The source of a model: the contents that determine the compile cache's key, and whether they stay the same.
 
-Names, sizes and times of files say nothing certain of their contents (archives, `cp -p`, Nix and Bazel give
-them back; a write into a mapped page may leave them), so that all that is read is hashed, each time.
+Names, sizes and times of files don't prove their contents. Archives, `cp -p`, Nix and Bazel restore them, and
+a write into a mapped page may leave them unchanged. Therefore everything that is read is hashed, each time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from jangin.mapped import Digests, map_file
 
 @dataclass(frozen=True)
 class Source:
-    """`digests`: of the model's bytes, and of each other file that it names, with the name.
-    `files`: those read, each with its state before that."""
+    """`digests`: of the model's bytes, and of each other file that it names, with the name. `files`: the
+    files read, each with its state before reading."""
 
     digests: tuple[bytes, ...]
     files: tuple[tuple[Path, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, model: ModelSource) -> Source | None:
-        """None where what it names can't be found out: such a model is in no cache."""
+        """The source of a model; None if the files that it names can't be found out. Such a model isn't
+        cached."""
         return cls.begun(model)()
 
     @classmethod
     def begun(cls, model: ModelSource) -> Callable[[], Source | None]:
-        """What gives `of(model)`, for which threads hash from now on, beside what the caller does."""
+        """A function that gives `of(model)`. Threads hash in the background from now on."""
         given = model.structure if isinstance(model, Paired) else model
         path = Path(given) if isinstance(given, (str, os.PathLike)) else None
         if path is not None and not path.is_file():
@@ -50,7 +51,7 @@ class Source:
                 if file is not None:
                     files.append((file, _state(file)))
                     hashed[len(parts) - 1] = memoryview(map_file(file))
-        except (OSError, ValueError, CompileError):  # compiling says what is wrong with it
+        except (OSError, ValueError, CompileError):  # compiling reports what is wrong with it
             return lambda: None
         digests = Digests([*hashed.values()], passing=True)
 
@@ -61,7 +62,7 @@ class Source:
         return source
 
     def unchanged(self) -> bool:
-        """Whether the files are those that were hashed, after they were read once more to compile them."""
+        """Whether the hashed files are still the same, after they were read again by the compilation."""
         try:
             return all(_state(path) == state for path, state in self.files)
         except OSError:
@@ -69,6 +70,6 @@ class Source:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What a write changes: the last time, of the inode's change, can't be set back."""
+    """The state that a write changes. The last time, of the inode's change, can't be set back."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

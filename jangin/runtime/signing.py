@@ -1,8 +1,8 @@
 """Signatures of saved models (Ed25519, RFC 8032), each in a file beside the model's.
 
-The signed message is the digest at the file's start, which covers everything in the file: plans, code, and
-the digests of constants and of parts. Keys are PEM files, as written by `openssl genpkey -algorithm ed25519`
-and `openssl pkey -pubout`. The package `cryptography` (the extra `crypto`) does the computation.
+The signed message is the digest at the file's start. It covers everything in the file: plans, code, and the
+digests of constants and of parts. Keys are PEM files, as `openssl genpkey -algorithm ed25519` and `openssl
+pkey -pubout` write them. The package `cryptography` (the extra `crypto`) does the computation.
 """
 
 from __future__ import annotations
