@@ -1,4 +1,4 @@
-"""What the primitives rely on, checked: a step that would change a kernel's meaning is refused."""
+"""Checks of the primitives' preconditions: a step that would change a kernel's meaning is refused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Index = tuple[Expr, ...]
 
 
 class ScheduleError(Exception):
-    """A step that doesn't fit the kernel; says which and why."""
+    """A step doesn't fit the kernel. The message names the step and the reason."""
 
 
 def well_formed(func: Func) -> Func:
-    """The kernel, once its loops and local buffers have names of their own, and its parallel and
-    vector loops stand where such loops may."""
+    """The kernel, once its loops and local buffers have unique names, and its parallel and vector loops have
+    legal places."""
     names = [v.name for v, _ in func.symbols]
     buffers = [b.name for b in func.params]
     waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
@@ -56,7 +56,7 @@ def well_formed(func: Func) -> Func:
 
 
 def serial(func: Func, loop: For) -> None:
-    """ScheduleError where the loop is marked: loops are shaped first."""
+    """ScheduleError unless the loop is still serial, because loops are shaped before they are marked."""
     if loop.kind != "serial":
         raise ScheduleError(f"{func.name}: loop {loop.var} is {loop.kind} already")
 
@@ -89,16 +89,16 @@ def _normal(index: Iterable[Expr]) -> Index:
 
 
 def any_order(func: Func, loop: For, purpose: str) -> None:
-    """ScheduleError where an iteration reads what another one stored: only an element that is itself
-    updated may be read."""
+    """ScheduleError if an iteration reads an element that another iteration stored. An iteration may only
+    read the element that it updates."""
     for name, at, reads in outer_accesses(loop.body):
         if not _updates(at, reads):
             raise _read_elsewhere(func, loop, purpose, name)
 
 
 def independent(func: Func, loop: For, ranges: Ranges, purpose: str) -> None:
-    """ScheduleError where two iterations store to one element, or one reads what another one stored.
-    `ranges`: of the symbols and of the loops around."""
+    """ScheduleError if two iterations store to one element, or one reads an element that another stored.
+    `ranges`: of the symbols and of the outer loops."""
     depends = {loop.var}
     for s in statements(loop.body):
         if isinstance(s, Let) and depends & free_vars(s.value):
@@ -113,7 +113,7 @@ def independent(func: Func, loop: For, ranges: Ranges, purpose: str) -> None:
 
 
 def _updates(stored: Sequence[Index], read: Sequence[Index]) -> bool:
-    """Whether what is read of a buffer is read where it is stored."""
+    """Whether a buffer is only read at the indices where it is stored."""
     others = {i for i in read if i not in stored}
     return not others or {_normal(i) for i in others} <= {_normal(i) for i in stored}
 
@@ -124,12 +124,12 @@ def _read_elsewhere(func: Func, loop: For, purpose: str, name: str) -> ScheduleE
 
 
 def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:
-    """The loads of those buffers anywhere in a statement."""
+    """The loads of these buffers anywhere in a statement."""
     return [n for k in statements(s) for e in expressions(k) for n in loads(e) if n.buffer.name in buffers]
 
 
 def chain(s: Stmt) -> list[For]:
-    """Loops directly in one another, outermost first."""
+    """Directly nested loops, outermost first."""
     found = []
     while isinstance(s, For):
         found.append(s)

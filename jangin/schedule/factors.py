@@ -1,4 +1,4 @@
-"""What terms of a sum have in common, taken out of it."""
+"""Takes common factors of a sum's terms out of the sum."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ from jangin.schedule.primitives import at_loop, find, ranges_at
 from jangin.schedule.sums import each_element, one_sum
 
 SIGN = 31
-"""The bit of an i32 that says its sign."""
+"""The sign bit of an i32."""
 
 
 def factor_out(func: Func, loop: str, at: str) -> Func:
-    """Of `loop`, around the other loops of one sum of `x * (w * f + o)`, where f and o are the same in all
-    terms of an iteration: add up `x * w` first, which f multiplies then, and o the sum of x, which is made
-    for all iterations at the top of loop `at`. The order of additions changes."""
+    """Factors f and o out of a sum of terms `x * (w * f + o)`, where f and o are constant within an iteration
+    of `loop`.
+
+    `loop` is around the other loops of the sum. First `x * w` is summed and multiplied by f. Then the sum of
+    x times o is added; these sums are made for all iterations at the top of loop `at`. The order of additions
+    changes.
+    """
     around, inside = find(func, at), find(func, loop)
     serial(func, inside)
     acc = one_sum(func, inside)
@@ -71,9 +75,12 @@ def factor_out(func: Func, loop: str, at: str) -> Func:
 
 
 def mask_in_place(func: Func, loop: str, at: str) -> Func:
-    """In the one sum of `loop`, of terms `x * f32((w >> s) & mask)`: leave a word's bits where they are, and
-    multiply by x / 2**s, which is made for all terms at the top of loop `at`. Bits that would reach the sign
-    are moved as before. The result is the same, unless x / 2**s is subnormal."""
+    """Saves the shifts in a sum of terms `x * f32((w >> s) & mask)` in `loop`.
+
+    The bits of a word stay in place and are multiplied by `x / 2**s`, which is computed for all terms at the
+    top of loop `at`. Bits that would reach the sign are shifted as before. The result is the same, unless `x
+    / 2**s` is subnormal.
+    """
     around, inside = find(func, at), find(func, loop)
     serial(func, inside)
     acc = one_sum(func, inside)
@@ -102,7 +109,7 @@ def mask_in_place(func: Func, loop: str, at: str) -> Func:
 
 
 def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:
-    """w, s and mask of a float made of `(w >> s) & mask`, numbers of 32 bits; None of another."""
+    """(w, s, mask) of a float made of `(w >> s) & mask`, of 32-bit numbers; None for any other expression."""
     if not (isinstance(e, Cast) and e.dtype.is_float and e.a.dtype is I32):
         return None
     for moved, mask in _turned(e.a, "and"):
@@ -112,7 +119,8 @@ def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:
 
 
 def _loops(func: Func, around: For) -> list[For]:
-    """The loops inside of one, outermost first. ScheduleError where one's extent depends on another."""
+    """The loops inside `around`, outermost first. ScheduleError if a loop's extent depends on another
+    loop."""
     loops = [s for s in statements(around.body) if isinstance(s, For)]
     if bound_inside(around.body) & {v for s in loops for v in free_vars(s.extent)}:
         raise ScheduleError(f"{func.name}: loops in {around.var} have no constant extents")
@@ -120,7 +128,7 @@ def _loops(func: Func, around: For) -> list[For]:
 
 
 def _parts(func: Func, store: Store, summed: set[Var], ranges: Ranges) -> tuple[Expr, Expr, Expr, Expr]:
-    """x, w, f and o of a term, o zero where it has none."""
+    """x, w, f and o of a term; o is zero if there is none."""
     assert isinstance(store.value, Binary)
     term = simplify(store.value.b, ranges)
     zero = const(0, store.buffer.dtype)
@@ -133,12 +141,12 @@ def _parts(func: Func, store: Store, summed: set[Var], ranges: Ranges) -> tuple[
 
 
 def _turned(e: Expr, op: str) -> list[tuple[Expr, Expr]]:
-    """The operands of an operation, both ways; none where it is another."""
+    """The operands of the operation `op` in both orders; empty for any other expression."""
     return [(e.a, e.b), (e.b, e.a)] if isinstance(e, Binary) and e.op == op else []
 
 
 def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tuple[Load, Stmt]:
-    """The sums of x over the loops `summed`, as they are read, and what makes them."""
+    """The load of the sums of x over the loops `summed`, and the nest that computes them."""
     loops = _loops(func, around)
     over = [s for s in loops if s.var in free_vars(x) and s.var not in summed]
     terms = [s for s in loops if s.var in summed]
@@ -158,7 +166,7 @@ def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tu
 
 
 def _renamed(s: Stmt, fresh: Mapping[Var, Var]) -> Stmt:
-    """A statement whose loops have other variables."""
+    """A statement whose loops have new variables."""
 
     def loops(n: Stmt) -> Stmt:
         return map_children(replace(n, var=fresh[n.var]) if isinstance(n, For) else n, loops)

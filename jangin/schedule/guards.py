@@ -1,5 +1,5 @@
-"""Primitives on conditions: guarded reads of a reduction become guarded steps, then guards move out, as
-indices do that are read from memory."""
+"""Primitives on conditions: guarded reads of a reduction become guarded steps, guards move out of loops, and
+loaded indices are hoisted."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from jangin.schedule.primitives import at_loop, find, guarded_loads
 
 
 def predicate(func: Func, acc: str) -> Func:
-    """A reduction step whose term is the combiner's identity unless a condition holds (padding)
-    becomes a step under that condition: `acc += c ? x : 0` is `if c { acc += x }`. A zero that
-    would have met an infinite or NaN weight isn't multiplied any more."""
+    """Turns a guarded term into a guarded step: `acc += c ? x : 0` becomes `if c { acc += x }`. The other
+    choice must be the combiner's identity (padding). A zero that would have met an infinite or NaN weight
+    isn't multiplied any more."""
     if all(s.buffer.name != acc for s in statements(func.body) if isinstance(s, Store)):
         raise ScheduleError(f"{func.name}: no accumulator {acc}")
 
@@ -67,10 +67,13 @@ def predicate(func: Func, acc: str) -> Func:
 
 
 def only_where(func: Func, name: str) -> Func:
-    """What is made under one condition is made in a branch: a reduction in the accumulator `name`, all of
-    whose terms are the combiner's identity elsewhere, or an element of the buffer `name` that is a choice.
-    `if c { acc = 0, loops of acc += x, out = f(acc) } else { out = f(0) }`. Another such one before it, under
-    the same condition, takes it in."""
+    """Computes a value that depends on one condition in a branch.
+
+    The value may be a reduction in the accumulator `name`, all of whose terms are the combiner's identity
+    unless the condition holds. It may also be an element of the buffer `name` that is a choice. The result is
+    `if c { acc = 0, loops of acc += x, out = f(acc) } else { out = f(0) }`. Neighbouring branches under the
+    same condition are joined.
+    """
 
     def go(s: Stmt) -> Stmt:
         if isinstance(s, Block):
@@ -85,7 +88,7 @@ def only_where(func: Func, name: str) -> Func:
 
 
 def _reduced_where(func: Func, s: Alloc) -> If:
-    """A reduction, with its accumulator."""
+    """A reduction, with its accumulator, in a branch."""
     acc = s.buffer.name
     begin, *loops, end = s.body.body if isinstance(s.body, Block) else (s.body,)
     terms = predicate(func.with_body(block(*loops)), acc).body
@@ -104,7 +107,7 @@ def _reduced_where(func: Func, s: Alloc) -> If:
 
 
 def _joined(parts: Sequence[Stmt]) -> Stmt:
-    """Statements in a row, of which neighbours under one condition are joined."""
+    """A sequence of statements, in which neighbours under one condition are joined."""
     found: list[Stmt] = []
     for s in parts:
         last = found[-1] if found else None
@@ -118,7 +121,7 @@ def _joined(parts: Sequence[Stmt]) -> Stmt:
 
 
 def _decided(e: Expr, cond: Expr, holds: bool) -> Expr:
-    """An expression where a condition holds, or doesn't."""
+    """An expression simplified for a condition that holds, or doesn't."""
     return rewrite(e, lambda n: (n.a if holds else n.b) if isinstance(n, Select) and n.cond is cond else None)
 
 
@@ -128,8 +131,8 @@ def _without(s: Stmt, guard: If) -> Stmt:
 
 
 def begin_with(func: Func, acc: str, buffer: str) -> Func:
-    """A sum to which an element of `buffer` is added in the end begins with that element rather than with
-    zero, which saves an addition; the order of additions changes."""
+    """Starts a sum with the element of `buffer` that is added to it in the end, instead of zero. This saves
+    an addition; the order of additions changes."""
     found: list[Expr] = []
 
     def added(e: Expr) -> Expr | None:
@@ -160,8 +163,8 @@ def begin_with(func: Func, acc: str, buffer: str) -> Func:
 
 
 def guard_loads(func: Func, buffer: str) -> Func:
-    """A store under a condition reads `buffer` under it too: `if c { out = f(x) }` becomes
-    `if c { out = f(c ? x : 0) }`, so that the load can be made early, for whole tiles (see `pack`)."""
+    """Guards the reads of `buffer` in a store under a condition: `if c { out = f(x) }` becomes `if c { out =
+    f(c ? x : 0) }`. The load can then be made early, for whole tiles (see `pack`)."""
 
     def go(s: Stmt, cond: Expr) -> Stmt:
         if isinstance(s, If) and s.orelse is None:
@@ -176,7 +179,7 @@ def guard_loads(func: Func, buffer: str) -> Func:
 
 
 def _split_guard(e: Expr, op: str) -> tuple[Expr | None, Expr]:
-    """(condition, term) with `e` = the identity of `op` wherever the condition doesn't hold."""
+    """(condition, term) such that `e` is the identity of `op` unless the condition holds."""
     if isinstance(e, Select) and isinstance(e.b, Const) and _is_identity(e.b, op):
         return e.cond, e.a
     if isinstance(e, Call) and e.fn == "rounded":
@@ -201,8 +204,8 @@ def _is_identity(c: Const, op: str) -> bool:
 
 
 def hoist_guards(func: Func) -> Func:
-    """Move every condition, part by part, out of the loops whose variables it doesn't mention. A
-    part that reads memory stays where it is."""
+    """Moves every condition, part by part, out of the loops whose variables it doesn't mention. A part that
+    reads memory stays in place."""
     return func.with_body(_hoist(func.body))
 
 
@@ -221,8 +224,8 @@ def _hoist(s: Stmt) -> Stmt:
 
 
 def hoist_indices(func: Func, loop: str) -> Func:
-    """Read each index that is read from memory, and doesn't depend on the loops in `loop`, once before them:
-    a gathered row's place. Those that only a condition's arm needs stay where they are."""
+    """Reads each loaded index that doesn't depend on the loops in `loop` once before them, such as a gathered
+    row's place. Indices that only a condition's arm needs stay in place."""
     inside = find(func, loop).body
     fixed = bound_inside(inside)
     stored = {s.buffer.name for s in statements(inside) if isinstance(s, Store)}
@@ -253,7 +256,7 @@ def _unconditional(s: Stmt) -> Iterator[Stmt]:
 
 
 def _certain_loads(e: Expr) -> Iterator[Load]:
-    """The loads of an expression that no choice depends on."""
+    """The loads of an expression that are evaluated for every choice."""
     if isinstance(e, Load):
         yield e
     for k in (e.cond,) if isinstance(e, Select) else () if isinstance(e, Load) else children(e):

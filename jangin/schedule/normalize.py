@@ -1,4 +1,4 @@
-"""The loop pass `simplify`: normal-form expressions, decided conditions and trivial loops gone."""
+"""The loop pass `simplify`: normal-form expressions, without decided conditions and trivial loops."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class _Scope:
 
 
 def simplify_func(func: Func) -> Func:
-    """An equal kernel: every expression simplified under the ranges of its enclosing loops, loops
-    of one iteration substituted, and branches that the ranges decide taken."""
+    """An equal kernel in simpler form. Every expression is simplified under the ranges of its enclosing
+    loops. Loops of one iteration are substituted, and branches that the ranges decide are taken."""
     return func.with_body(_go(func.body, _Scope(dict(func.symbols))))
 
 

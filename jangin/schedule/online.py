@@ -1,7 +1,7 @@
-"""A softmax and the sums that it weights in one pass over their terms: with the maximum so far, and sums that
-are scaled down when it grows, no row of weights is kept whole.
+"""Online softmax: a softmax and the sums that it weights in one pass over their terms, as in flash attention.
 
-After Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
+A running maximum is kept, and the sums are scaled down when it grows, so no row of weights is stored whole.
+The sources are Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), and Dao et al.,
 "FlashAttention: fast and memory-efficient exact attention with IO-awareness" (2022).
 """
 
@@ -49,15 +49,19 @@ LOWEST = -math.inf
 
 
 def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
-    """Weight terms as they come. A block of nests makes scores [rows, terms], each a sum of products, their
-    softmax (maximum, powers, sum, weights), and sums that these weight. Scores and sums are tiled alike and
-    in registers: their tiles' loops are of threads down, threads across, a thread's rows, and its columns.
-    `sums`: the loops over their blocks of rows, over their tiles, and over the tiles of what they add up;
-    `scores`: over blocks of rows, and over tiles. Now a tile of scores is made where its terms are added up,
-    and the sums are divided in the end. The order of operations changes.
+    """Fuses a block of nests into an online softmax.
 
-    Loops over threads down, across and their rows are called begin, power, end and norm, with _down, _across
-    and _row behind that; those that scale sums as the ones that begin them, with an r behind that."""
+    The nests make scores [rows, terms], each a sum of products; their softmax (maximum, powers, sum,
+    weights); and sums weighted by it. Scores and sums have the same register tiles. A tile's loops are
+    threads down, threads across, a thread's rows, and its columns. `sums` names the loops over their blocks
+    of rows, over their tiles, and over the tiles of their terms. `scores` names the loops over blocks of
+    rows, and over tiles. Afterwards a tile of scores is made just before its terms are added, and the sums
+    are divided in the end. The order of operations changes.
+
+    New loops over threads down, across and their rows are called begin, power, end and norm, followed by
+    _down, _across and _row. The loops that scale sums have the names of those that begin the sums, followed
+    by an r.
+    """
     rows, at, terms = (find(func, n) for n in sums)
     soft, made = _softmax(func), [find(func, n) for n in scores]
     moved: dict[Var, Expr] = {made[0].var: rows.var, made[1].var: terms.var}
@@ -81,7 +85,8 @@ def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """A nest that reduces: `begin`, the loop over `terms`, `end`, all with an accumulator, in loops."""
+    """A reducing nest: `begin`, the loop over `terms`, and `end`, around an accumulator, all inside outer
+    loops."""
 
     acc: Buffer
     begin: Stmt
@@ -95,8 +100,8 @@ class _Reduction:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """The nests between scores and sums. `local`: scores, maxima, powers, sums, and the weights, each of
-    which is `weight`."""
+    """The nests between scores and sums. `local`: scores, maxima, powers, sums, and weights. `weight`: the
+    value of a weight."""
 
     nests: tuple[Stmt, ...]
     norm: _Reduction
@@ -105,7 +110,7 @@ class _Softmax:
 
 
 def _softmax(func: Func) -> _Softmax:
-    """The one that a kernel has, inside of the loops around all of it."""
+    """The kernel's softmax, inside the loops around the whole kernel."""
     s = func.body
     while isinstance(s, (For, Alloc)):
         s = s.body
@@ -132,7 +137,8 @@ def _softmax(func: Func) -> _Softmax:
 
 
 def _or_zero(peak: Expr) -> Expr:
-    """What powers are taken less: a row's maximum, or 0 where all is the lowest."""
+    """The number that is subtracted before taking powers: a row's maximum, or 0 if all scores are the
+    lowest."""
     return select(eq(peak, const(LOWEST, peak.dtype)), const(0, peak.dtype), peak)
 
 
@@ -171,7 +177,8 @@ def _along(buffer: Buffer, of: _Reduction) -> Load:
 
 @dataclass(frozen=True)
 class _Tiled:
-    """A product in tiles: in `acc`, begun by `begin`, summed up by `loop`, ended by `end`."""
+    """A product in register tiles: accumulated in `acc`, begun by `begin`, summed by `loop`, finished by
+    `end`."""
 
     acc: Buffer
     begin: Stmt
@@ -192,8 +199,11 @@ def _tiled(func: Func, around: For, moved: Mapping[Var, Expr]) -> _Tiled:
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of scores and the sums that it adds to. `read`: the place in the tile of the weight that a turn
-    of the sums' loop reads; `stored`: of the score that ends; `rows` and `terms`: how many there are."""
+    """A tile of scores and the sums that it contributes to.
+
+    `read`: the weight's place in the tile that an iteration of the sums' loop reads. `stored`: the place of a
+    finished score. `rows` and `terms`: their numbers.
+    """
 
     scores: _Tiled
     sums: _Tiled
@@ -227,9 +237,12 @@ def _tile(func: Func, soft: _Softmax, sums: _Tiled, scores: _Tiled) -> _Tile:
 
 
 class _Online:
-    """Makes what a block of rows does. For each thread's rows there are what its sums are multiplied by
-    (`gain`), and, kept from tile to tile, the row's maximum (`peak`) and the sum of the thread's powers
-    (`total`); for all threads of a row the maxima of their own scores (`top`), and powers."""
+    """Makes the code for a block of rows, with these buffers.
+
+    For each row of each thread, `gain` is the factor for its sums. `peak` is the row's running maximum, and
+    `total` the running sum of the thread's powers. For all threads of a row, `top` has the maxima of their
+    own scores, and `powers` the powers.
+    """
 
     def __init__(self, soft: _Softmax, tile: _Tile) -> None:
         self.soft, self.tile = soft, tile
@@ -261,7 +274,8 @@ class _Online:
         return found
 
     def _each(self, name: str, make: Callable[[tuple[Expr, ...], Expr], Stmt]) -> Stmt:
-        """A statement for each row of each thread, of its place among these and its row in the tile."""
+        """A statement for each row of each thread, made from the thread row's index and its row in the
+        tile."""
         new = {p.var: Var(f"{name}_{n}") for p, n in zip(self.loops, ("down", "across", "row"), strict=False)}
         found = make(tuple(new.values()), substitute(self.tile.stored[0], dict(new)))
         for p, var in reversed(list(zip(self.loops, new.values(), strict=False))):
@@ -278,7 +292,8 @@ class _Online:
         return self._each("begin", make)
 
     def _tops(self) -> Stmt:
-        """Scores, the lowest where there is no row or no term any more, and the greatest of a thread's."""
+        """Finishes the scores and finds each thread's greatest. Scores outside the rows or terms are the
+        lowest."""
         *around, last = self.loops
         own, acc, one = self.tile.scores.acc, self._accumulator(self.top), (const(0),)
         index = tuple(p.var for p in self.loops)
@@ -294,8 +309,8 @@ class _Online:
         return found
 
     def _powers(self) -> Stmt:
-        """Scores' powers, and the new state of rows. Where all was the lowest so far, powers are 0, as they
-        would be with a greater maximum."""
+        """Computes the scores' powers, and the rows' new state. If all scores so far are the lowest, powers
+        are 0, as they would be with a greater maximum."""
         most, total, one = self._accumulator(self.peak), self._accumulator(self.total), (const(0),)
         dtype, shift = self.zero.dtype, Var("power_shift", self.zero.dtype)
         thread, last = Var("power_thread"), self.loops[-1]
@@ -323,14 +338,14 @@ class _Online:
         return self._each("power", make)
 
     def _rescaled(self) -> Stmt:
-        """The sums so far for the new maximum."""
+        """Scales the running sums for the new maximum."""
         begin = rename_loops(self.tile.sums.begin, "r")
         store = next(s for s in statements(begin) if isinstance(s, Store))
         scaled = replace(store, value=Load(store.buffer, store.index) * Load(self.gain, store.index[:3]))
         return _put(begin, store, scaled)
 
     def _weighted(self) -> Stmt:
-        """The terms of a tile, by powers in the place of weights. Behind the last, powers are 0."""
+        """Adds the terms of a tile, with powers instead of weights. Powers beyond the last term are 0."""
         weights, own = self.soft.local[-1].name, Load(self.powers, self.tile.read)
 
         def power(e: Expr) -> Expr | None:
@@ -340,7 +355,7 @@ class _Online:
         return map_stmt(self.tile.sums.loop.body, lambda e: rewrite(e, power))
 
     def _norms(self) -> Sequence[Stmt]:
-        """What a row's sum becomes, in the place of its gains."""
+        """Computes each row's normalizer from its sum, and stores it in the place of its gain."""
         norm, acc, one = self.soft.norm, self._accumulator(self.gain), (const(0),)
         thread = Var("norm_thread")
 
@@ -356,7 +371,7 @@ class _Online:
         return self._each("end", end), self._each("norm", make)
 
     def _ended(self) -> Stmt:
-        """The sums as they would be of weights."""
+        """Finishes the sums: divides them, as if they had been made of weights."""
         _, _, powers, norms, _ = self.soft.local
 
         def done(e: Expr) -> Expr | None:

@@ -1,4 +1,4 @@
-"""Hints to fetch what a kernel will soon read. They change no result, so nothing is to be proved."""
+"""Prefetch hints for data that a kernel will soon read. They change no result, so they need no proof."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ LINE = 64
 
 
 def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str, count: int) -> Func:
-    """While `count` iterations of `tiles` read one panel of `buffer` again and again in `loop` (or what was
-    made of it before), fetch the next panel: that of the next iteration of `panels`, which begins where this
-    one ends. Each iteration of `loop` asks for its share, the later tiles for the later parts."""
+    """Prefetches the next panel of `buffer` while the current one is in use.
+
+    `count` iterations of `tiles` read one panel again and again in `loop`, or a copy made before it. The next
+    panel is that of the next iteration of `panels`, and begins at the end of this one. Each iteration of
+    `loop` prefetches its share; later tiles prefetch later parts.
+    """
     own, around = find(func, tiles), find(func, panels)
     path = _path(own.body, loop)
     found = _reads(find(func, loop), buffer) or _reads(around, buffer)
@@ -43,9 +46,12 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
 
 
 def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
-    """At the top of each iteration of `tiles`, fetch what its write-back will touch in each row of the
-    tile, `width` elements from the first: operands that differ from row to row, and the result itself; not
-    what lies where the sums say."""
+    """Prefetches, at the top of each iteration of `tiles`, the memory that the write-back of the tile
+    touches.
+
+    In each row of the tile these are `width` elements of the result, and of operands that differ from row to
+    row. Operands inside the sums aren't prefetched.
+    """
     rows = find(func, row)
     final = [s for s in statements(rows) if isinstance(s, Store)]
     inner: dict[Var, Expr] = dict.fromkeys(bound_inside(rows.body), const(0))
@@ -68,8 +74,8 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
 
 
 def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
-    """In the innermost loop inside `loop` that reads `buffer`, from end to end, fetch in each iteration what
-    others read that come so many bytes later: processors look ahead by themselves, but not beyond a page."""
+    """Prefetches `distance` bytes ahead in the innermost loop inside `loop` that reads `buffer` sequentially.
+    Processors prefetch by themselves, but not beyond a page."""
     around = [find(func, loop)]
     while inner := [f for f in _loops(around[-1].body) if f.kind == "serial" and _reads(f, buffer)]:
         around.append(inner[0])
@@ -85,13 +91,13 @@ def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
 
 
 def _reads(loop: For, buffer: str) -> list[Load]:
-    """The ways in which a loop reads a buffer."""
+    """The loads of a buffer in a loop, each once."""
     every = (n for s in statements(loop) for e in expressions(s) for n in loads(e))
     return list(dict.fromkeys(n for n in every if n.buffer.name == buffer))
 
 
 def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
-    """Elements from what an iteration of `var` loads to what the next one does."""
+    """The distance, in elements, between the loads of consecutive iterations of `var`."""
     parts = linear(simplify(row_major(load.index, load.buffer.shape), symbols), var)
     step = None if parts is None else simplify(parts[0])
     if not isinstance(step, Const):
@@ -105,7 +111,7 @@ def _loops(s: Stmt) -> list[For]:
 
 
 def _path(s: Stmt, loop: str) -> list[For] | None:
-    """The loops from `s` down to `loop`, which is the last."""
+    """The loops from `s` down to `loop`, which comes last."""
     if isinstance(s, For) and s.var.name == loop:
         return [s]
     for sub in sub_statements(s):

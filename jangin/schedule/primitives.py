@@ -1,8 +1,8 @@
 """Rewriting primitives: each takes a kernel and gives an equal one, one step nearer the machine.
 
-Loops are named by their variables, which are unique in a kernel. Schedules are lists of such
-steps (`schedule.steps`). Every primitive checks what it relies on and raises `ScheduleError`;
-the tests run each against the interpreter.
+Loops are named by their variables, which are unique in a kernel. Schedules are lists of primitives
+(`schedule.steps`). Every primitive checks its preconditions and raises `ScheduleError`; the tests run each
+against the interpreter.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from jangin.schedule.checks import (
 from jangin.schedule.normalize import ceil_div
 
 TAILS = ("guard", "cut", "bound")
-"""What `split` does about a remainder."""
+"""How `split` handles a remainder."""
 
 
 def find(func: Func, name: str) -> For:
@@ -87,7 +87,7 @@ def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
 
 
 def _at(s: Stmt, name: str, fn: Callable[[For], Stmt]) -> Stmt | None:
-    """The statement so changed; None where it hasn't the loop."""
+    """The statement with its loop replaced; None if it doesn't have the loop."""
     if isinstance(s, For) and s.var.name == name:
         return fn(s)
     parts = sub_statements(s)
@@ -99,13 +99,13 @@ def _at(s: Stmt, name: str, fn: Callable[[For], Stmt]) -> Stmt | None:
 
 
 def rename_loops(s: Stmt, suffix: str) -> Stmt:
-    """A copy whose loops (and register buffers, and lets) have other names."""
+    """A copy whose loops, register buffers and lets have other names."""
     return _renamed(s, lambda name: name + suffix)
 
 
 def distinct(func: Func) -> Func:
-    """The kernel with loops, lets and local buffers renamed whose names are taken: a nest may repeat them,
-    and have its parallel loop in rounds."""
+    """The kernel with unique names of loops, lets and local buffers. A nest may repeat names, and have its
+    parallel loop in rounds."""
     taken: Counter[str] = Counter()
 
     def fresh(name: str) -> str:
@@ -126,7 +126,7 @@ def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:
-    """Mark a loop as one of FOR_KINDS."""
+    """Marks a loop as one of FOR_KINDS."""
     if kind not in FOR_KINDS:
         raise ScheduleError(f"unknown loop kind {kind!r}")
 
@@ -143,7 +143,7 @@ def set_kind(func: Func, loop: str, kind: str) -> Func:
 
 
 def rename(func: Func, loop: str, name: str) -> Func:
-    """Call a loop by another name."""
+    """Renames a loop."""
 
     def change(s: For) -> Stmt:
         return replace(s, var=Var(name), body=substitute_stmt(s.body, {s.var: Var(name)}))
@@ -152,9 +152,11 @@ def rename(func: Func, loop: str, name: str) -> Func:
 
 
 def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
-    """i becomes `io` (outer) and `ii` (inner, `factor` iterations), i // factor the one and i % factor the
-    other. Where `factor` doesn't divide the extent: tail "guard" tests i < extent inside; "cut" adds a loop
-    `it` over the remainder; "bound" shortens the last inner loop."""
+    """Splits i into `io` (outer, i // factor) and `ii` (inner, i % factor).
+
+    If `factor` doesn't divide the extent, `tail` says what happens. "guard" tests i < extent inside. "cut"
+    adds a loop `it` over the remainder. "bound" shortens the last inner loop.
+    """
     if factor < 1 or tail not in TAILS:
         raise ScheduleError(f"{func.name}: {loop} can't be split by {factor} with tail {tail!r}")
 
@@ -165,7 +167,7 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
         exact = simplify((s.extent // factor) * factor - s.extent, symbols) == const(0)
         index = outer * factor + inner
         known: dict[Expr, Expr] = {s.var: index}
-        if factor > 1:  # splits of both parts would hide that
+        if factor > 1:  # splits of both parts would hide the identity
             known |= {s.var // factor: outer, s.var % factor: inner}
         body = map_stmt(s.body, lambda e: substitute(e, {s.var: index}, known))
         if exact or tail == "cut":
@@ -186,8 +188,8 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
 
 
 def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
-    """Two directly nested loops become one, `name`, in the same order. One of a single iteration leaves no
-    remainder, which later, in parts of the loop, might not be seen to vanish."""
+    """Makes two directly nested loops one loop, `name`, in the same order. A loop of a single iteration
+    leaves no remainder, because it might later not be recognized as 0."""
 
     def change(s: For) -> Stmt:
         body = s.body
@@ -206,8 +208,8 @@ def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
 
 
 def reorder(func: Func, loops: Sequence[str]) -> Func:
-    """Nested loops (with nothing but guards between them) in another order, outermost first; the
-    guards move to the innermost place."""
+    """Reorders nested loops (with nothing but guards between them), outermost first. The guards move to the
+    innermost place."""
     names = set(loops)
     first = next((n for n in loop_names(func) if n in names), "")
     if not first or len(names) < len(loops):
@@ -244,13 +246,13 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
 
 
 def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] = ()) -> Func:
-    """Give each iteration of the `tile` loops its own accumulator and move the reduction outside
-    them: `tile { acc = 0; k { acc += ... }; out = acc }` becomes
-    `tile { acc = 0 }; k { tile { acc += ... } }; tile { out = acc }`.
+    """Gives each iteration of the `tile` loops its own accumulator and moves the reduction outside them.
 
-    Guards between the tile loops stay on the write-back only. So that every load of the update
-    stays inside its buffer, the position that a guard bounds is clamped there, and where it differs
-    by lane (the last tile loop) the load is guarded instead; buffers `padded` need neither."""
+    `tile { acc = 0; k { acc += ... }; out = acc }` becomes `tile { acc = 0 }; k { tile { acc += ... } }; tile
+    { out = acc }`. Guards between the tile loops stay on the write-back only. Every load of the update must
+    still be inside its buffer. The position that a guard bounds is therefore clamped. If it differs by lane
+    (the last tile loop), the load is guarded instead. Buffers in `padded` need neither.
+    """
     if not tile:
         raise ScheduleError(f"{func.name}: a tile has at least one loop")
 
@@ -313,8 +315,8 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
 
 
 def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
-    """Loads that `guards` protected, made safe without them: vectors along the last axis under a
-    mask, others at the last valid position."""
+    """Loads that `guards` protected, made safe without them: vectors along the last axis are masked, others
+    read the last valid position."""
     limits = {g.a: g.b for g in guards if isinstance(g, Binary) and g.op == "lt"}
 
     def load(n: Expr) -> Expr | None:
@@ -339,10 +341,14 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
 def pack(
     func: Func, at: str, load: str | Sequence[str], over: Sequence[str], name: str, memory: str = "scratch"
 ) -> Func:
-    """At the top of loop `at`, compute the one expression that reads buffer `load` (where there are
-    several, the one that moves with most of the loops `over`; of a list of buffers the smallest that reads
-    them all, in the type it is cast to) for all iterations of the inner loops `over` into buffer `name` in a
-    memory, and read that instead. The copying loops are called `name`_<loop>."""
+    """Packs: copies an expression that reads buffer `load` into a new buffer at the top of loop `at`, and
+    reads the copy instead.
+
+    The copy, `name` in `memory`, holds the expression for all iterations of the inner loops `over`. If
+    several expressions read the buffer, the one that depends on most of these loops is taken. For a list of
+    buffers it is the smallest expression that reads them all, in the type it is cast to. The copying loops
+    are called `name`_<loop>.
+    """
     inside = find(func, at)
     loops = {s.var.name: s for s in statements(inside.body) if isinstance(s, For)}
     missing = [n for n in over if n not in loops]
@@ -375,13 +381,13 @@ def pack(
 
 
 def _most(extent: Expr, ranges: Ranges) -> Expr:
-    """The largest that an extent can be, as a number; itself where that isn't known."""
+    """The largest value of an extent, as a number; the extent itself if it isn't known."""
     high = interval(extent, ranges)[1]
     return extent if high is None else const(high)
 
 
 def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> None:
-    """The expression can be computed for all of `over` at the top of `at`."""
+    """Checks that the expression can be computed for all of `over` at the top of `at`."""
     unbound = bound_inside(at.body) - {p.var for p in over}
     late = unbound & free_vars(expr) or bound_inside(at.body) & {v for p in over for v in free_vars(p.extent)}
     if late:
@@ -400,7 +406,7 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
 
 
 def _inside_buffer(e: Expr, ranges: Ranges) -> bool:
-    """Whether what is read is there whatever conditions say."""
+    """Whether a load is inside its buffer regardless of conditions."""
     if not isinstance(e, Load):
         return False
     return all(
@@ -418,8 +424,8 @@ def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
 
 
 def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
-    """The guarded loads of a buffer in `e`, or its smallest expressions that read all of several, in the type
-    that they are cast to."""
+    """The guarded loads of a buffer in `e`. For several buffers, they are the smallest expressions that read
+    all of them, in the type that they are cast to."""
     if isinstance(buffers, str):
         return guarded_loads(e, buffers)
     if not {n.buffer.name for n in loads(e)}.issuperset(buffers):
@@ -429,8 +435,8 @@ def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
 
 
 def peel(func: Func, loop: str, before: int, after: int) -> Func:
-    """Cut off the first `before` and the last `after` iterations into loops `loop`_b and `loop`_a,
-    so that conditions which only the border needs become constant in the middle."""
+    """Peels the first `before` and the last `after` iterations into loops `loop`_b and `loop`_a. Conditions
+    that only the border needs then become constant in the middle."""
 
     def change(s: For) -> Stmt:
         serial(func, s)
@@ -453,9 +459,12 @@ def peel(func: Func, loop: str, before: int, after: int) -> Func:
 
 
 def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: int, width: int) -> Func:
-    """Read parameter `buffer` in the layout of a `Packing`: its axes permuted by `perm`, then axis `axis` (of
-    that order) split into `groups` and each of those into panels of `width`, the last axis:
-    [..., N, ...] -> [..., groups, panels, ..., width]. The caller packs the data likewise."""
+    """Reads parameter `buffer` in the layout of a `Packing`: [..., N, ...] -> [..., groups, panels, ...,
+    width].
+
+    The axes are permuted by `perm`. Then axis `axis` (of this order) is split into `groups`, and each group
+    into panels of `width`, the last axis. The caller packs the data likewise.
+    """
     old = next((b for b in func.params if b.name == buffer), None)
     if old is None:
         raise ScheduleError(f"{func.name} has no parameter {buffer!r}")

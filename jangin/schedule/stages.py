@@ -1,4 +1,4 @@
-"""Primitives over several nests, and over what one makes for another."""
+"""Primitives over several nests, and over the buffers between them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ from jangin.schedule.primitives import find
 
 
 def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
-    """One nest of `depth` shared outer loops (called `names`) around what were sibling nests, and
-    each local buffer shrunk to what one iteration needs. Every access of a local must use the
-    outer loops' own variables as its leading indices. The last shared loop takes `rows` iterations
-    at once; where they are several, each nest keeps its own loop over them."""
+    """Merges sibling nests into one nest of `depth` shared outer loops (called `names`), and shrinks each
+    local buffer to one iteration's part.
+
+    Every access of a local must use the outer loops' own variables as its leading indices. The last shared
+    loop takes `rows` iterations at once; if there are several, each nest keeps its own loop over them.
+    """
     if depth < 1 or len(names) != depth:
         raise ScheduleError(f"{func.name}: {depth} loops to merge can't be called {list(names)}")
     if rows < 1:
@@ -74,14 +76,14 @@ def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
 
 
 def _shrunk(local: Buffer, depth: int, rows: int) -> Buffer:
-    """What `rows` iterations of the last of `depth` shared loops need of a local."""
+    """The part of a local that `rows` iterations of the last of `depth` shared loops need."""
     block_rows = (const(rows),) if rows > 1 else ()
     return replace(local, shape=(*block_rows, *local.shape[depth:]) or (const(1),))
 
 
 def reuse(func: Func, old: str, new: str) -> Func:
-    """Keep local `new` in the memory of local `old`: both of one type and shape, each element of `new`
-    made of `old` at the same index only, and `old` not touched after that."""
+    """Keeps local `new` in the memory of local `old`. Both must have one type and shape. Each element of
+    `new` must be made of `old` at the same index only, and `old` must not be touched after that."""
     allocs = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     if old not in allocs or new not in allocs:
         raise ScheduleError(f"{func.name}: {old} and {new} are not both locals")
@@ -105,9 +107,12 @@ def reuse(func: Func, old: str, new: str) -> Func:
 
 
 def in_result(func: Func, local: str) -> Func:
-    """Keep a local in the part of a result that is made of it: of one type and shape, each element of the
-    result made of the local's at the same index only, and the local not touched after that. So the result's
-    memory is fetched while the local is computed."""
+    """Keeps a local in the memory of a result that is made of it. The local's computation then prefetches the
+    result.
+
+    Both must have one type and shape. Each element of the result must be made of the local's element at the
+    same index only, and the local must not be touched after that.
+    """
     alloc = next((s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == local), None)
     if alloc is None:
         raise ScheduleError(f"{func.name}: {local} is no local")
@@ -143,8 +148,8 @@ def in_result(func: Func, local: str) -> Func:
 
 
 def inline_sum(func: Func, local: str) -> Func:
-    """Make each element of a local that is a reduction where it is read, by the one statement that reads it:
-    an element that is read once is made once, and none is kept."""
+    """Computes each element of a local that is a reduction at its only read, in the one statement that reads
+    it. The local isn't stored."""
     allocs, nests = _peel_allocs(func.body)
     makers = [s for s in nests if local in buffers_written(s)]
     if local not in {a.buffer.name for a in allocs} or len(makers) != 1:
@@ -189,8 +194,8 @@ def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:
 
 
 def side_by_side(func: Func, first: str, second: str) -> Func:
-    """Run two loops of one extent, in neighbouring nests that don't depend on each other, as one loop: what
-    both read is read once, and neither waits for the other. It is called as the first."""
+    """Runs two loops of one extent, in neighbouring independent nests, as one loop with the name of the
+    first. Operands of both are read once, and neither loop waits for the other."""
 
     def joined(a: Stmt, b: Stmt) -> Stmt:
         if buffers_written(a) & touched(b) or buffers_written(b) & touched(a):
@@ -220,7 +225,7 @@ def side_by_side(func: Func, first: str, second: str) -> Func:
 
 
 def _around(nest: Stmt, loop: str) -> tuple[list[Alloc], Sequence[Stmt], For | None, Sequence[Stmt]]:
-    """A nest's local buffers, and what it does before a loop, that loop, and what it does after it."""
+    """A nest's local buffers, the statements before a loop, the loop, and the statements after it."""
     allocs, parts = _peel_allocs(nest)
     for n, s in enumerate(parts):
         if isinstance(s, For) and s.var.name == loop:
@@ -259,7 +264,7 @@ def _outer(s: Stmt, depth: int, name: str) -> tuple[list[For], Stmt]:
 
 
 def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[Var], name: str) -> None:
-    """Every access of `local` must be at the shared rows (an axis of size 1 may be indexed by 0)."""
+    """Checks that every access of `local` is at the shared rows. An axis of size 1 may be indexed by 0."""
     unit = [p.extent == const(1) for p in loops]
 
     def same_row(index: tuple[Expr, ...]) -> bool:
@@ -277,9 +282,12 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
 
 
 def copy_as_read(func: Func, name: str, tiles: str) -> Func:
-    """Let the first iteration of loop `tiles` make the local copy `name`, which a nest before the loop
-    makes, part by part where it reads it: processors copy beside the arithmetic then. Each iteration must
-    read the same elements, in the same order of loops."""
+    """Makes the local copy `name` in the first iteration of loop `tiles`, part by part at its reads. Before,
+    a nest ahead of the loop made it.
+
+    Processors then copy beside the arithmetic. Each iteration must read the same elements, in the same order
+    of loops.
+    """
     tile, found = find(func, tiles), [s for s in statements(func.body) if _allocates(s, name)]
     first, *others = found[0].body.body if found and isinstance(found[0].body, Block) else (func.body,)
     rest, loops = block(*others), chain(first)
@@ -322,8 +330,8 @@ def _loops_inside(s: Stmt) -> list[For]:
 
 
 def _copies(s: For, copy: Store) -> list[Stmt]:
-    """Nests that do what `copy` does for the elements that an iteration of `s` reads, in loops of the kinds
-    of those that read them."""
+    """Nests that do what `copy` does for the elements that an iteration of `s` reads. Their loops have the
+    kinds of the reading loops."""
     name, inner, made = copy.buffer.name, _loops_inside(s), []
     for index in dict.fromkeys(n.index for n in reads_of(s.body, {name})):
         moving = [p for p in inner if any(p.var in free_vars(i) for i in index)]

@@ -34,7 +34,7 @@ def _show(arg: Argument) -> str:
 
 
 def parse_steps(text: str) -> tuple[Step, ...]:
-    """The schedule that such a text says: what `str` makes of each step. ParseError where it is none."""
+    """The schedule of a text, in which each step is printed by `str`. ParseError if it is invalid."""
     reader = Reader(text)
 
     def argument() -> Argument:
@@ -51,7 +51,7 @@ def parse_steps(text: str) -> tuple[Step, ...]:
 
 
 def apply(func: Func, steps: Sequence[Step]) -> Func:
-    """Run a schedule."""
+    """Runs a schedule."""
     for step in steps:
         func = PRIMITIVES[step.name](func, *step.args)
     return func

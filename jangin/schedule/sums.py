@@ -27,10 +27,13 @@ from jangin.schedule.primitives import at_loop, find, ranges_at
 
 
 def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str) -> Func:
-    """Sum in blocks: the outermost loops `over` of the sums in loop `tiles` (at most `most` iterations) go
-    around it, so that all tiles read one block of what they share before the next. Partial sums wait in
-    scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums
-    get the suffixes _z and _w, those that fetch and keep a tile's partial sums _l and _s."""
+    """Sums in blocks: moves the outermost loops `over` (in steps of at most `most` iterations) of the sums in
+    loop `tiles` around it.
+
+    All tiles then read one block of their shared operand before the next. Partial sums are kept in the
+    scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums get
+    the suffixes _z and _w. Those that fetch and keep a tile's partial sums get _l and _s.
+    """
 
     def change(s: For) -> Stmt:
         alloc = s.body
@@ -68,9 +71,11 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
 
 
 def partial_sums(func: Func, loop: str) -> Func:
-    """Sum what each iteration of `loop`, around other loops of one sum, adds by itself first: errors grow
-    with the square root of the terms added one after the other (Higham, "The accuracy of floating point
-    summation", 1993). The order of additions changes."""
+    """First sums each iteration of `loop`, around other loops of one sum, by itself.
+
+    Errors grow with the square root of the number of terms that are added one after another (Higham, "The
+    accuracy of floating point summation", 1993). The order of additions changes.
+    """
 
     def change(s: For) -> Stmt:
         serial(func, s)
@@ -95,7 +100,7 @@ def one_sum(func: Func, loop: For) -> Buffer:
 
 
 def _adds(s: Store) -> bool:
-    """Whether a store adds to its element something that doesn't depend on its buffer."""
+    """Whether a store adds to its element a term that doesn't read its buffer."""
     e, before = s.value, Load(s.buffer, s.index)
     term = e.b if isinstance(e, Binary) and e.op == "add" and e.a is before else before
     return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
@@ -131,9 +136,12 @@ def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...]
 
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
-    """Reduce `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results (so that
-    additions overlap), which are combined at the end; the order of additions changes. Vectors that are left
-    are added to some of them, and what then remains one by one."""
+    """Reduces `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results, which
+    overlap additions and are combined at the end.
+
+    Remaining vectors are added to some of them, and the last terms one by one. The order of additions
+    changes.
+    """
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
     found = [
@@ -178,7 +186,8 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     done = simplify((k.extent // step) * step)
     if ways > 1:
         left, own, count = Var(f"{name}r"), Var(f"{name}l_r"), simplify((k.extent - done) // lanes)
-        fixed = isinstance(count, Const)  # else all are added to the first, as their number isn't known
+        # otherwise all are added to the first, because their number isn't known
+        fixed = isinstance(count, Const)
         to = {way: left if fixed else const(0), lane: own, k.var: done + left * lanes + own}
         vector = For(own, const(lanes), substitute_stmt(to_partial(update), to), "vector")
         main = block(main, For(left, count, vector, "unroll" if fixed else "serial"))

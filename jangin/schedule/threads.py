@@ -1,5 +1,5 @@
-"""Primitives for work-groups: reductions over a group's threads, local buffers near to them, and loops that
-give a group its shape (see `ir.groups`)."""
+"""Primitives for work-groups: reductions over a group's threads, local buffers in shared memory, and loops
+that give a group its shape (see `ir.groups`)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from jangin.schedule.primitives import at_loop, find, rename_loops
 
 
 def place(func: Func, local: str, memory: str) -> Func:
-    """Keep a local buffer in another memory."""
+    """Moves a local buffer to another memory."""
     alloc = _local(func, local)
     if memory not in MEMORY[1:]:
         raise ScheduleError(f"{func.name}: {local} can't be kept in {memory!r} memory")
@@ -61,7 +61,7 @@ def place(func: Func, local: str, memory: str) -> Func:
 
 
 def join_axes(func: Func, local: str, count: int, first: int = 0) -> Func:
-    """Make `count` axes of a local buffer one, in row-major order, from the `first` on."""
+    """Joins `count` axes of a local buffer, from the `first` on, into one, in row-major order."""
     old, end = _local(func, local).buffer, first + count
     if count < 1 or not 0 <= first <= len(old.shape) - count:
         raise ScheduleError(f"{func.name}: {local} has no {count} axes to join")
@@ -79,8 +79,8 @@ def join_axes(func: Func, local: str, count: int, first: int = 0) -> Func:
 
 
 def stretch(func: Func, local: str, more: int) -> Func:
-    """Leave room for so many elements behind each row of a local buffer, so that the elements of a column
-    lie in different banks of the memory."""
+    """Adds room for `more` elements behind each row of a local buffer, so that a column's elements lie in
+    different memory banks."""
     old = _local(func, local).buffer
     if more < 0 or not isinstance(old.shape[-1], Const):
         raise ScheduleError(f"{func.name}: no room of {more} fits behind the rows of {local}")
@@ -96,14 +96,16 @@ def _local(func: Func, name: str) -> Alloc:
 
 
 def enclose(func: Func, name: str) -> Func:
-    """Make the whole kernel one block, the only iteration of a loop."""
+    """Makes the whole kernel one block, the only iteration of a loop."""
     return well_formed(func.with_body(For(Var(name), const(1), func.body, "block")))
 
 
 def divide_once(func: Func, loop: str) -> Func:
-    """Divide the number of a task once, at the top of `loop`, and not where quotients and remainders (called
-    `loop`_0, `loop`_1...) are needed: compilers take no division out of a condition's arm, and on a GPU one
-    by a size that only a run tells is some hundred instructions."""
+    """Divides a task's number once, at the top of `loop`, instead of at each use of quotients and remainders.
+
+    They are called `loop`_0, `loop`_1.... Compilers take no division out of a condition's arm. On a GPU, a
+    division by a size that is known only at run time takes some hundred instructions.
+    """
     at = find(func, loop)
     known = {at.var, *(v for v, _ in func.symbols)}
     found: dict[Expr, Var] = {}
@@ -122,9 +124,12 @@ def divide_once(func: Func, loop: str) -> Func:
 
 
 def lanes_to_tasks(func: Func) -> Func:
-    """Make each lane of the vector loops in a task, which all have one extent, a task of its own, next to
-    those of the other lanes: neighbouring tasks touch neighbouring memory. Whatever a task stores it stores
-    in these loops, and in local buffers that outlive one each lane has its own element, at one axis."""
+    """Makes each lane of a task's vector loops, which all have one extent, a task of its own. Lanes become
+    neighbouring tasks, which touch neighbouring memory.
+
+    A task must store only in these loops. In local buffers that outlive a loop, each lane must have its own
+    element along one axis.
+    """
     _, tasks = task_loops(func.body)
     if tasks is None or tasks.kind != "parallel":
         raise ScheduleError(f"{func.name} has no parallel tasks to divide")
@@ -155,14 +160,14 @@ def lanes_to_tasks(func: Func) -> Func:
 
 
 def _vector_loops(s: Stmt) -> list[For]:
-    """The outermost ones."""
+    """The outermost vector loops."""
     if isinstance(s, For) and s.kind == "vector":
         return [s]
     return [loop for sub in sub_statements(s) for loop in _vector_loops(sub)]
 
 
 def _of_lane(func: Func, s: Alloc, lane: Var) -> Alloc:
-    """A local buffer that only the lane in hand has: without the axis that tells lanes apart."""
+    """A local buffer of a single lane, without the axis that distinguishes lanes."""
     name, shape = s.buffer.name, s.buffer.shape
     inside = list(statements(s.body))
     indices = [n.index for k in inside for e in expressions(k) for n in loads(e) if n.buffer.name == name]
@@ -179,7 +184,8 @@ def _of_lane(func: Func, s: Alloc, lane: Var) -> Alloc:
 
 
 def group_tasks(func: Func, threads: int) -> Func:
-    """Make the parallel loop of a kernel's tasks, `t`, blocks `t`o of `threads` threads `t`i, a task each."""
+    """Makes the parallel loop of a kernel's tasks, `t`, blocks `t`o of `threads` threads `t`i, with one task
+    each."""
     _, tasks = task_loops(func.body)
     if tasks is None or tasks.kind != "parallel" or threads < 1:
         raise ScheduleError(f"{func.name} has no parallel tasks to group by {threads}")
@@ -196,8 +202,8 @@ def group_tasks(func: Func, threads: int) -> Func:
 
 
 def alone(func: Func, buffer: str, name: str, threads: int) -> Func:
-    """Put the one statement that stores to `buffer` into a loop `name` over a group's threads, of which the
-    first does it."""
+    """Puts the one statement that stores to `buffer` into a loop `name` over a group's threads, in which only
+    the first thread runs it."""
     stores = [s for s in statements(func.body) if isinstance(s, Store) and s.buffer.name == buffer]
     if len(stores) != 1 or threads < 1:
         raise ScheduleError(f"{func.name}: {len(stores)} statements store to {buffer}")
@@ -214,10 +220,12 @@ def _first(s: Stmt, var: Var, threads: int) -> Stmt:
 
 
 def tree(func: Func, acc: str, loop: str, threads: int) -> Func:
-    """Reduce `loop`, the only one of the reduction that `acc` holds, with a group's threads: each reduces
-    every `threads`-th term, then half of them add what the other half has, and so on. The first finishes the
-    result. The order of operations changes. The loops are called `loop`x (each thread's terms: `loop`o),
-    `loop`0, `loop`1..."""
+    """Reduces `loop`, the only loop of the reduction in `acc`, by a tree over a group's threads.
+
+    Each thread reduces every `threads`-th term. Then half of the threads add the results of the other half,
+    and so on. The first thread finishes the result. The order of operations changes. The loops are called
+    `loop`x (each thread's terms: `loop`o), `loop`0, `loop`1....
+    """
     if threads < 1 or threads & (threads - 1):
         raise ScheduleError(f"{func.name}: a tree needs a power of two of threads, not {threads}")
     alloc = _local(func, acc)
@@ -269,8 +277,11 @@ def _tree(alloc: Alloc, k: For, threads: int) -> Stmt:
 
 
 def pad_terms(func: Func, acc: str) -> Func:
-    """A step of a sum under a condition becomes one of a term whose factors are 0 unless it holds: `if c {
-    acc += a * b }` is `acc += (c ? a : 0) * (c ? b : 0)`, so that loads can be made early (see `pack`)."""
+    """Turns a guarded step of a sum into one whose factors are 0 unless the condition holds.
+
+    `if c { acc += a * b }` becomes `acc += (c ? a : 0) * (c ? b : 0)`. The loads can then be made early (see
+    `pack`).
+    """
 
     def go(s: Stmt) -> Stmt:
         if isinstance(s, If) and s.orelse is None and isinstance(s.then, Store) and s.then.buffer.name == acc:
@@ -291,7 +302,7 @@ def pad_terms(func: Func, acc: str) -> Func:
 
 
 def _padded(e: Expr, cond: Expr) -> Expr | None:
-    """A product, 0 where the condition doesn't hold; None where it is none."""
+    """A product that is 0 unless the condition holds; None for any other expression."""
 
     def load(n: Expr) -> Expr | None:
         return select(cond, n, const(0, n.dtype)) if isinstance(n, Load) else None
@@ -300,7 +311,7 @@ def _padded(e: Expr, cond: Expr) -> Expr | None:
 
 
 def _is_product(e: Expr) -> bool:
-    """Whether a product of loads, converted or guarded, is 0 where these are."""
+    """Whether an expression is a product of converted or guarded loads, which is 0 if they are."""
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
     if isinstance(e, Call):
@@ -312,9 +323,12 @@ def _is_product(e: Expr) -> bool:
 
 
 def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
-    """Copy panels one turn of `loop` ahead: the loads of the next turn are made before this turn's work, kept
-    in registers (`panel`.next) and stored behind it, so that the work hides the wait for memory. Each panel
-    is filled at the top of the loop by a thread loop that only stores to it."""
+    """Double buffering in registers: copies panels one iteration of `loop` ahead.
+
+    The loads of the next iteration run before this iteration's work, into registers (`panel`.next), and are
+    stored after it. The work then hides the latency of memory. Each panel must be filled at the top of the
+    loop by a thread loop that only stores to it.
+    """
     at = find(func, loop)
     serial(func, at)
     allocs: list[Alloc] = []
@@ -346,8 +360,8 @@ def _fills(copy: For, panel: Buffer) -> bool:
 
 
 def _apart(panel: Buffer, copy: For, at: For) -> tuple[Buffer, Stmt, Stmt]:
-    """The registers between the loads and the stores of a panel's copy, the loads of the turn of `at` after
-    this one, and the stores."""
+    """The registers between the loads and the stores of a panel's copy, the loads for the next iteration of
+    `at`, and the stores."""
     loops = [s for s in statements(copy) if isinstance(s, For)]
     if not all(isinstance(s.extent, Const) for s in loops):
         raise ScheduleError(f"the copy to {panel.name} has loops of no constant extent")
