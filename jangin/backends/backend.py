@@ -1,4 +1,4 @@
-"""What the compiler asks of a back end: everything that is a kind of code's own, and nothing else."""
+"""The interface between the compiler and a back end, which covers everything specific to one kind of code."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Kernel(Protocol):
-    """What there is to make code of: a loop nest, or the library's call that does the same. `function`: what
-    its code exports it as, the name of `func` where it is empty."""
+    """The input of code generation: a loop nest, or the library's call that does the same. `function`: the
+    exported name of the code, by default the name of `func`."""
 
     @property
     def func(self) -> Func: ...
@@ -31,9 +31,10 @@ class Kernel(Protocol):
 class Backend(Protocol):
     """Makes code of one kind, for targets that name it (`Target.backend`).
 
-    `libraries`: the other makers' whose `LibraryCall` it can make code of. `forks`: whether a process that
-    has made code can be forked. `forms`: texts that a kernel's code has, by
-    name, for `jangin inspect --show`."""
+    `libraries`: other makers' libraries whose `LibraryCall` it can make code for. `forks`: whether a process
+    that has made code can be forked. `forms`: text forms of a kernel's code, by name, for `jangin inspect
+    --show`.
+    """
 
     @property
     def libraries(self) -> Collection[str]: ...
@@ -43,36 +44,38 @@ class Backend(Protocol):
     def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
 
     def templates(self, target: Target) -> Mapping[str, Match]:
-        """Those that make its kernels, the most special first; every workload must fit one."""
+        """The templates that make its kernels, the most special first. Every workload must fit one."""
 
     def passes(self, target: Target) -> Sequence[Pass]:
         """All graph passes for a target, in order: those of `passes.table` that pay on its machine, and the
         back end's own."""
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
-        """A kernel's code: an object file, or a text as UTF-8. Called on several threads, and in processes
-        forked from this one; calls `written` once a text that it translates stands. RuntimeError or
-        CompileError names the kernel where there is none."""
+        """A kernel's code: an object file, or a text as UTF-8.
+
+        It is called on several threads, and in processes forked from this one. It calls `written` once the
+        text that it translates is complete. RuntimeError or CompileError names the kernel if its code can't
+        be made.
+        """
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
-        """Code that runs a plan's kernels, which stands before theirs; none where the device needs none. The
-        plan has neither kernels nor constants."""
+        """Code that runs a plan's kernels and comes before theirs; empty if the device needs none. The plan
+        has neither kernels nor constants."""
 
     def made_by(self) -> str:
-        """The name and version of what translates its code, as a saved model says them; empty where that is
-        left to the device's driver. Called where code is made."""
+        """The name and version of the code generator, for saved models; empty if the device's driver
+        generates code. It is called by the process that makes code."""
 
     def flow(self, target: Target) -> bytes:
-        """Code that runs a program's branches and loops (`runtime.script`); empty where there is none,
-        which leaves them to Python."""
+        """Code that runs a program's branches and loops (`runtime.script`); empty if Python runs them."""
 
 
 BACKENDS = {"llvm": "jangin.backends.llvm.backend", "opencl": "jangin.backends.opencl.backend"}
-"""By the name that targets have for a back end, the module whose `BACKEND` it is: imported when needed."""
+"""Modules whose `BACKEND` is a back end, by the back end's name in targets. They are imported when needed."""
 
 
 def backend_of(target: Target) -> Backend:
-    """The back end that a target names, or brings along."""
+    """The back end that a target names, or a target's own."""
     if not isinstance(target.backend, str):
         return cast("Backend", target.backend)
     found: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND

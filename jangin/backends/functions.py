@@ -1,7 +1,7 @@
-"""Plain functions, written statement by statement: what runs a plan, and what a model's C API consists of.
+"""Plain functions, written statement by statement: the code that runs a plan, and a model's C API.
 
-What they do is decided once (`backends.launches`, `ahead.api`), and said to a `FunctionWriter` in a machine's
-words: a load, a comparison, a call. One writes them as C, another as LLVM IR.
+`backends.launches` and `ahead.api` decide once what the functions do. They call a `FunctionWriter` with
+machine operations: a load, a comparison, a call. One writer makes C, another LLVM IR.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jangin.runtime.functions import Function
 
 
 class Value(NamedTuple):
-    """What a name, a parameter or a literal holds. `type`: ptr, i64, i32, i8 (unsigned) or bool."""
+    """The value of a name, a parameter or a literal. `type`: ptr, i64, i32, i8 (unsigned) or bool."""
 
     text: str
     type: str
@@ -52,13 +52,13 @@ class Signature:
 
     @property
     def params(self) -> list[tuple[str, str]]:
-        """The type and the name of each."""
+        """The type and the name of each parameter."""
         return self._parts[2]
 
 
 @lru_cache(1024)
 def signature(function: Function, name: str = "") -> Signature:
-    """A function that compiled code exports, under another name where one is given."""
+    """A function that compiled code exports, optionally under another name."""
     types = {"void": "void ", "i32": "int32_t ", "i64": "int64_t ", "ptr": "void *"}
     pairs = zip(function.types, function.names, strict=True)
     params = ", ".join(f"{types[t]}{n.replace('.', '_')}" for t, n in pairs)
@@ -66,7 +66,7 @@ def signature(function: Function, name: str = "") -> Signature:
 
 
 def _kind(written: str) -> str:
-    """The type of a value that C declares so; names that aren't C's own are of pointers to functions."""
+    """The type of a value with this C declaration. Names that aren't C's own are pointers to functions."""
     plain = {"void": "void", "int32_t": "i32", "int64_t": "i64"}
     return plain.get(written.strip(), "ptr")
 
@@ -76,10 +76,12 @@ _WRAPPING = {"add", "sub", "mul"}
 
 
 class FunctionWriter(ABC):
-    """Writes functions one after the other. `names`: where the sizes that are known so far are held; it is
-    the caller's to set symbols in. With `checking`, sums and products that don't fit 64 bits are noticed
-    (`overflowed`). `result`: the type that the function being written gives. `translator`: what makes
-    machine code of the text, with its version; empty where others do."""
+    """Writes functions one after another.
+
+    `names`: the values of the known sizes; the caller adds symbols to it. With `checking`, 64-bit overflows
+    of sums and products are noticed (`overflowed`). `result`: the result type of the current function.
+    `translator`: the compiler of the text, with its version; empty if it isn't part of Jangin's build.
+    """
 
     translator = ""
 
@@ -93,17 +95,18 @@ class FunctionWriter(ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """All that was written."""
+        """The whole text written so far."""
 
     @abstractmethod
     @contextmanager
     def define(self, signature: Signature, linkage: str = "exported") -> Iterator[dict[str, Value]]:
-        """A function, whose parameters it gives by name, and whose body is written meanwhile, up to a `ret`
-        or a `forever`. `linkage`: exported, internal, or weak (exported, unless another file has it)."""
+        """A function's definition, whose body is written inside the context, up to a `ret` or a `forever`. It
+        gives the parameters by name. `linkage`: exported, internal, or weak (exported, unless another file
+        has it)."""
 
     @abstractmethod
     def declare(self, signature: Signature) -> None:
-        """A function that another file of the same program has."""
+        """Declares a function that another file of the same program has."""
 
     @abstractmethod
     def strings(self, name: str, items: Sequence[str]) -> Value:
@@ -119,26 +122,26 @@ class FunctionWriter(ABC):
 
     @abstractmethod
     def variable(self, name: str) -> Value:
-        """The place of a pointer that outlives calls, null at first."""
+        """The address of a pointer variable that outlives calls and starts as null."""
 
     @abstractmethod
     def address(self, signature: Signature) -> Value:
-        """Of a function."""
+        """The address of a function."""
 
     @abstractmethod
     def local(self, type: str, count: int) -> Value:
-        """An array of the function's own."""
+        """A local array of the function."""
 
     @abstractmethod
     def load(self, type: str, base: Value, index: Value) -> Value:
-        """An element of an array of a type."""
+        """An element of an array of this type."""
 
     @abstractmethod
     def store(self, base: Value, index: Value, value: Value) -> None: ...
 
     @abstractmethod
     def at(self, base: Value, offset: Value) -> Value:
-        """So many bytes further."""
+        """The address `offset` bytes further."""
 
     @abstractmethod
     def number_of(self, pointer: Value) -> Value:
@@ -150,44 +153,45 @@ class FunctionWriter(ABC):
 
     @abstractmethod
     def arithmetic(self, op: str, a: Value, b: Value) -> Value:
-        """Of i64: add, sub, mul, div and rem (towards zero), and, or, xor; of bool: and, or, xor."""
+        """An operation of i64 (add, sub, mul, div and rem (towards zero), and, or, xor) or of bool (and, or,
+        xor)."""
 
     @abstractmethod
     def checked(self, op: str, a: Value, b: Value) -> tuple[Value, Value]:
-        """The sum, difference or product of two i64, and whether it is wrong as it doesn't fit."""
+        """The sum, difference or product of two i64, and whether it overflowed."""
 
     @abstractmethod
     def compare(self, op: str, a: Value, b: Value) -> Value:
-        """Of numbers or (eq, ne) of pointers: lt, le, gt, ge, eq, ne."""
+        """A comparison of numbers, or (eq, ne) of pointers: lt, le, gt, ge, eq, ne."""
 
     @abstractmethod
     def select(self, cond: Value, a: Value, b: Value) -> Value: ...
 
     @abstractmethod
     def fetch_add(self, at: Value, by: int) -> Value:
-        """Add to the i32 at an address that others may add to at once, and give what it was."""
+        """Atomically adds to the i32 at an address, and gives the old value."""
 
     @abstractmethod
     def copy(self, to: Value, source: Value, count: Value) -> None:
-        """Bytes from one place to another that doesn't overlap."""
+        """Copies bytes between places that don't overlap."""
 
     @abstractmethod
     def call(self, signature: Signature, *given: Value, at: Value | None = None) -> Value:
-        """A call of a function, or of one of its type at an address."""
+        """A call of a function, or of a function of its type at an address."""
 
     @abstractmethod
     def ret(self, value: Value | None = None) -> None: ...
 
     @abstractmethod
     def _branch(self, cond: Value) -> None:
-        """Begin what is done only where a condition holds."""
+        """Begins code that runs only if a condition holds."""
 
     @abstractmethod
     def _end_branch(self) -> None: ...
 
     @abstractmethod
     def _loop(self) -> None:
-        """Begin what is repeated until it returns."""
+        """Begins code that repeats until it returns."""
 
     @abstractmethod
     def _end_loop(self) -> None: ...
@@ -196,8 +200,8 @@ class FunctionWriter(ABC):
 
     @contextmanager
     def when(self, cond: Value) -> Iterator[None]:
-        """What is done only where a condition holds; it ends with `ret`. What it computes isn't known after
-        it."""
+        """Code that runs only if a condition holds; it ends with `ret`. Values computed inside aren't known
+        after it."""
         known, wrong = dict(self.names), list(self.overflows)
         self._branch(cond)
         yield
@@ -206,13 +210,13 @@ class FunctionWriter(ABC):
 
     @contextmanager
     def forever(self) -> Iterator[None]:
-        """What is repeated until it returns: the end of a function."""
+        """Code that repeats until it returns; it is the end of a function."""
         self._loop()
         yield
         self._end_loop()
 
     def refuse(self, cond: Value, code: int) -> None:
-        """Return a number where a condition holds."""
+        """Returns a number if a condition holds."""
         with self.when(cond):
             self.ret(Value(str(code), self.result))
 
@@ -226,11 +230,12 @@ class FunctionWriter(ABC):
         return found
 
     def overflowed(self) -> Value | None:
-        """Whether a number that was computed with `checking` is wrong; None where none can be."""
+        """Whether a number computed with `checking` overflowed; None if none can."""
         return self.any_of(self.overflows) if self.overflows else None
 
     def value(self, e: Expr) -> Value:
-        """An expression of sizes: i64, or bool for a condition. ValueError for what has no scalar code."""
+        """The value of an expression of sizes: i64, or bool for a condition. ValueError for an expression
+        without scalar code."""
         if isinstance(e, Const):
             return Value(str(int(e.value)), "i64" if e.dtype.is_int else "bool")
         if e not in self.names:

@@ -1,4 +1,4 @@
-"""How a plan's launches are written, one after the other, in whatever runs the plan."""
+"""Writes a plan's launches, one after another, for any kind of code that runs the plan."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from jangin.runtime.functions import KERNEL
 
 @dataclass(frozen=True)
 class Launches:
-    """Writes launches. `pointer`: the address of a buffer, by name; `args` and `sizes`: arrays that each
-    launch fills for its kernel; `scratch`: the caller's scratch memory. `share` writes a call that runs all
-    tasks of a kernel, given its address, its tasks and its grain; `rounds` one that does so in rounds, given
-    also how many, and where each finds its number."""
+    """Writes launches.
+
+    - `pointer`: gives the address of a buffer, by name.
+    - `args`, `sizes`: arrays that each launch fills for its kernel.
+    - `scratch`: the caller's scratch memory.
+    - `share`: writes a call that runs all tasks of a kernel, given its address, its tasks and its grain.
+    - `rounds`: writes such a call for rounds, given also their number, and the address of the current round's
+      number.
+    """
 
     writer: FunctionWriter
     pointer: Callable[[str], Value]
@@ -27,7 +32,7 @@ class Launches:
     rounds: Callable[[Value, Value, int, Value, Value], None]
 
     def write(self, launch: Launch) -> None:
-        """One launch. ValueError for a size that has no scalar code."""
+        """Writes one launch. ValueError for a size that has no scalar code."""
         w = self.writer
         if launch.is_idle:
             return
@@ -41,12 +46,12 @@ class Launches:
             self.rounds(w.address(kernel), tasks, launch.grain, w.value(launch.rounds), last)
         elif launch.grain == 0 and isinstance(launch.tasks, Const):
             w.call(kernel, self.args, self.sizes, i64(0), tasks, self.scratch)
-        else:  # who shares tasks checks for none, and runs grain 0 on the caller
+        else:  # the shared call handles no tasks, and runs grain 0 on the caller
             self.share(w.address(kernel), tasks, launch.grain)
 
 
 def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:
-    """Arrays large enough for the arguments and the sizes of each launch; none where none has a task."""
+    """Arrays large enough for the arguments and the sizes of each launch; null if no launch has tasks."""
     busy = [x for x in launches if not x.is_idle]
     if not busy:
         return NULL, NULL

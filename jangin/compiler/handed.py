@@ -1,8 +1,8 @@
 """Hands a compiled model to the process that asked for it, without a file.
 
 The model travels pickled. The other process reads the arrays' contents from this one's memory, a batch at a
-time, and this process releases each batch. Weights are therefore in memory about once. (A file that both
-processes map would be slower, because its pages must be got one by one.) If the system doesn't let a process
+time, and this process releases each batch. Weights are therefore in memory about once. A file that both
+processes map would be slower, because its pages must be got one by one. If the system doesn't let a process
 read another's memory, arrays are sent in an unnamed file.
 """
 

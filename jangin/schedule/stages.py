@@ -107,11 +107,10 @@ def reuse(func: Func, old: str, new: str) -> Func:
 
 
 def in_result(func: Func, local: str) -> Func:
-    """Keeps a local in the memory of a result that is made of it. The local's computation then prefetches the
-    result.
+    """Keeps a local in the memory of a result that is made of it, which prefetches the result.
 
-    Both must have one type and shape. Each element of the result must be made of the local's element at the
-    same index only, and the local must not be touched after that.
+    Both must have one type and shape. Each element of the result must be made only of the local's element at
+    the same index. The local must not be touched after that.
     """
     alloc = next((s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == local), None)
     if alloc is None:

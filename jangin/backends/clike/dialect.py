@@ -1,7 +1,7 @@
-"""What C-like languages write differently: types, vectors, attributes, and a kernel's head.
+"""The differences between C-like languages: types, vectors, attributes, and a kernel's head.
 
-A scalar type is called as in Loop IR (`f32`), a vector type by its lanes (`f32x8`); a dialect's definitions
-say what they are. A vector with a number of lanes that is no power of two is kept in one that has.
+A scalar type has its name in Loop IR (`f32`), a vector type also its lanes (`f32x8`). A dialect's definitions
+declare these types. A vector whose number of lanes isn't a power of two is kept in the next larger one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
 KEPT = {F16: U16, BF16: U16, BOOL: I32, **dict.fromkeys(SMALL, U8)}
-"""What a type without one of its own is kept in: its bits; a truth as 0 or 1, in vectors as 0 or -1."""
+"""The types that store other types' bits. A bool is 0 or 1, and in vectors 0 or -1."""
 SCALARS = (F64, F32, I64, I32, I16, I8, U64, U32, U16, U8)
 
 
 def width(lanes: int) -> int:
-    """The lanes that a vector of so many has room for."""
+    """The room, in lanes, of a vector of so many lanes."""
     return 1 << (lanes - 1).bit_length()
 
 
@@ -34,8 +34,8 @@ def type_name(dtype: DType, lanes: int = 1) -> str:
 
 @dataclass(frozen=True)
 class Groups:
-    """How a language has work-groups. `item`: a work-item's number in its group; `barrier`: what waits for
-    all of them; `local`: before what a group shares."""
+    """How a language expresses work-groups. `item`: a work-item's number in its group. `barrier`: the
+    statement that waits for all work-items. `local`: the address space of a group's shared memory."""
 
     item: str
     barrier: str
@@ -43,17 +43,24 @@ class Groups:
 
 
 def in_register(dtype: DType, lanes: int, target: Target) -> bool:
-    """Whether a vector is as large as one of the processor's registers, or the lower part with a name of its
-    own that some have (128 bits of 256 or 512)."""
+    """Whether a vector fills a register of the processor, or the named lower part that some registers have
+    (128 bits of 256 or 512)."""
     size = KEPT.get(dtype, dtype).bytes * lanes
     return 16 <= size <= target.machine.vector_bytes and size == width(size)
 
 
 class Dialect(ABC):
-    """One C-like language. `inline`: before a helper function; `shared`: before a kernel's buffers;
-    `restrict`: of a pointer that no other aliases; `long`: ends a literal of 64 bits; `loop`: a line
-    before each loop, if any; `most_lanes`: of a vector; `groups`: its work-groups, if it has any;
-    `extremes`: it has `min` and `max` of integers."""
+    """One C-like language.
+
+    - `inline`: written before a helper function.
+    - `shared`: written before a kernel's buffers.
+    - `restrict`: marks a pointer without aliases.
+    - `long`: ends a 64-bit literal.
+    - `loop`: a line before each loop, if any.
+    - `most_lanes`: of a vector.
+    - `groups`: its work-groups, if it has any.
+    - `extremes`: it has `min` and `max` of integers.
+    """
 
     inline: str
     shared: str
@@ -66,24 +73,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def head(self) -> str:
-        """What a file begins with: the scalar types of SCALARS among it."""
+        """The head of a file, which includes the scalar types of SCALARS."""
 
     def kernels(self) -> str:
-        """What stands between the definitions and the kernels."""
+        """The text between the definitions and the kernels."""
         return ""
 
     def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
-        """What an instruction row is as an expression of its operands; empty where the language has no more
-        for it than for what its reference says of each lane."""
+        """An instruction row as an expression of its operands; empty if the row's reference for each lane
+        serves as well."""
         return ""
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
-        """What a row does, from what it does for each lane."""
+        """The body of a row's function, from the statements for each lane."""
         return " ".join(statements)
 
     def keep(self, v: str) -> str:
-        """A statement after which a vector lies in a register, where its uses would else load it each; empty
-        where that isn't needed."""
+        """A statement that keeps a vector in a register, if its uses would otherwise load it each time; else
+        empty."""
         return ""
 
     @abstractmethod
@@ -92,28 +99,28 @@ class Dialect(ABC):
 
     @abstractmethod
     def array(self, dtype: DType, name: str, count: int) -> str:
-        """The definition of a local array, aligned as vectors want it."""
+        """The definition of a local array, aligned for vectors."""
 
     @abstractmethod
     def function(self, name: str, dtype: DType) -> str:
-        """What a function of C's mathematical library is called for a type."""
+        """The name of a function of C's mathematical library for a type."""
 
     @abstractmethod
     def prefetch(self, at: str) -> str: ...
 
     @abstractmethod
     def entry(self, func: Func, name: str, body: str) -> str:
-        """The exported function of a name, which gives the internal function `body` its arguments."""
+        """The exported function of a name, which passes its arguments to the internal function `body`."""
 
     # --- vectors
 
     @abstractmethod
     def vector(self, kind: str, items: Sequence[str]) -> str:
-        """A vector of as many items as it has room for."""
+        """A vector made of these items, one for each lane of its room."""
 
     @abstractmethod
     def lane(self, v: str, number: int) -> str:
-        """A vector's element, which may be assigned to."""
+        """An element of a vector, which can be assigned to."""
 
     @abstractmethod
     def convert(self, kind: str, v: str) -> str:
@@ -125,11 +132,12 @@ class Dialect(ABC):
 
     @abstractmethod
     def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
-        """Lanes of `a`, which has `room` of them, followed by those of `b`; -1: any."""
+        """A shuffle: lanes of `a`, which has `room` lanes, followed by those of `b`; -1 is any lane."""
 
     @abstractmethod
     def load(self, kind: str, at: str, space: str) -> str:
-        """A vector of elements from an address in a space on, which need not be a multiple of its size."""
+        """A vector loaded from an address in an address space. The address needn't be aligned to the vector's
+        size."""
 
     @abstractmethod
     def store(self, kind: str, at: str, v: str, space: str) -> str:
@@ -150,18 +158,18 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 #pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
 #pragma GCC optimize("ira-region=one")
 #endif"""
-"""Loops come with what is invariant outside of them and loads early enough: gcc would keep more values in
-registers than there are, and spill what is accumulated. Registers are given to a function as a whole: loop by
-loop a tile that needs all of them was spilled too."""
+"""GCC would hoist invariants and loads out of loops itself, and spill accumulators, because it would keep
+more values than there are registers. The generated loops have hoisted them already. Registers are allocated
+for a whole function: allocation by loop spilled tiles that need all registers."""
 _CONTRACT = """#if defined __clang__
 #pragma STDC FP_CONTRACT OFF
 #elif defined __GNUC__
 #pragma GCC optimize("fp-contract=off")
 #endif"""
-"""A product and a sum are one multiply-add only where they are written as one, by whatever flags this is
-compiled: gcc fuses those of several statements unless it is told not to."""
+"""A product and a sum are fused only if they are written as one multiply-add, whatever flags compile this.
+Otherwise GCC fuses them even across statements."""
 _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
-"""Vectors wider than a register are given to functions, all of which are inlined."""
+"""Vectors wider than a register are passed to functions, all of which are inlined."""
 _INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
 #elif defined __aarch64__
@@ -182,7 +190,7 @@ class C(Dialect):
     narrow = True
 
     def __init__(self, linkage: str = "") -> None:
-        """`linkage`: what stands before a kernel's exported function."""
+        """`linkage`: the text before a kernel's exported function."""
         self.linkage = linkage
 
     def head(self) -> str:

@@ -1,4 +1,4 @@
-"""Instruction rows as C-like functions over lanes: what the row's reference does for each."""
+"""Instruction rows as C-like functions: the row's reference for each lane."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
 _FUNCTIONS = {"round": "rint"}
-"""`rint` rounds half to even unless a program changes how the processor rounds."""
+"""`rint` rounds half to even unless a program changes the processor's rounding mode."""
 
 
 def function_name(row: Row, dtype: DType, lanes: int, space: str = "") -> str:
-    """By the exact number of lanes, which several may have room for, and the space of its memory."""
+    """The name of a row's function, with the exact number of lanes (several share one vector type) and its
+    address space."""
     return f"{row.name}_{dtype}x{lanes}{space.replace('__', '_').rstrip()}"
 
 
 def row_function(
     row: Row, dtype: DType, lanes: int, target: Target, dialect: Dialect, space: str = ""
 ) -> str:
-    """A row's function of its operands, on `lanes` values of a type. `space`: where its memory lies."""
+    """A row's function of its operands, on `lanes` values of a type. `space`: the address space of its
+    memory."""
     func = row.func(dtype)
     loop, result = func.body, type_name(func.params[-1].dtype, lanes) if row.result else "void"
     assert isinstance(loop, For)
@@ -49,12 +51,13 @@ def _number(e: Const) -> str:
     if e.dtype.is_float:
         return f"{float(e.value)!r}{'f' if e.dtype is F32 else ''}"
     value = int(e.value)
-    return f"({value + 1} - 1)" if value == e.dtype.limits[0] < 0 else str(value)  # C has no such literal
+    # C has no literal of the least number
+    return f"({value + 1} - 1)" if value == e.dtype.limits[0] < 0 else str(value)
 
 
 @dataclass
 class _Lane:
-    """Writes what a reference does for one lane."""
+    """Writes a reference for one lane."""
 
     dialect: Dialect
     lanes: int
@@ -90,9 +93,9 @@ class _Lane:
             return f"{called}({', '.join(map(self._text, e.args))})"
         assert isinstance(e, Binary)
         a, b = self._text(e.a), self._text(e.b)
-        if e.op in ("min", "max"):  # a NaN of either comes out
+        if e.op in ("min", "max"):  # NaN of either operand is the result
             nan = f"{a} != {a} || " if e.dtype.is_float else ""
             return f"({nan}{a} {'<' if e.op == 'min' else '>'} {b} ? {a} : {b})"
         text = f"({a} {INFIX[e.op]} {b})"
-        narrow = e.dtype.is_int and e.dtype.bytes < I32.bytes  # which C computes as int
+        narrow = e.dtype.is_int and e.dtype.bytes < I32.bytes  # C computes narrow integers as int
         return f"({type_name(e.dtype)}){text}" if narrow else text

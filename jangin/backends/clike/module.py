@@ -21,8 +21,8 @@ from jangin.targets.target import Target
 
 
 def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str:
-    """A file that exports each kernel under the name of `exported`. CompileError
-    names the kernel where there is no code for something in it."""
+    """A file that exports each kernel under the name of `exported`. CompileError names the kernel if
+    something in it has no code."""
     names = Counter(exported(func) for func in funcs)
     for func in funcs:
         if names[exported(func)] > 1:
@@ -33,19 +33,19 @@ def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str
 
 
 def file_of(definitions: Mapping[str, str], bodies: Iterable[str], dialect: Dialect) -> str:
-    """A file of definitions, as far as they are used, and kernels."""
+    """A file of the definitions that are used, and kernels."""
     bodies = [*bodies]
     texts = (dialect.head(), *needed(definitions, bodies), dialect.kernels(), *bodies)
     return "\n".join([text for text in texts if text] + [""])
 
 
 def exported(func: Func) -> str:
-    """A kernel's name as C's identifiers are."""
+    """A kernel's name as a C identifier."""
     return re.sub(r"\W", "_", func.name)
 
 
 def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
-    """A kernel's functions; what they use is added to the definitions."""
+    """A kernel's functions. The types and functions that they use are added to the definitions."""
     made, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
     for part in made:
         writer = ClikeWriter(target, dialect, definitions)
@@ -53,7 +53,7 @@ def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict
         lines = tidy([*writer.arrays, *writer.lines], writer.loaded, dialect.keep)
         ignored = [f"  (void){name};" for name in unused(_names(func), lines)]
         texts += [f"{_head(part, dialect)} {{", *ignored, *lines, "}"]
-    if len(made) > 1:  # the parts of one task run one after the other
+    if len(made) > 1:  # the parts of one task run one after another
         given = [n for n in _names(func) if n not in ("lo", "hi", "scratch")]
         args = ", ".join([*given, "t", "t + 1", "scratch"])
         calls = "".join(f"    {exported(part)}_body({args});\n" for part in made)
@@ -63,7 +63,7 @@ def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict
 
 
 def _names(func: Func) -> list[str]:
-    """Of an internal function's parameters."""
+    """The names of an internal function's parameters."""
     buffers, symbols = range(len(func.params)), range(len(sizes(func)))
     return [*(f"p{n}" for n in buffers), *(f"s{n}" for n in symbols), "lo", "hi", "scratch"]
 

@@ -1,7 +1,7 @@
-"""Vector loops cut to the processor's registers, for compilers that write wider vectors badly.
+"""Cuts vector loops to the processor's registers, for compilers that write wider vectors badly.
 
-LLVM cuts a vector of several registers into them; gcc keeps it in memory, element by element; OpenCL C has
-none of more than 16 lanes.
+LLVM cuts a vector of several registers itself. GCC keeps it in memory, element by element. OpenCL C has no
+vectors of more than 16 lanes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from jangin.targets.target import Target
 
 
 def narrowed(func: Func, target: Target, most: int) -> Func:
-    """The kernel with vector loops of no more lanes than a register has, or than the language's vectors
-    (`most`). Lanes mean what iterations one after the other do, so that the results are the same; but sums
-    across lanes, whose order would change, stay."""
+    """The kernel with vector loops of at most a register's lanes, and at most the language's vectors
+    (`most`). Lanes mean consecutive iterations, so the results are the same. Sums across lanes aren't cut,
+    because their order would change."""
     return replace(func, body=_narrowed(func.body, target, most))
 
 
@@ -48,12 +48,12 @@ def _narrowed(s: Stmt, target: Target, most: int) -> Stmt:
 
 
 def _combines(s: Stmt, lane: Var) -> bool:
-    """Whether a store is of one place for all lanes."""
+    """Whether a store combines all lanes in one place."""
     return isinstance(s, Store) and not any(lane in free_vars(i) for i in s.index) and reads_itself(s)
 
 
 def _element_bytes(s: For) -> int:
-    """Of the largest elements that a loop reads or writes."""
+    """The bytes of the largest elements that a loop reads or writes."""
     stores = (n for n in statements(s.body) if isinstance(n, Store))
     read = [x.buffer for n in statements(s.body) for e in expressions(n) for x in loads(e)]
     return max([b.dtype.bytes for b in (*(n.buffer for n in stores), *read)], default=1)

@@ -27,11 +27,12 @@ HELPERS = "\n".join(
         if name != "bool"
     ]
 )
-"""Elements of arrays, whatever they were declared as: reading them so breaks no rule of C's about types."""
+"""Accesses to arrays' elements, whatever their declared type. By `memcpy` they break none of C's aliasing
+rules."""
 
 
 class CFunctions(FunctionWriter):
-    """Writes one file of C, but for its head."""
+    """Writes one C file without its head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class CFunctions(FunctionWriter):
         self.bodies.append("\n".join([f"{_LINKAGE[linkage]}{signature.text} {{", *lines, "}"]))
 
     def declare(self, signature: Signature) -> None:
-        """The file's head includes what declares it."""
+        """The file's head includes the header that declares it."""
 
     def strings(self, name: str, items: Sequence[str]) -> Value:
         self.head.append(f"static const char *const {name}[] = {{{', '.join(map(c_string, items))}}};")
@@ -172,7 +173,7 @@ class CFunctions(FunctionWriter):
 
 
 def _used(lines: Sequence[str]) -> list[str]:
-    """Without values that nothing reads, of which compilers would warn."""
+    """The lines without unused values, about which compilers would warn."""
     kept: list[str] = []
     names: set[str] = set()
     for line in reversed(lines):
@@ -185,11 +186,11 @@ def _used(lines: Sequence[str]) -> list[str]:
 
 
 def c_string(text: str) -> str:
-    """A text as C writes it: what isn't ASCII, or could be read as a trigraph, by its bytes."""
+    """A text as a C literal. Bytes that aren't ASCII, or could form a trigraph, are escaped."""
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{"".join(plain)}"'
 
 
 def comment(text: str) -> str:
-    """A text that may stand in a comment."""
+    """A text that is safe in a comment."""
     return json.dumps(text, ensure_ascii=True)[1:-1].replace("*/", "* /")

@@ -1,4 +1,4 @@
-"""A function body as it was said, without what nothing uses."""
+"""Removes unused definitions from a function body."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*")
 
 
 def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], str]) -> list[str]:
-    """The statements, one a line, but for definitions of names that no later one mentions. A vector that was
-    `loaded` from memory and is used more than once gets the statement `keep` of it, which may be empty."""
+    """The statements, one a line, without definitions that no later statement uses. A vector that was
+    `loaded` from memory and is used more than once gets its `keep` statement, which may be empty."""
     uses: Counter[str] = Counter()
     kept: list[str] = []
     for line in reversed(lines):
@@ -28,7 +28,7 @@ def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], st
 
 
 def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
-    """Of definitions by name, each behind those it uses, the ones that a body or another one mentions."""
+    """The definitions, by name, that a body or another definition uses. Each comes after those it uses."""
     kept: list[str] = []
     for name, text in reversed([*definitions.items()]):
         mention = re.compile(rf"\b{name}\b")
@@ -38,6 +38,6 @@ def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
 
 
 def unused(names: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Of a function's parameters, those that its body doesn't mention."""
+    """The parameters of a function that its body doesn't use."""
     found = {name for line in lines for name in _NAME.findall(line)}
     return [n for n in names if n not in found]

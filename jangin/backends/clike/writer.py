@@ -1,4 +1,4 @@
-"""C-like text of one function body (see `backends.walk.writer`)."""
+"""Writes one function body as C-like text (see `backends.walk.writer`)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _POWER = """{inline} i64 int_power(i64 base, i64 exponent) {{
 
 
 class ClikeWriter(Writer):
-    """Writes statements, each of which defines one name. `definitions`, by name, are what they use: types
-    and functions, in an order in which they can be written."""
+    """Writes statements, each of which defines one name. `definitions`, by name, are the types and functions
+    that they use, in a legal order."""
 
     def __init__(self, target: Target, dialect: Dialect, definitions: dict[str, str]) -> None:
         super().__init__(target)
@@ -41,7 +41,7 @@ class ClikeWriter(Writer):
         """Vectors that were loaded from memory into a register."""
 
     def type(self, dtype: DType, lanes: int = 1) -> str:
-        """The name of a type, which is defined."""
+        """The name of a type, which is also defined."""
         kind = type_name(dtype, lanes)
         if lanes > 1 and kind not in self.definitions:
             self.definitions[kind] = self.dialect.vector_type(KEPT.get(dtype, dtype), lanes)
@@ -150,12 +150,12 @@ class ClikeWriter(Writer):
     # --- arithmetic
 
     def _as(self, dtype: DType, x: Value) -> str:
-        """The bits of an integer as another of the same size."""
+        """The bits of an integer as another integer type of the same size."""
         kind = self.type(dtype, x.lanes)
         return f"({kind}){x.ref}" if x.lanes == 1 else self.dialect.reinterpret(kind, x.ref, scalar=False)
 
     def _bits(self, dtype: DType, text: str, lanes: int) -> Value:
-        """The bits of what is written as another type."""
+        """The bits of the written expression as another type."""
         kind = self.type(dtype, lanes)
         return self.op(self.dialect.reinterpret(kind, text, scalar=lanes == 1), dtype, lanes)
 
@@ -230,8 +230,8 @@ class ClikeWriter(Writer):
     def _call(
         self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "", known: bool = False
     ) -> str:
-        """A call of the target's row for an operation, of memory `at` an address where it is one. `known`: it
-        is looked for among those that are written already."""
+        """A call of the target's row for an operation. `at`: the address, for rows that access memory.
+        `known`: the call is only compared with calls that are written already."""
         row, space = self.row(name, dtype, lanes), self._spaces[at] if at else ""
         called = function_name(row, dtype, lanes, space)
         if called not in self.definitions and not known:
@@ -265,7 +265,7 @@ class ClikeWriter(Writer):
         return self._cast("scratch", self.dialect.shared, dtype, at)
 
     def _cast(self, memory: str, space: str, dtype: DType, at: Value) -> Pointer:
-        """The place so many bytes into a memory, in its address space."""
+        """The address `at` bytes into a memory, in the memory's address space."""
         kind = f"{space}{type_name(dtype)} *"
         name = self._name(f"({kind})({memory} + {at.ref})", kind)
         self._spaces[name] = space

@@ -1,9 +1,10 @@
-"""Addresses that go on from those of accesses before, where accesses take no offset (`Target.offsets`).
+"""Derives addresses from earlier accesses' addresses, for targets whose accesses take no offset
+(`Target.offsets`).
 
-Else each place of a block at a constant distance from one address would be an address of its own, which LLVM
-computes before the loop: more than there are registers. So the distance from one place to the next is a
-number that LLVM doesn't know, and how an address was computed is hidden from it; not by assembly without
-instructions, as behind that RISC-V's vector instructions would have to be told their length again.
+Otherwise LLVM would compute each address at a constant distance from a base before the loop, and need more
+registers than there are. The distance between two places is therefore hidden from LLVM, and so is an
+address's computation. Empty assembly can't hide it: RISC-V's vector instructions behind it would have to set
+their length again.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Callable
 
 _HIDE = "llvm.strip.invariant.group.p0"
 _OFFSETS = range(-(1 << 11), 1 << 11)
-"""Bytes that RISC-V's other loads and stores can add to an address."""
+"""Offsets, in bytes, that RISC-V's scalar loads and stores can add to an address."""
 
 
 class Addresses:
-    """Of one function, whose instructions are in `lines`, those that begin it in `first`; `fresh` makes names
-    of values."""
+    """The addresses of one function. `lines`: its instructions; `first`: those at its beginning. `fresh`
+    makes names of values."""
 
     declaration = f"declare ptr @{_HIDE}(ptr)"
 
@@ -29,16 +30,16 @@ class Addresses:
         self._distances: dict[int, str] = {}
 
     def stepped(self, pointer: str, start: str, size: int) -> None:
-        """A pointer is known to lie so many bytes behind another."""
+        """Records that a pointer lies `size` bytes behind another."""
         self._steps[pointer] = start, size
 
     def begin_block(self) -> None:
-        """What was accessed in the block before isn't gone on from."""
+        """Forgets the addresses of the previous block."""
         self._last.clear()
         self._near.clear()
 
     def reached(self, at: str) -> str:
-        """The name of an address by which to access a place."""
+        """The name of an address for an access to a place."""
         start, place = self._steps.get(at, (at, 0))
         before = self._last.get(start)
         name = self._first_of(start, place) if before is None else self._from(*before, place)
@@ -46,7 +47,7 @@ class Addresses:
         return name
 
     def near(self, at: str) -> str:
-        """As `reached`, for an access that takes a small offset."""
+        """The name of an address for an access that takes a small offset."""
         start, place = self._steps.get(at, (at, 0))
         found = self._near.setdefault(start, [])
         for name, before in found:
@@ -59,7 +60,7 @@ class Addresses:
         return self._moved(self._hidden(start), str(place))
 
     def _from(self, name: str, before: int, place: int) -> str:
-        """A place's address, from that of another."""
+        """A place's address, derived from another place's."""
         return name if place == before else self._hidden(self._moved(name, self._distance(place - before)))
 
     def _moved(self, at: str, by: str) -> str:
@@ -74,7 +75,7 @@ class Addresses:
         return name
 
     def _distance(self, by: int) -> str:
-        """The name of a number of bytes."""
+        """The name of a hidden number of bytes."""
         if by not in self._distances:
             self._distances[by] = name = self._fresh()
             self._first.append(f'  {name} = call i64 asm "", "=r,0"(i64 {by})')

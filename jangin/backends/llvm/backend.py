@@ -1,7 +1,8 @@
-"""LLVM as a back end: object files for processors, with a thread pool and an entry of their own.
+"""The LLVM back end: object files for processors, with a thread pool and an entry of their own.
 
-The process that has a model asks for its templates and passes and makes no code: what does (`code`) is
-imported by those that do."""
+A process that only needs templates and passes makes no code. The module that makes code (`code`) is imported
+by processes that make code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the back end's processes with kernels do: object files of loop nests, and of what runs them."""
+"""The code generation of the LLVM back end: object files of loop nests, and of the code that runs them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def flow(target: Target) -> bytes:
 
 @cache
 def _pool_object(target: Target) -> bytes:
-    """The thread pool and what takes arrays, the same in every model: to compile them takes longer than a
-    small model's kernels."""
+    """The thread pool and the array check, the same in every model. Compiling them takes longer than a small
+    model's kernels."""
     return compile_modules([("pool", pool_module(target)), ("take", take_module(target))], target)

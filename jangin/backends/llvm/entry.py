@@ -1,7 +1,7 @@
-"""The entry: one native function that runs a whole plan, straight-line LLVM IR.
+"""The entry: one native function that runs a whole plan, as straight-line LLVM IR.
 
-Each launch gathers its arguments, computes its sizes and runs its kernel, on the pool or (grain 0)
-on the caller. What is called and how is in `runtime.functions`.
+Each launch gathers its arguments, computes its sizes and runs its kernel, on the pool or (grain 0) on the
+caller. `runtime.functions` has the called functions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jangin.targets.target import Target
 
 
 def entry_module(plan: Plan, target: Target) -> str:
-    """The LLVM IR module of `jangin_entry` for a plan. Raises ValueError for a size that has no
-    scalar code (a load, or arithmetic of floats)."""
+    """The LLVM IR module of `jangin_entry` for a plan. Raises ValueError for a size that has no scalar code
+    (a load, or arithmetic of floats)."""
     w = LlvmFunctions("jangin_entry", target)
     run, in_rounds = signature(POOL_RUN), signature(POOL_ROUNDS)
     for function in (*(signature(KERNEL, x.function) for x in plan.launches), run, in_rounds):

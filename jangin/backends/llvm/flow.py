@@ -1,7 +1,7 @@
 """The flow: one native function that runs branches and loops of a program.
 
-What it runs is a list of operations, which `runtime.script` describes and makes for given sizes. It
-gives 0, or the number of the failure that it met.
+It runs a list of operations, which `runtime.script` describes and makes for given sizes. It returns 0, or the
+number of a failure.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ from jangin.runtime.functions import Function
 
 
 def declared(function: Function, name: str = "") -> str:
-    """Its declaration, under another name where one is given."""
+    """A function's declaration, optionally under another name."""
     return f'declare {function.result} @"{name or function.name}"({", ".join(function.types)})'
 
 
 def head(function: Function, name: str = "") -> str:
-    """What follows `define`: its parameters are called as in the description."""
+    """The text that follows `define`. Parameters have the names of the description."""
     params = (f"{t} %{n}" for t, n in zip(function.types, function.names, strict=True))
     return f'{function.result} @"{name or function.name}"({", ".join(params)})'
 

@@ -11,12 +11,12 @@ from jangin.ir.records import dataclass
 from jangin.targets.rows import Row
 
 Lines = tuple[tuple[str, str], ...]
-"""(name, instruction) of each line, operands as `%(name)s`; the last has no name."""
+"""(name, instruction) of each line, with operands as `%(name)s`. The last line has no name."""
 
 
 @dataclass(frozen=True)
 class _Type:
-    """What `{T}` stands for in a row's text (see `Row`)."""
+    """The meaning of `{T}` in a row's text (see `Row`)."""
 
     dtype: DType
     lanes: int

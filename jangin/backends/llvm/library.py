@@ -39,16 +39,16 @@ define internal void @sgemm(i1 %ta, i1 %tb, i64 %m, i64 %n, i64 %k, ptr %a, i64 
 }
 """,
 }
-"""C = A B, row-major and dense in C, on the calling thread; by library. (CBLAS: 101 row-major, 111 as it
-is, 112 transposed; oneDNN: "N" and "T".)"""
+"""C = A B, row-major and dense in C, on the calling thread, by library. (CBLAS: 101 is row-major, 111 not
+transposed, 112 transposed. oneDNN: "N" and "T".)"""
 
 REST = "_rest"
-"""Ends the name under which a kernel's module exports what runs behind the library's call."""
+"""The suffix of a kernel's name for the code that runs after the library's call."""
 
 
 def library_module(name: str, call: LibraryCall) -> str:
-    """The LLVM IR module of the kernel `name`: for each task the product of its rows, then what is fused
-    behind it."""
+    """The LLVM IR module of the kernel `name`. For each task it computes the product of the task's rows, and
+    then the operators fused behind it."""
     s, rows = call.product, call.rows
     places = s.left.param, s.right.param, s.result
     pieces = call.pieces
@@ -89,7 +89,7 @@ def library_module(name: str, call: LibraryCall) -> str:
 
 
 def _offset(x: str, operand: Matrix, outer: Sequence[int], row_step: int) -> list[str]:
-    """Lines that set %<x>.from to where a task's part of an operand begins."""
+    """Lines that set %<x>.from to the address of a task's part of an operand."""
     lines = [f"  %{x}.rows = mul i64 %row, {row_step}", f"  %{x}.sum = add i64 %{x}.rows, {operand.start}"]
     total, count = f"%{x}.sum", "%step"
     for n, (size, step) in reversed([*enumerate(zip(outer, operand.outer, strict=True))]):

@@ -1,7 +1,7 @@
-"""A kernel in Loop IR to LLVM IR text.
+"""Turns a kernel in Loop IR into LLVM IR text.
 
-The exported function loads the buffers' addresses and the symbols' values, and calls an internal
-function that has them as parameters, so that LLVM knows which buffers don't overlap.
+The exported function loads the buffers' addresses and the symbols' values, and passes them to an internal
+function. LLVM then knows which buffers don't overlap.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jangin.targets.target import Target
 
 
 def emit_kernel(func: Func, target: Target, name: str = "") -> str:
-    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under `name`,
-    or else the kernel's own. CompileError names the kernel where there is no code for something in it."""
+    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under `name`, or
+    else the kernel's own. CompileError names the kernel if something in it has no code."""
     whole, made = replace(func, name=name or func.name), parts(func, target)
     named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in made]
     bodies, declared = list[str](), set[str]()
@@ -39,14 +39,15 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
 
 
 def is_fixed(func: Func, target: Target) -> bool:
-    """Whether a kernel's sizes are constant, it runs no rounds, which are loops within its tasks, and it is
-    for no processor that begins so few instructions a cycle that one more for each address shows."""
+    """Whether LLVM's loop passes are left out for a kernel. Its sizes must be constant, and it must have no
+    rounds, which are loops within its tasks. Its processor must issue enough instructions a cycle to hide one
+    more for each address."""
     constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
     return constant and not target.processor.issue and task_loops(func.body)[0] is None
 
 
 def _hoists(target: Target) -> bool:
-    """Whether addresses of a base, an index and an offset cost nothing, as on x86."""
+    """Whether addressing with base, index and offset costs nothing, as on x86."""
     return target.triple.startswith("x86_64")
 
 
@@ -93,7 +94,7 @@ def _head(func: Func) -> str:
 
 
 def _in_turn(func: Func, parts: Sequence[Func]) -> str:
-    """The internal function that runs the parts of one task after the other."""
+    """The internal function that runs the parts of one task one after another."""
     given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(sizes(func)))]
     args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
     return "\n".join([

@@ -1,9 +1,9 @@
-"""From LLVM IR to object code.
+"""Compiles LLVM IR to object code.
 
-Few LLVM passes: kernels come with explicit vectors and schedules, so that its loop and SLP
-vectorizers and its unroller stay off, and whole-program pipelines cost time and gain nothing. Where all sizes
-are constant, its loop passes too: subscripts are a base and constants, and what they take out of the loops
-of a register tile comes back as spills.
+Only few LLVM passes run. Kernels come with explicit vectors and schedules, so the loop and SLP vectorizers
+and the unroller stay off. Whole-program pipelines cost time and gain nothing. If all sizes are constant,
+LLVM's loop passes are off too. Subscripts are then a base and constants, and hoisting them out of a register
+tile's loops would only make spills.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jangin.targets.target import Target
 
 llvm = binding()
 PASS_LEVEL = 1
-"""LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG
-simplification), with unrolling and vectorization off."""
+"""LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG simplification),
+with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
 
 
@@ -37,7 +37,7 @@ def compile_modules(
     as_object: bool = True,
 ) -> bytes:
     """One relocatable object, or assembly text, of several (name, LLVM IR module text). `exported`: the
-    functions that others see, where that isn't all; `fixed`: see `is_fixed`."""
+    visible functions, if not all are. `fixed`: see `is_fixed`."""
     compiler = _compiler(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
@@ -62,8 +62,8 @@ def assembly(func: Func, target: Target) -> str:
 
 
 def target_machine(target: Target) -> Any:
-    """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that
-    this LLVM doesn't know."""
+    """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that this LLVM
+    doesn't know."""
     _initialize(target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0])
     try:
         kind = llvm.Target.from_triple(target.triple)
@@ -78,7 +78,7 @@ def target_machine(target: Target) -> Any:
 
 @cache
 def _initialize(native: bool) -> None:
-    """Make LLVM ready for this machine's kind of processor, or, which takes memory, for all kinds."""
+    """Initializes LLVM for this machine's kind of processor, or for all kinds, which takes memory."""
     if native:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
@@ -88,7 +88,7 @@ def _initialize(native: bool) -> None:
 
 
 def _compiler(target: Target) -> _Compiler:
-    """This thread's for a target."""
+    """This thread's compiler for a target."""
     key = target.triple, target.cpu, target.features, target.abi.name
     known: dict[object, _Compiler] = _threads.__dict__.setdefault("compilers", {})
     if key not in known:
@@ -100,8 +100,8 @@ _threads = local()
 
 
 class _Compiler:
-    """What compiles modules for a target, one thread's: to make a TargetMachine, and what it derives of a
-    processor's features when it is first used, takes a fifth of a small kernel's compilation."""
+    """Compiles modules for a target, on one thread. It is kept, because making a TargetMachine and its tables
+    of processor features takes a fifth of a small kernel's compilation."""
 
     def __init__(self, target: Target) -> None:
         self._machine = target_machine(target)
@@ -117,8 +117,8 @@ class _Compiler:
         self._most = self._builder.getFunctionPassManager()
 
     def optimized(self, name: str, text: str, context: Any, modules: ExitStack, fixed: bool) -> Any:
-        """The module of a text. `modules` disposes of it: LLVM wants that before its context goes, which
-        the garbage collector doesn't promise."""
+        """The optimized module of a text. `modules` disposes of it: LLVM requires this before its context
+        ends, and garbage collection doesn't promise the order."""
         try:
             module = modules.enter_context(llvm.parse_assembly(text, context))
             module.triple, module.data_layout = self._triple, self._layout
@@ -148,6 +148,6 @@ class _Compiler:
 
 
 def _unlocked(function: Any) -> Any:
-    """llvmlite's binding without its process-wide lock, so that threads, each with a context of
-    its own, compile side by side."""
+    """llvmlite's binding without its process-wide lock, so that threads, each with its own context, compile
+    side by side."""
     return getattr(function, "_cfn", function)

@@ -1,12 +1,12 @@
-"""The thread pool is LLVM IR text. The pool uses pthreads and atomics, and needs no C compiler.
+"""The thread pool, as LLVM IR text. It uses pthreads and atomics, and needs no C compiler.
 
 A job is cut into at most `UNITS_PER_THREAD` units a thread, the same number for each thread. A free thread
 takes a run of units, so a thread takes fewer units if its core has another tenant. The runs grow shorter
 towards the end, because threads would otherwise wait for the last run (guided self-scheduling,
 Polychronopoulos and Kuck, 1987).
 
-Threads of even number take units from the front, the others from the back.
-If there are two threads, each finds in its own cache the data that it made in the job before.
+Threads of even number take units from the front, the others from the back. If there are two threads, each
+finds in its own cache the data that it made in the job before.
 
 The ticket is one 64-bit word, `job sequence << 32 | first unit left << 16 | units left`. A thread takes units
 by compare-and-swap of the ticket. The job is live and its fields are stable while the ticket has units left.
@@ -38,7 +38,7 @@ from jangin.targets.target import Target
 
 UNITS_PER_THREAD = 31
 RUNS_PER_THREAD = 4
-"""At least, so that no run is long."""
+"""Runs of a thread at least, so that no run is long."""
 SPINS = 1500
 """Pauses before sleeping: 20 to 60 µs on x86 processors."""
 YIELDS = 16
@@ -50,12 +50,12 @@ _FIELDS = {
     "stop": 264, "workers": 320, "longest": 328, "handles": 384,
 }  # fmt: skip
 _HANDLE_BYTES = 32
-"""A worker's record: pthread handle, pool, index."""
+"""Bytes of a worker's record: pthread handle, pool, index."""
 
 
 def pool_module(target: Target) -> str:
-    """The LLVM IR module of the pool's functions (see `runtime.functions`), for systems on which a
-    `long`, a `size_t` and a thread's handle are as wide as a pointer. ValueError where none is known."""
+    """The LLVM IR module of the pool's functions (see `runtime.functions`). A `long`, a `size_t` and a
+    thread's handle must be as wide as a pointer. ValueError if the system's calls aren't known."""
     abi, system = target.abi, waiting(target.triple)
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
@@ -63,7 +63,7 @@ def pool_module(target: Target) -> str:
     text = _HEAD + system.functions + CREATE + DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
     words = {
-        "DECLARE_WAITING": system.declarations,  # first, as it has words too
+        "DECLARE_WAITING": system.declarations,  # first, because it has words too
         "HERE": system.here,
         "TRIPLE": target.triple,
         "L": f"i{8 * abi.pointer_bytes}",
@@ -111,7 +111,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 <DECLARE_PAUSE>
 """
 
-# Take runs of units until none is left. Fields are read before the swap that proves them stable.
+# Takes runs of units until none is left. Fields are read before the swap that proves them stable.
 _TAKE = """
 define internal void @take_units(ptr %pool, i64 %index) {
 entry:

@@ -1,6 +1,5 @@
-"""The threads of the pool (`pool.py`), as LLVM IR text: how they start and end. `pool_module` replaces the
-words in angle brackets.
-"""
+"""The start and end of the pool's threads (`pool.py`), as LLVM IR text. `pool_module` replaces the words in
+angle brackets."""
 
 from __future__ import annotations
 

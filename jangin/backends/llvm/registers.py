@@ -1,8 +1,8 @@
-"""Local arrays that end in registers, while one block is written.
+"""Keeps local arrays' elements in registers while one block is written.
 
-A load of what the block stored is that value, and of several stores to a place only the last is written,
-where the block ends. LLVM would find the same, but of a tile's multiply-adds each would first be a load, the
-operation and a store.
+A load of an element that the block stored gives the stored value. If an element is stored several times,
+only the last value is written, at the end of the block. LLVM would find the same result, but each
+multiply-add of a tile would first be a load, the operation and a store.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jangin.ir.dtype import DType
 
 @dataclass
 class _Array:
-    """`held`: by element, the address and value of each store that isn't written yet. All of them are of
-    values of one `shape`, side by side."""
+    """`held`: by element, the address and value of each store that isn't written yet. All values have the
+    same `shape` and lie side by side."""
 
     shape: tuple[DType, int] | None = None
     held: dict[int, tuple[Pointer, Value]] = field(default_factory=dict)
 
 
 class Registers:
-    """The arrays of one function; `write` writes a store."""
+    """The arrays of one function. `write` writes a store."""
 
     def __init__(self, write: Callable[[Pointer, Value], None]) -> None:
         self._write = write
@@ -38,13 +38,14 @@ class Registers:
         self._places[array] = _Array(), 0
 
     def stepped(self, pointer: Pointer, start: Pointer, by: int | None) -> None:
-        """A pointer lies so many elements behind another into an array: None for any number."""
+        """Records that a pointer lies `by` elements behind another pointer into an array (None: an unknown
+        number)."""
         array, place = self._places[start]
         self._places[pointer] = array, None if place is None or by is None else place + by
 
     def load(self, at: Pointer, dtype: DType, lanes: int) -> list[Value]:
-        """The values that lie side by side from an address on; none where they have to be loaded, as they
-        then can be."""
+        """The values that lie side by side from an address on. The list is empty if they must be loaded;
+        memory is then up to date."""
         if at not in self._places:
             return []
         array, place = self._places[at]
@@ -58,7 +59,7 @@ class Registers:
         return [] if None in found else [held[1] for held in found if held]
 
     def store(self, at: Pointer, v: Value) -> bool:
-        """Whether the store will be written at the block's end, or when it is needed."""
+        """Keeps a store until the block's end, or until it is needed. Returns whether it is kept."""
         if at not in self._places:
             return False
         array, place = self._places[at]
@@ -74,12 +75,12 @@ class Registers:
         return True
 
     def settle(self, at: Pointer) -> None:
-        """Write what was stored to the array that an address lies in."""
+        """Writes the kept stores to the array of an address."""
         if at in self._places:
             self._settle(self._places[at][0])
 
     def end_block(self) -> None:
-        """Write all that was stored."""
+        """Writes all kept stores."""
         waiting, self._waiting = self._waiting, []
         for array in waiting:
             self._settle(array)

@@ -1,10 +1,11 @@
-"""Loads of several vectors by one instruction, where a target has one (`Target.several_loads`).
+"""Loads several vectors by one instruction, if a target has one (`Target.several_loads`).
 
-The instruction has no offset, but moves its address on: a load that begins where another of the same block
-ended takes the address that this left, which LLVM mustn't know how to compute anew. Nor may LLVM load
-earlier than it is told to, which would take more registers than there are: a fence holds its scheduler back,
-on 64-bit Arm processors a label, elsewhere (there LLVM has none) the end of a block that nothing joins to the
-next one. That is made of each fence behind LLVM's passes, which would move sums from block to block.
+The instruction has no offset, but increments its address. A load that begins at the end of another load in
+the same block uses the incremented address, whose computation is hidden from LLVM. LLVM must not load earlier
+either, because this would take more registers than there are. A fence therefore stops its scheduler. On
+64-bit Arm processors the fence is a label. Elsewhere LLVM has no such label, so the fence is the end of a
+block that isn't joined to the next. Fences become block ends after LLVM's passes, which would move sums
+between blocks.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from jangin.ir.dtype import F32
 from jangin.targets.target import Target
 
 MOST = 4
-"""Vectors that are asked for at once at most."""
+"""Vectors that one request loads, at most."""
 _LABEL = "llvm.codeview.annotation"
 FENCE = 'call void asm sideeffect "", ""()'
 
 
 @dataclass
 class _Group:
-    """Constants that one instruction loads, by the names of their values, and where it is to stand."""
+    """Constants that one instruction loads, by the names of their values, and the instruction's `line`."""
 
     line: int
     numbers: dict[str, float] = field(default_factory=dict)
 
 
 class SeveralLoads:
-    """Loads of one function for a target that has such instructions. The function's instructions are in
-    `lines`, `fresh` makes names of values."""
+    """Loads of one function, for a target with multi-vector loads. The function's instructions are in
+    `lines`; `fresh` makes names of values."""
 
     def __init__(self, target: Target, lines: list[str], fresh: Callable[[], str]) -> None:
         processor = target.processor
@@ -50,16 +51,16 @@ class SeveralLoads:
         self._first: float | None = None
 
     def stepped(self, pointer: str, start: str, size: int) -> None:
-        """A pointer is known to lie so many bytes behind another."""
+        """Records that a pointer lies `size` bytes behind another."""
         self._steps[pointer] = start, size
 
     def begin_block(self) -> None:
-        """What was loaded in the block before isn't gone on with."""
+        """Forgets the addresses of the previous block."""
         self._ends.clear()
         self._first = None
 
     def load(self, at: str, count: int) -> list[str]:
-        """The names of vectors that lie at an address."""
+        """The names of `count` vectors loaded from an address."""
         start, offset = self._steps.get(at, (at, 0))
         names = [self._fresh() for _ in range(count)]
         end = self._ends.get((start, offset), at)
@@ -70,8 +71,8 @@ class SeveralLoads:
         return names
 
     def constant(self, number: float) -> str:
-        """The name of a vector with a constant in all lanes, for a multiply-add that overwrites it. Those
-        asked for next in a block, up to where the first is asked for again, come along."""
+        """The name of a vector with a constant in all lanes, for a multiply-add that overwrites it. Later
+        constants of the block are loaded with it, until the first one is asked for again."""
         if self._first in (None, number):
             self._first = number
             self._tables.append([])
@@ -84,11 +85,11 @@ class SeveralLoads:
         return name
 
     def finish(self) -> None:
-        """Write the lines that load constants."""
+        """Writes the lines that load constants."""
         for groups in self._tables:
             at = self._fresh()
             table = self._table([n for group in groups for n in group.numbers.values()])
-            # without the side effect LLVM would keep what it has loaded, and copy it for each use
+            # without the side effect, LLVM would keep the loaded vectors, and copy them for each use
             first = [f'  {at} = call ptr asm sideeffect "", "=r,0"(ptr {table})']
             for group in groups:
                 lines, at = self._load(at, list(group.numbers))
@@ -122,7 +123,7 @@ class SeveralLoads:
         return f'  call void @{_LABEL}(metadata !{{!""}})'
 
     def _table(self, numbers: Sequence[float]) -> str:
-        """Where constants lie in memory, each as a vector."""
+        """The name of a table in memory of constants, each as a vector."""
         items = ", ".join(f"{self._type} splat (float {literal(n, F32)})" for n in numbers)
         name = f"@constants.{sha256(items.encode()).hexdigest()[:16]}"
         table = f"[{len(numbers)} x {self._type}]"

@@ -1,8 +1,8 @@
-"""Taking arrays from Python, as LLVM IR text: whether they are what a run wants, and where they lie.
+"""Takes arrays from Python, as LLVM IR text: checks that they are as a run wants, and gets their addresses.
 
-It reads the objects themselves (`runtime.arrays` says how they are laid out), which takes a few nanoseconds
-for each where Python's own steps take half a microsecond. What is wanted of them are words that
-`runtime.arrays.wanted` makes.
+It reads the objects directly (`runtime.arrays` has their layout). This takes a few nanoseconds for each
+array, while Python's own steps take half a microsecond. `runtime.arrays.wanted` makes the table of
+requirements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jangin.targets.target import Target
 
 
 def take_module(target: Target) -> str:
-    """The LLVM IR module of `jangin_take`, for machines with pointers of 64 bits."""
+    """The LLVM IR module of `jangin_take`, for machines with 64-bit pointers."""
     return _TEXT.replace("<TRIPLE>", target.triple)
 
 

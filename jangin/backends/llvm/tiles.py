@@ -1,4 +1,4 @@
-"""AMX's matrix registers, which a function is given before it uses them, and gives back."""
+"""Configures AMX's matrix registers, which a function must set up before use, and release."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import struct
 from collections.abc import Sequence
 
 _PALETTE = 1
-"""Eight registers of up to 16 rows of 64 bytes."""
+"""AMX palette 1: eight registers of up to 16 rows of 64 bytes."""
 
 
 def configured(shapes: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
-    """The instructions that begin and end the use of registers of so many rows and bytes a row, and the
-    constant that the first reads: the palette, the bytes of each register's rows, from the 16th on, and how
-    many rows there are, from the 48th on."""
+    """The instructions that configure and release registers of these shapes (rows, bytes a row), and the
+    constant that the first reads.
+
+    The constant has the palette in its first byte. The bytes of each register's rows begin at byte 16, the
+    numbers of rows at byte 48.
+    """
     rows, widths = (list(parts) + [0] * (8 - len(shapes)) for parts in zip(*shapes, strict=True))
     known = struct.pack("<B15x8H16x8B8x", _PALETTE, *widths, *rows)
     name = f"tiles.{''.join(f'{r:x}{w:02x}' for r, w in shapes)}"

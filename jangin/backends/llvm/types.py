@@ -1,4 +1,4 @@
-"""Types and constants as LLVM IR writes them."""
+"""Types and constants in LLVM IR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TYPES = {"f64": "double", "f32": "float", "f16": "i16", "bf16": "i16", "bool": 
 
 
 def scalar_type(dtype: DType) -> str:
-    """The LLVM type of a value in a register: bool is i1, floats smaller than f32 are their bits."""
+    """The LLVM type of a value in a register. bool is i1, and floats smaller than f32 are their bits."""
     return _TYPES.get(dtype.name) or f"i{8 * dtype.bytes}"
 
 
@@ -24,7 +24,7 @@ def vector_type(dtype: DType, lanes: int) -> str:
 
 
 def half_type(lanes: int) -> str:
-    """LLVM's own type of so many f16."""
+    """LLVM's own type of `lanes` f16."""
     return "half" if lanes == 1 else f"<{lanes} x half>"
 
 

@@ -1,4 +1,4 @@
-"""LLVM IR text of one function body (see `backends.walk.writer`)."""
+"""Writes one function body as LLVM IR text (see `backends.walk.writer`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq
 _ORDER = frozenset({"lt", "le", "gt", "ge"})
 _NAMES = re.compile(r"%\w+").findall
 _PLAIN = frozenset({"add", "sub", "mul", "and", "or", "xor"})
-"""Operations of integers that may be done in vain."""
+"""Operations of integers that may be computed without being used."""
 
 _POWER = """
 define internal i64 @int.power(i64 %base, i64 %exponent) #1 {
@@ -59,8 +59,11 @@ def _typed(v: Value) -> str:
 
 @dataclass
 class _Loop:
-    """A loop that is being written. `before`: what doesn't change in it, to stand in the `line` before it;
-    `multiples` of its count by name; `scopes` are outside of it; `inner`: it has loops in it."""
+    """A loop under construction.
+
+    `before`: loop-invariant instructions, which are put in the `line` before it. `multiples`: multiples of
+    its counter by name. `scopes`: the number of scopes outside it. `inner`: whether it has loops in it.
+    """
 
     line: int
     scopes: int
@@ -70,16 +73,17 @@ class _Loop:
 
 
 class LlvmWriter(Writer):
-    """Writes instructions. `declarations`: what they call, by name.
+    """Writes instructions. `declarations`: the functions that they call, by name.
 
-    `hoists`: what addresses are computed from stands before the loops in which it doesn't change, and in an
-    innermost loop multiples of its count are added up. LLVM's loop strength reduction would find the same,
-    but takes a third of its time: it is kept from it by an instruction that it can't see through.
+    `hoists`: address computations are put before the loops in which they don't change, and in innermost loops
+    multiples of the counter are added up. LLVM's loop strength reduction would find the same, but takes a
+    third of its time. An opaque instruction keeps LLVM from it.
 
-    `_halves`: f16 is loaded and stored as LLVM's half. Of vectors of bits its multiply-adds would take no
-    lane.
+    `_halves`: f16 is loaded and stored as LLVM's half, because LLVM selects f16 multiply-adds by lane only
+    for this type.
 
-    `_terms`: the operands of sums with one product of words, to which a row may add the next at once."""
+    `_terms`: the operands of sums with one product of words, to which a row may add the next at once.
+    """
 
     def __init__(self, target: Target, hoists: bool = False) -> None:
         super().__init__(target)
@@ -103,7 +107,7 @@ class LlvmWriter(Writer):
         return "%" + self.fresh()
 
     def finish(self) -> None:
-        """Write what wasn't known before the end."""
+        """Writes the parts that weren't known before the end."""
         if self._several:
             self._several.finish()
             self.declarations |= self._several.declarations
@@ -125,7 +129,7 @@ class LlvmWriter(Writer):
         return Value(self.named(text, state), dtype, lanes)
 
     def _hoisted(self, text: str, *operands: str) -> str:
-        """As `named`, for what may be computed whether it is needed or not."""
+        """The name of a value that may be computed even if it isn't needed."""
         if not self._hoists:
             return self.named(text)
         name = self._known.get(text)
@@ -155,7 +159,8 @@ class LlvmWriter(Writer):
         self.lines.append(f"  {text}")
 
     def last(self, name: str, dtype: DType, lanes: int, **operands: str) -> str:
-        """The last instruction of the target's row for an operation, those before it written."""
+        """The last instruction of the target's row for an operation. The instructions before it are
+        written."""
         form = self._forms.get((name, dtype, lanes))
         if form is None:
             form = self._forms[name, dtype, lanes] = lines(self.row(name, dtype, lanes), dtype, lanes)
@@ -164,7 +169,7 @@ class LlvmWriter(Writer):
         return form[-1][1] % operands
 
     def _multiple(self, count: str, by: int) -> str:
-        """A loop's count times a number."""
+        """A loop's counter times a number."""
         loop = self._counts[count]
         name = loop.multiples.get(by)
         if name is None:
@@ -362,7 +367,7 @@ class LlvmWriter(Writer):
         return self.last("masked_load", dtype, lanes, memory=at, mask=mask.ref)
 
     def _reached(self, at: Pointer, lanes: int) -> Pointer:
-        """An address to access a place by."""
+        """The address by which a place is accessed."""
         walks = self._addresses if at not in self._registers else None
         if walks is None:
             return at
@@ -379,7 +384,7 @@ class LlvmWriter(Writer):
         return self._joined([Value(name, dtype, one) for name in names]).ref
 
     def _joined(self, parts: list[Value]) -> Value:
-        """The lanes of some values, all of as many, side by side."""
+        """The lanes of several values of equal width, side by side."""
         lanes = sum(v.lanes for v in parts)
         while len(parts) > 1:
             width = 2 * parts[0].lanes
@@ -406,8 +411,8 @@ class LlvmWriter(Writer):
             self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=x))
 
     def _opaque(self, v: Value) -> Value:
-        """A value to store under a mask: one of which LLVM doesn't see how it was made, where the target has
-        a row for that, of a whole register's lanes."""
+        """A value to store under a mask, made opaque to LLVM if the target has a row for it. The value then
+        fills a whole register."""
         sizes = (r.lanes for r in self.target.rows if r.name == "opaque" and v.dtype in r.dtypes)
         lanes = next((n for n in sorted(sizes) if n >= v.lanes), 0)
         if v.number is not None or not lanes or self.target.row("opaque", v.dtype, lanes) is None:
@@ -470,7 +475,7 @@ class LlvmWriter(Writer):
             before = self.fresh("before")
             self._jump_if(self.compare("lt", first, end), before, done)
             self._start(before)
-            with self.scope():  # what stands before the loop isn't known where there is none
+            with self.scope():  # code before the loop isn't known if the loop doesn't run
                 self._loop(first, end, body, done)
         self._start(done)
 
@@ -505,7 +510,7 @@ class LlvmWriter(Writer):
             else:
                 moving[name] = self._times(loop, first, by), "%" + self.fresh("next"), by
         if len(moving) > 1 and not any(count in line and count in _NAMES(line) for line in self.lines[top:]):
-            del moving[count]  # another one tells when the loop is done
+            del moving[count]  # another multiple tells when the loop is done
             by, name = next(iter(loop.multiples.items()))
             last = moving[name][1], self._times(loop, end, by)
         phis = list[str]()
@@ -518,11 +523,12 @@ class LlvmWriter(Writer):
                 self.effect(f"{following} = add nuw nsw i{bits} {name}, {by}")
         self.lines[top] = "\n".join([*phis, *multiples])
         self.lines[loop.line] = "\n".join(loop.before)
-        again = self.new(f"icmp ne i{bits} {', '.join(last)}", BOOL)  # counting down to 0 has it for free
+        # counting down to 0 sets the flag for free
+        again = self.new(f"icmp ne i{bits} {', '.join(last)}", BOOL)
         self._jump_if(again, head, done)
 
     def _times(self, loop: _Loop, first: Value, by: int) -> str:
-        """A multiple of a number that a loop's count begins or ends with."""
+        """A multiple of the number at which a loop's counter begins or ends."""
         if first.number is not None:
             return str(int(first.number) * by)
         name = "%" + self.fresh()

@@ -1,7 +1,7 @@
-"""What each operation of the expression language is in a machine's operations, for scalars and vectors alike.
+"""Lowers each operation of the expression language to a machine's operations, for scalars and vectors alike.
 
-Semantics are `ir.expr`'s. Nothing here traps: an integer quotient by zero is 0, a shift by too
-many bits gives what shifting one bit at a time would.
+The semantics are those of `ir.expr`. Nothing here traps: an integer quotient by zero is 0. A shift by too
+many bits gives the same as shifting one bit at a time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 
 
 class Arithmetic:
-    """Operations in terms of a writer's."""
+    """Operations in terms of a writer's operations."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
 
     def formula(self, e: Expr, x: Value) -> Value:
-        """An expression of one variable at `x`, all of it computed: it has no loads."""
+        """An expression of one variable at `x`. It has no loads, so all of it is computed."""
         done: dict[Expr, Value] = {}
 
         def value(e: Expr) -> Value:
@@ -59,7 +59,7 @@ class Arithmetic:
         return value(e)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
-        """`op(x, y)` of one dtype; comparisons give bool."""
+        """`op(x, y)` of one dtype. Comparisons give bool."""
         x, y = self.w.unify(x, y)
         dtype = x.dtype
         if dtype.wide is not dtype:
@@ -72,12 +72,12 @@ class Arithmetic:
         return self._int_binary(_BOOL.get(op, op) if dtype is BOOL else op, x, y)
 
     def select(self, cond: Value, x: Value, y: Value) -> Value:
-        """Both arms are computed already."""
+        """A choice between two arms that are computed already."""
         lanes = max(cond.lanes, x.lanes, y.lanes)
         return self.w.select(cond, self.w.broadcast(x, lanes), self.w.broadcast(y, lanes))
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """x*y + z, with one rounding where the target has the instruction."""
+        """x*y + z, with one rounding if the target has the instruction."""
         dtype = x.dtype
         if dtype.wide is not dtype:
             return self.convert(dtype, self.fma(*(self.convert(dtype.wide, v) for v in (x, y, z))))
@@ -86,7 +86,7 @@ class Arithmetic:
         return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
 
     def dot(self, product: Product, x: Value, y: Value, z: Value) -> Value:
-        """z and what a product adds up of the words x and y."""
+        """z plus the Product's sum for the words x and y."""
         x, y, z = self.w.unify(x, y, z)
         if product.terms == 1 and self.w.target.product_row(product, x.lanes) is None:
             return self.fma(self.convert(z.dtype, x), self.convert(z.dtype, y), z)
@@ -117,7 +117,7 @@ class Arithmetic:
     def _extreme(self, op: str, x: Value, y: Value) -> Value:
         if y.is_const and not x.is_const:
             x, y = y, x
-        number = x.number is not None and x.number == x.number  # a constant, and no NaN
+        number = x.number is not None and x.number == x.number  # a constant, but not NaN
         return self.w.instruction(f"{op}_number" if number else op, x.dtype, x.dtype, x, y)
 
     def _power(self, x: Value, y: Value) -> Value:
@@ -166,7 +166,8 @@ class Arithmetic:
         return shifted if y.is_const else w.select(fits, shifted, zero)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
-        """div and rem truncate, floordiv and mod go down; y == 0 gives 0, the smallest over -1 wraps."""
+        """div and rem truncate, floordiv and mod round down. y == 0 gives 0; the smallest number over -1
+        wraps."""
         w, signed = self.w, x.dtype.kind == "i"
         zero = w.like(0, x)
         if signed and y.number == -1:
@@ -200,7 +201,7 @@ class Arithmetic:
     # --- intrinsics of one argument
 
     def elementary(self, fn: str, x: Value) -> Value | None:
-        """An intrinsic that is a few instructions; None for the others (see `backends.walk.math`)."""
+        """An intrinsic of a few instructions; None for the others (see `backends.walk.math`)."""
         w, dtype = self.w, x.dtype
         if fn in BITCASTS:
             return self._bits_as(BITCASTS[fn], x)
@@ -258,8 +259,8 @@ class Arithmetic:
     # --- conversions
 
     def convert(self, dtype: DType, x: Value, held: bool = False) -> Value:
-        """The value in another type, as a C cast: floats truncate to integers, bool is `!= 0`. `held`: an
-        i32 has the float, unless it is NaN."""
+        """The value in another type, converted as in C: floats truncate to integers, bool is `!= 0`. `held`:
+        an i32 can hold the float, unless it is NaN."""
         if x.dtype is dtype:
             return x
         if x.dtype.wide is not x.dtype:
@@ -273,7 +274,8 @@ class Arithmetic:
         return x if x.dtype is dtype else self.w.cast(dtype, x)
 
     def _whole(self, dtype: DType, x: Value, held: bool) -> Value:
-        """A float as the integer of which a type keeps the lowest bits (see `ir.arithmetic.convert`)."""
+        """The integer whose lowest bits a float's conversion to a type keeps (see
+        `ir.arithmetic.convert`)."""
         w = self.w
         if x.number is not None:
             return w.broadcast(w.constant(int(convert(x.number, dtype)), dtype), x.lanes)
@@ -289,17 +291,21 @@ class Arithmetic:
         return w.select(w.compare("ge", x, end), turned, low)
 
     def saturated(self, dtype: DType, x: Value, s: Saturated) -> Value:
-        """x rounded and clamped, as an integer of 8 or 16 bits. An end that the type, or the unsigned one,
-        has is left to the cut to it, which saturates: what lies below all i32 is the least of these, if
-        nothing is taken from it. So is NaN, which on x86 is the least of the type therefore."""
+        """x rounded and clamped, as an integer of 8 or 16 bits.
+
+        A bound that equals the limit of the type, or of its unsigned counterpart, is left to the saturating
+        conversion. Numbers below all i32 become the least i32, if nothing is subtracted. NaN does the same on
+        x86, and therefore becomes the least of the type.
+        """
         w, top = self.w, 1 << dtype.bits
-        kind = U16 if dtype is I16 and s.low == 0 else dtype  # a cut to it saturates at that end too
+        # the conversion to this type saturates at this bound too
+        kind = U16 if dtype is I16 and s.low == 0 else dtype
         cut = {0: top - 1, -top // 2: top // 2 - 1}.get(s.low) if s.offset >= 0 else None
         if not s.fits:
             x = self.binary("min", x, w.constant(float(s.high - s.offset), F32))
             if cut is None:
                 low = w.like(float(s.low - s.offset), x)
-                x = w.instruction("max_number", F32, F32, x, low)  # of NaN, what comes second
+                x = w.instruction("max_number", F32, F32, x, low)  # for NaN, the second operand is the result
         whole = w.instruction("nearest", F32, I32, x)
         if s.offset:
             whole = self.binary("add", whole, w.constant(s.offset, I32))
@@ -315,8 +321,8 @@ class Arithmetic:
         return w.bitcast(dtype, w.instruction("clamped", kind, kind, whole))
 
     def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
-        """The same by way of int16, to which the processor clamps: the offset is added among those, or, where
-        bytes hold what it is added to, among bytes."""
+        """`saturated` by way of int16, to which the processor clamps. The offset is added in int16, or in
+        bytes if they can hold the unshifted numbers."""
         w, whole = self.w, self.w.instruction("short", F32, I16, x)
         ends, kind = (to.low - to.offset, to.high - to.offset), dtype
         bare = next((t for t in (U8, I8) if dtype.bits == 8 and t.limits == ends), None)
@@ -334,7 +340,7 @@ class Arithmetic:
         return self.binary("add", w.bitcast(dtype, small), w.constant(to.offset, dtype))
 
     def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
-        """Between a small type and the one that it is computed in."""
+        """A conversion between a small type and the type that it is computed in."""
         row = self.w.row(name, dtype, x.lanes)
         if row.expansion is not None and not self.w.has_text(row):
             return self.formula(row.expansion, x)
@@ -350,8 +356,8 @@ class Arithmetic:
         return self._conversion("narrow", dtype, dtype, single)
 
     def _round_to_odd(self, x: Value) -> Value:
-        """f64 to f32 so that a second rounding to 16 bits gives what one rounding would: truncated,
-        with the last bit set where inexact."""
+        """f64 to f32 rounded to odd, so that a second rounding to 16 bits equals a single rounding. The value
+        is truncated, and its last bit is set if it is inexact."""
         w = self.w
         near = w.cast(F32, x)
         back = w.cast(F64, near)
@@ -365,7 +371,7 @@ class Arithmetic:
     # --- across lanes
 
     def across(self, op: str, v: Value) -> Value:
-        """All lanes of a vector combined by an associative operation, halving where the count is even."""
+        """All lanes of a vector combined by an associative operation. An even number of lanes is halved."""
         w, lanes = self.w, v.lanes
         while lanes % 2 == 0:
             half = lanes // 2

@@ -1,4 +1,4 @@
-"""Values of expressions: a scalar where all lanes of a vector loop agree, else a vector."""
+"""Evaluates expressions: to a scalar if all lanes of a vector loop agree, else to a vector."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ _ELEMENTARY = frozenset({
     *BITCASTS, *PAIRS, *PRODUCTS,
 })  # fmt: skip
 CHEAP_NODES = 24
-"""Both arms of a uniform Select are computed, rather than branched to, up to so many nodes each."""
+"""Expression nodes up to which an arm of a uniform Select is computed, rather than branched to."""
 HELD = 1 << 30
-"""A bound of floats that become integers of at most 16 bits: whichever it is, i32 has them."""
+"""A bound of floats that become integers of at most 16 bits. i32 can hold both bounds."""
 LINE = "line"
-"""The number of a row, or of a column, of such a matrix."""
+"""The variable for the number of a row, or of a column, of a small matrix."""
 
 
 class Expressions:
-    """Says the operations of expressions to a writer. `values`: variables that have a value of their own.
-    `_memo` has the parts of the expression at hand that are done: in an arm of a choice, what the arm
-    computes is its own."""
+    """Evaluates expressions through a writer. `values`: the values of variables. `_memo`: the computed parts
+    of the current expression. Parts that an arm of a choice computes belong to the arm alone."""
 
     def __init__(self, kernel: str, w: Writer) -> None:
         self.kernel, self.w, self.ix = kernel, w, Indexer()
@@ -52,13 +51,13 @@ class Expressions:
         return self.value(e)
 
     def condition(self, e: Expr) -> Value:
-        """As `evaluate`, for a condition; a constant where the loops' ranges decide it."""
+        """The value of a condition, a constant if the loops' ranges decide it."""
         self._memo = {}
         return self._decided(e)
 
     def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
-        """A hint that an element is wanted soon. It is a statement: what the one before computed may lie in a
-        loop that has ended."""
+        """A hint that an element is soon needed. It is a statement of its own, because values computed by the
+        last statement may belong to a loop that has ended."""
         self._memo = {}
         self.memory.prefetch(buffer, index)
 
@@ -67,7 +66,7 @@ class Expressions:
 
     @contextmanager
     def binding(self, var: Var, value: Value) -> Iterator[None]:
-        """`var` has a value inside."""
+        """Gives `var` a value inside the context."""
         before = self.values.get(var)
         self.values[var] = value
         self.ix.bindings += 1
@@ -77,7 +76,7 @@ class Expressions:
 
     @contextmanager
     def _aside(self, memo: dict[Expr, Value]) -> Iterator[None]:
-        """Parts computed inside are forgotten afterwards; those of `memo` are done."""
+        """Forgets parts computed inside the context afterwards. Parts in `memo` count as computed."""
         before, self._memo = self._memo, memo
         yield
         self._memo = before
@@ -121,7 +120,7 @@ class Expressions:
         return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if made is None else made
 
     def _upper(self, e: Cast) -> Value | None:
-        """A product of two i32 without its lowest bits, where the target has a row for that."""
+        """A product of two i32 without its lowest bits, if the target has a row for it; else None."""
         factors = upper(e)
         if factors is None or self.w.target.row("upper", I32, self.ix.lanes) is None or not self.ix.varies(e):
             return None
@@ -129,7 +128,7 @@ class Expressions:
         return self.w.instruction("upper", I32, I32, x, y)
 
     def _saturated(self, e: Cast) -> Value | None:
-        """What is rounded, clamped and made small, where the target has rows for that."""
+        """A value that is rounded, clamped and narrowed, if the target has rows for this; else None."""
         whole = saturated(e)
         parts = whole or moved(e)
         if parts is None:
@@ -142,7 +141,8 @@ class Expressions:
         )
 
     def _scaled(self, whole: Saturated) -> Value:
-        """What is rounded and clamped; a quotient by a constant as products that come to the same."""
+        """The value to be rounded and clamped. A quotient by a constant becomes products that give the same
+        result."""
         e, row = whole.value, self.w.target.row("fma", F32)
         if not (isinstance(e, Binary) and e.op == "div" and isinstance(e.b, Const) and e not in self._memo):
             return self.value(e)
@@ -155,7 +155,7 @@ class Expressions:
 
     def _binary(self, e: Binary) -> Value:
         fused = None
-        if e.dtype.wide is e.dtype:  # of smaller floats each operation rounds, as it does by itself
+        if e.dtype.wide is e.dtype:  # each operation of smaller floats rounds by itself
             fused = self._multiply_add(e) if e.op == "add" else self._quotient(e) if e.op == "mul" else None
         if fused is None and e.op == "or":
             fused = self._joined(e)
@@ -176,7 +176,7 @@ class Expressions:
         return self.math.binary(e.op, self.value(e.a), self.value(e.b))
 
     def _multiply_add(self, e: Binary) -> Value | None:
-        """A sum with a product of floats, or of pairs, as one instruction where the target has it."""
+        """A sum with a product of floats, or of pairs, as one instruction if the target has it; else None."""
         for product, other in ((e.b, e.a), (e.a, e.b)):
             if e.dtype.is_float and isinstance(product, Binary) and product.op == "mul":
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
@@ -189,7 +189,8 @@ class Expressions:
         return None
 
     def _matrix(self, words: Call, total: Expr) -> Value | None:
-        """Sums of a product of words, of which lanes are its rows by its columns, by one instruction."""
+        """Sums of a product of words in which lanes are rows by columns of small matrices, by one
+        instruction; else None."""
         product, lane, w, line = words.product, self.ix.lane, self.w, Var(LINE)
         if product is None or not product.of_matrices or lane is None:
             return None
@@ -207,7 +208,7 @@ class Expressions:
         return w.instruction(row.name, product.row_type, product.total, *operands)
 
     def _joined(self, e: Binary) -> Value | None:
-        """A word of bytes, where the target has an instruction that joins them."""
+        """A word of four bytes, if the target has an instruction that joins them; else None."""
         parts, lanes = joined(e), self.ix.lanes
         if parts is None or self.w.target.row("joined", U8, lanes) is None or not self.ix.varies(e):
             return None
@@ -217,7 +218,7 @@ class Expressions:
         return self.w.instruction("joined", U8, I32, *values)
 
     def _quotient(self, e: Binary) -> Value | None:
-        """A product with a function that is one over something, as a division."""
+        """A product with a function that is a reciprocal, as a division; else None."""
         for factor, other in ((e.b, e.a), (e.a, e.b)):
             by = divisor(factor.fn, factor.dtype) if isinstance(factor, Call) else None
             if by is not None and isinstance(factor, Call) and factor not in self._memo:
@@ -226,12 +227,12 @@ class Expressions:
         return None
 
     def _plain_quotient(self, e: Binary) -> bool:
-        """Whether unsigned division does: dividend >= 0, divisor > 0."""
+        """Whether unsigned division is right: dividend >= 0, divisor > 0."""
         return self.ix.nonnegative(e.a) and self.ix.nonnegative(e.b - 1)
 
     def _lane_compare(self, e: Binary) -> Value | None:
-        """A comparison linear in the lane as one 32-bit comparison of lane numbers with a bound
-        clamped to just outside them; None where the step isn't 1 or -1."""
+        """A comparison that is linear in the lane, as one 32-bit comparison of lane numbers with a bound. The
+        bound is clamped to just outside the lanes. None if the step isn't 1 or -1."""
         gap, lanes, w = self.ix.difference(e.a, e.b), self.ix.lanes, self.w
         if gap.step not in (1, -1):
             return None
@@ -271,7 +272,7 @@ class Expressions:
         return value if fn not in LARGEST else self._where_right(fn, x, value)
 
     def _where_right(self, fn: str, x: Value, value: Value) -> Value:
-        """The `value` of an expansion, and the C library's for lanes that are too large for it."""
+        """The `value` of an expansion, replaced by the C library's for lanes that are too large for it."""
         w = self.w
         large = w.compare("gt", w.absolute(x), w.like(LARGEST[fn], x))
 
@@ -314,8 +315,8 @@ class Expressions:
         return arm
 
     def _masked_arm(self, e: Expr, cond: Callable[[], Value], seen: set[Expr]) -> Value:
-        """An arm of a choice that differs by lane, taken where `cond` holds: its loads are masked; where it
-        loads one place for all lanes, it is skipped when no lane chose it."""
+        """An arm of a choice that differs by lane, taken if `cond` holds. Its loads are masked. If it loads
+        one place for all lanes, it is skipped when no lane chose it."""
         unsafe = [n for n in walk(e) if isinstance(n, Load) and not self._safe(n, seen)]
         if not unsafe:
             return self.value(e)
@@ -328,7 +329,7 @@ class Expressions:
 
     @contextmanager
     def masked(self, cond: Value) -> Iterator[Value]:
-        """Only lanes where `cond` holds are on inside."""
+        """Inside the context, only lanes for which `cond` holds are active."""
         masks = self.memory.masks
         mask = self.math.binary("and", masks[-1], cond) if masks else cond
         masks.append(mask)
@@ -349,7 +350,7 @@ class Expressions:
         return True
 
     def uniform_access(self, e: Expr) -> bool:
-        """Whether evaluating `e` may read, for all lanes, one place that its mask may guard."""
+        """Whether evaluating `e` may read one place for all lanes that a mask may guard."""
         return any(
             isinstance(n, Load)
             and not self.ix.varies(n)
@@ -360,20 +361,20 @@ class Expressions:
 
 
 def _held(e: Expr) -> bool:
-    """Whether a float is clamped, at both ends, to numbers that an i32 has."""
+    """Whether a float is clamped, at both ends, to numbers that an i32 can hold."""
     if not (isinstance(e, Binary) and isinstance(e.a, Binary) and {e.op, e.a.op} == {"min", "max"}):
         return False
     return all(isinstance(end, Const) and abs(end.value) <= HELD for end in (e.b, e.a.b))
 
 
 def _along(e: Expr, lane: Var, place: Expr) -> Expr:
-    """An expression by the number of a row, or of a column, which is `place` of a lane. Where it has the lane
-    still, it depends on more."""
+    """An expression with a lane's row or column number `place` replaced by LINE. If the lane remains in it,
+    it depends on more than the number."""
     return substitute(e, {lane: lane}, {lane: lane, place: Var(LINE)})
 
 
 def _unconditional_loads(e: Expr) -> set[Expr]:
-    """Loads that evaluating `e` performs whatever its choices."""
+    """Loads that evaluating `e` performs for every choice."""
     if isinstance(e, Select):
         return _unconditional_loads(e.cond)
     found: set[Expr] = {e} if isinstance(e, Load) else set()

@@ -1,8 +1,8 @@
-"""Addresses: subscripts flattened to polynomials once an access, then specialised cheaply.
+"""Addresses: each access's subscript is flattened to a polynomial once, and then specialised cheaply.
 
-Unrolled loop variables stay symbolic in the polynomial and get their numbers at each copy, so
-the costly simplification is done once however often a body is copied out. What doesn't change
-from copy to copy is sorted out once too (`_Form`).
+Unrolled loop variables stay symbolic in the polynomial and get their numbers at each copy. The costly
+simplification is thus done once for all copies of a body. The parts that don't change between copies are also
+separated once (`_Form`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Term = tuple[int, tuple[Expr, ...]]
 
 
 class Uniform:
-    """Terms that are the same for all lanes. `levels`: grouped by the loop that they change with, the
-    outermost first; `loads`: whether memory that may change is among them."""
+    """Terms that are the same for all lanes. `levels`: the terms grouped by the loop that they change with,
+    the outermost first. `loads`: whether they read memory that may change."""
 
     def __init__(self, levels: Sequence[Sequence[Term]]) -> None:
         self.levels = levels
@@ -35,8 +35,8 @@ class Uniform:
 
 
 class Linear(NamedTuple):
-    """offset + the sum of uniform terms + what depends on the lane: `step`*lane where that is
-    linear with a constant step, else `varying` terms (then step is None)."""
+    """The sum of an offset, uniform terms, and a part that depends on the lane. The last part is `step`*lane
+    if it is linear with a constant step. Otherwise it is the `varying` terms, and step is None."""
 
     offset: int
     uniform: Uniform
@@ -46,8 +46,8 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A polynomial of which all but `numeric` terms, products of unrolled variables, are settled. Where some
-    product has both unrolled variables and others, nothing is, and `linear` is None."""
+    """A polynomial whose terms are settled, except for `numeric` terms, products of unrolled variables alone.
+    If a product mixes unrolled and other variables, nothing is settled, and `linear` is None."""
 
     polynomial: list[Term]
     linear: Linear | None
@@ -56,9 +56,12 @@ class _Form:
 
 @dataclass
 class Indexer:
-    """What is known of the variables in scope, and the polynomials made so far. `numbers`: unrolled
-    variables at this copy. `lane` counts the lanes of the vector loop, which are `lanes`; `varying` has it
-    and the names bound to values that depend on it. `bindings` changes whenever a name gets a new value."""
+    """The known facts about the variables in scope, and the polynomials made so far.
+
+    `numbers`: unrolled variables at this copy. `lane`: the variable that counts the `lanes` of the vector
+    loop. `varying`: it, and the names bound to values that depend on it. `bindings` changes whenever a name
+    gets a new value.
+    """
 
     ranges: dict[Var, Range] = field(default_factory=dict)
     numbers: dict[Var, int] = field(default_factory=dict)
@@ -79,7 +82,7 @@ class Indexer:
 
     @contextmanager
     def bound(self, var: Var, known: Range, depth: int) -> Iterator[None]:
-        """`var` in scope with a range; what was derived under another range is forgotten."""
+        """Puts `var` in scope with a range. Facts derived under another range are forgotten."""
         if self._last.get(var, (known, depth)) != (known, depth):
             for memo in (self._terms, self._exact, self._facts):
                 memo.clear()
@@ -95,7 +98,7 @@ class Indexer:
 
     @contextmanager
     def numbered(self, var: Var, first: int) -> Iterator[None]:
-        """`var` is a number, at first this one."""
+        """Makes `var` a number inside the context, at first `first`."""
         before, names, form = self.numbers.get(var), self._names, self._form
         self.numbers[var], self._names, self._form = first, names | {var}, None
         yield
@@ -106,7 +109,7 @@ class Indexer:
 
     @contextmanager
     def by_lane(self, var: Var, lanes: int = 0) -> Iterator[None]:
-        """`var` differs by lane; it counts the lanes where their number is given."""
+        """Makes `var` differ by lane inside the context. If `lanes` is given, `var` counts the lanes."""
         before = self.lane, self.lanes, self.varying, self._form
         if lanes:
             self.lane, self.lanes = var, lanes
@@ -197,7 +200,7 @@ class Indexer:
         return Linear(offset, levels, None, self.ordered(varying))
 
     def ordered(self, polynomial: list[Term]) -> list[Term]:
-        """Terms and their factors, those that change with outer loops first."""
+        """Terms and their factors, ordered by the loops that they change with, outer loops first."""
         inner_first = [
             (c, tuple(sorted(atoms, key=lambda a: self.level((a,)))) if len(atoms) > 1 else atoms)
             for c, atoms in polynomial
@@ -205,7 +208,7 @@ class Indexer:
         return sorted(inner_first, key=lambda t: self.level(t[1]))
 
     def _numbered(self, key: object, polynomial: list[Term]) -> list[Term]:
-        """The polynomial with the numbers of unrolled variables put in."""
+        """The polynomial with the numbers of unrolled variables substituted."""
         total: dict[tuple[Expr, ...], int] = {}
         for c, atoms in polynomial:
             rest: list[Expr] = []
@@ -222,7 +225,7 @@ class Indexer:
         return [(c, atoms) for atoms, c in total.items() if c]
 
     def _resimplified(self, key: object, polynomial: list[Term]) -> list[Term]:
-        """As `_numbered`, where a quotient or the like mentions an unrolled variable."""
+        """`_numbered` for polynomials in which a quotient or the like mentions an unrolled variable."""
         used = {v for _, atoms in polynomial for a in atoms for v in free_vars(a) if v in self.numbers}
         full = (key, tuple((v, self.numbers[v]) for v in sorted(used, key=str)))
         found = self._exact.get(full)
@@ -240,7 +243,7 @@ class Indexer:
     # --- what the ranges tell
 
     def condition(self, e: Expr) -> Expr:
-        """A condition with what the ranges decide, and the unrolled variables' numbers, put in."""
+        """A condition simplified by the ranges and the unrolled variables' numbers."""
         used = {v: const(self.numbers[v]) for v in free_vars(e) if v in self.numbers}
         key = ("condition", e, tuple(sorted((v.name, n.value) for v, n in used.items())))
         found = self._facts.get(key)
@@ -277,7 +280,7 @@ class Indexer:
 
 
 def constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
-    """The shape in numbers; None where it is symbolic."""
+    """The shape in numbers; None if it is symbolic."""
     if not all(isinstance(d, Const) for d in buffer.shape):
         return None
     return tuple(int(d.value) for d in buffer.shape if isinstance(d, Const))

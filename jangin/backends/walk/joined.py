@@ -1,4 +1,4 @@
-"""Words made of bytes, which some processors join by instructions of their own."""
+"""Words joined from bytes, for which some processors have instructions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from jangin.ir.dtype import I32, U8
 from jangin.ir.expr import Binary, Cast, Const, Expr
 
 PLACES = 0, 8, 16, 24
-"""Where the bytes of a word begin, in bits."""
+"""The bit positions of a word's bytes."""
 
 
 def joined(e: Binary) -> list[Expr | None] | None:
-    """The four uint8 of a word, the first in its low bits, None for 0; none of what isn't made so."""
+    """The four uint8 that are joined to a word, the first in its low bits, with None for 0. The result is
+    None for any other expression."""
     if e.op != "or" or e.dtype is not I32:
         return None
     found: list[Expr | None] = [None] * 4

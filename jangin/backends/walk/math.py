@@ -1,10 +1,10 @@
 """Transcendental functions of f32 as expressions: polynomials that vectorize.
 
-Range reductions after Cody and Waite (Software Manual for the Elementary Functions, 1980);
-coefficients are minimax fits (Lawson's reweighted least squares on Chebyshev nodes), rounded to
-f32. `MAX_ULP` is the largest error against f64 over the tested samples, for targets with fused
-multiply-add; NaN, infinities, zeros and subnormal numbers are as in C, but that `FLUSHED` functions
-may give 0 for results below `FLUSH_BELOW`.
+Range reductions follow Cody and Waite (Software Manual for the Elementary Functions, 1980). Coefficients are
+minimax fits (Lawson's reweighted least squares on Chebyshev nodes), rounded to f32. `MAX_ULP` is the largest
+error against f64 over the tested samples, for targets with fused multiply-add. NaN, infinities, zeros and
+subnormal numbers are as in C, with one exception: `FLUSHED` functions may give 0 for results below
+`FLUSH_BELOW`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_ULP: Mapping[str, float] = {
 }  # fmt: skip
 
 LARGEST: Mapping[str, float] = {"sin": 8192.0, "cos": 8192.0, "tan": 8192.0}
-"""Sizes of arguments up to which an expansion is right; beyond, what is left after taking multiples of pi
-away would need more digits of pi, and the C library has them."""
+"""Magnitudes of arguments up to which an expansion is right. Beyond, the reduction by multiples of pi would
+need more digits of pi, and the C library is called."""
 
 FLUSHED = ("exp", "exp2", "sigmoid")
 """Functions that give 0 for subnormal results (see `FLUSH_BELOW`)."""
 FLUSH_BELOW = 2.0**-126
-"""The smallest normal number. A subnormal result may be 0: to be right there takes a second scaling."""
+"""The smallest normal number. A subnormal result may be 0, because a right one takes a second scaling."""
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 _LOG2_E = 1.44269504088896341
@@ -38,10 +38,10 @@ _EXP = (0.4999999403953552, 0.16666696965694427, 0.041668184101581573, 0.0083269
 """(exp(r) - 1 - r) / r**2 for -ln(2)/2 <= r <= ln(2); relative error of exp 2**-29."""
 _EXP_NEAR = (0.4999999403953552, 0.1666651964187622, 0.04166840761899948, 0.008368921466171741,
         0.0013814173871651292)  # fmt: skip
-"""The same for |r| <= ln(2)/2: relative error 2**-28."""
+"""_EXP for |r| <= ln(2)/2; relative error of exp 2**-28."""
 _EXPM1 = (0.5, 0.1666666567325592, 0.04166635870933533, 0.008333389647305012, 0.0013940926874056458,
           0.00019845901988446712)  # fmt: skip
-"""The same for expm1: relative error 2**-31."""
+"""_EXP for expm1; relative error 2**-31."""
 _LOG = (0.3333331346511841, -0.25000008940696716, 0.2000211924314499, -0.1666799634695053,
         0.14219552278518677, -0.1240558922290802, 0.11888162791728973, -0.11675651371479034,
         0.0674663856625557)  # fmt: skip
@@ -59,7 +59,7 @@ _SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983925758395344, 2.717
 _COS = (0.0416666679084301, -0.0013888883404433727, 2.4799437596811913e-05, -2.720333895922522e-07)
 """(cos(r) - 1 + r**2/2) / r**4 in r**2, |r| <= pi/4; absolute error of cos 2**-43."""
 _HALF_PI = (1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.5633440682570896e-12)
-"""Its parts; products of the first three and integers below 2**13 are exact."""
+"""Parts of pi/2. Products of the first three and integers below 2**13 are exact."""
 
 
 def _c(value: float) -> Const:
@@ -78,7 +78,8 @@ def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
 
 
 def _in_pairs(coefficients: Sequence[float], x: Expr) -> Expr:
-    """The polynomial as one in x**2, which is needed anyway, of pairs: as many operations, half the wait."""
+    """The polynomial as one in x**2, which is needed anyway, of pairs. It has as many operations and half the
+    latency."""
     pairs = [_horner(coefficients[k : k + 2], x) for k in range(0, len(coefficients), 2)]
     out = pairs.pop()
     while pairs:
@@ -95,12 +96,15 @@ def _float(bits: Expr) -> Expr:
 
 
 _MAGIC = 1.5 * 2.0**23
-"""Added to |n| < 2**22, it leaves n rounded to nearest in the lowest bits."""
+"""Added to |n| < 2**22, it leaves n, rounded to the nearest, in the lowest bits."""
 
 
 def _power(x: Expr, scale: float, bias: int = 127, most: int | None = None) -> tuple[Expr, Expr]:
-    """x * scale rounded to an integer n, which is `most` at most, as a float, and 2**(n + bias - 127), which
-    is 0 for -bias. The bias is added with _MAGIC, whose own bits the shift drops."""
+    """x * scale rounded to an integer n, at most `most`, as a float, and 2**(n + bias - 127), which is 0 for
+    -bias.
+
+    The bias is added together with _MAGIC, whose own bits the shift drops.
+    """
     magic = _MAGIC + bias
     shifted = call("fma", x, _c(scale), _c(magic))
     if most is not None:
@@ -120,9 +124,11 @@ def _power_of_two(n: Expr) -> Expr:
 
 
 def _scaled_exp(x: Expr, scale: float, reduced: Callable[[Expr], Expr]) -> Expr:
-    """exp(r) * 2**n, where n is x * scale rounded, and r, which `reduced` makes of n, what is left of x.
-    Normal numbers have exponents from -126 to 127, so n is 127 at most. There r goes up to ln(2); beyond,
-    the product overflows, as it should, and nothing gives NaN. -127 gives 0."""
+    """exp(r) * 2**n, where n is x * scale rounded, and `reduced` computes r, the remainder of x, from n.
+
+    Normal numbers have exponents from -126 to 127, so n is at most 127. At this n, r goes up to ln(2). Beyond
+    it the product overflows, as it should, and never gives NaN. An n of -127 gives 0.
+    """
     n, power = _power(x, scale, most=127)
     r = reduced(n)
     return call("fma", call("fma", _horner(_EXP, r), r * r, r), power, power)
@@ -158,7 +164,7 @@ _SQRT_HALF_BITS = 0x3F3504F3
 
 
 def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(e, f, m) with x = 2**e * m, f = m - 1, m in [sqrt(1/2), sqrt(2)); x positive and normal."""
+    """(e, f, m) with x = 2**e * m, f = m - 1, m in [sqrt(1/2), sqrt(2)); x must be positive and normal."""
     offset = _bits(x) - _i(_SQRT_HALF_BITS)
     exponent = binary("shr", offset, _i(23))
     m = _float(binary("and", offset, _i(0x7FFFFF)) + _i(_SQRT_HALF_BITS))
@@ -166,13 +172,13 @@ def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def _normal(x: Expr) -> tuple[Expr, Expr]:
-    """A subnormal x scaled up to a normal number, and the exponent that was added."""
+    """A subnormal x scaled up to a normal number, and the exponent that corrects it."""
     small = x < _c(2.0**-126)
     return select(small, x * _c(2.0**23), x), select(small, _c(-23.0), _c(0.0))
 
 
 def _edges(x: Expr, value: Expr) -> Expr:
-    """What a logarithm gives at 0, infinity and below 0 (NaN stays)."""
+    """The logarithm's values at 0, at infinity and below 0. NaN stays."""
     value = select(eq(x, _c(math.inf)), x, value)
     value = select(eq(x, _c(0.0)), _c(-math.inf), value)
     return select(binary("ge", x, _c(0.0)), value, _c(math.nan))
@@ -193,7 +199,7 @@ def _log(x: Expr) -> Expr:
 
 
 def _log2(x: Expr) -> Expr:
-    """log2(e) in two parts keeps the product exact enough where e is 0."""
+    """log2(e) in two parts keeps the product exact enough if e is 0."""
     scaled, shift = _normal(x)
     e, f, _ = _log_parts(scaled)
     high, low = 1.44269502162933349609, 1.92596299112661746887e-8
@@ -203,7 +209,7 @@ def _log2(x: Expr) -> Expr:
 
 
 def _log1p(x: Expr) -> Expr:
-    """log(u) + c/u, where u is 1 + x rounded and c what the rounding lost."""
+    """log(u) + c/u, where u is 1 + x rounded, and c its rounding error."""
     u = x + _c(1.0)
     lost = select(x < _c(1.0), x - (u - _c(1.0)), _c(1.0) - (u - x))
     e, f, _ = _log_parts(u)
@@ -214,7 +220,7 @@ def _log1p(x: Expr) -> Expr:
 
 
 def _exp_minus(x: Expr) -> Expr:
-    """exp(-x), where x is never negated itself."""
+    """exp(-x), computed without negating x."""
     x = minimum(maximum(x, _c(-89.0)), _c(87.3))
     n, half = _power(x, -_LOG2_E, 126)
     r = call("fma", n, _c(_LN2_LOW), call("fma", n, _c(_LN2_HIGH), x))
@@ -237,8 +243,10 @@ def _with_sign(size: Expr, x: Expr) -> Expr:
 
 
 def _tanh(x: Expr) -> Expr:
-    """(1 - e) / (1 + e) with e = exp(-2|x|) = 2**n * (1 - 2q), which neither overflows nor cancels. One part
-    of ln(2) does: what it lacks counts 2**n times."""
+    """(1 - e) / (1 + e) with e = exp(-2|x|) = 2**n * (1 - 2q), which neither overflows nor cancels.
+
+    One part of ln(2) is enough, because its error counts 2**n times.
+    """
     size = minimum(call("abs", x), _c(10.0))
     n, twice = _power(size, -2 * _LOG2_E, 128)
     r = call("fma", n, _c(math.log(2) / 2), size)
@@ -271,12 +279,12 @@ def _odd(i: Expr) -> Expr:
 
 
 def _turned(i: Expr, value: Expr) -> Expr:
-    """The value, negated where the second bit of i is set."""
+    """The value, negated if the second bit of i is set."""
     return _float(binary("xor", _bits(value), binary("shl", binary("and", i, _i(2)), _i(30))))
 
 
 def _sin(x: Expr) -> Expr:
-    """-0 stays -0."""
+    """sin(x); -0 stays -0."""
     i, sine, cosine = _quadrant(x)
     return select(eq(x, _c(0.0)), x, _turned(i, select(_odd(i), cosine, sine)))
 
@@ -302,8 +310,8 @@ _F32: Mapping[str, Callable[[Expr], Expr]] = {
 
 @cache
 def expansion(fn: str, dtype: DType, short: bool = False) -> Expr | None:
-    """An intrinsic as an expression of the variable ARGUMENT, or None: then the C library has it. `short`: of
-    fewer operations and registers, though each waits for the one before."""
+    """An intrinsic as an expression of the variable ARGUMENT; None if the C library computes it. `short`: a
+    form with fewer operations and registers, in which each operation waits for the one before."""
     if fn == "erf" and dtype is F32 and short:
         return _erf(Var(ARGUMENT, F32), _horner)
     if fn == "sigmoid" and dtype is F64:
@@ -315,5 +323,5 @@ def expansion(fn: str, dtype: DType, short: bool = False) -> Expr | None:
 @cache
 def divisor(fn: str, dtype: DType) -> Expr | None:
     """An expression d of the variable ARGUMENT with fn(ARGUMENT) = 1/d, so that a product with fn is one
-    division; None where there is none."""
+    division; None if there is none."""
     return _sigmoid_divisor(Var(ARGUMENT, dtype)) if fn == "sigmoid" and dtype in (F32, F64) else None

@@ -16,13 +16,13 @@ from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, const
 from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
 SHARED = 2
-"""Lanes that may share an element of a row which is loaded for all of them."""
+"""Lanes that may share an element of a row that is loaded for all of them."""
 RUNS = 4
-"""Runs of lanes that share an element each, up to which a load for each is quicker than a gather."""
+"""Runs of lanes that share an element, up to which a load for each run is quicker than a gather."""
 
 
 def in_memory(dtype: DType) -> DType:
-    """How a type is stored: bool as one byte, 0 or 1, and small types as the byte they are."""
+    """The type in memory: bool is one byte, 0 or 1, and a small type is the byte that holds it."""
     return U8 if dtype is BOOL or dtype in SMALL else dtype
 
 
@@ -32,8 +32,8 @@ def _power_of_two(least: int) -> int:
 
 @dataclass
 class Memory:
-    """The buffers in scope: where each starts, and how often each has been written (an equal load
-    of unchanged memory is written once). `value`: of an index."""
+    """The buffers in scope: their addresses, and how often each has been written. Equal loads of unchanged
+    memory are written once. `value`: evaluates an index."""
 
     w: Writer
     ix: Indexer
@@ -41,14 +41,14 @@ class Memory:
     value: Callable[[Expr], Value]
     bases: dict[str, Pointer] = field(default_factory=dict)
     masks: list[Value] = field(default_factory=list)
-    """Of the enclosing conditions that differ by lane, each implying those before it."""
+    """The masks of the enclosing conditions that differ by lane. Each implies those before it."""
     _writes: dict[str, int] = field(default_factory=dict)
 
     def written(self, name: str) -> None:
         self._writes[name] = self._writes.get(name, 0) + 1
 
     def _state(self, buffer: Buffer) -> str:
-        # by name too: scratch buffers that live one after another share addresses
+        # by name too, because scratch buffers with disjoint lifetimes share addresses
         return f" ;{buffer.name} {self._writes.get(buffer.name, 0)}"
 
     def _read(self, dtype: DType, stored: Value) -> Value:
@@ -73,8 +73,8 @@ class Memory:
         return self.w.index(0) if out is None else out
 
     def pointer(self, buffer: Buffer, where: Linear, extra: int = 0) -> Pointer:
-        """The address of lane 0 of a linear access: one step a loop level, so that each level's
-        part is invariant in the loops inside; the constant last, where it folds into the access."""
+        """The address of lane 0 of a linear access. It takes one step a loop level, so that each level's part
+        is invariant in the inner loops. The constant comes last, so that it folds into the access."""
         start, dtype = self.bases[buffer.name], in_memory(buffer.dtype)
         if where.uniform.loads:
             start = self._stepped(start, dtype, where)
@@ -102,14 +102,14 @@ class Memory:
         return [self.w.step(dtype, base, self.w.lane(offsets, n)) for n in lanes]
 
     def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
-        """Ask for a cache line, to be read."""
+        """Prefetches a cache line for reading."""
         self.w.prefetch(in_memory(buffer.dtype), self.pointer(buffer, self.ix.flat(buffer, index)))
 
     # --- loads
 
     def load(self, access: Load) -> Value:
         """The element, or one for each lane. A masked-off lane reads no memory."""
-        # an unrolled copy often loads what the one before it did
+        # an unrolled copy often repeats the loads of the copy before
         buffer, ix = access.buffer, self.ix
         if self.masks or buffer.memory == "register" or len(buffers_loaded(access)) > 1:
             return self._load(access)
@@ -133,7 +133,8 @@ class Memory:
         return self._read(buffer.dtype, out)
 
     def _looked_up(self, access: Load) -> Value | None:
-        """Bytes of a table of 256 by a byte for each lane, where instructions do that in registers."""
+        """Lookup of a byte for each lane in a table of 256 bytes, if instructions do it in registers; else
+        None."""
         buffer, lanes = access.buffer, self.ix.lanes
         place = access.index[0] if constant_shape(buffer) == (256,) and buffer.dtype.bits == 8 else None
         if not isinstance(place, Cast) or place.a.dtype is not U8 or buffer.memory in ("register", "scratch"):
@@ -170,8 +171,8 @@ class Memory:
         return self.w.from_lanes([self.w.load(dtype, 1, p, self._state(buffer)) for p in pointers])
 
     def _load_every_second(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
-        """Two overlapping rows and a shuffle; both lie between the first and the last element. Of masked
-        rows, what lies between the lanes' elements isn't read."""
+        """Loads every second element by two overlapping rows and a shuffle. Both rows lie between the first
+        and the last element. In masked rows, elements between the lanes' elements aren't read."""
         dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
 
         def row(start: int) -> Value:
@@ -187,7 +188,7 @@ class Memory:
         return row is not None and bool(row.becomes)
 
     def _places(self, where: Linear) -> list[int]:
-        """Where the lanes' elements lie after the access's start, if that is known; nothing elsewhere."""
+        """The distances of the lanes' elements from the access's start; empty if they aren't known."""
         lanes, lane = self.ix.lanes, self.ix.lane
         if lane is None or any({*free_vars(a)} - {lane} for _, atoms in where.varying for a in atoms):
             return []
@@ -201,8 +202,7 @@ class Memory:
         return found
 
     def _near(self, where: Linear) -> Sequence[int]:
-        """Those places, if all are in a row of as many elements, and few lanes share one; nothing
-        elsewhere."""
+        """The lanes' places if all lie within one row, and few lanes share one; else empty."""
         found = self._places(where)
         inside = found and min(found) >= 0 and max(found) < self.ix.lanes
         return found if inside and max(map(found.count, found)) <= SHARED else ()
@@ -210,7 +210,7 @@ class Memory:
     def _load_near(
         self, buffer: Buffer, where: Linear, masks: Sequence[Value], places: Sequence[int]
     ) -> Value:
-        """One row, of which only what some lane reads is read, and a shuffle."""
+        """Loads one row, reading only elements that some lane needs, and shuffles it."""
         lanes, w = self.ix.lanes, self.w
         off = w.broadcast(w.constant(False, BOOL), lanes)
         readers = [[n for n, p in enumerate(places) if p == place] for place in range(lanes)]
@@ -225,13 +225,14 @@ class Memory:
         return w.shuffle(row, None, places)
 
     def _spread(self, mask: Value, start: int) -> Value:
-        """A mask of every second element, as one of all those from one on."""
+        """A mask of every second element, widened to a mask of all elements from `start` on."""
         lanes = self.ix.lanes
         off = self.w.broadcast(self.w.constant(False, BOOL), lanes)
         return self.w.shuffle(mask, off, [lanes if n % 2 else n // 2 for n in range(start, start + lanes)])
 
     def _run(self, where: Linear) -> tuple[int, int]:
-        """How many lanes in a row share an element, and how far apart those are; (0, 0) where none do."""
+        """The number of neighbouring lanes that share an element, and the distance of these elements; (0, 0)
+        if they don't share."""
         if len(where.varying) != 1:
             return 0, 0
         ((step, atoms),) = where.varying
@@ -241,7 +242,7 @@ class Memory:
         return (int(run.b.value), step) if isinstance(run.b, Const) and step >= 1 else (0, 0)
 
     def _load_runs(self, buffer: Buffer, where: Linear, length: int, step: int) -> Value:
-        """An element for each run of lanes, all lanes of which it is put into."""
+        """Loads an element for each run of lanes, and puts it into all lanes of the run."""
         dtype, lanes = in_memory(buffer.dtype), self.ix.lanes
 
         def run(n: int) -> Value:
@@ -254,8 +255,8 @@ class Memory:
         return out
 
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
-        """Where the lanes' elements lie after the first lane's, if runs of lanes share one each, and all are
-        of one aligned row of elements (which then lies in the buffer); nothing elsewhere."""
+        """The distances of the lanes' elements from the first lane's, if runs of lanes share one each; else
+        empty. All must lie in one aligned row of elements (which then lies in the buffer)."""
         lanes, shape = self.ix.lanes, constant_shape(buffer)
         length, step = self._run(where)
         if not length or shape is None:
@@ -266,15 +267,15 @@ class Memory:
         return picks if 1 < row <= lanes and aligned and where.offset % row + picks[-1] < row else ()
 
     def _lines(self, where: Linear) -> Sequence[int]:
-        """Those places, if lanes go by twos side by side; nothing elsewhere."""
+        """The lanes' places if pairs of lanes are neighbours in memory; else empty."""
         lane = self.ix.lane
         by_twos = lane is not None and any(lane % const(2) in atoms for _, atoms in where.varying)
         found = self._places(where) if by_twos and self.ix.lanes % 2 == 0 else []
         return found if all(b - a == 1 for a, b in zip(found[::2], found[1::2], strict=True)) else ()
 
     def _load_lines(self, buffer: Buffer, where: Linear, places: Sequence[int]) -> Value:
-        """Each two elements that lie side by side, or, of a local array, the four that they are of, and lanes
-        picked of all that was loaded."""
+        """Loads pairs of neighbouring elements, and picks the lanes from all of them. For a local array, it
+        loads the aligned groups of four that contain the pairs."""
         dtype, state, shape = in_memory(buffer.dtype), self._state(buffer), constant_shape(buffer)
         local = buffer.memory == "register" and not where.uniform.terms and math.prod(shape or (1,)) % 4 == 0
         length = 4 if local else 2
@@ -285,17 +286,18 @@ class Memory:
             pairs = zip_longest(parts[::2], parts[1::2], fillvalue=parts[-1])
             parts = [self.w.shuffle(a, b, range(2 * a.lanes)) for a, b in pairs]
         picks = [starts.index(firsts[n // 2]) * length + p - firsts[n // 2] for n, p in enumerate(places)]
-        if local and not any(p & 2 for p in picks):  # the others first: LLVM then has a register to overwrite
+        # The other elements come first, because LLVM then has a register to overwrite.
+        if local and not any(p & 2 for p in picks):
             self.w.shuffle(parts[0], None, [p | 2 for p in picks])
         return self.w.shuffle(parts[0], None, picks)
 
     def _is_column(self, where: Linear) -> bool:
-        """Whether lanes are of one column of a square tile, at a known place."""
+        """Whether lanes are one column of a square tile, at a known place."""
         lanes = self.ix.lanes
         return where.step == lanes and not where.uniform.terms and lanes & (lanes - 1) == 0
 
     def _load_column(self, buffer: Buffer, where: Linear) -> Value:
-        """All columns of a tile are made together: equal operations are written once."""
+        """Loads a column of a tile. All columns are made together, and equal operations are written once."""
         dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
         column = where.offset % lanes
         at = [self.pointer(buffer, where, n * lanes - column) for n in range(lanes)]
@@ -304,7 +306,7 @@ class Memory:
     # --- stores
 
     def store(self, buffer: Buffer, index: tuple[Expr, ...], v: Value) -> None:
-        """Store an element, or one for each lane that the masks leave on."""
+        """Stores an element, or one for each lane that the masks leave active."""
         where = self.ix.flat(buffer, index)
         if where.step == 0:
             assert v.lanes == 1, "one place, a value for each lane"
@@ -327,7 +329,7 @@ class Memory:
         self.w.store(pointer, v, mask)
 
     def store_interleaved(self, buffer: Buffer, first: Linear, values: list[Value]) -> None:
-        """Store values so that those of a lane lie side by side, from where the first begins."""
+        """Stores values interleaved, such that those of a lane are neighbours, from the first's place on."""
         values = [self.w.broadcast(v, self.ix.lanes) for v in values]
         count, lanes = len(values), self.ix.lanes
         while len(values) > 1:

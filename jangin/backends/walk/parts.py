@@ -1,4 +1,4 @@
-"""A kernel whose tasks are several nests, cut into one for each nest."""
+"""Cuts a kernel whose tasks are several nests into one kernel for each nest."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from jangin.ir.loop import OWN, Alloc, Block, Func, Stmt, statements, task_loops
 from jangin.targets.target import Target
 
 TILE = 8
-"""A nest that accumulates in one of so many registers or more has a register tile."""
+"""A nest that accumulates in at least one of so many registers has a register tile."""
 
 
 def parts(func: Func, target: Target) -> list[Func]:
-    """The kernels that a task is to run one after the other: where it is several nests over common scratch
-    memory, each with a register tile, one for each. What LLVM would move out of one's loops (constants, a
-    bias) would else take registers from the other's. Else the kernel as it is."""
+    """The kernels that a task runs one after another.
+
+    A task may be several nests over common scratch memory, each with a register tile. It is then cut into one
+    kernel for each nest. Otherwise values that LLVM hoists out of one nest's loops (constants, a bias) would
+    take registers from the other's. Any other kernel stays whole.
+    """
     rounds, split = task_loops(func.body)
     if split is None or rounds is not None or split is not func.body or split.kind == "block":
         return [func]

@@ -1,5 +1,7 @@
-"""Floats that are rounded, clamped and made small integers, as quantizing does: a conversion that rounds to
-even by itself, and a cut that saturates, leave out the rounding and a clamp."""
+"""Floats that are rounded, clamped and narrowed to small integers, as in quantization.
+
+A conversion that rounds to even, and a narrowing that saturates, save the rounding and a clamp.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ from jangin.ir.expr import Binary, Call, Cast, Const, Expr, const
 from jangin.ir.records import dataclass
 
 BITS = 8, 16
-"""Of the integers to which a cut saturates."""
+"""Bits of the integers to which a narrowing saturates."""
 MOST_STEPS = 1 << 10
-"""Between the integers that a quotient is rounded to."""
+"""Integers between a quotient's bounds, at most, for all steps between them to be tested."""
 NEXT = 4
-"""Numbers before and behind a step that are tried."""
+"""Numbers before and after a step that are tested."""
 
 
 @dataclass(frozen=True)
 class Saturated:
-    """round(value) + offset, clamped to what lies from `low` to `high`; `fits`: what is rounded is an i32
-    before it is clamped."""
+    """round(value) + offset, clamped to `low` to `high`. `fits`: the rounded number is an i32 before it is
+    clamped."""
 
     value: Expr
     offset: int
@@ -38,7 +40,7 @@ class Saturated:
 
 
 def saturated(e: Cast) -> Saturated | None:
-    """What a conversion to a small integer is so; None where it is another."""
+    """A conversion to a small integer as Saturated; None if it doesn't have this form."""
     own = e.a.dtype
     if e.dtype.bits not in BITS or not e.dtype.is_int or own not in (F32, I32):
         return None
@@ -64,7 +66,8 @@ def saturated(e: Cast) -> Saturated | None:
 
 
 def moved(e: Cast) -> Saturated | None:
-    """As `saturated`, of what is so and then moved as an integer, as where other bytes are read."""
+    """A `saturated` value that is then moved by a constant as an integer, as if other bytes were read; else
+    None."""
     inner, by, sum_ = e.a, 0, e.a
     if isinstance(sum_, Binary) and sum_.op in ("add", "sub") and isinstance(sum_.b, Const):
         inner, by = sum_.a, int(sum_.b.value) * (1 if sum_.op == "add" else -1)
@@ -79,7 +82,8 @@ def moved(e: Cast) -> Saturated | None:
 
 
 def upper(e: Cast) -> tuple[Expr, Expr] | None:
-    """What a conversion to i32 cuts the product of as i64, less its lowest 30 bits; None where it doesn't."""
+    """The factors of an i64 product that is converted to i32 without its lowest 30 bits; None for any other
+    conversion."""
     cut = e.a if e.dtype is I32 and isinstance(e.a, Binary) and e.a.op == "shr" else None
     if cut is None or cut.b != const(30, I64) or not isinstance(cut.a, Binary) or cut.a.op != "mul":
         return None
@@ -89,7 +93,7 @@ def upper(e: Cast) -> tuple[Expr, Expr] | None:
 
 
 def narrowed(e: Expr) -> Expr | None:
-    """A constant of an i32 as that."""
+    """A constant that an i32 can hold, as i32."""
     low, high = I32.limits
     return const(int(e.value), I32) if isinstance(e, Const) and low <= e.value <= high else None
 
@@ -101,19 +105,23 @@ def _whole(e: Expr, dtype: DType) -> bool:
 
 @cache
 def quotient(by: float, low: int, high: int) -> tuple[float, float] | None:
-    """(a, b) so that fma(x, a, x * b), rounded and clamped, is x / by so, for every f32 x: two products for a
-    division, which takes as long as six. None where there are none.
+    """(a, b) with which fma(x, a, x * b) replaces x / by, or None if no such numbers exist.
 
-    a + b is close to 1 / by (Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point
-    division when the divisor is known in advance", 2004). Both sides grow with x, so that they are the same
-    where they step from one integer to the next at the same numbers: those next to each step are tried."""
+    Rounded and clamped to `low` and `high`, both are equal for every f32 x.
+
+    Two products replace a division, which takes as long as six. a + b is close to 1 / by (Brisebarre, Muller
+    and Raina, "Accelerating correctly rounded floating-point division when the divisor is known in advance",
+    2004). Both sides grow with x. They are equal if they step from one integer to the next at the same
+    numbers, so the numbers around each step are tested.
+    """
     divisor = np.float32(by)
     if not (2.0**-100 < by < 2.0**100 and high - low <= MOST_STEPS):
         return None
     exact = 1.0 / np.float64(divisor)
     near = np.float32(exact)
     if near > exact:
-        near = np.nextafter(near, np.float32(0))  # a rest that isn't negative: infinity stays so
+        # the rest must not be negative, so that infinity stays infinite
+        near = np.nextafter(near, np.float32(0))
     rest = np.float32(exact - np.float64(near))
     if rest <= 0:
         return None

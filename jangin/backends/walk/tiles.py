@@ -1,15 +1,17 @@
 """Matrix registers: each nest over tile buffers is one instruction.
 
-The last two axes of a tile buffer are the rows r and the columns c of matrices, those before say which of
-them, by numbers. Where the machine has matrix registers, whole matrices alone are touched, by nests of four
+The last two axes of a tile buffer are the rows r and the columns c of matrices. The axes before them select a
+matrix, by numbers. If the machine has matrix registers, only whole matrices are touched, by nests of four
 forms:
 
-    tile[.., r, c] = 0
-    tile[.., r, c] = memory[..]                           c is contiguous, rows are evenly far apart
-    memory[..] = tile[.., r, c]                           likewise
-    tile[.., r, c] = tile[.., r, c] + dot(a[.., r, k], b[.., k, c])
+```
+tile[.., r, c] = 0
+tile[.., r, c] = memory[..]                           c is contiguous, rows are evenly far apart
+memory[..] = tile[.., r, c]                           likewise
+tile[.., r, c] = tile[.., r, c] + dot(a[.., r, k], b[.., k, c])
+```
 
-Elsewhere tile buffers are local arrays, and the nests run as they stand.
+On other machines tile buffers are local arrays, and the nests run as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from jangin.targets.rows import TILE_BYTES, TILE_ROWS, TILES
 
 
 class Tiles:
-    """The matrix registers of one kernel. `shapes`: the rows of each, and their bytes."""
+    """The matrix registers of one kernel. `shapes`: the rows of each, and the bytes of a row."""
 
     def __init__(self, kernel: str, x: Expressions) -> None:
         self._kernel, self._x, self._w = kernel, x, x.w
@@ -40,13 +42,13 @@ class Tiles:
         self._numbers: dict[str, list[int]] = {}
 
     def holds(self, buffer: Buffer) -> bool:
-        """Whether the machine has registers for a tile buffer, and the language words for them."""
+        """Whether the machine has registers for a tile buffer, and the language has words for them."""
         row = self._w.target.row("tile_load", buffer.dtype)
         return row is not None and self._w.has_text(row)
 
     @contextmanager
     def allotted(self, buffer: Buffer) -> Iterator[None]:
-        """A register for each matrix of a buffer, while it lives."""
+        """Allocates a register for each matrix of a buffer, inside the context."""
         *lead, rows, columns = constant_shape(buffer) or (0, 0)
         shape = rows, columns * buffer.dtype.bytes
         if not (1 <= rows <= TILE_ROWS and 1 <= shape[1] <= TILE_BYTES):
@@ -69,8 +71,8 @@ class Tiles:
         return number
 
     def nest(self, s: Stmt) -> bool:
-        """Say a nest that touches matrices, and is over their rows and columns alone, as one instruction;
-        False of any other. CompileError where there is none for it."""
+        """Writes a nest over a matrix's rows and columns as one instruction, and returns True. False for a
+        nest that touches no matrices. CompileError if there is no instruction for it."""
         if not self._numbers:
             return False
         loops = dict[Var, Expr]()
@@ -92,7 +94,7 @@ class Tiles:
         return True
 
     def _is_whole(self, access: Load, loops: Mapping[Var, Expr]) -> bool:
-        """Whether loops go over all rows and columns of a matrix; there are none over a single one."""
+        """Whether loops go over all rows and columns of a matrix. A single row or column has no loop."""
         rows, columns = access.index[-2:]
         return (rows != columns or rows == const(0)) and all(
             loops.get(i) == n if isinstance(i, Var) else i == const(0) and n == const(1)
@@ -116,7 +118,7 @@ class Tiles:
         return self._multiplied(at, value)
 
     def _moved(self, name: str, operand: str, tile: Load, place: Load, loops: Mapping[Var, Expr]) -> bool:
-        """Load a matrix from memory, or store it there."""
+        """Loads a matrix from memory, or stores it there."""
         memory = self._memory(place, tile.index[-2:], loops) if place.dtype is tile.dtype else None
         if memory is None:
             return False
@@ -143,7 +145,7 @@ class Tiles:
         return True
 
     def _number(self, access: Load) -> str:
-        """The register of the matrix that an access is of."""
+        """The register of the matrix that an access touches."""
         lead = row_major(access.index[:-2], access.buffer.shape[:-2])
         number = self._x.ix.condition(lead)
         if not isinstance(number, Const):
@@ -153,8 +155,8 @@ class Tiles:
     def _memory(
         self, access: Load, lines: tuple[Expr, ...], loops: Mapping[Var, Expr]
     ) -> tuple[Pointer, Value] | None:
-        """Where what is loaded to the rows and columns `lines` of a matrix, or stored from there, begins, and
-        the bytes from row to row; None where it doesn't lie so."""
+        """The address in memory of a matrix's elements at the rows and columns `lines`, and the bytes from
+        row to row. None if the elements have no such layout."""
         ix = self._x.ix
         numbers: dict[Var, Expr] = {v: const(n) for v, n in ix.numbers.items()}
         ranges: dict[Var, Range] = {**ix.ranges, **{v: (const(0), n - 1) for v, n in loops.items()}}

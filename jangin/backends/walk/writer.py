@@ -1,7 +1,7 @@
-"""What kernels are written with: values, and the operations on them that every language has.
+"""The writer of kernels: values, and the operations on them that every language has.
 
-The walk over Loop IR (`backends.walk.kernel`) decides what a kernel does, and says it to a Writer, whose
-words are those of machines: no index, mask or small type is left to decide. A writer knows one language's
+The walk over Loop IR (`backends.walk.kernel`) decides what a kernel does, and calls a Writer. Its operations
+are those of machines: indices, masks and small types are resolved already. A writer knows one language's
 syntax and nothing of Loop IR.
 """
 
@@ -27,8 +27,8 @@ INTERLEAVED = 16
 
 
 class Value(NamedTuple):
-    """A value by its name in the text. With one lane it is the same for every lane of a vector loop.
-    `number`: what it is where all lanes are one constant."""
+    """A value by its name in the text. With one lane, it is the same for every lane of a vector loop.
+    `number`: the value if all lanes are one constant."""
 
     ref: str
     dtype: DType
@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 
 def rounded(value: Scalar, dtype: DType) -> Scalar:
-    """What a number is in a type: integers wrap as C's do."""
+    """A number as a type represents it. Integers wrap as in C."""
     if dtype is BOOL:
         return bool(value)
     if dtype.is_float:
@@ -52,12 +52,12 @@ def rounded(value: Scalar, dtype: DType) -> Scalar:
 
 
 class Writer(ABC):
-    """Writes one function's body from front to back; each operation gives its value. A pure operation that
-    was written before, in a block that dominates this one, gives the earlier value; `state` tells apart
-    equal loads of changed memory. Operands of one operation have equal lanes, but that a scalar condition
-    may select vectors.
+    """Writes one function's body from front to back. Each operation gives its value.
 
-    `lo`, `hi`: the range of tasks to run; `most_lanes`: what a vector can have."""
+    A pure operation that was written before, in a dominating block, gives the earlier value. `state`
+    distinguishes equal loads of changed memory. Operands of one operation have equal lanes, except that a
+    scalar condition may select vectors. `lo`, `hi`: the range of tasks to run. `most_lanes`: of a vector.
+    """
 
     lo: Value
     hi: Value
@@ -79,7 +79,7 @@ class Writer(ABC):
         return f"{prefix}{self._count}"
 
     def remembered(self, key: object, make: Callable[[], T]) -> T:
-        """The name or value that `make` gave for a key, in a block that dominates this one."""
+        """The name or value that `make` gave for a key in a dominating block, or gives now."""
         found: T | None = self._known.get(key)
         if found is None:
             found = self._known[key] = make()
@@ -88,7 +88,7 @@ class Writer(ABC):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """What is written inside need not dominate what follows."""
+        """Writes a part that need not dominate the code after it."""
         self._scopes.append([])
         yield
         for key in self._scopes.pop():
@@ -99,7 +99,8 @@ class Writer(ABC):
         """The value of a pure operation of the language."""
 
     def weakest(self, texts: Sequence[str], dtype: DType, lanes: int, state: str) -> Value:
-        """The value of the last of some loads, or of an earlier (less masked) one already written."""
+        """The value of the last of several loads, or of an earlier (less masked) one that is written
+        already."""
         for text in texts[:-1]:
             ref = self._known.get(text + state)
             if ref is not None:
@@ -107,7 +108,7 @@ class Writer(ABC):
         return self.op(texts[-1], dtype, lanes, state)
 
     def row(self, name: str, dtype: DType, lanes: int = 0) -> Row:
-        """The target's row for an operation on so many values of a type (0: any number)."""
+        """The target's row for an operation on `lanes` values of a type (0: any number)."""
         row = self._found.get((name, dtype, lanes))
         if row is None:
             row = self.target.row(name, dtype, lanes)
@@ -117,31 +118,31 @@ class Writer(ABC):
 
     @abstractmethod
     def has_text(self, row: Row) -> bool:
-        """Whether a row has text in this language. Else its expansion is walked, where it has one."""
+        """Whether a row has text in this language. Otherwise its expansion, if any, is evaluated."""
 
     # --- what the function is given
 
     @abstractmethod
     def parameter(self, number: int) -> Pointer:
-        """The start of a buffer that the kernel is given."""
+        """The address of a buffer argument of the kernel."""
 
     @abstractmethod
     def size(self, number: int) -> Value:
-        """An integer that the kernel is given."""
+        """An integer argument of the kernel."""
 
     # --- work-groups
 
     def work_item(self) -> Value | None:
-        """The number (i64) of the work-item that this code runs on in its group; None in languages without
-        groups, where a loop does what each would."""
+        """The number (i64) of the current work-item in its group. It is None in languages without groups,
+        whose code loops over the work-items."""
         return None
 
     def shared(self, dtype: DType, at: Value) -> Pointer:
-        """The place so many bytes into the memory that a group shares."""
+        """The address `at` bytes into a group's shared memory."""
         raise NotImplementedError
 
     def barrier(self) -> None:
-        """Wait until all of the group's work-items are here, and see what they wrote."""
+        """Waits until all work-items of the group arrive, and sees what they wrote."""
         raise NotImplementedError
 
     # --- values of lanes
@@ -172,10 +173,10 @@ class Writer(ABC):
 
     @abstractmethod
     def broadcast(self, v: Value, lanes: int) -> Value:
-        """The value in every lane; one that has as many lanes stays itself."""
+        """The value in every lane. A value of this many lanes is returned as it is."""
 
     def unify(self, *values: Value) -> Sequence[Value]:
-        """Values with as many lanes as the widest."""
+        """Values broadcast to the lanes of the widest."""
         lanes = values[0].lanes
         for v in values:
             if v.lanes != lanes:
@@ -194,11 +195,11 @@ class Writer(ABC):
 
     @abstractmethod
     def from_lanes(self, parts: Sequence[Value]) -> Value:
-        """One vector of scalars."""
+        """A vector of these scalars."""
 
     @abstractmethod
     def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
-        """The lanes `picks` of the lanes of `a` followed by those of `b`."""
+        """The lanes `picks` from the lanes of `a` followed by those of `b`."""
 
     @abstractmethod
     def any_lane(self, mask: Value) -> Value:
@@ -208,13 +209,17 @@ class Writer(ABC):
 
     @abstractmethod
     def binary(self, op: str, x: Value, y: Value) -> Value:
-        """add, sub, mul, div, rem (of integers: truncated, and nothing may trap), and, or, xor, shl, shr
-        (by fewer than the type's bits), udiv, urem (unsigned); min and max of i64. Integers wrap."""
+        """A binary operation: add, sub, mul, div, rem, and, or, xor, shl, shr, udiv, urem; also min and max
+        of i64. Integers wrap.
+
+        div and rem of integers truncate and must not trap. shl and shr are by fewer than the type's bits.
+        udiv and urem are unsigned.
+        """
 
     @abstractmethod
     def compare(self, op: str, x: Value, y: Value) -> Value:
-        """lt, le, gt, ge, eq, ne as in Loop IR; ule: unsigned; of floats, unordered: one is NaN, and apart:
-        neither is, and they differ."""
+        """A comparison: lt, le, gt, ge, eq, ne as in Loop IR; ule is unsigned. For floats, "unordered" means
+        that one is NaN, and "apart" that neither is and they differ."""
 
     @abstractmethod
     def select(self, cond: Value, x: Value, y: Value) -> Value: ...
@@ -233,8 +238,8 @@ class Writer(ABC):
 
     @abstractmethod
     def cast(self, dtype: DType, x: Value) -> Value:
-        """A conversion as C's between integers or floats, of integers to floats, or from bool. (Rows make
-        integers of floats.)"""
+        """A conversion as in C, between integers or floats, of integers to floats, or from bool. (Rows
+        convert floats to integers.)"""
 
     @abstractmethod
     def bitcast(self, dtype: DType, x: Value) -> Value: ...
@@ -249,76 +254,77 @@ class Writer(ABC):
 
     @abstractmethod
     def power(self, base: Value, exponent: Value) -> Value:
-        """base**exponent modulo 2**64, of i64 scalars, the exponent unsigned."""
+        """base**exponent modulo 2**64, of i64 scalars; the exponent is unsigned."""
 
     # --- memory
 
     @abstractmethod
     def registers(self, dtype: DType, count: int) -> Pointer:
-        """A local array, whose elements end in registers."""
+        """A local array, whose elements end up in registers."""
 
     @abstractmethod
     def scratch(self, dtype: DType, at: Value) -> Pointer:
-        """The place so many bytes into the scratch memory."""
+        """The address `at` bytes into the scratch memory."""
 
     @abstractmethod
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
-        """The address of the element so many after another."""
+        """The address of the element `by` elements after another."""
 
     @abstractmethod
     def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
-        """The element, or a row of them, of which lanes that the last of `masks` leaves off touch no memory
-        and give anything. Each mask implies those before it, so that a load under fewer serves too."""
+        """The element, or a row of elements. Lanes that the last of `masks` switches off touch no memory and
+        may have any value. Each mask implies those before it, so an earlier load under fewer masks serves
+        too."""
 
     @abstractmethod
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
     ) -> Value:
-        """An element for each lane, `index` elements after `at`; `masks` as of `load`."""
+        """An element for each lane, `index` elements after `at`. `masks`: as in `load`."""
 
     @abstractmethod
     def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None: ...
 
     @abstractmethod
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
-        """Of two lanes that store to one place, the later wins."""
+        """Stores an element for each lane. If two lanes store to one place, the later wins."""
 
     @abstractmethod
     def prefetch(self, dtype: DType, at: Pointer) -> None:
-        """Ask for a cache line, to be read."""
+        """Prefetches a cache line for reading."""
 
     # --- matrix registers
 
     def tile(self, name: str, dtype: DType, **operands: str) -> None:
-        """The target's row for an operation on matrix registers, by their numbers."""
+        """The target's row for an operation on matrix registers, given by their numbers."""
         raise NotImplementedError
 
     def tiles(self, shapes: Sequence[tuple[int, int]]) -> None:
-        """The rows of each matrix register that was used, and their bytes."""
+        """Declares the matrix registers that were used: the rows of each, and the bytes of a row."""
         raise NotImplementedError
 
     # --- blocks
 
     @abstractmethod
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
-        """`for i in [first, end)`; `entered`: it is known to run at least once."""
+        """`for i in [first, end)`. `entered`: it is known to run at least once."""
 
     @abstractmethod
     def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
-        """Run one of two pieces."""
+        """Runs one of two pieces of code."""
 
     @abstractmethod
     def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
-        """The value of one of two pieces; both give one type."""
+        """The value of one of two pieces of code; both have the same type."""
 
     # --- what follows from the others
 
     def flip(self, cond: Value) -> Value:
-        """Where a condition doesn't hold."""
+        """The negation of a condition."""
         return self.binary("xor", cond, self.broadcast(self.constant(True, BOOL), cond.lanes))
 
     def by_lane(self, scalar: Callable[..., Value], *args: Value) -> Value:
-        """A vector of what a function gives for the lanes of others, one after the other."""
+        """A vector of a scalar function's results for each lane of the arguments."""
         args = tuple(self.unify(*args))
         lanes = args[0].lanes
         if lanes == 1:
@@ -326,8 +332,8 @@ class Writer(ABC):
         return self.from_lanes([scalar(*(self.lane(a, n) for a in args)) for n in range(lanes)])
 
     def turned(self, rows: Sequence[Value]) -> Sequence[Value]:
-        """The columns of a square tile of rows: halves of two rows change places, then halves of these,
-        down to what can be interleaved."""
+        """The columns of a square tile, given its rows. Halves of two rows are exchanged, then halves of
+        these, down to the size that can be interleaved."""
         lanes = len(rows)
         block, size = max(1, min(lanes, INTERLEAVED // rows[0].dtype.bytes)), lanes
         while size > block:
