@@ -1,7 +1,8 @@
-"""OpenCL C as a back end: a program for each kernel, built for the device where that is here.
+"""The OpenCL C back end: one program for each kernel, built for the device if it is here.
 
-One program for all of a plan's kernels takes as long to build, and as long to load, but not for several
-processes at once, and no other model can have a part of it."""
+A single program for all of a plan's kernels takes as long to build and load. But several processes couldn't
+build it at once, and no other model could share a part of it.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ GROUPED = GroupedOpenCL()
 
 
 def source(func: Func, target: Target) -> str:
-    """A kernel as a program of its own."""
+    """The OpenCL C program of one kernel."""
     return emit_kernels([func], target, GROUPED if target.groups else DIALECT)
 
 
 class OpenCLBackend:
-    """See `backends.backend.Backend`. A kernel's code is a program's source, and what the device's driver
-    made of it."""
+    """See `backends.backend.Backend`. A kernel's code is its program's source, with the binary that the
+    device's driver built."""
 
     libraries, forks = ("clblast",), False
 

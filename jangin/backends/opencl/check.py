@@ -1,5 +1,7 @@
-"""Kernels run alone: what a driver that nobody has tested Jangin with makes of one is compared with native
-code of the same loop nest, once, when it is first built."""
+"""The check of an untested driver: a kernel's outputs against native code of the same loop nest.
+
+It runs once, when the kernel is first built.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,10 @@ from jangin.runtime.functions import KERNEL
 from jangin.targets.host import host
 
 SIZE = 3
-"""Of symbols that may have it."""
+"""The value of symbolic sizes, if their range allows it."""
 TOLERANCE = 1e-3
-"""Difference as a share of the largest value, that sums in another order and functions may make."""
+"""The difference that is allowed, as a share of the largest value. Other orders of summation and other
+functions cause it."""
 
 
 def run_alone(
@@ -38,7 +41,10 @@ def run_alone(
     symbols: Mapping[str, int],
     items: int,
 ) -> dict[str, Array]:
-    """The outputs of a kernel run by so many work-items (or groups), or as many as there are tasks."""
+    """The outputs of a kernel that runs alone.
+
+    `items`: work-items, or groups, of the launch; fewer if there are fewer tasks.
+    """
     driver = OpenCLDriver(device)
     queue = driver.queue()
     memory = [driver.buffer(max(1, arrays[p.name].nbytes)) for p in func.params]
@@ -64,7 +70,7 @@ def run_alone(
 
 
 def require_right(kernel: Kernel, device: Found, func: Func) -> None:
-    """Raises CompileError where the device computes something else than native code does."""
+    """Raises CompileError if the device's results differ from native code's."""
     symbols = {}
     for v, (low, high) in func.symbols:
         least = int(low.value) if isinstance(low, Const) else 1
@@ -90,7 +96,7 @@ def require_right(kernel: Kernel, device: Found, func: Func) -> None:
 
 
 def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
-    """The outputs of a kernel by this machine's processor."""
+    """The outputs of a kernel on this machine's processor."""
     target = host()
     image = Image([compile_modules([(func.name, emit_kernel(func, target))], target)])
     held = {name: array.copy() for name, array in given.items()}
@@ -105,7 +111,7 @@ def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -
 
 
 def _wrong(value: Array, want: Array) -> int:
-    """How many elements differ."""
+    """The number of elements that differ."""
     if value.dtype.kind in "iub":
         return int(np.count_nonzero(value != want))
     a, b = value.astype(np.float64), want.astype(np.float64)

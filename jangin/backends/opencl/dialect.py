@@ -1,4 +1,4 @@
-"""OpenCL C as a C-like language: what a device of version 1.2 or later compiles."""
+"""OpenCL C as a C-like language, for devices of version 1.2 or later."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ _FLOATS: Mapping[str, str] = MappingProxyType({
     "to_i32": "convert_int{1}((x >= -0x1p31f) & (x < 0x1p31f)) ? convert_int{1}(x) : (int{1})(INT_MIN)",
     "to_i64": "convert_long{1}((x >= -0x1p63f) & (x < 0x1p63f)) ? convert_long{1}(x) : (long{1})(LONG_MIN)",
 })  # fmt: skip
-"""Rows of floats as expressions of whole vectors, of type {0} and with room for {1} lanes. The inner choice
-of `min` and `max` is one instruction of x86's; where the outer one gave `x` for NaN, compilers would make
-four of both. A product and its sum are contracted by the compiler, which fuses them where the device does
-that fast: elsewhere `fma` is a function of hundreds of instructions."""
+"""Rows of floats as expressions of whole vectors. {0}: the vector type; {1}: its number of lanes.
+
+In `min` and `max`, the inner choice is one instruction on x86. If the outer choice gave `x` for NaN,
+compilers would make four instructions. The compiler contracts multiply-adds where the device fuses them fast.
+Elsewhere `fma` is a function of hundreds of instructions.
+"""
 
 _HALVES: Mapping[str, str] = MappingProxyType({
     "widen": "convert_float{0}(as_half{0}(x))", "narrow": "as_ushort{0}(convert_half{0}(x))",
 })  # fmt: skip
-"""Conversions by devices that have `cl_khr_fp16`."""
+"""Conversions on devices that have `cl_khr_fp16`."""
 
 _FOUR: Mapping[str, str] = MappingProxyType({
     "masked_load": "r.{0} = vload4({1}, memory);", "masked_store": "vstore4(x.{0}, {1}, memory);",
 })  # fmt: skip
-"""Rows that the language has no masks for: what they do with four lanes, the {1}th, that are all wanted."""
+"""Masked accesses, which OpenCL C lacks: the code for the {1}th group of four lanes if all four are on."""
 
 EXTENSIONS: Mapping[str, str] = MappingProxyType({
     "cl_khr_fp64": "#pragma OPENCL EXTENSION cl_khr_fp64: enable\ntypedef double f64;",
@@ -49,8 +51,8 @@ EXTENSIONS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 HEAD = "__kernel __attribute__((reqd_work_group_size(1, 1, 1), vec_type_hint(float16)))"
-"""A group is one work-item, whose code has vectors already: compilers that would try to do several items side
-by side take four times as long."""
+"""The attributes of a kernel. A group is one work-item, whose code is vectorized already. Compilers that
+vectorize over work-items too take four times as long."""
 
 PREFETCH = """#ifndef __has_builtin
 #define __has_builtin(name) 0
@@ -60,14 +62,17 @@ PREFETCH = """#ifndef __has_builtin
 #else
 #define PREFETCH(at) prefetch(at, 1)
 #endif"""
-"""The language's own function is nothing in some drivers."""
+"""Some drivers implement OpenCL C's own `prefetch` as nothing."""
 
 CONTRACT = "#pragma OPENCL FP_CONTRACT {}"
 
 
 class OpenCL(Dialect):
-    """OpenCL C 1.2, with the extensions that a device has of those in EXTENSIONS. Its own `min` and `max` are
-    shorter, and a choice between what is compared is wrong under a condition by Intel's compiler of 2026."""
+    """OpenCL C 1.2, with those extensions in EXTENSIONS that a device has.
+
+    Its own `min` and `max` are shorter. Intel's compiler of 2026 also computes a choice between the compared
+    values wrongly under a condition.
+    """
 
     extremes = True
     inline, shared, restrict, long = "static inline", "__global ", "restrict", "l"
@@ -83,8 +88,11 @@ class OpenCL(Dialect):
         return CONTRACT.format("OFF")
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
-        """A vector, and one that lies at any element. (Drivers write `vload16` as four loads of 4 lanes, and
-        what a loop carries through an array of vectors would be cut and joined each time.)"""
+        """Type definitions of a vector and of a vector at any element's address.
+
+        Drivers write `vload16` as four loads of 4 lanes. A loop would cut and join arrays of vectors in each
+        iteration.
+        """
         kind, built_in = type_name(dtype, lanes), f"{_TYPES[dtype.name]}{width(lanes)}"
         loose = f"typedef {built_in} {kind}_u __attribute__((aligned({dtype.bytes})));"
         return f"typedef {built_in} {kind};\n{loose}"
@@ -106,7 +114,8 @@ class OpenCL(Dialect):
         return text.format(type_name(dtype, lanes), count)
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
-        """Masks are mostly all set, or by fours: a branch for each lane takes many times a load's time."""
+        """Masks are mostly all on, or on in groups of four. A branch for each lane takes many times a load's
+        time."""
         if row.name not in _FOUR or len(statements) % 4:
             return super().lanes(row, statements)
         parts = []
@@ -117,8 +126,11 @@ class OpenCL(Dialect):
         return " ".join(parts)
 
     def entry(self, func: Func, name: str, body: str) -> str:
-        """A work-item runs its share of the tasks, `rounds` times over where one item has them all; `from`
-        is the number of the first round, and `scratch` has `stride` bytes for each item."""
+        """The kernel function. Each work-item runs its share of the tasks.
+
+        If one item has all tasks, it repeats them `rounds` times. `from` is the number of the first round.
+        `scratch` has `stride` bytes for each item.
+        """
         loops = str(rounds(func)) != "1"
         numbers = [f"s{n}" for n in range(len(sizes(func)))]
         buffers = [f"p{n}" for n in range(len(func.params))]
@@ -169,6 +181,6 @@ class OpenCL(Dialect):
 
 
 def _built_in(kind: str) -> str:
-    """The language's name of a type."""
+    """OpenCL C's name of a type."""
     scalar, _, lanes = kind.partition("x")
     return _TYPES[scalar] + lanes

@@ -11,13 +11,14 @@ from jangin.ir.loop import Func
 
 
 class GroupedOpenCL(OpenCL):
-    """OpenCL C for devices with work-groups, whose compilers unroll loops as they like."""
+    """OpenCL C for devices with work-groups. Their compilers decide themselves how to unroll loops."""
 
     loop = ""
     groups = Groups("get_local_id(0)", "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)", "__local ")
 
     def entry(self, func: Func, name: str, body: str) -> str:
-        """A group runs its share of the tasks in round `from`, and has `stride` bytes of `scratch`."""
+        """The kernel function. A group runs its share of the tasks in round `from`, with `stride` bytes of
+        `scratch`."""
         if not grouped(func):
             return super().entry(func, name, body)
         numbers = [f"s{n}" for n in range(len(sizes(func)))]

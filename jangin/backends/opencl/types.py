@@ -1,4 +1,4 @@
-"""Types that a device doesn't have, found before any kernel is made."""
+"""The check that a device has a model's types, before any kernel is made."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from jangin.targets.target import Target
 
 
 def require_types(graph: Graph, target: Target) -> Graph:
-    """The graph as it is. Raises CompileError that names the nodes which compute in a type that the device
-    lacks."""
+    """The graph unchanged. Raises CompileError that names the nodes with a type that the device lacks."""
     if target.has("fp64"):
         return graph
     lacking = [n for n in graph.nodes if any(d is F64 for d in _types(n, graph))]
@@ -26,7 +25,7 @@ def require_types(graph: Graph, target: Target) -> Graph:
 
 
 def _types(node: Node, graph: Graph) -> Iterator[DType]:
-    """Of what a node gives, and of what a kernel computes on the way."""
+    """The types of a node's results, and of the values inside a kernel."""
     values = [graph.value(n) for n in node.outputs]
     if isinstance(node.attrs, Kernel):
         values += node.attrs.body.values.values()

@@ -105,14 +105,16 @@ def _whole(e: Expr, dtype: DType) -> bool:
 
 @cache
 def quotient(by: float, low: int, high: int) -> tuple[float, float] | None:
-    """(a, b) with which fma(x, a, x * b) replaces x / by, or None if no such numbers exist.
+    """The pair (a, b) whose fma(x, a, x * b) may replace x / by; None if there is none.
 
-    Rounded and clamped to `low` and `high`, both are equal for every f32 x.
+    Both are equal for every f32 x, once rounded and clamped to `low` and `high`.
 
-    Two products replace a division, which takes as long as six. a + b is close to 1 / by (Brisebarre, Muller
-    and Raina, "Accelerating correctly rounded floating-point division when the divisor is known in advance",
-    2004). Both sides grow with x. They are equal if they step from one integer to the next at the same
-    numbers, so the numbers around each step are tested.
+    Two products replace a division, which takes as long as six. a + b is close to 1 / by. Both
+    sides grow with x. They are equal if they step from one integer to the next at the same numbers, so the
+    numbers around each step are tested.
+
+    Source: Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the
+    divisor is known in advance", 2004.
     """
     divisor = np.float32(by)
     if not (2.0**-100 < by < 2.0**100 and high - low <= MOST_STEPS):

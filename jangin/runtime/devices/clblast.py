@@ -1,4 +1,4 @@
-"""Matrix products by CLBlast on OpenCL devices: enqueued as kernels are, among a plan's own."""
+"""Matrix products by CLBlast on OpenCL devices, enqueued between a plan's own kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.runtime.devices.opencl_library import Buffer, Queue
 from jangin.runtime.libraries import absent, find
 
 ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112
-"""CLBlast's numbers for layouts."""
+"""CLBlast's codes for layouts."""
 _SIZE, _FLOAT, _HANDLE = ctypes.c_size_t, ctypes.c_float, ctypes.c_void_p
 _OPERAND = (_HANDLE, _SIZE, _SIZE)
 _SGEMM = (*(ctypes.c_int,) * 3, *(_SIZE,) * 3, _FLOAT, *_OPERAND, *_OPERAND, _FLOAT, *_OPERAND)
@@ -30,16 +30,16 @@ _QUEUE = (ctypes.POINTER(_HANDLE), _HANDLE)
 
 
 class Failed(DriverError):
-    """CLBlast says that it couldn't enqueue a product."""
+    """CLBlast could not enqueue a product."""
 
 
 def packed(sgemm: Sgemm) -> bytes:
-    """A product as it is kept beside a kernel's code."""
+    """A product as bytes, for storage beside a kernel's code."""
     return json.dumps(asdict(sgemm), separators=(",", ":")).encode()
 
 
 def unpacked(text: bytes) -> Sgemm:
-    """What was packed. Raises LoadError."""
+    """The product that `packed` stored. Raises LoadError if the bytes are damaged."""
     try:
         given = json.loads(text)
         left, right = (Matrix(**{**given[n], "outer": tuple(given[n]["outer"])}) for n in ("left", "right"))
@@ -50,7 +50,7 @@ def unpacked(text: bytes) -> Sgemm:
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """CLBlast's SGEMM, and that of a batch. Raises LoadError where it isn't here."""
+    """CLBlast's SGEMM and its batched SGEMM. Raises LoadError if the library is missing."""
     library = find("clblast")
     if library is None:
         raise LoadError(f"the model was compiled to call another library: {absent('clblast')}")
@@ -63,10 +63,11 @@ def _functions() -> tuple[Any, Any]:
 
 @dataclass
 class Product:
-    """A Product replaces a kernel by a call of CLBlast.
+    """A kernel that calls CLBlast.
 
     `rest` is the kernel of the operators fused behind the product, or None. It has the same arguments as the
-    replaced kernel. The methods are a kernel's (see `runtime.devices.driver.Kernel`)."""
+    replaced kernel. The methods are those of `runtime.devices.driver.Kernel`.
+    """
 
     sgemm: Sgemm
     rest: Kernel | None
@@ -86,25 +87,25 @@ class Product:
             self.rest.set_arg(number, value)
 
     def set_size(self, items: int, local: int) -> None:
-        """The product has a size of its own; this is that of the kernel behind it."""
+        """Set the size of `rest`. The product has a size of its own."""
         if self.rest is not None:
             self.rest.set_size(items, local)
 
     def enqueue(self, queue: Queue) -> None:
-        """Raises Failed."""
+        """Enqueue the product, then `rest`. Raises Failed."""
         self._enqueue_product(queue)
         if self.rest is not None:
             self.rest.enqueue(queue)
 
     def seconds(self, queue: Queue) -> float:
-        """Return the seconds that the library's commands and the kernel `rest` take between two markers."""
+        """The seconds between a marker before the product and one after `rest`."""
         before = queue.marker()
         self.enqueue(queue)
         after = queue.marker()
         return (after.span()[1] - before.span()[1]) / 1e9
 
     def _enqueue_product(self, queue: Queue) -> None:
-        """The last outer axis is a batch."""
+        """Enqueue the product. The last outer axis is a batch, and the others are a loop."""
         s, (one, batch) = self.sgemm, _functions()
         sizes = (
             ROW_MAJOR, *(TRANSPOSED if m.transposed else AS_IT_IS for m in (s.left, s.right)),
@@ -128,5 +129,5 @@ class Product:
 
 
 def _from(m: Matrix, place: Sequence[int]) -> int:
-    """The element at which an operand begins, at a place of the outer axes but the last."""
+    """The first element of an operand at a place of the outer axes other than the last."""
     return m.start + sum(step * at for step, at in zip(m.outer, place, strict=False))

@@ -1,4 +1,5 @@
-"""The processor that Python runs on: object files linked into this process, arrays used where they lie."""
+"""The processor that Python runs on. Object files are linked into this process, and arrays are used in
+place."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Code:
         self.plan = plan
         self.image = image = Image(codes, _symbol)
         self.threads = threads
-        self._beside = beside  # kept, as its threads are
+        self._beside = beside  # kept, because its threads are used
         self._codes = codes
         self._pool = pool_for(image, codes, threads) if beside is None and threads > 1 else None
         self.users: dict[str, list[int]] = {b.name: [] for b in plan.buffers}
@@ -107,7 +108,7 @@ class Code:
 
 
 def _symbol(name: str) -> int:
-    """The address of a function that machine code calls, ours or another library's."""
+    """The address of a function that machine code calls, either Jangin's or another library's."""
     return bind(name) if name.startswith(PREFIX) else process_symbol(name)
 
 
@@ -116,16 +117,16 @@ def _let_go(image: Image) -> None:
 
 
 def _bytes(count: int) -> Array:
-    """Memory of so many bytes."""
+    """Memory of `count` bytes."""
     return aligned((count,), BYTE)
 
 
 _Made = tuple[str, Callable[..., Array], Sizes, np.dtype[Any], list[int]]
-"""An output: its name, what makes its array of shape and type, and its places in the table."""
+"""An output: its name, the function that makes its array, its shape and type, and its places in the table."""
 
 
 class Mapped:
-    """Arena, scratch, and the table of pointers by which the entry finds every buffer."""
+    """The arena, the scratch memory, and the table of pointers to every buffer."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -137,19 +138,20 @@ class Mapped:
         self._made: list[_Made] = []
         self._entry: Callable[[], int]  # made for each layout
         self._wanted: Any = None
-        self._take: Callable[[], int]  # made with what is wanted, once a layout is used again
+        self._take: Callable[[], int]  # made with `_wanted`, once a layout is used again
 
     def prepare(self, layout: Layout) -> None:
-        """Make the memory large enough and the table right for a layout."""
+        """Enlarge the memory and fill the table for a layout."""
         if self._for is layout:
             self._expect(layout)
             return
         same = self._for is not None and self._for.placement is layout.placement
-        self._for = self._wanted = None  # until all of it stands: any step may find no memory
+        self._for = self._wanted = None  # until the end: any step may run out of memory
         self.symbols = (ctypes.c_int64 * max(1, len(layout.sizes)))(*layout.sizes)
         self.symbols_at = ctypes.addressof(self.symbols)
         needed = layout.stride * self._code.threads
-        if len(self._scratch) < needed:  # sizes that grow with each run would make it anew each time
+        # half more, because sizes that grow with each run would reallocate it each time
+        if len(self._scratch) < needed:
             self._scratch = _bytes(needed + (needed // 2 if layout.sizes else 0))
         if not same:
             self._place(layout)
@@ -161,7 +163,7 @@ class Mapped:
         self._for = layout
 
     def _expect(self, layout: Layout) -> None:
-        """Have what `again` needs."""
+        """Prepare what `again` needs."""
         if self._wanted is None and DESCRIBED:
             buffers = map(self._code.plan.buffer, self._code.plan.inputs)
             shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
@@ -172,19 +174,19 @@ class Mapped:
             self._wanted = found
 
     def words(self, layout: Layout) -> tuple[int, ...]:
-        """Where the entry is, and what it is called with."""
+        """The entry's address and its arguments."""
         code = self._code
         at = code.image.address(ENTRY.name)
         return at, self.table_at, self.symbols_at, code.pool, address(self._scratch), layout.stride
 
     def _maker(self, name: str, size: int) -> Callable[..., Array]:
-        """What makes an output of so many bytes, given shape and type."""
+        """The function that makes an output of so many bytes from its shape and type."""
         if size >= LARGE:
             return partial(self._outputs.array, name)
         return aligned if size >= MANY_LINES else fresh
 
     def _place(self, layout: Layout) -> None:
-        """The arena, and the table with what lies in it."""
+        """Make the arena, and the table with the buffers in it."""
         if len(self._arena) < layout.placement.arena:
             self._arena = _bytes(layout.placement.arena)
         at = address(self._arena)
@@ -218,14 +220,14 @@ class Mapped:
         return made
 
     def failure(self, layout: Layout, status: int) -> IndexOutOfRange:
-        """The error of the check that the entry gave the number of."""
+        """The error of the check whose number the entry returned."""
         plan = self._code.plan
         check = plan.checks[status - 1]
         found = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
         return failure(check, int(found[0]), layout.value)
 
     def _bind(self, inputs: Sequence[Array]) -> dict[str, Array]:
-        """Point the table at the inputs and at fresh outputs, which are returned by name."""
+        """Point the table at the inputs and at fresh outputs. Returns the outputs by name."""
         table = self.table
         for array, places in zip(inputs, self._code.inputs, strict=True):
             pointer = address(array)
@@ -244,7 +246,8 @@ class Mapped:
         for name, make, shape, dtype, _ in self._made:
             try:
                 made[name] = make(shape, dtype)
-            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
+            # NumPy raises ValueError for more bytes than an address can hold
+            except (MemoryError, ValueError) as error:
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
         return made
@@ -255,8 +258,11 @@ class Mapped:
         return self._arena[start : start + count]
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        """The calls are of the pool: (pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch
-        a worker, rounds, where a round finds its number)."""
+        """The launches, as calls of the thread pool.
+
+        A call is: pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker, rounds,
+        and the address of the round's number.
+        """
         self.prepare(layout)
         made, code, scratch = self._bind(inputs), self._code, address(self._scratch)
         numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}

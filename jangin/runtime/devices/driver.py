@@ -120,8 +120,11 @@ class Driver(Protocol):
         none. Called by several threads at once."""
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
-        """Memory of so many bytes. With an array it holds the array's bytes; if the device shares the host's
-        memory it is the array's own memory, which the buffer keeps alive. `written`: kernels write to it."""
+        """Memory of `size` bytes, or with an array's bytes.
+
+        If the device shares the host's memory, it is the array's own memory, and the buffer keeps the array
+        alive. `written`: kernels write to it.
+        """
 
     def queue(self, *, timed: bool = False) -> Queue:
         """A new queue; a timed one knows when kernels began and ended."""

@@ -1,4 +1,4 @@
-"""OpenCL devices: a driver for queued devices (`runtime.devices.driver`)."""
+"""OpenCL devices: the driver for queued devices (`runtime.devices.driver`)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class OpenCLDriver:
 
 
 class OpenCL(QueuedDevice):
-    """See `runtime.device.Device`. `which`: the device that code is run on, whichever it was made for; "" is
-    that one."""
+    """See `runtime.device.Device`. `which`: the device that runs all code; if "", code runs on the device
+    that it was compiled for."""
 
     name = PREFIX
 
@@ -58,7 +58,7 @@ class OpenCL(QueuedDevice):
         self._which = which
 
     def device(self, target: str) -> Found:
-        """What runs code for a target. Raises LoadError."""
+        """The device that runs code for a target. Raises LoadError if there is none."""
         return select(self._which) if self._which else of_target(target)
 
     def why_not(self, target: str) -> str:
@@ -81,5 +81,5 @@ DEVICE = OpenCL()
 
 
 def of(which: str) -> OpenCL:
-    """The device that a name's second part chooses."""
+    """The device that the second part of a device name selects."""
     return OpenCL(which)

@@ -1,7 +1,7 @@
-"""OpenCL devices of this machine: which there are, what they are called, and why there are none.
+"""The OpenCL devices of this machine: their names and properties, or why there are none.
 
-A device is named by a text that says which it was, and of which driver, when a model was compiled for it
-(`identity`): code that was built for it is only taken by the same.
+`Found.identity` names a device and its driver when a model is compiled for it. Built code is only loaded by a
+device of the same identity.
 """
 
 from __future__ import annotations
@@ -23,32 +23,38 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_library as cl
 
 PREFIX = "opencl"
-"""What the names of targets and devices begin with; then ":" and a number or a part of a name."""
+"""The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
 VENDORS = Path("/etc/OpenCL/vendors")
-"""Where systems keep a file for each driver, which names its library."""
+"""The folder in which systems keep a file for each driver, with its library's name."""
 INTEL = "libintelocl.so"
-"""The library of Intel's driver for processors, whose package for Python names a folder that isn't there."""
+"""The library of Intel's driver for processors. Its Python package names a folder that doesn't exist."""
 KINDS = {"CPU": 2, "GPU": 4, "ACCELERATOR": 8}
-"""OpenCL's bits for kinds of devices."""
+"""OpenCL's flags for kinds of devices."""
 POCL = "Portable Computing Language"
 KNOWN = frozenset({(POCL, "CPU"), ("Intel(R) OpenCL", "CPU")})
-"""Platforms, and kinds of their devices, with which the whole of Jangin is tested."""
+"""Platforms, and kinds of their devices, that the whole test suite runs on."""
 EXTENSIONS = {"fp64": "cl_khr_fp64", "fp16": "cl_khr_fp16"}
-"""What a target calls its features."""
+"""OpenCL's extensions by a target's names of features."""
 
 _PLATFORM_NAME = 0x0902
 _TYPE, _UNITS, _GROUP, _CLOCK, _LARGEST = 0x1000, 0x1002, 0x1004, 0x100C, 0x1010
 _PREFERRED_FLOATS, _NATIVE_FLOATS, _ALIGNMENT = 0x100A, 0x103A, 0x1019
 _FLOAT_CONFIG, _CACHE, _MEMORY, _LOCAL, _UNIFIED = 0x101B, 0x101E, 0x101F, 0x1023, 0x1035
 _NAME, _DRIVER, _VERSION, _EXTENSIONS = 0x102B, 0x102D, 0x102F, 0x1030
-"""OpenCL's numbers of questions."""
+"""OpenCL's codes of queries."""
 _ROUNDED_QUOTIENTS = 1 << 7
 
 
 @dataclass(frozen=True)
 class Found:
-    """An OpenCL device. `number`: its place among all; `handle`: OpenCL's. `features`: those of EXTENSIONS
-    that it has; `unified`: its memory is the host's; `lanes`: floats of a vector; sizes are bytes."""
+    """An OpenCL device. Sizes are bytes.
+
+    - `number`: its place among all devices.
+    - `handle`: OpenCL's handle.
+    - `features`: the names in EXTENSIONS that it has.
+    - `unified`: its memory is the host's.
+    - `lanes`: floats in a vector.
+    """
 
     number: int
     platform: str
@@ -72,7 +78,7 @@ class Found:
 
     @property
     def model(self) -> str:
-        """What it is, whatever its driver."""
+        """The device's name without its driver's version."""
         return f"{_plain(self.platform)}, {_plain(self.name)}"
 
     @property
@@ -81,7 +87,7 @@ class Found:
 
     @property
     def target(self) -> str:
-        """As a plan has it."""
+        """The device as plans store it."""
         return f"{PREFIX}/{self.identity}/{','.join(f'+{f}' for f in self.features)}"
 
     @property
@@ -91,7 +97,8 @@ class Found:
 
     @property
     def linker(self) -> str:
-        """The program that its driver ends the process without; "" where there is none."""
+        """The program that its driver needs, because it ends the process if the program is missing; "" for
+        none."""
         brought = self.platform == POCL and not self.driver.endswith("debian")
         return "ld" if brought and find_spec("pocl_binary_distribution") is not None else ""
 
@@ -100,8 +107,8 @@ class Found:
 
 
 def devices() -> tuple[Found, ...]:
-    """All of them, in the order of their drivers. Raises LoadError where there are none, with the reason and
-    what to do about it."""
+    """All devices, in the order of their drivers. Raises LoadError with the reason and a remedy if there are
+    none."""
     cl.functions()
     with _LOCK:
         found = _devices()
@@ -111,9 +118,11 @@ def devices() -> tuple[Found, ...]:
 
 
 def select(which: str) -> Found:
-    """The device of a number, or the first that has a text, in any case, in its platform's name; if there is
-    none, in its own, its driver or its version. "" is number 0. Raises LoadError with those that there
-    are."""
+    """The device with this number or name. "" is number 0.
+
+    A name is a part of the platform's name, in any case, or else of the device's name, driver or version. The
+    first match is taken. Raises LoadError with a list of the devices.
+    """
     there = devices()
     if which.isdigit() or not which:
         chosen = [d for d in there if d.number == int(which or 0)]
@@ -126,7 +135,7 @@ def select(which: str) -> Found:
 
 
 def of_target(target: str) -> Found:
-    """The device that a plan was made for, whatever the version of its driver. Raises LoadError."""
+    """The device that a plan was made for. Another version of its driver will do. Raises LoadError."""
     _, _, rest = target.partition("/")
     identity = rest.partition("/")[0]
     there = devices()
@@ -141,7 +150,7 @@ def of_target(target: str) -> Found:
 
 
 _LOCK = Lock()
-"""Held while drivers are asked for the first time."""
+"""Held during the first query of the drivers."""
 
 
 @cache
@@ -178,12 +187,12 @@ def _found(number: int, platform: str, handle: int, names: Counter[str]) -> Foun
 
 
 def _plain(text: str) -> str:
-    """Without what separates the parts of a target."""
+    """The text without the separators of a target's parts."""
     return " ".join(text.replace("/", "-").replace(",", " ").split())
 
 
 def _listed(there: Sequence[Found]) -> str:
-    """Devices, and the drivers that might have offered others."""
+    """The devices, and the faults of drivers that can't be loaded."""
     return "; ".join([*map(str, there), *_broken()])
 
 
@@ -191,14 +200,17 @@ def _listed(there: Sequence[Found]) -> str:
 
 
 def _prepare_drivers() -> None:
-    """Let the loader of drivers find Intel's, where Python's package has it: that is named by the wrong path.
-    PoCL is told to run the code that it was given: it would build each kernel once more where it first runs.
-    What the environment says, or a program that has loaded pyopencl itself, stands."""
+    """Set the environment of drivers before the first query.
+
+    Intel's driver is added for the OpenCL loader, because its Python package names a wrong path. PoCL is told
+    not to specialize work-groups, because it would rebuild each kernel at its first run. Settings in the
+    environment and programs that loaded pyopencl before have precedence.
+    """
     tell_drivers({"POCL_WORK_GROUP_SPECIALIZATION": "0"})
     intel = Path(sys.prefix) / "lib" / INTEL
     if opencl_vendors() or not intel.exists():
         return
-    with suppress(OSError):  # no room for temporary files: the other drivers are found without
+    with suppress(OSError):  # no room for temporary files: the other drivers are still found
         folder = _vendors_folder()
         for file in VENDORS.glob("*.icd"):
             (folder / file.name).write_text(file.read_text())
@@ -214,7 +226,7 @@ def _vendors_folder() -> Path:
 
 
 _HOLDERS: list[tempfile.TemporaryDirectory[str]] = []
-"""Temporary folders, which go with the process."""
+"""Temporary folders, which are removed when the process ends."""
 
 
 def _why_none() -> str:
@@ -230,7 +242,7 @@ def _why_none() -> str:
 
 
 def _meant() -> str:
-    """What is wrong with where the environment says that drivers are listed."""
+    """The fault of the folder in OCL_ICD_VENDORS, or ""."""
     folder = opencl_vendors()
     if folder is None or folder.is_dir():
         return ""
@@ -238,13 +250,13 @@ def _meant() -> str:
 
 
 def _driver_files() -> list[Path]:
-    """Those that each name a driver's library."""
+    """The files that each name a driver's library."""
     folder = opencl_vendors() or VENDORS
     return sorted(folder.glob("*.icd")) if folder.is_dir() else [folder] * (folder.suffix == ".icd")
 
 
 def _broken() -> list[str]:
-    """What is wrong with drivers that are listed and can't be loaded."""
+    """The faults of listed drivers that can't be loaded."""
     found = []
     for file in _driver_files():
         try:

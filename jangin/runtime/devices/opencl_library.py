@@ -1,8 +1,8 @@
-"""OpenCL's functions, by ctypes, and its objects.
+"""OpenCL's functions by ctypes, and its objects.
 
-Of pyopencl only the library that it brings is used, which finds the drivers. Its Python takes longer to
-import than a small model to load, and it holds Python's lock while a driver makes a kernel, for each of which
-it keeps a line in a file of the user's for ever.
+Only the OpenCL library in pyopencl is used, which finds the drivers. Importing pyopencl takes longer than
+loading a small model. It also holds Python's lock while a driver builds a kernel, and keeps a line for each
+kernel in a user's file for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HANDLE, _INT, _COUNT, _FLAGS = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint, ct
 _SIZE = ctypes.c_size_t
 _INFO = _HANDLE, _COUNT, _SIZE, _HANDLE, _HANDLE
 _AFTER = _COUNT, _HANDLE, _HANDLE
-"""How many events to wait for, which, and where the new one goes."""
+"""Arguments for events: how many to wait for, which ones, and where the new event goes."""
 _STATUS: dict[str, tuple[Any, ...]] = {
     "clGetPlatformIDs": (_COUNT, _HANDLE, _HANDLE),
     "clGetPlatformInfo": _INFO,
@@ -45,7 +45,7 @@ _STATUS: dict[str, tuple[Any, ...]] = {
     **{f"clRelease{n}": (_HANDLE,) for n in ("Context", "CommandQueue", "MemObject")},
     **{f"clRelease{n}": (_HANDLE,) for n in ("Program", "Kernel", "Event")},
 }
-"""Functions that give a status, with the types of their arguments."""
+"""Functions that return a status, with their arguments' types."""
 _MADE: dict[str, tuple[Any, ...]] = {
     "clCreateContext": (_HANDLE, _COUNT, _HANDLE, _HANDLE, _HANDLE),
     "clCreateCommandQueue": (_HANDLE, _HANDLE, _FLAGS),
@@ -56,7 +56,7 @@ _MADE: dict[str, tuple[Any, ...]] = {
     "clCreateKernel": (_HANDLE, ctypes.c_char_p),
     "clEnqueueMapBuffer": (_HANDLE, _HANDLE, _COUNT, _FLAGS, _SIZE, _SIZE, *_AFTER),
 }
-"""Functions that give an object, or a pointer, and the status by a last argument."""
+"""Functions that return an object or a pointer, and the status through their last argument."""
 
 ALL_DEVICES = 0xFFFFFFFF
 READ_WRITE, READ_ONLY, USE_HOST, COPY_HOST = 1, 4, 8, 32
@@ -65,7 +65,7 @@ _BINARY_SIZES, _BINARIES, _LOG = 0x1165, 0x1166, 0x1183
 _START, _END = 0x1282, 0x1283
 
 _Extent = _SIZE * 1
-"""OpenCL's form of a number of work-items."""
+"""The C type of a number of work-items."""
 
 _ERRORS = {
     -1: "DEVICE_NOT_FOUND DEVICE_NOT_AVAILABLE COMPILER_NOT_AVAILABLE MEM_OBJECT_ALLOCATION_FAILURE "
@@ -82,17 +82,17 @@ _ERRORS = {
     "INVALID_GLOBAL_OFFSET INVALID_EVENT_WAIT_LIST INVALID_EVENT INVALID_OPERATION INVALID_GL_OBJECT "
     "INVALID_BUFFER_SIZE INVALID_MIP_LEVEL INVALID_GLOBAL_WORK_SIZE INVALID_PROPERTY",
 }
-"""The specification's names of errors, from a number down."""
+"""OpenCL's names of errors, from each number downwards."""
 _NAMES = {first - n: name for first, names in _ERRORS.items() for n, name in enumerate(names.split())}
 
 
 _LOST = ("DEVICE_NOT_AVAILABLE", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE")
 _FULL = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
-"""The errors of a device that is lost, and of one without memory."""
+"""The errors of a lost device, and those of a device without free memory."""
 
 
 class Error(DriverError):
-    """What one of OpenCL's functions failed with: its name and the error's."""
+    """An OpenCL function failed. The text has the function's name and the error's name."""
 
     @property
     def lost(self) -> bool:
@@ -104,7 +104,7 @@ class Error(DriverError):
 
 
 class _Functions:
-    """Each of OpenCL's functions by its name, those that give a status raising Error for one that isn't 0."""
+    """OpenCL's functions as attributes, with their argument types."""
 
     def __init__(self, opened: ctypes.CDLL) -> None:
         for name, types in _STATUS.items():
@@ -116,13 +116,13 @@ class _Functions:
             function.argtypes, function.restype = (*types, _HANDLE), _HANDLE
             setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> Any:  # for the type checker: all are there
+    def __getattr__(self, name: str) -> Any:  # for the type checker: all are set
         raise AttributeError(name)
 
 
 @cache
 def functions() -> Any:
-    """OpenCL's. Raises LoadError where there is no library that finds drivers."""
+    """The OpenCL functions. Raises LoadError if no OpenCL library is found."""
     told = []
     for place in _places():
         try:
@@ -137,14 +137,14 @@ def functions() -> Any:
 
 
 def _places() -> list[str]:
-    """Where the library may be: beside pyopencl's own, or the system's."""
+    """The paths of the library to try: in pyopencl's folder, then the system's."""
     brought = find_spec("pyopencl")
     folders = (brought.submodule_search_locations or ()) if brought else ()
     own = [
         file for folder in folders for file in Path(folder).glob("_cl.*") if file.suffix in (".so", ".pyd")
     ]
     for file in own:
-        tell_drivers({"PYOPENCL_HOME": str(file.parent)})  # without which its library ends the process
+        tell_drivers({"PYOPENCL_HOME": str(file.parent)})  # without this, its library ends the process
     return [*map(str, own), "libOpenCL.so.1", "OpenCL"]
 
 
@@ -154,12 +154,12 @@ def _require(call: str, status: int, more: str = "") -> None:
 
 
 def call(name: str, *given: Any) -> None:
-    """A function that gives a status. Raises Error."""
+    """Call a function that returns a status. Raises Error."""
     _require(name, getattr(functions(), name)(*given))
 
 
 def _made(name: str, *given: Any) -> int:
-    """What a function makes. Raises Error."""
+    """The handle that a function makes. Raises Error."""
     status = ctypes.c_int()
     made: int | None = getattr(functions(), name)(*given, ctypes.byref(status))
     _require(name, status.value)
@@ -170,7 +170,7 @@ def _made(name: str, *given: Any) -> int:
 
 
 def _listed(name: str, *given: Any) -> list[int]:
-    """The handles that a function lists; none where there are none, however it says so."""
+    """The handles that a function lists. Empty for none, also if the function reports that as an error."""
     count = ctypes.c_uint()
     if getattr(functions(), name)(*given, 0, None, ctypes.byref(count)) or not count.value:
         return []
@@ -188,7 +188,7 @@ def devices(platform: int) -> list[int]:
 
 
 def info(name: str, *of: int) -> bytes:
-    """What one of OpenCL's functions for that says of an object: the last number is the question's."""
+    """The answer of one of OpenCL's query functions about an object. The last number is the query's code."""
     size, function = _SIZE(), getattr(functions(), name)
     _require(name, function(*of, 0, None, ctypes.byref(size)))
     said = ctypes.create_string_buffer(max(1, size.value))
@@ -208,7 +208,7 @@ def number(name: str, *of: int) -> int:
 
 
 class _Object:
-    """One of OpenCL's, let go of with this. `handle`: what its functions know it by."""
+    """An OpenCL object, which is released with this Python object. `handle`: OpenCL's handle."""
 
     _release = ""
 
@@ -222,7 +222,7 @@ class _Object:
 
 
 class Context(_Object):
-    """Of one device."""
+    """The context of one device."""
 
     _release = "clReleaseContext"
 
@@ -232,7 +232,7 @@ class Context(_Object):
 
 
 class Queue(_Object):
-    """Of a context's device, in order; `timed`: its events tell times."""
+    """An in-order queue of a context's device. `timed`: its events have times."""
 
     _release = "clReleaseCommandQueue"
 
@@ -244,17 +244,17 @@ class Queue(_Object):
         call("clFinish", self.handle)
 
     def write(self, to: Buffer, array: Array) -> None:
-        """Copy an array, which must stay until the queue is finished."""
+        """Enqueue a copy of an array to a buffer. The array must live until the queue is finished."""
         given = self.handle, to.handle, 0, 0, array.nbytes, address(array), 0, None, None
         call("clEnqueueWriteBuffer", *given)
 
     def read(self, array: Array, of: Buffer) -> None:
-        """Copy to an array, which must stay until the queue is finished."""
+        """Enqueue a copy of a buffer to an array. The array must live until the queue is finished."""
         given = self.handle, of.handle, 0, 0, array.nbytes, address(array), 0, None, None
         call("clEnqueueReadBuffer", *given)
 
     def show(self, buffer: Buffer) -> None:
-        """Let the host see what kernels wrote to memory that it shares."""
+        """Let the host see what kernels wrote to shared memory."""
         after = 0, None, None
         at = _made("clEnqueueMapBuffer", self.handle, buffer.handle, 0, _MAP_READ, 0, buffer.size, *after)
         call("clEnqueueUnmapMemObject", self.handle, buffer.handle, at, *after)
@@ -266,19 +266,19 @@ class Queue(_Object):
 
 
 class Event(_Object):
-    """Of something enqueued on a queue that is timed."""
+    """The event of an enqueued command on a timed queue."""
 
     _release = "clReleaseEvent"
 
     def span(self) -> tuple[int, int]:
-        """When it began and ended, in nanoseconds of the device's clock; waits for it."""
+        """Waits for the command. Returns its start and end in nanoseconds of the device's clock."""
         call("clWaitForEvents", 1, ctypes.byref(_HANDLE(self.handle)))
         name = "clGetEventProfilingInfo"
         return number(name, self.handle, _START), number(name, self.handle, _END)
 
 
 class Buffer(_Object):
-    """Memory of `size` bytes, or an array's (see USE_HOST and COPY_HOST)."""
+    """Memory of `size` bytes, or an array's memory (see USE_HOST and COPY_HOST)."""
 
     _release = "clReleaseMemObject"
 
@@ -289,7 +289,7 @@ class Buffer(_Object):
         self._kept: Array | Buffer | None = array
 
     def part(self, offset: int, size: int) -> Buffer:
-        """Of the same memory."""
+        """A part of the same memory."""
         region, made = (_SIZE * 2)(offset, size), Buffer.__new__(Buffer)
         handle = _made("clCreateSubBuffer", self.handle, 0, _REGION, ctypes.byref(region))
         _Object.__init__(made, handle)
@@ -298,7 +298,7 @@ class Buffer(_Object):
 
 
 class Program(_Object):
-    """Of OpenCL C, or of what a driver made of it: `build` makes kernels of it."""
+    """A program from OpenCL C, or from a driver's binary. `build` makes its kernels available."""
 
     _release = "clReleaseProgram"
 
@@ -314,7 +314,7 @@ class Program(_Object):
         self._context = context
 
     def build(self, options: Sequence[str] = ()) -> Program:
-        """Raises Error with what the compiler says."""
+        """Build the program. Raises Error with the compiler's messages."""
         given = " ".join(options).encode()
         status = functions().clBuildProgram(self.handle, 0, None, given, None, None)
         if status:
@@ -323,7 +323,7 @@ class Program(_Object):
         return self
 
     def binary(self) -> bytes:
-        """What the driver made; empty where it gives nothing."""
+        """The driver's binary; empty if it gives none."""
         size = number("clGetProgramInfo", self.handle, _BINARY_SIZES)
         made = ctypes.create_string_buffer(max(1, size))
         place = _HANDLE(ctypes.addressof(made))
@@ -346,12 +346,12 @@ class Kernel(_Object):
         return Kernel(self._program, self._name)
 
     def set_arg(self, number: int, value: int | Buffer) -> None:
-        """A whole number, as one of 64 bits, or memory, which isn't kept alive by this."""
+        """Set an argument: an integer, passed as 64 bits, or memory, which the kernel doesn't keep alive."""
         word = ctypes.c_int64(value if isinstance(value, int) else value.handle)
         _require("clSetKernelArg", self._set(self.handle, number, 8, ctypes.byref(word)))
 
     def set_size(self, items: int, local: int) -> None:
-        """How many work-items a launch has, in groups of `local`."""
+        """Set how many work-items a launch has, in groups of `local`."""
         self._items, self._local = _Extent(items), _Extent(local)
 
     def enqueue(self, queue: Queue) -> None:
@@ -360,7 +360,7 @@ class Kernel(_Object):
             _require("clEnqueueNDRangeKernel", status)
 
     def seconds(self, queue: Queue) -> float:
-        """Return the seconds that a launch takes by the device's clock. `queue` must be a timed one."""
+        """The seconds that a launch takes by the device's clock. `queue` must be a timed one."""
         event = _HANDLE()
         given = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
         call("clEnqueueNDRangeKernel", queue.handle, *given)

@@ -1,4 +1,4 @@
-"""Programs of kernels on an OpenCL device: kept as a source with what a driver made of it, loaded, built."""
+"""Programs of kernels on an OpenCL device: stored as source and binary, loaded and built."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from jangin.runtime.devices.opencl_devices import Found, select
 from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
 
 LOG = 2000
-"""Characters of a compiler's messages that an error repeats."""
+"""Most characters of a compiler's messages in an error."""
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
-"""Of each program; nobody wrote this code who could heed warnings."""
+"""Build options. Warnings are off, because nobody could act on them."""
 
 _HEAD = struct.Struct("<III")
 
 
 @dataclass(frozen=True)
 class Built:
-    """A program of one kernel: its source, and what a driver made of that, empty where none has. `product`:
-    what a library computes before (`clblast.packed`), empty for nothing; then there may be no source."""
+    """A program of one kernel: its source and the driver's binary, which may be empty.
+
+    `product`: a library call before the kernel (`clblast.packed`), or empty. With it, there may be no source.
+    """
 
     kernel: str
     source: bytes
@@ -41,7 +43,7 @@ class Built:
 
     @classmethod
     def of(cls, code: bytes) -> Built:
-        """What was packed. Raises LoadError."""
+        """The program that `packed` stored. Raises LoadError if the bytes are damaged."""
         try:
             start, name, source, product = accumulate(_HEAD.unpack_from(code), initial=_HEAD.size)
             parts = code[start:name], code[name:source], code[source:product]
@@ -52,7 +54,7 @@ class Built:
 
 @dataclass
 class Opened:
-    """A device with the context that its programs and memory belong to."""
+    """A device with the context of its programs and memory."""
 
     device: Found
     context: Context
@@ -64,7 +66,7 @@ _LOCK = Lock()
 
 
 def opened(device: Found) -> Opened:
-    """The one of a device in this process. Raises LoadError where it can't be opened."""
+    """The opened device of this process. Raises LoadError if it can't be opened."""
     with _LOCK:
         if device.number not in _OPENED:
             try:
@@ -75,8 +77,10 @@ def opened(device: Found) -> Opened:
 
 
 def begin(which: str) -> None:
-    """Start drivers, and open the device that `select` would give, beside what the caller does: they take as
-    long as its imports. What goes wrong is told to whoever needs the device."""
+    """Start drivers and open the device that `select` would give, in a thread.
+
+    Drivers take as long to start as the caller's imports. Whoever needs the device gets the errors.
+    """
 
     def start() -> None:
         with suppress(LoadError):
@@ -86,19 +90,19 @@ def begin(which: str) -> None:
 
 
 def forget(lost: Opened) -> None:
-    """Open the device anew for what is loaded next."""
+    """Drop a lost device, so that the next load opens it anew."""
     if _OPENED.get(lost.device.number) is lost:
         del _OPENED[lost.device.number]
 
 
 def load_program(device: Found, built: Built, *, same: bool) -> Program:
-    """A program of what the `same` driver made, or else of its source. Raises LoadError."""
+    """A program from its binary if the `same` driver made it, else from its source. Raises LoadError."""
     here = opened(device)
     if built.binary and same:
         try:
             return Program(here.context, binary=built.binary).build()
         except Error:
-            pass  # a driver may refuse what it made: the source is there
+            pass  # a driver may refuse its own binary; the source is there
     return build_program(device, built.source)
 
 
@@ -115,7 +119,7 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Product:
 
 
 def build_program(device: Found, source: bytes) -> Program:
-    """A program of OpenCL C. Raises LoadError with what the driver's compiler says."""
+    """A program built from OpenCL C. Raises LoadError with the compiler's messages."""
     if device.linker and shutil.which(device.linker) is None:
         raise LoadError(
             f"{device} needs the program {device.linker!r}, without which its driver ends this process: "

@@ -34,17 +34,17 @@ from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import default_threads, handover
 
 SPREAD = 4
-"""Work-items for each thread: those that end early take another's share."""
+"""Work-items for each thread. Items that end early take over the others' share."""
 PAGE = 4096
-"""Bytes at a multiple of which drivers use the host's memory as it is."""
+"""The alignment in bytes at which drivers use the host's memory in place."""
 PROBE = 16 << 20
-"""Bytes by whose copy a device's link is measured."""
+"""Bytes of the copy that measures a device's link."""
 TURNS = 5
-"""Copies by the quickest of which a device's link is measured."""
+"""Number of copies that measure a device's link. The quickest counts."""
 
 
 class QueuedDevice(ABC):
-    """See `runtime.device.Device`: a kind of device adds its name, and how its drivers are found."""
+    """See `runtime.device.Device`. Each kind of device adds its name and finds its drivers."""
 
     @abstractmethod
     def driver(self, target: str) -> Driver:
@@ -91,7 +91,7 @@ def transfer(driver: Driver) -> Transfer:
 
 
 class Code:
-    """Kernels on a device, by name, and the constants, uploaded once, or used where they lie."""
+    """Kernels on a device, by name, and the constants, uploaded once or used in place."""
 
     def __init__(self, plan: Plan, driver: Driver, kernels: Mapping[str, Kernel], threads: int) -> None:
         self.plan, self.driver, self.kernels = plan, driver, kernels
@@ -109,7 +109,7 @@ class Code:
         self.copied = 0
 
     def kernel(self, function: str) -> Kernel:
-        """One that nothing else gives arguments."""
+        """A kernel whose arguments nothing else sets."""
         unused = self._unused.pop(function, None)
         return self.kernels[function].copy() if unused is None else unused
 
@@ -121,7 +121,9 @@ class Code:
 
     def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Buffer:
         """Memory with an array's contents: the array's own, if the device shares the host's memory.
-        `launch`: as of `room`."""
+
+        `launch`: as for `room`.
+        """
         raw = array.reshape(-1).view(np.uint8)
         if not raw.nbytes:
             return self.room(name, 1)
@@ -130,15 +132,18 @@ class Code:
         return self._made(name, launch, raw.nbytes, raw, write=write)
 
     def room(self, name: str, size: int, launch: int | None = None) -> Buffer:
-        """Memory of so many bytes: the host's, which has large pages, if the device shares it. `launch`: the
-        number of the one that needs most of it, if the name isn't a buffer's."""
+        """Memory of `size` bytes: the host's, with large pages, if the device shares it.
+
+        `launch`: for errors, the number of the launch that needs most of it, unless `name` is a buffer's.
+        """
         size = max(1, size)
         if not self.driver.shared:
             return self._made(name, launch, size)
         self._require(name, size, launch)
         try:
             raw = aligned((size,), np.dtype(np.uint8), PAGE)
-        except (MemoryError, ValueError) as error:  # the second for more than an address can say
+        # NumPy raises ValueError for more bytes than an address can hold
+        except (MemoryError, ValueError) as error:
             raise no_memory(self.driver, name, size, self._uses(name, launch), error) from error
         return self._made(name, launch, size, raw)
 
@@ -152,18 +157,19 @@ class Code:
             raise no_memory(self.driver, name, size, self._uses(name, launch), error) from error
 
     def _require(self, name: str, size: int, launch: int | None) -> None:
-        """Raises MemoryError for more than a buffer of the device may have."""
+        """Raises MemoryError if a buffer is too large for the device."""
         if size > self.driver.largest:
             raise too_large(self.driver, name, size, self._uses(name, launch))
 
     def _uses(self, name: str, launch: int | None) -> str:
-        """For an error: the kernel that a buffer is for."""
+        """The text for an error that names the kernel that uses a buffer."""
         numbers = [n for n, _ in self.users.get(name, ())] if launch is None else [launch]
         return f"; it is for {named(self.plan.launches[numbers[0]])}" if numbers else ""
 
 
 class Memory:
-    """Arena, scratch and queue of one run at a time, and each launch's kernel with its arguments."""
+    """The arena, scratch memory and queue of one run at a time, and each launch's kernel with its
+    arguments."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -173,16 +179,16 @@ class Memory:
         self._kernels: list[Kernel] = []
         self._rounds: list[range] = []
         self._scratch: Buffer | None = None
-        self._inputs: dict[str, Array] = {}  # copies of those that don't lie as the device wants them
-        self._values: dict[str, Buffer] = {}  # memory in the arena: kernels that are given it don't keep it
+        self._inputs: dict[str, Array] = {}  # copies of inputs with the wrong alignment
+        self._values: dict[str, Buffer] = {}  # memory in the arena: kernels don't keep it alive
 
     # --- sizes
 
     def prepare(self, layout: Layout) -> None:
-        """Memory for a layout, and what each launch is given but inputs and outputs."""
+        """Make the memory for a layout, and set every argument except inputs and outputs."""
         if self._for is layout:
             return
-        self._for = None  # until all of it stands
+        self._for = None  # until the end: any step may fail
         try:
             self._prepare(layout)
         except DriverError as error:
@@ -234,7 +240,7 @@ class Memory:
             self._kernels[n].set_arg(i, memory)
 
     def _numbers(self, launch: Launch, kernel: Kernel, layout: Layout) -> range:
-        """Give a kernel its sizes. Gives the rounds that it is enqueued for, one by one."""
+        """Set a kernel's sizes. Returns the rounds for which it is enqueued one by one."""
         tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
         most = 1 if not launch.grain else max(1, tasks // launch.grain)
         items = min(tasks, most, self._code.items)
@@ -270,7 +276,7 @@ class Memory:
         return made
 
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Buffer]]:
-        """Give kernels inputs and fresh outputs, which come back by name, with their memory."""
+        """Set the kernels' inputs and fresh outputs. Returns the outputs and all memory by name."""
         code, held = self._code, dict[str, Buffer]()
         for name, array in zip(code.plan.inputs, inputs, strict=True):
             if code.users[name]:
@@ -280,7 +286,8 @@ class Memory:
         for name, shape, dtype in layout.outputs:
             try:
                 made[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
-            except (MemoryError, ValueError) as error:  # NumPy's for more bytes than an address can say
+            # NumPy raises ValueError for more bytes than an address can hold
+            except (MemoryError, ValueError) as error:
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
             shared = code.driver.shared
@@ -289,8 +296,10 @@ class Memory:
         return made, held
 
     def _aligned(self, name: str, array: Array) -> Array:
-        """An input as the device takes it where it lies. Drivers copy others to fresh memory, which takes as
-        long as the kernels of a small model."""
+        """An input at an address that the device can use in place, copied if needed.
+
+        Drivers copy other inputs to fresh memory, which takes as long as a small model's kernels.
+        """
         code = self._code
         if not code.driver.shared or address(array) % code.alignment == 0:
             return array
@@ -302,7 +311,7 @@ class Memory:
         return kept
 
     def _enqueue(self, queue: Queue, numbers: range) -> None:
-        """Launches, by their numbers."""
+        """Enqueue launches by their numbers."""
         number = 0
         try:
             for number in numbers:
@@ -315,7 +324,7 @@ class Memory:
             raise self._kernel_failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
-        """Tell a launch's kernel the number of the next round."""
+        """Set the number of the next round for a launch's kernel."""
         launch = self._code.plan.launches[number]
         self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, n)
 
@@ -323,13 +332,13 @@ class Memory:
         return self._failed(f"run {named(self._code.plan.launches[number])}", error)
 
     def _failed(self, what: str, error: DriverError) -> Exception:
-        """An error for what the device couldn't do. A lost one is opened anew for what is loaded next."""
+        """The error for a failure of the device. If the device is lost, the next load opens it anew."""
         if error.lost:
             self._code.driver.forget()
         return failed(self._code.driver, what, error)
 
     def _blamed(self, queue: Queue, error: DriverError) -> Exception:
-        """For an error that came while all was under way: the first kernel that fails alone."""
+        """The error for a failure during a run: it names the first kernel that also fails alone."""
         name = self._code.plan.name
         if error.lost:
             return self._failed(f"finish a run of {name}", error)
@@ -346,7 +355,7 @@ class Memory:
     def _take(
         self, queue: Queue, layout: Layout, made: Mapping[str, Array], held: Mapping[str, Buffer]
     ) -> None:
-        """Wait for all, copy outputs from memory that isn't the host's, and raise what a check has found."""
+        """Wait for the run, copy outputs from the device's own memory, and raise errors that checks found."""
         checks = self._code.plan.checks
         words = np.empty(len(checks), np.int64)
         wanted = [(name, array) for name, array in made.items() if array.nbytes]
@@ -385,7 +394,7 @@ class Memory:
         return Timed(self, layout, self._code.driver.queue(timed=True), (inputs, held, self))
 
     def seconds(self, queue: Queue, number: int) -> float:
-        """Return the seconds that a launch takes by the device's clock."""
+        """The seconds that a launch takes by the device's clock."""
         total, rounds = 0.0, self._rounds[number]
         for n in rounds:
             if len(rounds) > 1:

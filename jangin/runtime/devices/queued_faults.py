@@ -14,7 +14,7 @@ def named(launch: Launch) -> str:
 
 
 def failed(device: object, what: str, error: DriverError) -> Exception:
-    """The error for what a device couldn't do."""
+    """The error for an action that the device failed at."""
     text = f"{device} could not {what}: {error}"
     if error.lost:
         return RuntimeError(
