@@ -1,1 +1,1 @@
-"""Measuring candidates and keeping the quickest."""
+"""Tune kernels: measure candidates and keep the quickest."""

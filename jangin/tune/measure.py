@@ -1,4 +1,5 @@
-"""Times several makings of one kernel side by side, with the caches as a run of its model leaves them."""
+"""Time several candidates of one kernel side by side, with the caches in the state in which a run of the
+model leaves them."""
 
 from __future__ import annotations
 
@@ -32,23 +33,27 @@ ROUNDS = 7
 MOST_ROUNDS = 20
 """The most rounds that are timed while there is time, in multiples of `ROUNDS`."""
 NOTCH = 1.57
-"""Quartile ranges by the root of the count, either side of a median: where it lies with a certainty of 95%
-(McGill, Tukey, Larsen: "Variations of box plots", 1978)."""
+"""The half-width of a median's 95% confidence interval, in quartile ranges divided by the square root of the
+count. Source: McGill, Tukey, Larsen: "Variations of box plots", 1978."""
 TOLERANCE = 1e-3
-"""Difference of two makings' results, as a share of the largest, that rounding may make: sums of some
-thousand terms in another order. Also the share of rounded results that may be the next whole number."""
+"""The largest difference that rounding may cause between two candidates' results, as a share of the largest
+result. Sums of some thousand terms in another order differ by less.
+
+It is also the largest share of rounded results that may differ by 1."""
 SWEEP = "@sweep"
-"""The value that the other data between two timed kernels goes through."""
+"""The name of the value that passes other data through the caches between two timed kernels."""
 
 
 class WrongResult(RuntimeError):
-    """A candidate computes something else than the others: a defect of its template."""
+    """A candidate computes other results than the others, so its template has a defect."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """`seconds`: of the least disturbed round; `ratio`: to the first of those timed together, median of
-    the rounds; it lies between `low` and `high`, but for bad luck."""
+    """The timing of one candidate.
+
+    `seconds` is the time of the least disturbed round. `ratio` is the median, over rounds, of the ratio to
+    the first candidate timed together. It lies between `low` and `high` with 95% confidence."""
 
     seconds: float
     ratio: float
@@ -58,8 +63,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Trial:
-    """A kernel of a fused graph, to be timed for `sizes` of its symbols on `threads` threads, after
-    `between` bytes of other data went through the caches."""
+    """A kernel of a fused graph that is to be timed, for `sizes` of its symbols and on `threads` threads.
+
+    Before each timing, `between` bytes of other data pass through the caches."""
 
     node: Node
     graph: Graph
@@ -70,21 +76,23 @@ class Trial:
 
     @property
     def possible(self) -> bool:
-        """Whether the kernel's inputs tell all its sizes, as they must where it runs alone."""
+        """Tell if the kernel's inputs determine all its sizes. They must, because the kernel runs alone."""
         inputs = (n for n in self.node.inputs if n not in self.graph.constants)
         told = {d for n in inputs for d in self.graph.shape(n)}
         return told.issuperset(self.node.of(Kernel).body.symbols)
 
     def build(self, ways: Sequence[Scheduled]) -> Race:
-        """The ways, whose kernels have different names, compiled together. Raises WrongResult
-        where one differs from the first, KeyError for a symbol without a size."""
+        """Compile the candidates, whose kernels have different names, together.
+
+        Raises WrongResult if a candidate's results differ from the first one's, and KeyError for a symbol
+        without a size."""
         exe = Executable(build(self._plan(ways), self.options.target), self.threads)
         feeds = random_feeds(exe, self.sizes)
         self._compare(exe.run(feeds), ways)
         return Race(exe, feeds)
 
     def _plan(self, ways: Sequence[Scheduled]) -> Plan:
-        """The kernel once in each way, other data before each."""
+        """Return a plan with the kernel once by each candidate, each preceded by other data."""
         node, graph, body = self.node, self.graph, self.node.of(Kernel).body
         other = _other_data(max(self.between // 8, 1024))
         workload = kernel_workload(other, other.of(Kernel).body, self.options, "sweep")[1]
@@ -106,7 +114,7 @@ class Trial:
         return make_plan(trial, chosen, self.options)
 
     def _ends(self, way: int) -> tuple[str, ...]:
-        """What the kernel's results are called where it is made in this way."""
+        """Return the names of the kernel's results by one candidate."""
         return tuple(f"@way.{way}.{n}" for n in range(len(self.node.outputs)))
 
     def _compare(self, results: Mapping[str, Array], ways: Sequence[Scheduled]) -> None:
@@ -123,14 +131,14 @@ class Trial:
 
 
 class Race:
-    """Ways to make one kernel, compiled and found to agree."""
+    """Candidates of one kernel that are compiled and give equal results."""
 
     def __init__(self, exe: Executable, feeds: Mapping[str, Array]) -> None:
         self._launches = exe.launches(feeds)
         self._idle = self._launches.call_seconds()
 
     def time(self, seconds: float, ways: Sequence[int] | None = None) -> list[Timing]:
-        """Time the ways (or those named) in turns, for some `seconds`."""
+        """Time the candidates (or those in `ways`) in turns, for about `seconds`."""
         calls = self._launches.calls
         chosen = range(len(calls) // 2) if ways is None else ways
         rounds: list[list[float]] = []
@@ -147,7 +155,7 @@ class Race:
 
 
 def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
-    """What rounds, each of one time for each way, tell of the ways."""
+    """Return the timings of candidates, from rounds with one time for each."""
     found = []
     for times in zip(*rounds, strict=True):
         low, middle, high = statistics.quantiles((t / r[0] for t, r in zip(times, rounds, strict=True)), n=4)
@@ -157,7 +165,7 @@ def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
 
 
 def _other_data(count: int) -> Node:
-    """A kernel that reads and writes `count` floats each."""
+    """Return a kernel that reads and writes `count` floats."""
     editor = Editor({})
     given = editor.declare(SWEEP, F32, (const(count),))
     out = editor.add(Map(Var("x0", F32) + const(1.0, F32)), [given], f"{SWEEP}.out")
@@ -165,8 +173,9 @@ def _other_data(count: int) -> Node:
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Inputs for sizes of the symbols, which begin at lines of the cache as values within a model do: floats
-    in -1..1; integers 0 or 1, which are right for any table."""
+    """Return random inputs for sizes of the symbols. They begin at cache lines, like values within a model.
+
+    Floats are in -1..1. Integers are 0 or 1, which index any table."""
     rng = np.random.default_rng(0)
     value = Evaluator({v: sizes[v.name] for v, _ in exe.plan.symbols})
     feeds: dict[str, Array] = {}
@@ -180,8 +189,10 @@ def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:
 
 
 def agree(a: Array, b: Array, rounded: bool) -> bool:
-    """Whether two makings' results differ by rounding alone. `rounded`: floats lead to them, so that small
-    whole numbers may be a step apart where a sum in another order falls on the other side of a half."""
+    """Tell if two candidates' results differ only by rounding.
+
+    `rounded` tells if the results come from floats. Small integers may then differ by 1, because a sum in
+    another order may fall on the other side of a half."""
     if a.dtype.kind in "iub":
         if not rounded or a.dtype.kind == "b" or a.dtype.itemsize > 2:
             return bool(np.array_equal(a, b))

@@ -1,9 +1,8 @@
-"""What tuning found so far, by kernel and place, in one SQLite file.
+"""Store the findings of tuning by kernel and place, in one SQLite file.
 
-Two processes may tune at once: SQLite's write-ahead log lets readers go on while one writes, and the
-last result for a kernel stands. What was found in another place (another processor, other caches,
-another number of threads, another version of the compiler) is not used.
-"""
+Two processes may tune at once. SQLite's write-ahead log lets readers continue while one process writes, and
+the last finding of a kernel counts. Findings of another place aren't used. A place is a processor with its
+caches, a number of threads, and a version of the compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from jangin.targets.target import Target
 from jangin.templates.template import Candidate
 
 LIMIT = 20_000
-"""Kernels that are kept, those found last."""
+"""The most kernels that are kept. The latest findings stay."""
 WAIT = 30.0
 """Seconds to wait for another process's write."""
 _SCHEMA = """
@@ -42,8 +41,10 @@ DELETE FROM kernels WHERE (place, kernel) IN (
 
 @dataclass(frozen=True)
 class Finding:
-    """The quickest candidate of a kernel: `seconds` of a launch with it, `untuned` with what is taken
-    without measuring; `tried`: the candidates measured so far, as texts."""
+    """The quickest candidate of a kernel.
+
+    `seconds` is the time of a launch with it, and `untuned` the time with the candidate that is taken without
+    tuning. `tried` has the candidates measured so far, as texts."""
 
     candidate: Candidate
     seconds: float
@@ -52,26 +53,29 @@ class Finding:
 
     @property
     def better(self) -> bool:
-        """Than untuned."""
+        """Whether the candidate is quicker than the untuned one."""
         return self.seconds < self.untuned
 
 
 def place_of(target: Target, threads: int, libraries: str) -> str:
-    """What timings belong to: this machine's processor, how its code is made, and by which compiler."""
+    """Return the place to which timings belong: this machine's processor, the target's settings, and the
+    compiler's version."""
     sizes = target.machine.memories
     return f"{processor_name()} {target} {sizes} threads={threads} {libraries} {source_digest()}"
 
 
 class Store:
-    """`folder`: where the file lies (by default what `environment.cache_folder` says)."""
+    """The findings in a file in `folder`, by default `environment.cache_folder`."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
         self.path = (cache_folder() if folder is None else Path(folder)) / TUNED
         self.limit = limit
 
     def get(self, place: str) -> dict[str, Finding]:
-        """By kernel digest. Empty where there is no file of this user's own, or none that can be read; a row
-        that can't be is left out: what is lost is time, and compiling goes on."""
+        """Return findings by kernel digest.
+
+        The result is empty if the file is missing, unreadable or another user's. A damaged row is left out.
+        Compiling then continues without it and loses only time."""
         if not own(self.path):
             return {}
         columns = "kernel, template, params, seconds, untuned, tried"
@@ -83,8 +87,8 @@ class Store:
         return {row[0]: found for row in rows if (found := _finding(*row[1:])) is not None}
 
     def put(self, place: str, found: Mapping[str, Finding]) -> None:
-        """Keep findings by kernel digest, each in the place of an older one. Raises OSError or
-        sqlite3.Error where the file can't be written."""
+        """Store findings by kernel digest, in place of older ones. Raises OSError or sqlite3.Error if the
+        file can't be written."""
         make_folder(self.path.parent)
         self.path.touch()
         self.path.chmod(0o600)
@@ -120,7 +124,7 @@ class Store:
 def _finding(
     template: object, params: object, seconds: object, untuned: object, tried: object
 ) -> Finding | None:
-    """What a row says, or None where it isn't one that `put` wrote."""
+    """Return the finding in a row, or None if `put` didn't write the row."""
     try:
         if not (isinstance(template, str) and isinstance(seconds, float) and isinstance(untuned, float)):
             return None

@@ -1,11 +1,11 @@
-"""Spends a budget of seconds on measuring candidates, first where a run of the model can gain most.
+"""Spend a budget of seconds on measuring candidates, first where a run of the model can gain most.
 
-A kernel's possible gain is the time that its launches take together, less what they would take at the
-bound that the processor's figures set. Candidates come in the order of their estimates, a few at a time, and
-race the best one known; what estimates to be much slower than the best estimate is left out. The two
-quickest race it again, and one wins only if it is quicker by more than noise; all winners together count
-unless the whole model is slower.
-"""
+A kernel's possible gain is the time of all its launches, minus the time at the bound that the processor's
+figures set. Candidates come in order of their estimates, a few at a time, and race the best known one.
+Candidates whose estimate is far above the best estimate are left out.
+
+The two quickest race again, and one wins only if it is quicker by more than noise. All winners together count
+unless the whole model is slower."""
 
 from __future__ import annotations
 
@@ -39,26 +39,30 @@ from jangin.tune.store import Finding
 Progress = Callable[[float, float, str], None]
 
 BATCH = 6
-"""Candidates that race the best one together."""
+"""The number of candidates that race the best one together."""
 SCREEN_SECONDS = 0.2
-"""To find the two quickest of them; these race the best one again for"""
+"""Seconds of a race that finds the two quickest candidates of a batch. `RACE_SECONDS` is the length of their
+race against the best known one."""
 RACE_SECONDS = 0.4
 MARGIN = 0.99
-"""A winner's time must be at most this share of the one before, by the median and at the best moment."""
+"""The most that a winner may take, as a share of the earlier best's time, by the median and in the best
+round."""
 HOPELESS = 1.6
-"""Candidates whose estimate is so many times the best estimate are pruned."""
+"""Candidates whose estimate is so many times the best estimate are left out."""
 FRUITLESS = 0.5
-"""How much is left of the hope in a kernel after a race that nothing new won."""
+"""The factor by which the hope in a kernel shrinks after a race without a new winner."""
 FINAL_SECONDS = 3.0
 FINAL_ROUNDS = 12
-"""To compare whole runs, tuned and not: at least so many."""
+"""The least number of rounds that compare whole runs of the tuned and the untuned model."""
 
 
 @dataclass
 class Tuned:
-    """What became of one kernel, of the nodes `sources`. Seconds are of all its launches in a run of the
-    model; `bound` is what they would take at the processor's full rate. `tried`: candidates measured, by
-    template or library; `earlier`: how many an earlier tuning had measured; `pruned`: how many were left
+    """The outcome for one kernel, which computes the nodes `sources`. Seconds are those of all its launches
+    in a run of the model.
+
+    `bound` is the time at the processor's full rate. `tried` counts measured candidates, by template or
+    library. `earlier` counts those that an earlier tuning had measured, and `pruned` those that were left
     out."""
 
     name: str
@@ -104,9 +108,11 @@ class Outcome:
 
 @dataclass
 class _Kernel:
-    """A kernel with what is left to try. `way`, `queue`: as made now, and candidates still to be tried;
-    `seen`: the texts of those that were; `tried`: their names; `earlier`: how many times as fast as
-    untuned an earlier tuning made it."""
+    """A kernel with the candidates that remain.
+
+    `way` is the current best, and `queue` has the candidates still to be tried. `seen` has the texts of tried
+    candidates, and `tried` their names. `earlier` is the speed-up over untuned that an earlier tuning
+    found."""
 
     digest: str
     node: Node
@@ -121,7 +127,7 @@ class _Kernel:
 
     @property
     def promise(self) -> float:
-        """Seconds that a run of the model may gain here."""
+        """The seconds that a run of the model may gain by this kernel."""
         r = self.report
         return self.hope * max(0.0, r.after - r.bound) if self.queue else 0.0
 
@@ -141,9 +147,11 @@ def tune(
     progress: Progress | None = None,
     known: Mapping[str, Finding] | None = None,
 ) -> Outcome:
-    """Tune the kernels of a fused graph for some `budget` seconds. `sizes`: what to take for symbols
-    (EXPECTED, or what their ranges allow, for the others). `known`: findings of an earlier tuning, which
-    goes on. An interrupt (Ctrl-C) ends the measuring, and what was found counts."""
+    """Tune the kernels of a fused graph for about `budget` seconds.
+
+    `sizes` are the sizes of symbols. Other symbols get EXPECTED, or the nearest size in their range. `known`
+    has findings of an earlier tuning, which is continued. An interrupt (Ctrl-C) ends the measuring, and the
+    findings so far count."""
     start = time.perf_counter()
 
     def left() -> float:
@@ -187,13 +195,13 @@ def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _text(way: Scheduled) -> str:
-    """What tells ways apart, whatever their names."""
+    """Return a text that is equal for equal kernels, whatever their names."""
     return f"{way.label if way.call else ''} {print_func(replace(way.func, name='way'))}"
 
 
 @dataclass(frozen=True)
 class _Model:
-    """A fused graph and how it is to be run."""
+    """A fused graph with the options of its runs."""
 
     graph: Graph
     options: Options
@@ -205,7 +213,7 @@ class _Model:
         return Executable(build(plan, options.target), self.threads)
 
     def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
-        """The kernels that have candidates, with the time they take now."""
+        """Return the kernels that have candidates, with their current times."""
         found: dict[str, _Kernel] = {}
         nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
@@ -235,20 +243,23 @@ class _Model:
         )
 
     def _trial(self, node: Node, workload: Workload) -> Trial:
-        """Between two runs of a kernel a run of the model touches all its weights; of that, as much passes
-        through the caches as they hold. A kernel whose own weights are few misses only its data, in L2."""
+        """Return a trial of a kernel.
+
+        Between two runs of a kernel, a run of the model touches all its weights. As much of them passes
+        through the caches as the caches hold. A kernel with few weights of its own misses only its data, in
+        L2."""
         constants = sum(a.nbytes for a in self.graph.constants.values())
         own = sum(self.graph.constants[n].nbytes for n in node.inputs if n in self.graph.constants)
         between = min(constants, self.options.target.machine.between_runs(own))
         return Trial(node, self.graph, self.options, self.threads, self.sizes, between)
 
     def race(self, kernel: _Kernel) -> list[str]:
-        """Let the next candidates of a kernel race its best. The defects that were found."""
+        """Let the next candidates of a kernel race its best. Returns the defects found."""
         batch, kernel.queue = kernel.queue[:BATCH], kernel.queue[BATCH:]
         kernel.hope *= FRUITLESS
         try:
             self._race(kernel, batch)
-        except Exception:  # whatever a defective candidate raises; alone, each shows whether it is the one
+        except Exception:  # a defective candidate may raise anything; alone, each shows if it is the one
             return [found for candidate in batch for found in self._race_alone(kernel, candidate)]
         return []
 
@@ -284,8 +295,10 @@ class _Model:
         report.pruned += len(batch) + 1 - len(ways)
 
     def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
-        """Seconds of a run of the model before, and its time after beside that. Where that is slower, all
-        stays as it was; after an interrupt, the kernels' own races must do."""
+        """Return the seconds of a run of the untuned model, and the tuned model's timing beside it.
+
+        If the tuned model is slower, everything stays untuned. After an interrupt, the kernels' own races
+        decide."""
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
@@ -300,7 +313,7 @@ class _Model:
         return before.seconds, before if slower or not won else after
 
     def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
-        """A run of each, in turns."""
+        """Time runs of both models in turns."""
         feeds = random_feeds(untuned, self.sizes)
         rounds: list[list[float]] = []
         start = time.perf_counter()
@@ -311,7 +324,7 @@ class _Model:
 
 
 def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:
-    """Of a run after a run."""
+    """Return the seconds of a run that follows another run."""
     exe.run(feeds)
     start = time.perf_counter()
     exe.run(feeds)
@@ -319,6 +332,6 @@ def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:
 
 
 def _libraries_first(hopeful: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates to try, each library's best before all others, however it estimates."""
+    """Return the candidates to try. Each library's best comes first, whatever its estimate."""
     best = {c.template: c for c in reversed(ranked) if c.template in FINDERS}
     return [*best.values(), *(c for c in hopeful if c not in best.values())]
