@@ -1,1 +1,1 @@
-"""Models compiled ahead of time: objects, shared libraries and C, which need nothing of Jangin to run."""
+"""Compile models ahead of time to objects, shared libraries and C, which run without Jangin."""

@@ -1,4 +1,4 @@
-"""What the functions of a model's C API do, whatever language writes them."""
+"""Write the functions of a model's C API, in any language that a `FunctionWriter` writes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from jangin.version import __version__
 
 
 def write_api(model: Model, writer: FunctionWriter) -> None:
-    """Write all functions of a model's API but for its kernels."""
+    """Write all functions of a model's API, except its kernels."""
     Api(model, writer).write()
 
 
 class Api:
-    """Writes the functions of one model."""
+    """The writer of one model's functions."""
 
     def __init__(self, model: Model, writer: FunctionWriter) -> None:
         self.model, self.w = model, writer
@@ -59,7 +59,7 @@ class Api:
         self._tables()
 
     def error(self, text: str) -> int:
-        """The code of an error of this model's own."""
+        """Return the code of a new error of this model's own."""
         code = min(FIRST_OWN + 1, *self.errors) - 1
         self.errors[code] = text
         return code
@@ -89,7 +89,7 @@ class Api:
             self.w.names[var] = self.w.element(sizes, self.model.symbols.index(var.name), "i64")
 
     def _memory(self, part: Part) -> tuple[Value, Value]:
-        """The bytes of the arena's buffers and of a worker's scratch memory."""
+        """Return the bytes of the arena's buffers and of a worker's scratch memory."""
         for var, e in part.memory.steps:
             self.w.names[var] = self.w.value(e)
         return self.w.value(part.memory.arena), self.w.value(part.memory.stride)
@@ -98,7 +98,7 @@ class Api:
         return self.own(f"int32_t {{p}}_check_{number}(const int64_t *sizes)")
 
     def _check(self, number: int, part: Part) -> None:
-        """Whether sizes are those of a part: 0, or an error."""
+        """Write the function that returns 0 if sizes fit a part, else an error."""
         w, plan = self.w, part.plan
         with w.define(self.check_of(number), "internal") as given:
             sizes = given["sizes"]
@@ -151,7 +151,7 @@ class Api:
             w.ret(self._needed(part, given["threads"]))
 
     def _needed(self, part: Part, threads: Value) -> Value:
-        """Bytes that a run takes, from a multiple of ALIGN on."""
+        """Return the bytes that a run takes, from a multiple of ALIGN on."""
         w = self.w
         arena, stride = self._memory(part)
         return w.arithmetic("add", arena, w.arithmetic("mul", stride, w.convert("i64", threads)))
@@ -163,7 +163,7 @@ class Api:
         return self.own(f"int64_t {{p}}_bytes_{number}(int32_t index, const int64_t *sizes)")
 
     def _shapes(self, number: int, part: Part) -> None:
-        """Shapes and bytes of the inputs, then of the outputs."""
+        """Write the functions of shapes and bytes. Outputs are counted after inputs."""
         w = self.w
         tensors = (*self.model.inputs, *self.model.outputs)
         with w.define(self.shape_of(number), "internal") as given:
@@ -244,7 +244,8 @@ class Api:
     def _pointers(
         self, part: Part, number: int, given: dict[str, Value], arena: Value, weights: Value
     ) -> Callable[[str], Value]:
-        """What gives the address of a buffer by name. Returns an error where one of the caller's is null."""
+        """Return a function that gives a buffer's address by name. The written code returns an error if one
+        of the caller's addresses is null."""
         w, plan = self.w, part.plan
         known: dict[str, Value] = {}
         for ends, names in (("inputs", plan.inputs), ("outputs", plan.outputs)):
@@ -298,8 +299,10 @@ class Api:
     def _by_part(
         self, function: Callable[[int], Signature], sizes: Value, *given: Value, more: int = 0
     ) -> None:
-        """Return what the last part says, the most special, whose conditions the sizes meet, or why the first
-        part's aren't."""
+        """Write the choice of a part: the last part whose conditions the sizes meet, which is the most
+        specialised.
+
+        If there is none, the written code returns the first part's error."""
         w = self.w
         type = function(0).result
         code: Value | None = None
@@ -312,7 +315,7 @@ class Api:
         w.ret(w.convert(type, code))
 
     def _tables(self) -> None:
-        """Names, types and texts."""
+        """Write the functions of names, types and texts."""
         w, model, p = self.w, self.model, self.model.prefix
         ends = {"input": model.inputs, "output": model.outputs}
         names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}
@@ -343,7 +346,7 @@ class Api:
             w.ret(i64(model.weights.bytes))
 
     def _table(self, name: str, texts: Sequence[str]) -> Value:
-        """The function of that name, which gives a text by its number, or null."""
+        """Write the function `name`, which returns a text by its number, or null."""
         w = self.w
         table = w.strings(f"{self.model.prefix}_{name}s", [*texts] or [""])
         with w.define(self.functions[name]) as given:
@@ -355,7 +358,7 @@ class Api:
         return table
 
     def _texts(self) -> None:
-        """`error_text`: of the common codes, then of the model's own."""
+        """Write `error_text`, with the texts of the common codes and of the model's own."""
         w, p = self.w, self.model.prefix
         common = [self.errors[-n] for n in range(len(ERRORS))]
         own = [text for code, text in sorted(self.errors.items(), reverse=True) if code <= FIRST_OWN]
@@ -378,7 +381,7 @@ class Api:
         return self.own("int32_t {p}_same(const char *a, const char *b)")
 
     def _same(self) -> None:
-        """Whether two texts are equal."""
+        """Write the function that tells if two texts are equal."""
         w = self.w
         with w.define(self.same, "internal") as given:
             number = w.local("i32", 1)

@@ -1,4 +1,4 @@
-"""What a model's C API declares: its functions, its errors, and what the header says of them."""
+"""Declare a model's C API: its functions, its errors, and their documentation in the header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ERRORS = {
     BAD_INDEX: ("BAD_INDEX", "there is no input, output or size of this number or name"),
     NO_WEIGHTS: ("NO_WEIGHTS", "the weights are not set, or are not this model's"),
 }
-"""Codes that every model has, with their names in C; a model's own follow from FIRST_OWN on."""
+"""Codes of errors that every model has, with their names in C. A model's own codes begin at FIRST_OWN."""
 FIRST_OWN = -16
 MAX_THREADS = 4096
 
@@ -66,11 +66,11 @@ FUNCTIONS = {
         "Before the first run: where {p}.bin lies in memory, at a multiple of 64, as long as runs go on.",
     ),
 }
-"""What a model exports: declarations, with what the header says of each."""
+"""The functions that a model exports: declarations, and their documentation in the header."""
 
 
 def signatures(model: Model) -> dict[str, tuple[Signature, str]]:
-    """The functions that a model has, by their names without the prefix, with what to say of them."""
+    """Return a model's functions by their names without the prefix, with their documentation."""
     p = model.prefix
     found = {n: (Signature(text.replace("{p}", p)), doc) for n, (text, doc) in FUNCTIONS.items()}
     if not model.beside:

@@ -1,7 +1,6 @@
-"""A section of constant bytes added to a relocatable ELF object, in which code refers to them.
+"""Add a section of constant bytes to a relocatable ELF object whose code refers to them.
 
-A weights array as LLVM IR would be a text several times its size. (System V ABI, "Object Files".)
-"""
+A weights array in LLVM IR would be text of several times its size. (System V ABI, "Object Files".)"""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _PROGBITS, _SYMTAB, _ALLOCATED, _OBJECT = 1, 2, 2, 1
 
 
 class _Format:
-    """Where the fields of one class of ELF lie."""
+    """The positions of the fields in one class of ELF."""
 
     def __init__(self, wide: bool) -> None:
         self.address = "<Q" if wide else "<I"
@@ -26,7 +25,7 @@ class _Format:
         self.wide = wide
 
     def symbol_with(self, fields: tuple[int, ...], section: int, size: int) -> bytes:
-        """A symbol that is defined at the beginning of a section."""
+        """Return a symbol that is defined at the beginning of a section."""
         if self.wide:
             name, info, other = fields[:3]
             return struct.pack(self.symbol, name, info & 0xF0 | _OBJECT, other, section, 0, size)
@@ -35,8 +34,10 @@ class _Format:
 
 
 def with_bytes(object: bytes, symbol: str, pieces: Sequence[Array]) -> bytes:
-    """The object with a read-only section that holds the pieces one after the other, and in which an
-    undefined symbol lies at the beginning. Raises ValueError where the object has no such symbol."""
+    """Return the object with a read-only section that holds the pieces one after another.
+
+    The undefined symbol `symbol` becomes the section's beginning. Raises ValueError if the object has no such
+    symbol."""
     form = _Format(object[4] == 2)
     (table,) = struct.unpack_from(form.address, object, form.shoff)
     count, names = (
@@ -81,7 +82,7 @@ def _define(
 
 
 def code_bytes(object: bytes) -> int:
-    """Bytes of an object's sections that are in memory when it runs."""
+    """Return the bytes of an object's sections that are in memory when it runs."""
     form = _Format(object[4] == 2)
     (table,) = struct.unpack_from(form.address, object, form.shoff)
     (count,) = struct.unpack_from("<H", object, form.shnum)

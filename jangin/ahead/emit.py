@@ -1,4 +1,5 @@
-"""From a model to what runs without Jangin: an object file, a shared library or C, each with a C API."""
+"""Compile a model to code that runs without Jangin: an object file, a shared library or C, each with a C
+API."""
 
 from __future__ import annotations
 
@@ -36,8 +37,10 @@ CONSTANTS = ("inside", "beside")
 
 @dataclass(frozen=True)
 class Emitted:
-    """What `emit` made. `files`: contents by name. `code`: bytes of machine code, where it is made
-    here; `ram`: bytes of working memory of a run on one thread, for the sizes `at` of its symbols."""
+    """The result of `emit`.
+
+    `files` are contents by name. `code` is the bytes of machine code, or None if it isn't made here. `ram` is
+    the bytes of working memory of a run on one thread, for the sizes `at` of the model's symbols."""
 
     model: Model
     files: Mapping[str, Content]
@@ -50,8 +53,10 @@ class Emitted:
         return self.model.weights.bytes
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
-        """Write the files to a folder, all or none. Raises FileExistsError where one of them is there
-        already, unless `force` replaces it, and OSError where the folder can't be written."""
+        """Write the files to a folder, all or none.
+
+        Raises FileExistsError if one of them exists, unless `force` replaces it. Raises OSError if the folder
+        can't be written."""
         write_files(Path(folder), self.files, force=force)
 
 
@@ -86,7 +91,7 @@ def emit(
 def emit_by(
     options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
 ) -> Emitted:
-    """`emit`, with the options in one record."""
+    """Compile as `emit` does, with the options in one record."""
     if kind not in KINDS:
         raise ValueError(
             f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}, and jgn, which build makes"
@@ -117,7 +122,7 @@ def emit_by(
 def _plans(
     model: ModelSource, options: Options, progress: Progress | None
 ) -> Iterator[tuple[Plan, Mapping[str, int]]]:
-    """The plans of a model's variants, with the sizes that each alone is for."""
+    """Yield the plans of a model's variants, with the sizes that each is specialised for."""
     for case in cases(loaded(model, options), options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
@@ -125,7 +130,7 @@ def _plans(
 
 
 def _why_not(graph: Graph) -> str:
-    """Which nodes keep a model from being compiled ahead of time."""
+    """Return the reason why a model can't be compiled ahead of time, with its nodes that need steps."""
     steps = [n for n in graph.nodes if n.op in ("host", "bind", "if", "loop")]
     named = "; ".join(f"{n.source or n.name} ({n.op})" for n in steps[:5])
     more = f" and {len(steps) - 5} more" if len(steps) > 5 else ""
@@ -137,7 +142,7 @@ def _why_not(graph: Graph) -> str:
 
 
 def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
-    """The files of a kind, and the bytes of code where there are any."""
+    """Return the files of a kind, and the bytes of code if it is made here."""
     p = model.prefix
     files: dict[str, Content] = {f"{p}.h": [header(model).encode()]}
     code: int | None = None

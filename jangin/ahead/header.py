@@ -1,4 +1,4 @@
-"""The header of a model's C API, and the example program that comes with it."""
+"""Write the header of a model's C API, and its example program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _TYPES = {"f32": "float", "f64": "double"}
 
 
 def element_type(dtype: DType) -> str:
-    """The type in C of a tensor's elements; of those that C doesn't know, the bits."""
+    """Return the C type of a tensor's elements. A type that C lacks becomes an unsigned integer with the same
+    bits."""
     if dtype.name in _TYPES:
         return _TYPES[dtype.name]
     if dtype.is_int:
@@ -22,7 +23,7 @@ def element_type(dtype: DType) -> str:
 
 
 def header(model: Model) -> str:
-    """The text of the header, for C and C++."""
+    """Return the text of the header, for C and C++."""
     p, up = model.prefix, model.prefix.upper()
     rank = max((len(s) for t in (*model.inputs, *model.outputs) for s in t.shapes), default=0)
     lines = [
@@ -79,7 +80,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def example(model: Model) -> str:
-    """A program that runs the model on files of raw numbers, or on zeros."""
+    """Return a program that runs the model on files of raw numbers, or on zeros."""
     p = model.prefix
     text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
     stop = "  <P>_stop_threads();\n" if model.has_threads else ""

@@ -1,4 +1,4 @@
-"""A shared library of objects, linked by what is at hand."""
+"""Link objects into a shared library by a linker on this machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jangin.files import writing
 from jangin.runtime.system.processor import architecture
 
 _GNU = {"armv7": "arm-linux-gnueabihf"}
-"""What GNU's tools call an architecture and its system, where that isn't ARCHITECTURE-linux-gnu."""
+"""The names that GNU's tools use for an architecture and its system, if it isn't ARCHITECTURE-linux-gnu."""
 
 
 class LinkError(OSError):
-    """Objects that couldn't be linked, and why."""
+    """Objects couldn't be linked. The message has the reason."""
 
 
 def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
-    """The library. Raises LinkError where there is no linker for the target, or it fails."""
+    """Return the library. Raises LinkError if there is no linker for the target, or if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{n}.o" for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
@@ -40,7 +40,7 @@ def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
 
 
 def linker(triple: str) -> list[str]:
-    """The command that links for a target. Raises LinkError where there is none."""
+    """Return the command that links for a target. Raises LinkError if there is none."""
     machine = triple.split("-")[0]
     if find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "ld.lld"]

@@ -1,4 +1,4 @@
-"""Where a plan's buffers lie when the sizes are known only at run time: offsets as expressions of them."""
+"""Place a plan's buffers when sizes are known only at run time: offsets are expressions of the sizes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from jangin.runtime.arena import layout
 from jangin.runtime.sizes import Evaluator
 
 TYPICAL = 128
-"""What a size that may be any, or more than MOST, is taken to be, to decide which buffers lie above which."""
+"""The assumed size of a symbol without a limit, or with one above MOST. It decides which buffers lie above
+which."""
 MOST = 1 << 14
 
 
 @dataclass(frozen=True)
 class Memory:
-    """`steps`: names for what `offsets`, by buffer, and the rest are made of, each in terms of the plan's
-    symbols and of the names before it. `arena`: bytes that the buffers take; `stride`: of scratch memory for
-    each worker."""
+    """The memory of a plan, as expressions.
+
+    `steps` name intermediate results, each in terms of the plan's symbols and of earlier names. `offsets` are
+    by buffer. `arena` is the bytes of all buffers. `stride` is the bytes of scratch memory for each
+    worker."""
 
     steps: tuple[tuple[Var, Expr], ...]
     offsets: Mapping[str, Expr]
@@ -29,8 +32,10 @@ class Memory:
 
 
 def memory_of(plan: Plan) -> Memory:
-    """The memory of a plan. With symbols, buffers are placed for typical sizes, and of two that are needed
-    at the same time the one that lies above the other there does so for all sizes: no two ever overlap."""
+    """Return the memory of a plan.
+
+    With symbols, buffers are placed for typical sizes. If two buffers are needed at the same time, the upper
+    one lies above the lower one for all sizes, so that they never overlap."""
     buffers = [b for b in plan.buffers if b.kind == "arena"]
     stride: Expr = const(0)
     for scratch in dict.fromkeys(launch.scratch for launch in plan.launches):
@@ -70,7 +75,7 @@ def memory_of(plan: Plan) -> Memory:
 
 
 def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
-    """Arena buffers in the order in which they lie for typical sizes."""
+    """Return arena buffers in their order in memory for typical sizes."""
     sizes = typical_sizes(plan)
     value = Evaluator(sizes)
     items = [(b.name, max(0, value(buffer_bytes(b))), *b.live) for b in buffers]
@@ -79,7 +84,7 @@ def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
 
 
 def typical_sizes(plan: Plan) -> dict[Var, int]:
-    """Sizes of a plan's symbols: the largest there may be up to MOST, or else TYPICAL."""
+    """Return sizes of a plan's symbols: the largest possible up to MOST, or else TYPICAL."""
     found: dict[Var, int] = {}
     for var, (low, high) in plan.symbols:
         value = Evaluator(found)

@@ -1,4 +1,4 @@
-"""What a model compiled ahead of time consists of: one description, which C and object code are made from."""
+"""The description of a model that is compiled ahead of time. C and object code are made from it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from jangin.runtime.sizes import Evaluator
 from jangin.targets.target import Target
 
 SLACK = ALIGN - 1
-"""Bytes of working memory that aligning it may leave unused, wherever it begins."""
+"""Bytes of working memory that alignment may leave unused."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output. `field`: its name as an identifier; `shapes`: one for each part of the model."""
+    """An input or output. `field` is its name as an identifier. `shapes` has one shape for each part of the
+    model."""
 
     name: str
     field: str
@@ -34,7 +35,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """A plan, with the sizes of symbols that it alone is for, and its memory."""
+    """A plan, with the sizes of symbols that it is specialised for, and its memory."""
 
     plan: Plan
     sizes: Mapping[str, int]
@@ -43,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Weights:
-    """All constants in one block of bytes. `places`: for each part, where each constant lies, by name."""
+    """All constants in one block of bytes. `places` has each constant's position by name, for each part."""
 
     arrays: tuple[tuple[int, Array], ...]
     places: tuple[Mapping[str, int], ...]
@@ -51,7 +52,7 @@ class Weights:
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> Weights:
-        """Each content once, at multiples of ALIGN."""
+        """Return the weights of plans. Equal contents are stored once, at multiples of ALIGN."""
         known: dict[bytes, int] = {}
         arrays, places, end = [], [], 0
         for plan in plans:
@@ -68,7 +69,7 @@ class Weights:
         return cls(tuple(arrays), tuple(places), end)
 
     def chunks(self) -> list[Array]:
-        """The block, in pieces that follow each other."""
+        """Return the block, in consecutive pieces."""
         pieces: list[Array] = []
         for at, array in self.arrays:
             pieces += [array, np.zeros(-(at + array.nbytes) % ALIGN, np.uint8)]
@@ -77,8 +78,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class Model:
-    """`prefix`: what all its names begin with. `parts`: plans, of which a run takes the last whose
-    conditions its sizes meet. `beside`: whether the weights are in a file of their own."""
+    """A model that is compiled ahead of time.
+
+    `prefix` begins all its names. A run takes the last of the plans `parts` whose conditions its sizes meet.
+    `beside` tells if the weights are in a file of their own."""
 
     name: str
     prefix: str
@@ -101,7 +104,7 @@ class Model:
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread pool comes with it: where the system has POSIX threads."""
+        """Whether a thread pool is included, which needs a system with POSIX threads."""
         return "linux" in self.target.triple
 
     @cached_property
@@ -131,7 +134,7 @@ class Model:
 
     @cached_property
     def kernels(self) -> dict[str, Func]:
-        """Every kernel that is called once, by the name of its function."""
+        """Every kernel that is launched, by the name of its function."""
         return {
             launch.function: part.plan.kernels[launch.kernel]
             for part in self.parts
@@ -140,7 +143,7 @@ class Model:
         }
 
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
-        """Bytes of arena and scratch memory that a run of some sizes takes."""
+        """Return the bytes of arena and scratch memory of a run with some sizes."""
         values = dict(sizes)
         for var, e in part.memory.steps:
             values[var] = Evaluator(values)(e)
@@ -148,7 +151,7 @@ class Model:
         return value(part.memory.arena) + threads * value(part.memory.stride)
 
     def typical_bytes(self) -> tuple[int, dict[str, int]]:
-        """The most bytes that a run of one thread takes, and the sizes for which."""
+        """Return the most bytes that a run on one thread takes for typical sizes, and these sizes."""
         found = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
         most, sizes = max(found, key=lambda f: f[0])
         return most, {v.name: n for v, n in sizes.items()}
@@ -160,11 +163,11 @@ register restrict return short signed sizeof static struct switch typedef union 
 alignas alignof and asm bool catch class delete explicit export false friend mutable namespace new not
 operator or private protected public template this throw true try typeid typename using virtual xor
 """
-"""Words of C and C++, and the file of the example, which can't name anything."""
+"""Words of C and C++ and the name of the example's file, which can't be names."""
 
 
 def identifier(text: str) -> str:
-    """A text as an identifier of C and C++."""
+    """Return a text as an identifier of C and C++."""
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in text).strip("_") or "model"
     if plain[0].isdigit():
         plain = f"n{plain}"

@@ -1,4 +1,4 @@
-"""A model as one relocatable object file, made by LLVM: kernels, the API's functions and the weights."""
+"""Compile a model to one relocatable object file by LLVM: kernels, the API's functions and the weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jangin.backends.llvm.pool import pool_module
 
 
 def model_object(model: Model) -> tuple[bytes, int]:
-    """The object file, and the bytes of code in it."""
+    """Return the object file, and the bytes of code in it."""
     target, p = model.target, model.prefix
     writer = LlvmFunctions(p, target)
     write_api(model, writer)
@@ -31,7 +31,7 @@ def model_object(model: Model) -> tuple[bytes, int]:
 
 
 def threads_object(model: Model) -> bytes:
-    """The object file of a thread pool, which the model then runs on."""
+    """Return the object file of a thread pool, on which the model then runs."""
     writer = LlvmFunctions(f"{model.prefix}_threads", model.target)
     write_threads(model, writer)
     exported = {s.name for s in thread_signatures(model)}

@@ -1,4 +1,4 @@
-"""Files written together to a folder: all of them or none, and none over another unasked."""
+"""Write several files to a folder: all or none, and none over an existing file unless requested."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from jangin.files import writing
 from jangin.ir.graph import Array
 
 Content = Sequence[bytes | Array]
-"""What a file holds, in pieces that follow each other."""
+"""The contents of a file, in consecutive pieces."""
 
 
 def write_files(folder: Path, files: Mapping[str, Content], *, force: bool) -> None:
-    """Write files to a folder, which is made where there is none. They are written aside and then given
-    their names. Raises FileExistsError for those that are there, unless `force` replaces them."""
+    """Write files to a folder, which is created if necessary. They are written under temporary names, then
+    renamed.
+
+    Raises FileExistsError for existing files, unless `force` replaces them."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder} is a file: give a folder to write to")
     there = [name for name in files if (folder / name).exists()]

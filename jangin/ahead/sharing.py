@@ -1,4 +1,4 @@
-"""How a launch's tasks are handed out to workers: in whatever language."""
+"""Write the functions that distribute a launch's tasks among workers, in any language."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from jangin.backends.functions import FunctionWriter, Signature, Value, i32, i64
 from jangin.runtime.functions import KERNEL
 
 PIECES = 16
-"""Of a launch, for each thread: shares are taken as threads come free."""
+"""The pieces of a launch for each thread. A thread takes the next piece when it is free."""
 
 
 class Sharing:
-    """Writes them. `share` runs a launch, `rounds` one that has rounds."""
+    """The writer of these functions. `share` runs a launch, and `rounds` a launch with rounds."""
 
     def __init__(self, prefix: str, writer: FunctionWriter) -> None:
         self.prefix, self.w = prefix, writer
@@ -19,11 +19,12 @@ class Sharing:
         self.parallel = self.own(PARALLEL)
 
     def own(self, text: str) -> Signature:
-        """A function of the model's."""
+        """Return the signature of a function of the model's."""
         return Signature(text.replace("{p}", self.prefix))
 
     def write(self) -> None:
-        """`parallel`, which a program may replace, and what hands a launch's tasks out to it."""
+        """Write `parallel`, which a program may replace, and the functions that distribute a launch's tasks
+        by it."""
         w = self.w
         with w.define(self.parallel, "weak") as given:
             number = w.local("i32", 1)
@@ -52,9 +53,11 @@ class Sharing:
         return self.own("void {p}_take(void *context, int32_t worker)")
 
     def _take(self) -> None:
-        """One worker's part of a launch: it takes units until there is none left. `context` points to the
-        kernel, its arguments, its sizes, the scratch memory, the numbers (tasks, tasks of a unit, scratch
-        memory of a worker), and the unit that is next."""
+        """Write one worker's part of a launch, which takes units until none is left.
+
+        `context` points to six things: the kernel, its arguments, its sizes, the scratch memory, the numbers,
+        and the next unit. The numbers are the tasks, the tasks of a unit, and the bytes of a worker's scratch
+        memory."""
         w = self.w
         with w.define(self.take, "internal") as given:
             kernel, args, sizes, scratch, numbers, following = (
@@ -80,7 +83,8 @@ class Sharing:
         )
 
     def _share(self) -> None:
-        """Runs all tasks of a launch, on several threads where they are worth it."""
+        """Write the function that runs all tasks of a launch, on several threads if the launch is large
+        enough."""
         w = self.w
         with w.define(self.share, "internal") as given:
             tasks, grain, threads = given["tasks"], given["grain"], given["threads"]
@@ -116,7 +120,8 @@ class Sharing:
         return Signature(f"{text[:-1]}, int64_t rounds, void *at)")
 
     def _share_rounds(self) -> None:
-        """As `share`, so many rounds, with the round's number stored at an address before each."""
+        """Write the function that calls `share` once for each round. It stores the round's number at an
+        address before each."""
         w = self.w
         with w.define(self.rounds, "internal") as given:
             w.store(given["at"], i64(0), i64(0))

@@ -1,4 +1,4 @@
-"""A model as C: its kernels, the API's functions, the weights as an array, and a thread pool."""
+"""Write a model as C: its kernels, the API's functions, the weights as an array, and a thread pool."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from jangin.targets.target import Target
 
 
 def compiler_flags(target: Target) -> tuple[str, ...]:
-    """What gcc and clang are to compile the C of a target with."""
+    """Return the flags with which gcc and clang compile the C code of a target."""
     return ("-O2", *C.FLAGS, "-Wno-psabi", *target.c_flags)
 
 
 def model_source(model: Model) -> str:
-    """The file of kernels and API. Everything in it but the API is static."""
+    """Return the file of kernels and API. Everything in it except the API is static."""
     kernels = [replace(func, name=name) for name, func in model.kernels.items()]
     writer = CFunctions()
     write_api(model, writer)
@@ -43,7 +43,7 @@ def model_source(model: Model) -> str:
 
 
 def compiled_bytes(model: Model) -> int | None:
-    """Bytes that the code takes without the weights, where the target's compiler is here to tell."""
+    """Return the bytes of the code without the weights, or None if the target's compiler isn't installed."""
     compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
     if compiler is None:
         return None
@@ -58,16 +58,16 @@ def compiled_bytes(model: Model) -> int | None:
 
 
 LARGE = 16 << 20
-"""Bytes of weights up to which they are C. gcc 12 takes 10 s and 3.8 GB for 175 MB of them."""
+"""The most bytes of weights that are written as C. gcc 12 takes 10 s and 3.8 GB for 175 MB of weights."""
 
 
 def weights_name(model: Model) -> str:
-    """The file that a compiler makes the weights of: C, or an assembler's where they are LARGE."""
+    """Return the name of the file with the weights: C, or assembly if they are LARGE."""
     return f"{model.prefix}_weights.{'S' if model.weights.bytes > LARGE else 'c'}"
 
 
 def weights_files(model: Model) -> dict[str, Content]:
-    """The weights in a form that gcc and clang take."""
+    """Return the weights in a form that gcc and clang compile."""
     name = weights_name(model)
     if name.endswith(".c"):
         return {name: _array(model)}
@@ -86,7 +86,8 @@ _ASSEMBLER = """/* The weights, from the file <P>.bin, which lies in a folder of
 
 
 def _array(model: Model) -> list[bytes]:
-    """A text of bytes: compilers read texts much faster than lists of numbers."""
+    """Return the weights as a string literal, because compilers read strings much faster than lists of
+    numbers."""
     array = f"const unsigned char {model.prefix}_weights[{max(1, model.weights.bytes)}]"
     head = f"{_NO_END}\nextern {array};\n_Alignas(64) {array} =\n"
     return [head.encode(), *_lines(model), b";\n"]
@@ -95,7 +96,7 @@ def _array(model: Model) -> list[bytes]:
 _NO_END = """#if defined __GNUC__ && (__GNUC__ >= 15 || (defined __clang__ && __clang_major__ >= 20))
 #pragma GCC diagnostic ignored "-Wunterminated-string-initialization"
 #endif"""
-"""There is no byte for the zero with which texts end."""
+"""The string literal is as long as the array, without room for the terminating zero."""
 
 
 _OCTAL = np.array([f"\\{n:03o}".encode() for n in range(256)], "S4")
@@ -103,7 +104,7 @@ _LINE = 1 << 10
 
 
 def _lines(model: Model) -> Iterator[bytes]:
-    """The weights as string literals."""
+    """Yield the weights as string literals."""
     if not model.weights.bytes:
         yield b'""'
     for piece in model.weights.chunks():
@@ -112,7 +113,7 @@ def _lines(model: Model) -> Iterator[bytes]:
 
 
 def threads_source(model: Model) -> str:
-    """A pool of POSIX threads in C, which the model then runs on."""
+    """Return a pool of POSIX threads in C, on which the model then runs."""
     return _THREADS.replace("<P>", model.prefix)
 
 

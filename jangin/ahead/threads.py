@@ -1,4 +1,4 @@
-"""Threads for a model's launches: what stands between its API and Jangin's own thread pool."""
+"""Write the functions between a model's API and Jangin's own thread pool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _CREATE, _DESTROY, _RUN = map(signature, (POOL_CREATE, POOL_DESTROY, POOL_RUN))
 
 
 def signatures(model: Model) -> list[Signature]:
-    """What the object or file of threads exports: `parallel`, and what starts and stops them."""
+    """Return the functions that the object or file of threads exports: `parallel`, and those that start and
+    stop the threads."""
     return [Signature(text.replace("{p}", model.prefix)) for text in (PARALLEL, START, STOP)]
 
 

@@ -1,4 +1,4 @@
-"""A model for browsers and Node: a WebAssembly module, and JavaScript that loads and runs it."""
+"""Compile a model for browsers and Node: a WebAssembly module, and JavaScript that loads and runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.files import writing
 CODE = 10
 """The number of the section that holds functions' code (WebAssembly Core Specification 2.0, 5.5)."""
 STACK = 1 << 18
-"""Bytes for what doesn't end in registers: a kernel's tile and the tables of a run."""
+"""Bytes of the stack, for values that don't fit in registers: a kernel's tile and the tables of a run."""
 
 
 def is_wasm(model: Model) -> bool:
@@ -26,8 +26,8 @@ def is_wasm(model: Model) -> bool:
 
 
 def wasm_module(model: Model, made: bytes) -> bytes:
-    """The module of an object file; it exports its memory and the C API. Raises LinkError where there is no
-    linker, or it fails."""
+    """Link an object file to a module that exports its memory and the C API. Raises LinkError if there is no
+    linker, or if it fails."""
     exported = [s.name for s, _ in signatures(model).values()]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
@@ -58,12 +58,12 @@ def _linker() -> list[str]:
 
 
 def code_bytes(module: bytes) -> int:
-    """Bytes of functions' code in an object file or module."""
+    """Return the bytes of functions' code in an object file or module."""
     return sum(end - start for number, start, end in _sections(module) if number == CODE)
 
 
 def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
-    """Each section's number and where its contents lie."""
+    """Yield each section's number, and the begin and end of its contents."""
     at = 8
     while at < len(module):
         number, size, shift = module[at], 0, 0
@@ -78,7 +78,7 @@ def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def loader(model: Model) -> str:
-    """The JavaScript module that loads the model and runs it."""
+    """Return the JavaScript module that loads the model and runs it."""
     return _LOADER.replace("<P>", model.prefix).replace("<NAME>", model.name.replace("*/", ""))
 
 
