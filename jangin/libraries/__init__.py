@@ -1,9 +1,9 @@
-"""Kernels that call a library of another maker: candidates beside the templates, measured like them.
+"""Kernels that call another maker's library. They are candidates beside the templates, and measured like
+them.
 
-On processors a library runs on one thread inside a task of ours, so that our pool shares the work; what is
-fused behind the product is a kernel of ours that runs over each task's rows while they are in cache. On other
-devices the library's launches are enqueued among ours.
-"""
+On processors, a library runs on one thread inside one of Jangin's tasks, so that Jangin's pool shares the
+work. An epilogue fused to the product is a kernel of Jangin's, which runs over each task's rows while they
+are in cache. On other devices, the library's launches are enqueued among Jangin's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ CANDIDATES: Mapping[str, Callable[[Workload], Template | None]] = {
     "onednn": gemm.onednn,
     "clblast": gemm.clblast,
 }
-"""By library."""
+"""Functions that make a candidate for a workload, by library."""
 
 
 def candidates(workload: Workload, libraries: str, callable_: Collection[str]) -> list[Template]:
-    """The library kernels that fit, of the libraries that are here, that `libraries` allows (see `Options`)
-    and that are `callable_` by the target's code. Raises ValueError where it names one that isn't here."""
+    """Return the library kernels that fit a workload.
+
+    The libraries must be installed, allowed by `libraries` (see `Options`), and `callable_` from the target's
+    code. Raises ValueError if `libraries` names one that isn't installed."""
     if libraries in CANDIDATES and find(libraries) is None:
         raise ValueError(absent(libraries))
     names = [n for n in CANDIDATES if n in callable_ and libraries in ("auto", n) and find(n) is not None]

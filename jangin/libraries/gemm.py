@@ -1,9 +1,8 @@
-"""Matrix products by a library's SGEMM: products and 1 x 1 convolutions of known sizes.
+"""Compute matrix products by a library's SGEMM: products and 1 x 1 convolutions of known sizes.
 
-BLAS computes C = A B for row-major C and for A and B of either order, each with one distance between
-its rows. Output axes that are no such rows (batches, the image rows of a strided convolution) are
-counted through by the tasks.
-"""
+BLAS computes C = A B for row-major C, and for A and B of either order, each with one distance between its
+rows. Output axes that don't fit (batches, the image rows of a strided convolution) are counted through by the
+tasks."""
 
 from __future__ import annotations
 
@@ -27,14 +26,15 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 PIECES = (2, 1, 4, 8)
-"""Into how many tasks the rows of one product may be split, the usual first."""
+"""The numbers of tasks into which the rows of one product may be split, the default first."""
 LEAST_ROWS = 16
 EFFICIENCY = 0.85
-"""Share of the processor's multiply-adds assumed for an estimate."""
+"""The share of the processor's multiply-adds that an estimate assumes."""
 
 
 def product(workload: Workload) -> Sgemm | None:
-    """The kernel as one SGEMM for each step of its outer axes, or None where it isn't that."""
+    """Return the kernel as one SGEMM for each step of its outer axes, or None if the kernel isn't such a
+    product."""
     stage = workload.stages[0]
     role = roles(stage) if len(workload.stages) == 1 and stage.axes else None
     axes = {a.var.name: a for a in (*stage.axes, *stage.reduce_axes)}
@@ -93,7 +93,7 @@ def _start(load: Load, axes: Mapping[str, te.Axis], ranges: Ranges) -> int:
 def _merged(
     names: Sequence[str], extents: Mapping[str, int], strides: Mapping[str, int]
 ) -> tuple[list[str], tuple[int, int]]:
-    """The axes as (those that stay outside, (size, stride) of the rest as one)."""
+    """Return (the axes that stay outside, the (size, stride) of all other axes merged into one)."""
     left = [n for n in names if extents[n] > 1]
     if not left:
         return [], (1, 1)
@@ -105,7 +105,8 @@ def _merged(
 
 
 def _order(rows: int, columns: int, row_step: int, column_step: int) -> tuple[int, bool] | None:
-    """(distance between rows as stored, whether stored transposed); None where BLAS takes neither."""
+    """Return (distance between stored rows, whether stored transposed), or None if BLAS takes neither
+    order."""
     if columns == 1 or column_step == 1:
         lead = columns if rows == 1 else row_step
         return (lead, False) if lead >= columns else None
@@ -115,7 +116,7 @@ def _order(rows: int, columns: int, row_step: int, column_step: int) -> tuple[in
 
 
 class Gemm(Template):
-    """A product by the SGEMM of `library`; its parameter is how many rows a task takes."""
+    """A product by the SGEMM of `library`. Its parameter is the number of rows of a task."""
 
     def __init__(self, workload: Workload, sgemm: Sgemm, library: str) -> None:
         self.workload, self.sgemm, self.library = workload, sgemm, library
@@ -137,7 +138,7 @@ class Gemm(Template):
         return launch(steps / (machine.peak * EFFICIENCY), tasks) / machine.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        """The naive nest, which says what it computes, and the call."""
+        """Return the naive nest, which defines the result, and the library's call."""
         rest = self.rest()
         call = LibraryCall(self.library, self.sgemm, params["rows"], None if rest is None else _by_rows(rest))
         cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.machine.lanes(4)
@@ -149,7 +150,7 @@ class Gemm(Template):
         return Scheduled(self.library, func, (), params=params, cost=cost, call=call)
 
     def rest(self) -> Workload | None:
-        """What the kernel does to the product, in place."""
+        """Return the epilogue as a kernel that changes the product in place, or None."""
         stage, p = self.stage, self.workload
         if stage.epilogue is None:
             return None
@@ -160,8 +161,8 @@ class Gemm(Template):
 
 
 class Clblast(Gemm):
-    """A product by CLBlast's SGEMM, which shares it out among a device's work-groups itself. What is fused
-    behind it is a kernel like any other, in the same launch."""
+    """A product by CLBlast's SGEMM, which distributes it among a device's work-groups itself. An epilogue is
+    an ordinary kernel in the same launch."""
 
     def space(self) -> Sequence[Params]:
         return [{}]
@@ -183,7 +184,7 @@ class Clblast(Gemm):
 
 
 def _by_rows(rest: Workload) -> Func:
-    """What is fused behind a product, with the product's rows as its tasks."""
+    """Return the epilogue of a product as a kernel whose tasks are the product's rows."""
     (stage,) = rest.stages
     rec = Recorder(te.lower(rest.name, rest.stages, rest.inputs, rest.symbols))
     axes = [a.var.name for a in stage.axes]
@@ -195,18 +196,18 @@ def _by_rows(rest: Workload) -> Func:
 
 
 def openblas(workload: Workload) -> Gemm | None:
-    """The kernel by OpenBLAS's SGEMM, where it is one."""
+    """Return the kernel by OpenBLAS's SGEMM, or None if it isn't a fitting product."""
     found = product(workload)
     return Gemm(workload, found, "openblas") if found else None
 
 
 def onednn(workload: Workload) -> Gemm | None:
-    """The kernel by oneDNN's SGEMM, where it is one."""
+    """Return the kernel by oneDNN's SGEMM, or None if it isn't a fitting product."""
     found = product(workload)
     return Gemm(workload, found, "onednn") if found else None
 
 
 def clblast(workload: Workload) -> Clblast | None:
-    """The kernel by CLBlast's SGEMM, where it is one."""
+    """Return the kernel by CLBlast's SGEMM, or None if it isn't a fitting product."""
     found = product(workload)
     return Clblast(workload, found, "clblast") if found else None
