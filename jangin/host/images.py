@@ -1,4 +1,4 @@
-"""Image files, decoded by Pillow (the extra `images`)."""
+"""Decode image files by Pillow (the extra `images`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def decode(encoded: Array, *, pixel_format: str) -> Array:
-    """u8[height, width, channels] of a file's bytes."""
+    """Return u8 [height, width, channels] from a file's bytes."""
     try:
         from PIL import Image
     except ImportError:

@@ -1,4 +1,4 @@
-"""Sequences (lists), optionals (a value or None) and maps (dictionaries)."""
+"""Host functions on sequences (lists), optionals (a value or None) and maps (dictionaries)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Array = NDArray[Any]
 
 
 def identity(value: Any) -> Any:
-    """The value itself, in memory of its own."""
+    """Return a copy of a value."""
     if isinstance(value, np.ndarray):
         return value.copy()
     return [identity(v) for v in value] if isinstance(value, list) else value
 
 
 def fail(*, message: str) -> Any:
-    """What runs where a branch is taken that can't be right."""
+    """Raise the error of a branch that couldn't be compiled."""
     raise ValueError(message)
 
 
@@ -68,7 +68,8 @@ def concat(sequence: Sequence[Array], *, axis: int, new_axis: int = 0) -> Array:
 
 
 def split(x: Array, sizes: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Array]:
-    """Parts of given sizes (one number: of that size, the last may be smaller), or of one entry."""
+    """Split x into parts of given sizes, or of one entry. A single number is the size of all parts, of which
+    the last may be smaller."""
     n = x.shape[axis]
     if sizes is None:
         parts = [1] * n
@@ -84,13 +85,13 @@ def split(x: Array, sizes: Array | None = None, *, axis: int = 0, keepdims: int 
 
 
 def vectorize(items: Mapping[Any, Any], *, keys: Sequence[Any], dtype: str) -> Array:
-    """The values of `keys`, in their order; zero or "" where a key has none."""
+    """Return the values of `keys` in their order, with zero or "" for a missing key."""
     kind = np.dtype(dtype)
     return np.array([items.get(k, "" if kind.hasobject else 0) for k in keys], kind)
 
 
 def cast_map(items: Mapping[int, Any], *, size: int | None, dtype: str) -> Array:
-    """[1, n]: the values in the order of their keys or, of a given size, each at its key."""
+    """Return [1, n]: the values in the order of their keys, or each at its key if a size is given."""
     kind = np.dtype(dtype)
     convert: Callable[[Any], Any] = str if kind.hasobject else lambda v: kind.type(float(v))
     if size is None:

@@ -1,5 +1,7 @@
-"""Text: arrays of Python strings. Standard: ONNX's string operators, and TensorFlow Lite's; regular
-expressions are RE2's."""
+"""Host functions on text: arrays of Python strings. They implement the string operators of ONNX and
+TensorFlow Lite.
+
+Regular expressions are RE2's."""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def concat(x: Array, y: Array) -> Array:
 
 
 def pick(*values: Array) -> Array:
-    """The elements of several texts, numbered through, at the positions that come last."""
+    """Pick elements of several texts. The last argument has positions, which count through all texts."""
     *texts, positions = values
     found = np.concatenate([t.reshape(-1) for t in texts])[positions.reshape(-1)]
     return np.asarray(found.reshape(positions.shape))
@@ -28,7 +30,7 @@ def equal(x: Array, y: Array) -> Array:
 
 
 def to_text(x: Array) -> Array:
-    """Numbers as ONNX writes them: the shortest text that reads back."""
+    """Convert numbers to text as ONNX does: the shortest text that reads back as the same number."""
     return np.array([str(v) for v in x.reshape(-1)], object).reshape(x.shape)
 
 
@@ -39,7 +41,7 @@ def to_number(x: Array, *, dtype: str) -> Array:
 
 
 def split(x: Array, *, delimiter: str = "", maxsplit: int | None = None) -> tuple[Array, Array]:
-    """The parts of each text, filled up with "", and how many there are."""
+    """Return the parts of each text, padded with "", and their count."""
     most = -1 if maxsplit is None else maxsplit
     parts = [v.split(delimiter or None, most) for v in x.reshape(-1)]
     width = max(map(len, parts), default=0)
@@ -53,7 +55,7 @@ def split(x: Array, *, delimiter: str = "", maxsplit: int | None = None) -> tupl
 def normalize(
     x: Array, *, case_change_action: str, is_case_sensitive: int, stopwords: Sequence[str]
 ) -> Array:
-    """The words that are no stop words, in another case."""
+    """Return the words that are no stop words, in another case."""
     fold: Callable[[str], str] = str if is_case_sensitive else str.casefold
     stops = {fold(w) for w in stopwords}
     change: Callable[[str], str] = {"LOWER": str.lower, "UPPER": str.upper}.get(case_change_action, str)
@@ -67,7 +69,8 @@ def full_match(x: Array, *, pattern: str) -> Array:
 
 
 def _expression(pattern: str, *, longest: bool = False) -> Any:
-    """RE2 takes time linear in the text, where Python's own expressions may never end."""
+    """Compile a regular expression by RE2, which takes time linear in the text. Python's own expressions may
+    take exponential time."""
     try:
         import re2
     except ModuleNotFoundError:
@@ -87,8 +90,8 @@ START_OF_TEXT, END_OF_TEXT = "\x02", "\x03"
 def tokenize(
     x: Array, *, mark: bool, pad: str, shortest: int, separators: Sequence[str], expression: str
 ) -> Array:
-    """ONNX Runtime's Tokenizer: each text's parts, filled up with `pad`. Those of fewer characters than
-    `shortest` are left out."""
+    """Return each text's parts, padded with `pad`, as ONNX Runtime's Tokenizer does. Parts of fewer than
+    `shortest` characters are left out."""
     if list(separators) == [""]:
         rows = [list(text) for text in x.reshape(-1)]
     elif separators:
@@ -122,8 +125,9 @@ def tf_idf(
     x: Array, *, mode: str, pool: Sequence[Any], starts: Sequence[int], indexes: Sequence[int],
     weights: Sequence[float], shortest: int, longest: int, skips: int,
 ) -> Array:  # fmt: skip
-    """How often each n-gram of the pool is in each row, weighted: n items, each `skip` + 1 after the
-    one before, for every skip up to `skips`."""
+    """Return the weighted count of each n-gram of the pool in each row.
+
+    The items of an n-gram lie `skip` + 1 apart, for every skip up to `skips`."""
     columns = _pool(pool, starts)
     size = max(indexes) + 1
     out = np.zeros((*x.shape[:-1], size), np.float32)
@@ -131,7 +135,7 @@ def tf_idf(
     for row, counts in zip(x.reshape(len(counted), x.shape[-1]), counted, strict=True):
         items = row.tolist()
         for n in range(shortest, min(longest, len(starts), len(items)) + 1):
-            furthest = (len(items) - 1) // (n - 1) if n > 1 else 1  # with more skips none fits
+            furthest = (len(items) - 1) // (n - 1) if n > 1 else 1  # with more skips no n-gram fits
             for step in range(1, min(skips + 1, furthest) + 1):
                 for first in range(len(items) - (n - 1) * step):
                     at = columns.get(tuple(items[first : first + n * step : step]))
@@ -144,7 +148,7 @@ def tf_idf(
 
 
 def _pool(pool: Sequence[Any], starts: Sequence[int]) -> Mapping[tuple[Any, ...], int]:
-    """Each n-gram's number; the pool has all of one item, then all of two, and so on."""
+    """Return each n-gram's number. The pool has all n-grams of one item, then all of two, and so on."""
     found: dict[tuple[Any, ...], int] = {}
     for n, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         for at in range(start, end, n):
@@ -153,7 +157,7 @@ def _pool(pool: Sequence[Any], starts: Sequence[int]) -> Mapping[tuple[Any, ...]
 
 
 def encode(x: Array, *, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: str) -> Array:
-    """The value that belongs to each element as a key, or the default."""
+    """Return the value of each element as a key, or the default."""
     table = dict(zip(map(_key, keys), values, strict=True))
     found = [table.get(_key(v), default) for v in x.reshape(-1).tolist()]
     return np.array(found, dtype).reshape(x.shape)
@@ -167,8 +171,10 @@ SPACES = frozenset(" \t\n\v\f\r")
 
 
 def skip_gram(x: Array, *, size: int, skips: int, shorter: bool) -> Array:
-    """TensorFlow Lite's SKIP_GRAM of one text: `size` of its words, or, where `shorter`, fewer too, in order
-    and with at most `skips` words left out between two."""
+    """Return groups of `size` words of one text in order, with at most `skips` words left out between two, as
+    TensorFlow Lite's SKIP_GRAM does.
+
+    With `shorter`, smaller groups are included."""
     words = _words(x.reshape(-1)[0])
     found: list[str] = []
 
@@ -185,8 +191,8 @@ def skip_gram(x: Array, *, size: int, skips: int, shorter: bool) -> Array:
 
 
 def _words(text: str) -> list[str]:
-    """As TensorFlow Lite splits them: a space at the very beginning belongs to the first word, which is left
-    out where another follows it."""
+    """Split a text as TensorFlow Lite does. A space at the very beginning belongs to the first word, which is
+    left out if another word follows."""
     found, start = [], 0
     for i in range(1, len(text)):
         if text[i] in SPACES:
@@ -197,7 +203,8 @@ def _words(text: str) -> list[str]:
 
 
 def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:
-    """A row's numbers by label, as Python's floats: what JSON can say."""
+    """Return a dictionary of each row's numbers by label. Numbers are Python's floats, so that JSON can hold
+    them."""
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     return [dict(zip(labels, row, strict=True)) for row in rows.tolist()]
 

@@ -1,4 +1,4 @@
-"""Every host function by name, and why it runs in Python."""
+"""Every host function by name, with the reason why it runs in Python."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ _REASONS = (
 
 
 def why(function: str) -> str:
-    """Why a host function isn't compiled code."""
+    """Return the reason why a host function isn't compiled code."""
     found = (reason for functions, reason in _REASONS if function in functions)
     return next(found, "the caller's own function, given as operators=[...]")
