@@ -1,4 +1,4 @@
-"""`python -m jangin.onnxruntime script.py ...`: run a program with Jangin in the place of `onnxruntime`."""
+"""Run a program with Jangin in place of `onnxruntime`: `python -m jangin.onnxruntime script.py ...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run a Python program whose `import onnxruntime` gives Jangin."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script, or the module behind -m, with what follows as its arguments."""
+    """Run the script, or the module after -m, with the rest as its arguments."""
     as_module = arguments[:1] == ["-m"]
     rest = arguments[as_module:]
     if not rest or (rest[0] in ("-h", "--help") and not as_module):

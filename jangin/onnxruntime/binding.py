@@ -1,4 +1,4 @@
-"""`IOBinding`: the inputs and outputs of runs, bound beforehand, in arrays or in a caller's memory."""
+"""`IOBinding`: inputs and outputs of runs that are bound in advance, in arrays or in a caller's memory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Give an output, in memory of its own or in the memory at an address."""
+        """Bind an output to memory of its own, or to the memory at an address."""
         on_cpu(device_type, device_id)
         self._known(name, (o.name for o in self.session.get_outputs()))
         if buffer_ptr is None:
@@ -85,20 +85,20 @@ class IOBinding:
         self._outputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
-        """Does nothing, as inputs are in the CPU's memory."""
+        """Does nothing, because inputs are in the CPU's memory."""
 
     def synchronize_outputs(self) -> None:
-        """Does nothing, as a run ends when its outputs are written."""
+        """Does nothing, because a run ends when its outputs are written."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """The outputs of the last run, in the order in which they were bound."""
+        """Return the outputs of the last run, in the order in which they were bound."""
         return [self._made[name] for name in self._outputs if name in self._made]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         return OrtValueVector(self.get_outputs())
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """The outputs of the last run, as a run gives them."""
+        """Return the outputs of the last run in the form of `run`."""
         return [value.python() for value in self.get_outputs()]
 
     def clear_binding_inputs(self) -> None:
@@ -109,8 +109,8 @@ class IOBinding:
         self._made.clear()
 
     def take(self, made: Mapping[str, Any]) -> None:
-        """Put a run's outputs where they are bound. Raises InvalidArgument where one has another shape or
-        type than its memory."""
+        """Store a run's outputs where they are bound. Raises InvalidArgument if one has a shape or type other
+        than its memory's."""
         for name, value in made.items():
             place = self._outputs[name]
             self._made[name] = OrtValue.holding(value) if place is None else _written(name, place, value)
@@ -124,10 +124,10 @@ class IOBinding:
 
 
 class SessionIOBinding(IOBinding):
-    """The same by the name and calls of ONNX Runtime's inner class."""
+    """An IOBinding with the name and the calls of ONNX Runtime's inner class."""
 
     def bind_input(self, name: str, *how: Any) -> None:
-        """Takes an array, or a device, an element type, a shape and an address."""
+        """Bind an input to an array, or to a device, an element type, a shape and an address."""
         if len(how) == 1:
             self.bind_cpu_input(name, how[0])
         elif isinstance(how[0], OrtDevice):
@@ -136,7 +136,7 @@ class SessionIOBinding(IOBinding):
             super().bind_input(name, *how)
 
     def bind_output(self, name: str, *how: Any) -> None:
-        """Takes a device, or besides an element type, a shape and an address."""
+        """Bind an output to a device, or also to an element type, a shape and an address."""
         if how and isinstance(how[0], OrtDevice):
             super().bind_output(name, "cpu", 0, *how[1:])
         else:

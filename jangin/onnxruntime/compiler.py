@@ -1,4 +1,4 @@
-"""`ModelCompiler` and adapters: of a CPU there is nothing to compile into an ONNX file."""
+"""`ModelCompiler` and adapters. For the CPU, nothing is compiled into an ONNX file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ class OrtExternalInitializerInfo:
 
 
 class ModelCompiler:
-    """Writes a model with what providers compiled of it, which for the CPU is nothing: the model as it came.
+    """Writes a model with the parts that providers compiled. There are none for the CPU, so the model is
+    written unchanged.
+
     Jangin's own compiled models are `.jgn` files (`jangin.build(model).save("model.jgn")`)."""
 
     def __init__(
@@ -54,7 +56,7 @@ class ModelCompiler:
         return self._model if isinstance(self._model, bytes) else Path(self._model).read_bytes()
 
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
-        """Write it; by default beside the model, as `*_ctx.onnx`."""
+        """Write the model. The default path is beside the model, as `*_ctx.onnx`."""
         if output_model_path is not None:
             path = os.fspath(output_model_path)
         elif isinstance(self._model, bytes):
@@ -70,10 +72,10 @@ class ModelCompiler:
         write_function(self.compile_to_bytes())
 
     def set_ep_context_data_write_func(self, write_func: Callable[..., None]) -> None:
-        """Does nothing, as no provider compiles anything."""
+        """Does nothing, because no provider compiles anything."""
 
     def clear_ep_context_data_write_func(self) -> None:
-        """Does nothing, as no provider compiles anything."""
+        """Does nothing, because no provider compiles anything."""
 
 
 def _no_adapters() -> NoReturn:
@@ -83,14 +85,14 @@ def _no_adapters() -> NoReturn:
 
 
 class LoraAdapter:
-    """Refused when it is loaded: a compiled model's weights are fixed."""
+    """Adapters are refused when they are loaded, because a compiled model's weights are fixed."""
 
     def Load(self, path: str) -> None:
         _no_adapters()
 
 
 class AdapterFormat:
-    """Refused: files of adapters are for ONNX Runtime alone."""
+    """Files of adapters are refused, because only ONNX Runtime uses them."""
 
     def __init__(self, adapter: Any = None) -> None:
         _no_adapters()

@@ -1,4 +1,4 @@
-"""Devices and memory as ONNX Runtime names them: here the CPU and its memory."""
+"""Devices and memory by ONNX Runtime's names. There are only the CPU and its memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.onnxruntime.providers import PROVIDER
 from jangin.version import __version__
 
 _TYPES = {"cpu": 0, "gpu": 1, "cuda": 1, "dml": 1, "webgpu": 1, "fpga": 2, "npu": 3, "cann": 3}
-"""ONNX Runtime's numbers of kinds of devices."""
+"""ONNX Runtime's numbers of the kinds of devices."""
 _VENDORS = {
     "cuda": OrtDeviceVendorId.NVIDIA,
     "dml": OrtDeviceVendorId.MICROSOFT,
@@ -29,7 +29,7 @@ _MEMORY: Mapping[str, int] = {"max_mem": 0, "arena_extend_strategy": -1, "initia
 
 
 class OrtDevice:
-    """A place where tensors lie. `kind`: a number of `OrtDevice.cpu()` and its like."""
+    """A place of tensors in memory. `kind` is a number such as `OrtDevice.cpu()`."""
 
     def __init__(self, kind: int, memory: int = 0, vendor: int = 0, device_id: int | None = None) -> None:
         self._kind, self._memory = kind, memory
@@ -100,7 +100,7 @@ class OrtDevice:
 
 
 def on_cpu(name: str, device_id: int = 0, vendor_id: int = -1) -> None:
-    """Raises RuntimeError for memory of another device, ValueError for one that nobody knows."""
+    """Raise RuntimeError for memory of another device, and ValueError for an unknown device."""
     if OrtDevice.make(name, device_id, vendor_id).device_type() != OrtDevice.cpu():
         raise RuntimeError(NO_MEMORY)
 
@@ -144,7 +144,8 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg:
-    """How memory is to be allocated: kept, and nothing follows from it, as Jangin plans memory."""
+    """Settings of memory allocation. They are stored without an effect, because Jangin plans memory
+    itself."""
 
     max_mem: int
     arena_extend_strategy: int
@@ -154,7 +155,7 @@ class OrtArenaCfg:
     max_power_of_two_extend_bytes: int
 
     def __init__(self, *settings: Any, **named: int) -> None:
-        """Takes the first four by position, or any by name, or a dictionary of them."""
+        """Takes the first four settings by position, or any by name, or a dictionary of them."""
         names = [*OrtArenaCfg.__annotations__]
         given = dict(settings[0]) if settings and isinstance(settings[0], Mapping) else {}
         given |= dict(zip(names, settings, strict=False)) if not given else {}
@@ -181,14 +182,14 @@ class OrtHardwareDevice:
 
 
 class OrtSyncStream:
-    """A device's queue of work, of which the CPU has none."""
+    """A device's queue of work. The CPU has none."""
 
     def get_handle(self) -> int:
         return 0
 
 
 class OrtEpDevice:
-    """A provider on a device: Jangin on the CPU."""
+    """A provider on a device, which is Jangin on the CPU."""
 
     ep_name, ep_vendor = PROVIDER, "Jangin"
 
@@ -216,7 +217,7 @@ def cpu_memory(kind: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT) -> OrtMe
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """The providers that are here, on their devices."""
+    """Return the available providers on their devices."""
     return [OrtEpDevice()]
 
 

@@ -1,7 +1,8 @@
-"""ONNX Runtime's exceptions, raised where it raises them; each is also of the kind that Jangin itself raises.
+"""ONNX Runtime's exceptions, raised where ONNX Runtime raises them. Each is also of the class that Jangin
+itself raises.
 
-A program that tells errors apart by their class, or by the text in front ("[ONNXRuntimeError] : 2 :
-INVALID_ARGUMENT : ..."), finds what it looks for; the rest of the text is Jangin's."""
+A program that distinguishes errors by their class, or by the beginning of their text ("[ONNXRuntimeError] : 2
+: INVALID_ARGUMENT : ..."), works unchanged. The rest of the text is Jangin's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`install`: Jangin in the place of `onnxruntime`, for programs that import it.
+"""`install`: put Jangin in place of `onnxruntime` for programs that import it.
 
-`import onnxruntime` and `import onnxruntime.anything` then give the modules of `jangin.onnxruntime`: the very
-same ones, so that there is one class of each name."""
+`import onnxruntime` and `import onnxruntime.anything` then return the modules of `jangin.onnxruntime`
+themselves, so that each class exists once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let `import onnxruntime` give Jangin. Raises ImportError where the real one is imported already."""
+    """Let `import onnxruntime` return Jangin. Raises ImportError if the real package is imported already."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     if f"{THEIRS}.capi" in sys.modules:
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let `import onnxruntime` give the real one again; modules that imported Jangin's keep them."""
+    """Let `import onnxruntime` return the real package again. Modules that imported Jangin's keep it."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]

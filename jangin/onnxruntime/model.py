@@ -18,8 +18,10 @@ Source = Any
 
 
 def with_options(model: Source, options: SessionOptions) -> Source:
-    """The model with initializers and files of external data replaced and sizes fixed by denotation; as it is
-    given where nothing is to be done."""
+    """Return the model with the options applied: replaced initializers and files of external data, and sizes
+    fixed by denotation.
+
+    The model is returned unchanged if no option concerns it."""
     initializers = getattr(options, "initializers", {})
     files = getattr(options, "external_files", {})
     denotations = getattr(options, "denotations", {})
@@ -41,12 +43,12 @@ def with_options(model: Source, options: SessionOptions) -> Source:
 
 
 def own_block() -> int:
-    """How many channels ONNX Runtime has in a block on this processor."""
+    """Return the number of channels in ONNX Runtime's blocks on this processor."""
     return 16 if architecture() == "aarch64" or "avx512f" in processor_features() else 8
 
 
 def keep(model: Source, path: str | os.PathLike[str]) -> None:
-    """Write the model as it came, for those who read it there. Data beside it go into the file."""
+    """Write the model unchanged for programs that read it. External data go into the file."""
     proto, folder = _read(model)
     _rest(proto, folder)
     data = proto.SerializeToString()
@@ -59,7 +61,7 @@ def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:
 
     try:
         proto, _ = _read(model)
-    except (DecodeError, IsADirectoryError, TypeError):  # another format's bytes, folder or message
+    except (DecodeError, IsADirectoryError, TypeError):  # bytes, a folder or a message of another format
         return []
     made = {t.name for t in proto.graph.initializer}
     return [_described(i) for i in proto.graph.input if i.name in made]
@@ -72,7 +74,7 @@ def _described(value: Any) -> tuple[str, str, list[int | str | None]]:
 
 
 def without_initializers(model: Source, names: Collection[str]) -> Source:
-    """The model with these initializers taken away, so that they are inputs."""
+    """Return the model without these initializers, so that they are inputs."""
     proto, folder = _read(model)
     _rest(proto, folder)
     kept = [t for t in proto.graph.initializer if t.name not in names]
@@ -87,7 +89,7 @@ def nodes_of(model: Source) -> list[tuple[str, str, str]]:
 
 
 def _read(model: Source) -> tuple[Any, Path | None]:
-    """A model's message, and the folder of its data."""
+    """Return a model's message, and the folder of its data."""
     import onnx
 
     if isinstance(model, bytes):
@@ -105,7 +107,7 @@ def _place(tensor: Any) -> dict[str, str]:
 
 
 def _take(tensor: Any, data: memoryview, place: dict[str, str]) -> None:
-    """Take a tensor's numbers out of a file's contents."""
+    """Set a tensor's contents from those of a file."""
     start = int(place.get("offset", 0))
     stop = start + int(place["length"]) if "length" in place else len(data)
     if stop > len(data):
@@ -119,7 +121,7 @@ def _take(tensor: Any, data: memoryview, place: dict[str, str]) -> None:
 
 
 def _rest(proto: Any, folder: Path | None) -> None:
-    """Take in what external data are left."""
+    """Load the remaining external data."""
     from onnx.external_data_helper import load_external_data_for_model
 
     left = [t.name for t in proto.graph.initializer if _place(t)]

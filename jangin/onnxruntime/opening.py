@@ -1,4 +1,4 @@
-"""A session's model, compiled or loaded, with a line in terminals that says how far that is."""
+"""Compile or load a session's model, and show the progress in a terminal's line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.threads import counted
 
 PATIENCE = 1.0
-"""Seconds that compiling takes before a line says so."""
+"""Seconds of compiling before the line appears."""
 WIDTH = 79
-"""Letters of the line."""
+"""The width of the line in characters."""
 
 
 class Line:
-    """Progress on one line of a terminal, which is empty again when the work is done."""
+    """Progress on one line of a terminal. The line is cleared when the work is done."""
 
     def __init__(self, name: str) -> None:
         self._name, self._began = name, time.monotonic()
@@ -42,7 +42,7 @@ def _name(model: Any) -> str:
 
 
 def opened(model: Any, options: SessionOptions) -> Runnable:
-    """The model, compiled or loaded. Raises ONNX Runtime's exceptions, which are Jangin's too."""
+    """Return the model, compiled or loaded. Raises ONNX Runtime's exceptions, which are Jangin's too."""
     if not isinstance(model, (str, os.PathLike, bytes)) and not hasattr(model, "SerializeToString"):
         raise TypeError(f"Unable to load from type '{type(model)}'")
     if getattr(options, "canceled", False):
@@ -71,7 +71,7 @@ def _open(model: Any, options: SessionOptions) -> Runnable:
     shown: Any = {"progress": Line(_name(model))} if sys.stderr.isatty() else {}
     try:
         compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes, **shown)
-    except UnknownBlock:  # ONNX Runtime itself takes such a file to be made for this processor
+    except UnknownBlock:  # ONNX Runtime itself assumes that such a file was made for this processor
         formats = [OnnxFormat(block=own_block())]
         compiled = jangin.compile(source, threads=threads, shapes=shapes, formats=formats, **shown)
     if options.optimized_model_filepath:

@@ -1,4 +1,4 @@
-"""`SessionOptions` and `RunOptions`: what has effect, what is said to have none, and what is misspelt."""
+"""`SessionOptions` and `RunOptions`. They tell which options have an effect, and refuse misspelt ones."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ CONFIG = (
     "session.use_ort_model_bytes_for_initializers", "session.x64quantprecision",
     "optimization.enable_memory_optimizer", "optimization.minimal_build_optimizations",
 )  # fmt: skip
-"""Keys of ONNX Runtime's session configuration, by which misspelt ones are found."""
+"""Keys of ONNX Runtime's session configuration, by which misspelt keys are recognized."""
 RUN_CONFIG = (
     "disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage",
     "qnn.lora_config", "qnn.rpc_control_latency",
 )  # fmt: skip
 """Keys of ONNX Runtime's configuration of a run."""
 ALIKE = 0.85
-"""How alike (of 1) an unknown key is to a known one that is taken to be meant."""
+"""The least similarity (of 1) of an unknown key to a known one for which it counts as a misspelling."""
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 """The entry of a run's configuration by which the run's memory is given back after it."""
 _MET = {
@@ -59,11 +59,11 @@ _MET = {
     "session.set_denormal_as_zero": "0",
     "session.record_ep_graph_assignment_info": "1",
 }
-"""Entries that hold here without doing anything."""
+"""Entries whose requests are always fulfilled."""
 
 
 class _Named:
-    """Options whose names are known: others are misspelt."""
+    """Options whose names are known. Any other name is refused as misspelt."""
 
     def __setattr__(self, name: str, value: object) -> None:
         known = [f.name for f in fields(self)]  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ class _Named:
 
 
 class _Configured:
-    """Entries of text by name."""
+    """Configuration entries: texts by name."""
 
     config: dict[str, str]
 
@@ -132,18 +132,18 @@ class SessionOptions(_Named, _Configured):
         self.shapes[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Fix the sizes of inputs that the model denotes so ("DATA_BATCH")."""
+        """Fix the sizes of inputs with this denotation in the model ("DATA_BATCH")."""
         self.denotations[denotation] = size
 
     def add_session_config_entry(self, name: str, value: str) -> None:
-        """Raises ValueError for a key that is nearly one of ONNX Runtime's."""
+        """Set an entry. Raises ValueError for a key that is similar to one of ONNX Runtime's."""
         self._put(name, value, CONFIG)
 
     def get_session_config_entry(self, name: str) -> str:
         return self._got(name, "SessionOptions")
 
     def add_initializer(self, name: str, value: Any) -> None:
-        """Replace the model's initializer of this name, if it has one, by an OrtValue."""
+        """Replace the model's initializer of this name, if there is one, by an OrtValue."""
         self.initializers[name] = OrtValue.of(value).numpy()
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
@@ -154,12 +154,12 @@ class SessionOptions(_Named, _Configured):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Take the contents of files of external data, by the names that the model has for them."""
+        """Set the contents of files of external data, by the files' names in the model."""
         for name, data, length in zip(names, buffers, lengths, strict=True):
             self.external_files[name] = memoryview(data).cast("B")[:length]
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refused: such a library's operators are made for ONNX Runtime's own interface."""
+        """Raise NotImplemented, because the library's operators are made for ONNX Runtime's own interface."""
         if not os.path.exists(path):
             raise Fail.said(f"Failed to load library {path} with error: there is no such file")
         raise NotImplemented.said(
@@ -168,11 +168,11 @@ class SessionOptions(_Named, _Configured):
         )
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
-        """Ask for a provider, as the sessions' argument `providers` does."""
+        """Request a provider, as the session's argument `providers` does."""
         self.providers[name] = dict(options)
 
     def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]) -> None:
-        """Ask for the provider of these devices."""
+        """Request the provider of these devices."""
         for device in devices:
             self.add_provider(device.ep_name, options)
 
@@ -180,20 +180,20 @@ class SessionOptions(_Named, _Configured):
         return bool(self.providers)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Does nothing, as there is one provider."""
+        """Does nothing, because there is one provider."""
 
     def set_provider_selection_policy_delegate(self, delegate: Callable[..., Any]) -> None:
-        """Does nothing, as there is one provider."""
+        """Does nothing, because there is one provider."""
 
     def set_load_cancellation_flag(self, canceled: bool) -> None:
-        """Refuse to make a session of these options; one that is being made goes on."""
+        """Refuse new sessions with these options. A session that is being made continues."""
         self.canceled = canceled
 
     def set_ep_context_data_read_func(self, read: Callable[..., None], max_data_size: int) -> None:
-        """Does nothing, as no model has parts that a provider compiled."""
+        """Does nothing, because no model has parts that a provider compiled."""
 
     def clear_ep_context_data_read_func(self) -> None:
-        """Does nothing, as no model has parts that a provider compiled."""
+        """Does nothing, because no model has parts that a provider compiled."""
 
 
 @dataclass
@@ -210,14 +210,14 @@ class RunOptions(_Named, _Configured):
     config: dict[str, str] = field(default_factory=dict)
 
     def add_run_config_entry(self, name: str, value: str) -> None:
-        """Raises ValueError for a key that is nearly one of ONNX Runtime's."""
+        """Set an entry. Raises ValueError for a key that is similar to one of ONNX Runtime's."""
         self._put(name, value, RUN_CONFIG)
 
     def get_run_config_entry(self, name: str) -> str:
         return self._got(name, "RunOptions")
 
     def add_active_adapter(self, adapter: object) -> None:
-        """Refused: a compiled model's weights are fixed."""
+        """Raise NotImplemented, because a compiled model's weights are fixed."""
         raise NotImplemented.said("adapters can't be applied to a run: merge them into the model's weights")
 
 
@@ -225,11 +225,12 @@ _WITHOUT_EFFECT = (
     "graph_optimization_level", "execution_mode", "execution_order", "enable_cpu_mem_arena",
     "enable_mem_pattern", "enable_mem_reuse", "only_execute_path_to_fetches",
 )  # fmt: skip
-"""Options that can't be honoured: the compiler has one way of working, and memory is planned."""
+"""Options without an effect, because the compiler has one way of working and plans memory itself."""
 
 
 def idle(options: object) -> Iterator[str]:
-    """The options that can't be honoured and aren't as they are by default (ONNX Runtime's own lack some)."""
+    """Yield the options that have no effect and differ from their defaults. ONNX Runtime's own options lack
+    some of them."""
     default = RunOptions() if hasattr(options, "terminate") else SessionOptions()
     for name in _WITHOUT_EFFECT:
         plain = getattr(default, name, 0)

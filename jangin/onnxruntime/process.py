@@ -12,14 +12,14 @@ from jangin.runtime.threads import counted
 from jangin.version import __version__ as jangin_version
 
 VERSION = "1.31.1"
-"""The version of ONNX Runtime whose names and calls these are."""
+"""The version of ONNX Runtime whose names and calls this package has."""
 LEVELS = range(5)
 """Severities of messages, from verbose to fatal."""
 _THREADS = {"intra": 0}
 
 
 def get_version_string() -> str:
-    """The version of ONNX Runtime whose names and calls these are."""
+    """Return the version of ONNX Runtime whose names and calls this package has."""
     return VERSION
 
 
@@ -32,21 +32,21 @@ def get_device() -> str:
 
 
 def has_collective_ops() -> bool:
-    """No: nothing here spreads over several machines."""
+    """Return False, because a run never spreads over several machines."""
     return False
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Does nothing: Jangin logs nothing. Raises RuntimeError for a severity that there isn't."""
+    """Does nothing, because Jangin logs nothing. Raises RuntimeError for an unknown severity."""
     _check_level(severity)
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Does nothing: Jangin logs nothing."""
+    """Does nothing, because Jangin logs nothing."""
 
 
 def set_default_logger_callback(callback: Callable[..., object] | None, severity: int = 2) -> None:
-    """Does nothing: Jangin logs nothing, and so the callback is never called."""
+    """Does nothing, because Jangin logs nothing and never calls the callback."""
     _check_level(severity)
     if callback is not None and not callable(callback):
         raise RuntimeError("a logger's callback must be callable, or None")
@@ -58,22 +58,25 @@ def _check_level(severity: int) -> None:
 
 
 def enable_telemetry_events() -> None:
-    """Does nothing: Jangin sends nothing to anybody."""
+    """Does nothing, because Jangin sends no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Does nothing: Jangin sends nothing to anybody."""
+    """Does nothing, because Jangin sends no telemetry."""
 
 
 def set_seed(seed: int) -> None:
-    """Does nothing to a model: operators of random numbers without a seed of their own are refused when a
-    model is compiled, or seeded anew in each run. Raises TypeError for what is no integer."""
+    """Does nothing to a model. Random operators without a seed are refused when a model is compiled, or
+    seeded anew in each run.
+
+    Raises TypeError if the seed is no integer."""
     random.Random(int(seed))
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
-    """How many threads sessions use whose options say `use_per_session_threads = False`; operators run one
-    after the other, so that `inter_op_num_threads` asks for nothing."""
+    """Set the number of threads for sessions whose options say `use_per_session_threads = False`.
+
+    `inter_op_num_threads` has no effect, because operators run one after another."""
     _THREADS["intra"] = counted(intra_op_num_threads, "intra_op_num_threads") if intra_op_num_threads else 0
 
 
@@ -85,7 +88,7 @@ def global_threads() -> int:
 
 
 def create_and_register_allocator(memory: OrtMemoryInfo, settings: OrtArenaCfg | None = None) -> None:
-    """Does nothing: a compiled model's memory is planned, and sessions share no allocator."""
+    """Does nothing, because a compiled model's memory is planned and sessions share no allocator."""
 
 
 def create_and_register_allocator_v2(
@@ -94,27 +97,27 @@ def create_and_register_allocator_v2(
     options: Mapping[str, str],
     settings: OrtArenaCfg | None = None,
 ) -> None:
-    """Does nothing: a compiled model's memory is planned, and sessions share no allocator."""
+    """Does nothing, because a compiled model's memory is planned and sessions share no allocator."""
 
 
 def register_execution_provider_library(name: str, path: str) -> None:
-    """Refused: ONNX Runtime's providers can't run what Jangin compiles."""
+    """Raise NotImplemented, because ONNX Runtime's providers can't run Jangin's compiled code."""
     raise NotImplemented.said(f"the provider {name!r} ({path}) is ONNX Runtime's: Jangin can't load it")
 
 
 def unregister_execution_provider_library(name: str) -> None:
-    """Refused, as none can have been registered."""
+    """Raise NotImplemented, because no provider can have been registered."""
     raise NotImplemented.said(f"no provider {name!r} is registered")
 
 
 def preload_dlls(
     cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None
 ) -> None:
-    """Does nothing: Jangin needs no libraries of CUDA or of Microsoft's compiler."""
+    """Does nothing, because Jangin needs no libraries of CUDA or of Microsoft's compiler."""
 
 
 def print_debug_info() -> None:
-    """Print what is asked for in reports of errors."""
+    """Print the information that belongs in a report of an error."""
     print(f"jangin version: {jangin_version}, as onnxruntime {VERSION}")
     print(f"platform: {platform.platform()}")
     print(f"Python: {platform.python_version()}")

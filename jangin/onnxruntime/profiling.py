@@ -35,7 +35,7 @@ class Profile:
         self._add("Session", name, start, end, {})
 
     def run(self, executable: Runnable, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """A run, of which the events are kept."""
+        """Run the executable and record the events of the run."""
         start = time.monotonic_ns()
         made: dict[str, Any] = executable.run(feeds)
         self.session("model_run", start, time.monotonic_ns())
@@ -45,7 +45,8 @@ class Profile:
         return made
 
     def write(self) -> str:
-        """Write the trace. Its file is in the working directory, or where the prefix says."""
+        """Write the trace and return its path. The file is in the working directory, unless the prefix has a
+        folder."""
         write_text(self.path, "[\n" + ",\n".join(map(json.dumps, self._events)) + "\n]\n")
         return self.path
 

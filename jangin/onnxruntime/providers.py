@@ -1,4 +1,4 @@
-"""Execution providers: here the CPU's alone, by the name that ONNX Runtime gives it."""
+"""Execution providers. There is only the CPU's, by the name that ONNX Runtime gives it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ ALL = (
     "RknpuExecutionProvider", "WebNNExecutionProvider", "WebGpuExecutionProvider",
     "XnnpackExecutionProvider", "CANNExecutionProvider", "AzureExecutionProvider", PROVIDER,
 )  # fmt: skip
-"""The providers that ONNX Runtime knows, the most special first."""
+"""The providers that ONNX Runtime knows, most specialised first."""
 
 
 def get_all_providers() -> list[str]:
-    """The names of all providers that ONNX Runtime knows."""
+    """Return the names of all providers that ONNX Runtime knows."""
     return [*ALL]
 
 
 def get_available_providers() -> list[str]:
-    """The names of the providers that are here."""
+    """Return the names of the available providers."""
     return [PROVIDER]
 
 
@@ -33,7 +33,7 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[Mapping[str, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """As `normalized`, by the name and calls of ONNX Runtime's own helper."""
+    """Return `normalized` in the form of ONNX Runtime's own helper."""
     found = normalized(providers, provider_options, available_provider_names)
     return [*found], [*found.values()]
 
@@ -41,8 +41,10 @@ def check_and_normalize_provider_args(
 def normalized(
     providers: Any, options: Sequence[Mapping[str, Any]] | None, here: Sequence[str] = (PROVIDER,)
 ) -> dict[str, dict[str, str]]:
-    """The options asked for of each provider. A bare string is one name; a provider that isn't here is
-    warned of, and the CPU runs the model. Raises ValueError for what is neither names nor pairs."""
+    """Return the options requested for each provider. A bare string is one name.
+
+    A warning names a provider that isn't available, and the CPU runs the model. Raises ValueError if entries
+    are neither names nor pairs."""
     if providers is None:
         return {}
     listed = [providers] if isinstance(providers, str) else providers

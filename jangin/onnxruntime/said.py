@@ -11,7 +11,7 @@ _SAID: set[str] = set()
 
 
 def say_idle(names: Iterable[str], stacklevel: int = 3) -> None:
-    """Warn of options that can't be honoured, of each once in a process."""
+    """Warn of options that have no effect, once for each in a process."""
     new = [n for n in dict.fromkeys(names) if n not in _SAID]
     if new:
         _SAID.update(new)

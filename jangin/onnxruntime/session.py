@@ -1,4 +1,4 @@
-"""`InferenceSession` as ONNX Runtime has it, so that code moves by changing one import."""
+"""`InferenceSession` with ONNX Runtime's interface, so that a program changes only one import."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from jangin.runtime.sizes import TensorSpec
 Feeds = Mapping[str, Any]
 Callback = Callable[[list[Any], Any, str], object]
 _ACCEPTED = ("disabled_optimizers", "enable_fallback", "read_config_from_model")
-"""Arguments that ONNX Runtime's sessions take beside the named ones."""
+"""Arguments that ONNX Runtime's sessions take besides the named ones."""
 
 
 NO_VERSION = (1 << 63) - 1
@@ -45,8 +45,8 @@ NO_VERSION = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class NodeArg:
-    """An input or output: `type` as in "tensor(float)"; `shape` has integers, the model's names of sizes, and
-    None for sizes that it doesn't name."""
+    """An input or output. `type` is a text such as "tensor(float)". `shape` has integers, the model's names
+    of sizes, and None for nameless sizes."""
 
     name: str
     type: str
@@ -83,7 +83,7 @@ class Session:
 
     @property
     def _model_path(self) -> str | None:
-        """The path of the model, which programs read by this name, where it has one."""
+        """The path of the model, or None. Programs read it by this name."""
         return os.fspath(self._model) if isinstance(self._model, (str, os.PathLike)) else None
 
     @property
@@ -93,8 +93,10 @@ class Session:
     def run(
         self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: RunOptions | None = None
     ) -> list[Any]:
-        """The outputs named (all of them: None or empty), in that order. Raises InvalidArgument, which is a
-        ValueError and a TypeError, for a name, size or dtype that isn't the model's."""
+        """Return the named outputs in order, or all outputs if the names are None or empty.
+
+        Raises InvalidArgument, which is a ValueError and a TypeError, for a name, size or dtype that isn't
+        the model's."""
         results = self._ran(output_names, input_feed, run_options)
         return [results[n] for n in output_names or self._outputs]
 
@@ -118,8 +120,8 @@ class Session:
         return made
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
-        """A run that failed, made again with what OrtValues hold, or by the model that takes these inputs.
-        Raises what ONNX Runtime raises where nothing helps."""
+        """Repeat a failed run with the contents of OrtValues, or by a model that takes these inputs. Raises
+        ONNX Runtime's exceptions if this fails too."""
         given = {n: _given(v) for n, v in feeds.items()}
         executable = self._freed(given)
         if executable is not None or any(given[n] is not feeds[n] for n in given):
@@ -134,8 +136,8 @@ class Session:
         raise InvalidArgument.said(error) from error
 
     def _freed(self, feeds: Feeds) -> Runnable | None:
-        """The model with those of its initializers as inputs that are fed and may be; None where none is. It
-        is compiled when it is first asked for."""
+        """Return the model whose fed initializers are inputs, or None if no initializer is fed. It is
+        compiled at the first request."""
         names = frozenset(feeds) - {i.name for i in self._executable.inputs}
         if not names or not names <= {i.name for i in self.get_overridable_initializers()}:
             return None
@@ -155,8 +157,8 @@ class Session:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """A run in a thread of its own, which calls `callback(results, user_data, error)` when it ends;
-        `error` is "" where it went well."""
+        """Run in a thread of its own, which calls `callback(results, user_data, error)` at the end. `error`
+        is "" after success."""
 
         def work() -> None:
             try:
@@ -173,14 +175,14 @@ class Session:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, from OrtValues to OrtValues."""
+        """Run as `run` does, from OrtValues to OrtValues."""
         return [*map(OrtValue.holding, self.run(output_names, input_dict_ort_values, run_options))]
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """A run from what is bound to what is bound. Raises ValueError for another session's binding."""
+        """Run from the bound inputs to the bound outputs. Raises ValueError for another session's binding."""
         if iobinding.session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
         made = self._ran(iobinding.wanted, iobinding.feeds, run_options)
@@ -195,7 +197,8 @@ class Session:
         fetches: OrtValueVector,
         fetch_devices: Sequence[Any],
     ) -> None:
-        """As `run`, of OrtValues in a row; the results take the places of `fetches`, or are put behind."""
+        """Run as `run` does, on lists of OrtValues. Results replace the values in `fetches`, or are
+        appended."""
         made = self.run(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
         for n, value in enumerate(made):
             if n < len(fetches) and fetches[n].has_value():
@@ -220,8 +223,8 @@ class Session:
         return _node_args(self._executable.outputs, self._executable.inputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that the model lists among its inputs: a run that is given one is of a model compiled
-        for that."""
+        """Return the initializers that the model lists among its inputs. A run that feeds one uses a model
+        compiled with it as an input."""
         return [NodeArg(*given) for given in overridable(self._model)]
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
@@ -240,15 +243,16 @@ class Session:
         return {name: dict(options) for name, options in self._provider_options.items()}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """The model's nodes, each in a subgraph of its own (see `jangin inspect --placement` for kernels)."""
+        """Return the model's nodes, each in a subgraph of its own. (`jangin inspect --placement` shows
+        kernels.)"""
         entry = "session.record_ep_graph_assignment_info"
         if getattr(self._options, "config", {}).get(entry) != "1":
             raise Fail.said(f"Session configuration entry '{entry}' must be set to \"1\"")
         return [OrtEpAssignedSubgraph(PROVIDER, [OrtEpAssignedNode(*n)]) for n in nodes_of(self._model)]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Ask for other providers: the CPU stays what runs the model. Raises RuntimeError for one that ONNX
-        Runtime doesn't know either."""
+        """Request other providers; the CPU still runs the model. Raises RuntimeError for a provider that ONNX
+        Runtime doesn't know."""
         asked = normalized(providers, provider_options)
         for name in asked:
             if name not in get_all_providers():
@@ -256,10 +260,10 @@ class Session:
         self._provider_options = _provided(asked)
 
     def enable_fallback(self) -> None:
-        """Does nothing: the CPU runs the model, and there is nothing to fall back to."""
+        """Does nothing, because the CPU runs the model and no fallback exists."""
 
     def disable_fallback(self) -> None:
-        """Does nothing: the CPU runs the model, and there is nothing to fall back to."""
+        """Does nothing, because the CPU runs the model and no fallback exists."""
 
     def get_session_options(self) -> SessionOptions:
         return self._options
@@ -271,39 +275,41 @@ class Session:
         return ModelMetadata(self._executable.name, **said, version=version)
 
     def end_profiling(self) -> str:
-        """Write the trace; the name of its file, or "" where `enable_profiling` is off."""
+        """Write the trace. Returns the name of its file, or "" if `enable_profiling` is off."""
         profile, self._profile = self._profile, None
         return "" if profile is None else profile.write()
 
     def get_profiling_start_time_ns(self) -> int:
-        """When the trace began, by `time.monotonic_ns`; 0 where `enable_profiling` is off."""
+        """Return the time at which the trace began, by `time.monotonic_ns`, or 0 if `enable_profiling` is
+        off."""
         return self._began
 
     def get_tuning_results(self) -> list[Any]:
-        """None: what `jangin tune` finds is kept in Jangin's cache."""
+        """Return an empty list, because the findings of `jangin tune` are in Jangin's cache."""
         return []
 
     def set_tuning_results(self, results: Any, *, error_on_invalid: bool = False) -> None:
-        """Does nothing: ONNX Runtime's choices of kernels say nothing of Jangin's."""
+        """Does nothing, because ONNX Runtime's choices of kernels don't apply to Jangin."""
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Does nothing but say so: the CPU has no options that change between runs."""
+        """Warn that the options have no effect, because the CPU has no options that change between runs."""
         say_idle(options)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Does nothing, as no graph is captured."""
+        """Does nothing, because no graph is captured."""
 
 
 class InferenceSession(Session):
-    """A model ready to run. `path_or_bytes`: a model's file (of any format that Jangin reads) or its bytes,
-    or a compiled `.jgn` file.
+    """A model that is ready to run.
 
-    `sess_options` may be ONNX Runtime's own, of which the number of threads has effect (what its methods
-    were told can't be read: use the `SessionOptions` of this module for it).
+    `path_or_bytes` is a model's file of any format that Jangin reads, its bytes, or a compiled `.jgn` file.
 
-    `providers`: None, a name, or a list of names or of (name, options). The CPU runs the model; another
-    one is warned of. An argument that no session has raises TypeError; options that can't be honoured are
-    named in a warning."""
+    `sess_options` may be ONNX Runtime's own, but only its number of threads then has an effect. The settings
+    made by its methods can't be read; the `SessionOptions` of this module has them.
+
+    `providers` is None, a name, or a list of names or of (name, options). The CPU runs the model, and a
+    warning names any other provider. An argument that no session has raises TypeError. A warning names
+    options without an effect."""
 
     def __init__(
         self,
@@ -338,7 +344,7 @@ class InferenceSession(Session):
 
 
 def _given(value: Any) -> Any:
-    """A value as executables take it: OrtValues as what they hold, bytes as text."""
+    """Return a value for an executable: the contents of an OrtValue, and text from bytes."""
     if isinstance(value, OrtValue):
         return value.python()
     if isinstance(value, np.ndarray) and value.dtype.kind in "SV":
@@ -348,7 +354,7 @@ def _given(value: Any) -> Any:
 
 
 def _provided(asked: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """The providers that there are of those asked for: the CPU, with its options."""
+    """Return the available ones of the requested providers: the CPU, with its options."""
     return {PROVIDER: dict(asked.get(PROVIDER, {}))}
 
 
@@ -358,7 +364,8 @@ def _check_ended(options: RunOptions) -> None:
 
 
 def _node_args(specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]) -> list[NodeArg]:
-    """As ONNX Runtime tells of them: sizes without a name have one in Jangin, after an input and its axis."""
+    """Return descriptions as ONNX Runtime gives them. Nameless sizes are named after an input and its axis in
+    Jangin; here they are None."""
     ours = {f"{i.name}_d{axis}" for i in inputs for axis in range(len(i.shape))}
     return [NodeArg(s.name, _type_of(s), [None if d in ours else d for d in s.shape]) for s in specs]
 
@@ -368,6 +375,6 @@ def _type_of(spec: TensorSpec) -> str:
 
 
 def _type_name(text: str) -> str:
-    """A type as ONNX Runtime writes it: seq(f32[?]) is seq(tensor(float))."""
+    """Return a type in ONNX Runtime's notation: seq(f32[?]) becomes seq(tensor(float))."""
     dtypes = {"string": STRING, **DTYPES}
     return re.sub(r"(\w+)\[[^\]]*\]", lambda found: f"tensor({element_name(dtypes[found[1]])})", text)

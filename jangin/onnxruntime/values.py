@@ -21,7 +21,8 @@ _CODES = {dtype.name: code for code, dtype in TYPES.items()}
 
 
 class SparseTensor:
-    """Refused: Jangin's models take and give dense tensors. Every way to make one says so."""
+    """Sparse tensors are refused, because Jangin's models take and return dense tensors. Every way to make
+    one raises an error."""
 
     def __init__(self, sparse_tensor: Any = None) -> None:
         _no_sparse()
@@ -82,7 +83,8 @@ class OrtValue:
 
     @classmethod
     def holding(cls, value: Any) -> Self:
-        """One of an array, of a list (a sequence), of a dictionary (a map) or of None (an empty optional)."""
+        """Return an OrtValue of an array, a list (a sequence), a dictionary (a map) or None (an empty
+        optional)."""
         made = cls.__new__(cls)
         made._value = value
         return made
@@ -108,7 +110,7 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """A tensor in the array's own memory, or in a copy where the array has gaps."""
+        """Return a tensor in the array's own memory, or in a copy if the array has gaps."""
         if isinstance(device_type, str):
             on_cpu(device_type, device_id, vendor_id)
         if not isinstance(numpy_obj, np.ndarray):
@@ -117,7 +119,8 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
-        """A tensor in the array's memory, whose elements are taken for those of another type as large."""
+        """Return a tensor in the array's memory, with the elements reinterpreted as another type of the same
+        size."""
         dtype = dtype_of(onnx_element_type)
         if dtype.itemsize != data.dtype.itemsize:
             raise RuntimeError(f"{data.dtype} elements aren't as large as those of type {onnx_element_type}")
@@ -133,7 +136,7 @@ class OrtValue:
         vendor_id: int | OrtDeviceVendorId = -1,
         memory_info: OrtMemoryInfo | None = None,
     ) -> OrtValue:
-        """A tensor of this shape, whose elements are yet to be written; the type is NumPy's or ONNX's."""
+        """Return a tensor of this shape with uninitialized elements. The type is NumPy's or ONNX's."""
         on_cpu(device_type, device_id, vendor_id)
         return cls.holding(np.empty(tuple(shape), dtype_of(element_type)))
 
@@ -143,8 +146,8 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> OrtValue:
-        """A tensor in the memory of another framework's, by the DLPack protocol, or of its capsule.
-        `is_bool_tensor`: its bytes are truth values."""
+        """Return a tensor in another framework's memory, by the DLPack protocol or from a capsule.
+        `is_bool_tensor` takes its bytes as truth values."""
         source = data if hasattr(data, "__dlpack__") else _Capsule(data)
         found = np.from_dlpack(source)
         return cls.holding(found.view(np.bool_) if is_bool_tensor and found.dtype == np.uint8 else found)
@@ -153,7 +156,7 @@ class OrtValue:
         _no_sparse()
 
     def data_ptr(self) -> int:
-        """The address of a tensor's first element."""
+        """Return the address of a tensor's first element."""
         return int(self.numpy().__array_interface__["data"][0])
 
     def device_name(self) -> str:
@@ -163,11 +166,11 @@ class OrtValue:
         return [*self.numpy().shape]
 
     def data_type(self) -> str:
-        """As ONNX writes it: "tensor(int64)"."""
+        """Return the type in ONNX's notation, such as "tensor(int64)"."""
         return _type_of(self._value)
 
     def element_type(self) -> int:
-        """ONNX's number of a tensor's element type."""
+        """Return ONNX's number of a tensor's element type."""
         dtype = self.numpy().dtype
         return TEXT if dtype.kind in "OUS" else _CODES[from_numpy(dtype).name]
 
@@ -187,7 +190,7 @@ class OrtValue:
         return isinstance(self._value, list) and not any(isinstance(v, Mapping) for v in self._value)
 
     def numpy(self) -> Array:
-        """A tensor's array, in the same memory. Raises RuntimeError where there is no tensor."""
+        """Return a tensor's array, in the same memory. Raises RuntimeError if the value is no tensor."""
         if not isinstance(self._value, np.ndarray):
             raise RuntimeError("Only OrtValues that are Tensors are currently supported")
         return self._value
@@ -209,7 +212,7 @@ class OrtValue:
         return self.__dlpack__()
 
     def update_inplace(self, data: Array | OrtValue) -> None:
-        """Copy numbers into a tensor, whose address stays. Raises ValueError for another shape."""
+        """Copy numbers into a tensor, which keeps its address. Raises ValueError for another shape."""
         new = data.numpy() if isinstance(data, OrtValue) else data
         if not isinstance(new, np.ndarray):
             raise TypeError("data must be a numpy.ndarray or an OrtValue.")
@@ -220,7 +223,7 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """OrtValues in a row."""
+    """A list of OrtValues."""
 
     def push_back(self, value: OrtValue) -> None:
         self.append(OrtValue.of(value))
@@ -229,7 +232,7 @@ class OrtValueVector(list[OrtValue]):
         self, tensors: Sequence[Any], addresses: Sequence[int], element_types: Sequence[Any],
         shapes: Sequence[Sequence[int]], devices: Sequence[Any],
     ) -> None:  # fmt: skip
-        """Tensors in memory given by address, which `tensors` must keep alive."""
+        """Append tensors in memory given by addresses, which `tensors` must keep alive."""
         for address, kind, shape in zip(addresses, element_types, shapes, strict=True):
             self.append(OrtValue.holding(at_address(address, shape, kind)))
 
@@ -247,10 +250,10 @@ class OrtValueVector(list[OrtValue]):
         return [*map(to_tensor, made)] if to_tensor else made
 
     def reserve(self, count: int) -> None:
-        """Does nothing: Python's lists grow by themselves."""
+        """Does nothing, because Python's lists grow by themselves."""
 
     def shrink_to_fit(self) -> None:
-        """Does nothing: Python's lists shrink by themselves."""
+        """Does nothing, because Python's lists shrink by themselves."""
 
 
 class _Capsule:
@@ -267,7 +270,8 @@ class _Capsule:
 
 
 def dtype_of(element_type: Any) -> np.dtype[Any]:
-    """NumPy's type of an element type, which may be ONNX's number. Raises RuntimeError for an unknown one."""
+    """Return NumPy's type of an element type, which may be ONNX's number. Raises RuntimeError for an unknown
+    one."""
     if not isinstance(element_type, int):
         given: np.dtype[Any] = np.dtype(element_type)
         return given
@@ -280,7 +284,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 def at_address(address: int, shape: Sequence[int], element_type: Any) -> Array:
-    """The array that lies at an address, in a caller's memory."""
+    """Return the array at an address in a caller's memory."""
     dtype = dtype_of(element_type)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if not size:
@@ -291,7 +295,7 @@ def at_address(address: int, shape: Sequence[int], element_type: Any) -> Array:
 
 
 def copy_tensors(src: Iterable[OrtValue], dst: Iterable[OrtValue], stream: Any = None) -> None:
-    """Copy each tensor's numbers into the other of its place."""
+    """Copy each tensor's numbers into the tensor at the same position of `dst`."""
     for a, b in zip(src, dst, strict=True):
         b.update_inplace(a)
 

@@ -1,4 +1,4 @@
-"""ONNX's backend interface, which ONNX Runtime has under this name."""
+"""ONNX's backend interface, by the name that ONNX Runtime gives it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ supports_device = JanginBackend.supports_device
 
 
 def prepare(model: Any, device: str | None = None, **kwargs: Any) -> JanginRep:
-    """A model (a path, bytes or ONNX's message), ready to run."""
+    """Prepare a model (a path, bytes or ONNX's message) to run."""
     import onnx
 
     if isinstance(model, bytes):
@@ -22,7 +22,7 @@ def prepare(model: Any, device: str | None = None, **kwargs: Any) -> JanginRep:
 
 
 def run(model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-    """The outputs of a model for inputs in order, or by name."""
+    """Return the outputs of a model for inputs in order or by name."""
     return prepare(model, device, **kwargs).run(inputs)
 
 

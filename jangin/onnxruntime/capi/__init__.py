@@ -1,4 +1,4 @@
-"""ONNX Runtime's inner modules, by the names that programs import from them."""
+"""ONNX Runtime's inner modules, by the names under which programs import them."""
 
 from jangin.onnxruntime.capi import (
     _pybind_state,

@@ -1,4 +1,4 @@
-"""The names of ONNX Runtime's compiled module: exceptions, enumerations, and the classes behind its own."""
+"""The names of ONNX Runtime's compiled module: exceptions, enumerations, and the inner classes."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ kNextPowerOfTwo, kSameAsRequested = ArenaExtendStrategy
 
 
 def get_default_session_options() -> SessionOptions:
-    """Options of which nothing is changed."""
+    """Return options with their default values."""
     return SessionOptions()
 
 
 def is_dlpack_uint8_tensor(capsule: object) -> bool:
-    """Whether a DLPack capsule may hold truth values as bytes: by the capsule alone that isn't known."""
+    """Return False, because a DLPack capsule alone doesn't tell if its bytes are truth values."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime checks its own package and the system by these functions."""
+"""The functions by which ONNX Runtime checks its own package and the system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jangin.onnxruntime.process import VERSION
 
 
 def check_distro_info() -> None:
-    """Does nothing: Jangin runs where Python and NumPy do."""
+    """Does nothing, because Jangin runs wherever Python and NumPy do."""
 
 
 def check_training_module() -> tuple[bool, str, str]:

@@ -1,4 +1,4 @@
-"""`quantize_static` and its like, as `jangin.quantize` makes them."""
+"""`quantize_static` and related calls, by `jangin.quantize`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Path = str | os.PathLike[str]
 Names = Sequence[str] | None
 Extra = Mapping[str, Any] | None
 NARROW_BITS = 7
-"""The bits of weights that `reduce_range` asks for."""
+"""The bits of weights that `reduce_range` requests."""
 _METHODS = {
     CalibrationMethod.MinMax: "minmax",
     CalibrationMethod.Entropy: "entropy",
     CalibrationMethod.Percentile: "percentile",
 }
 _BYTES = (QuantType.QInt8, QuantType.QUInt8)
-"""Activations of either have as many steps; they are written as unsigned bytes."""
+"""The types of activations that are accepted. Both have 256 steps, and activations are always written as
+unsigned bytes."""
 
 
 @dataclass
@@ -77,9 +78,10 @@ def quantize_static(
     extra_options: Extra = None,
     calibration_cache_path: Path | None = None,
 ) -> None:
-    """Calibrate a model on a reader's runs and write it in QDQ form. Scales are of output channels whatever
-    `per_channel` says, which is closer to the model. Raises NotImplemented for another form, or where parts
-    are chosen by hand."""
+    """Calibrate a model on a reader's runs and write it in QDQ form.
+
+    There is a scale for each output channel, even without `per_channel`, because this is closer to the model.
+    Raises NotImplemented for another form, or if parts are chosen by hand."""
     _refuse(
         ("quant_format", quant_format != QuantFormat.QDQ, "the form that is written is QuantFormat.QDQ"),
         ("activation_type", activation_type not in _BYTES, "activations are of 8 bits"),
@@ -114,7 +116,8 @@ def quantize_dynamic(
     use_external_data_format: bool = False,
     extra_options: Extra = None,
 ) -> None:
-    """Refused: Jangin calibrates before it quantizes. It runs models that ONNX Runtime quantized so."""
+    """Raise NotImplemented, because Jangin calibrates before it quantizes. Models that ONNX Runtime quantized
+    dynamically can be run."""
     raise NotImplemented.said(
         "ranges aren't found anew in each run: use quantize_static with data, or "
         "jangin.quantize(kind='int4') for weights alone; models that the real onnxruntime "
@@ -123,7 +126,7 @@ def quantize_dynamic(
 
 
 def quantize(model_input: Any, model_output: Path, quant_config: Any) -> None:
-    """As the call that the configuration is for."""
+    """Call the function that the configuration is for."""
     if not isinstance(quant_config, (StaticQuantConfig, DynamicQuantConfig)):
         raise TypeError(f"a {type(quant_config).__name__} is no configuration of a quantization")
     given = {f.name: getattr(quant_config, f.name) for f in fields(quant_config)}
@@ -137,7 +140,7 @@ def quant_pre_process(
     input_model: Any = None, output_model_path: Path | None = None, skip_optimization: bool = False,
     skip_onnx_shape: bool = False, skip_symbolic_shape: bool = False, **others: Any,
 ) -> None:  # fmt: skip
-    """Write the model as it is: `quantize_static` infers shapes and folds constants itself."""
+    """Write the model unchanged, because `quantize_static` infers shapes and folds constants itself."""
     if input_model is None or output_model_path is None:
         raise ValueError("quant_pre_process needs input_model and output_model_path")
     say_idle(f"quant_pre_process's {name}" for name in others)
@@ -148,7 +151,7 @@ def quant_pre_process(
 
 
 def _refuse(*reasons: tuple[str, object, str]) -> None:
-    """Raises NotImplemented, naming the first argument that asks for what isn't done."""
+    """Raise NotImplemented that names the first argument with an unsupported request."""
     for name, asked, why in reasons:
         if asked:
             raise NotImplemented.said(f"quantize_static can't honour {name}: {why}")

@@ -36,7 +36,7 @@ class QuantizationMode(Enum):
 
 
 class CalibrationDataReader(abc.ABC):
-    """The inputs of runs, one after the other: `get_next` gives a dictionary, and None behind the last."""
+    """The inputs of runs, one after another. `get_next` returns a dictionary, and None after the last run."""
 
     @abc.abstractmethod
     def get_next(self) -> dict[str, Any] | None: ...
@@ -54,5 +54,5 @@ class CalibrationDataReader(abc.ABC):
         raise NotImplementedError
 
     def set_range(self, start_index: int, end_index: int) -> None:
-        """Let it give the runs of a range alone, where a reader can."""
+        """Restrict the reader to the runs of a range, if it can."""
         raise NotImplementedError
