@@ -3,8 +3,8 @@
     exe = jangin.compile("model.onnx")
     y = exe(x)
 
-What is imported here is imported when it is first used, so that `jangin.load` needs neither the
-compiler nor onnx.
+The names here are imported when they are first used, so that `jangin.load` needs neither the compiler nor
+onnx.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m jangin` is the command `jangin`, of this Python."""
+"""Run the command `jangin` by `python -m jangin`, in this Python."""
 
 from jangin.cli import main
 

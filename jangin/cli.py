@@ -1,4 +1,4 @@
-"""The command line. The environment is read as the default of an option."""
+"""The command line. An environment variable may give the default of an option."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def options(
 
 
 def _parameter(name: str) -> Parameter:
-    """The parameter of an option's flag, for typer."""
+    """Return the parameter of an option's flag, for typer."""
     kind = str if name in READ else KINDS.get(Options.__annotations__[name], Path)
     flag = typer.Option(ABOUT[name].flag, help=ABOUT[name].help, show_default=False)
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag])
 
 
 def _with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """A function whose `**given` typer takes for the flags of `BEFORE`."""
+    """Give a command the flags of `BEFORE` in place of its `**given`, for typer."""
     *own, _ = signature(command, eval_str=True).parameters.values()
     shown = Signature([*own, *map(_parameter, BEFORE)])
     command.__signature__ = shown  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ app.callback(epilog=example("run"))(_with_flags(options))
 
 
 def _command(work: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function the command of its name, whose help has its example."""
+    """Make a function the command of its name. Its help has an example."""
     name = work.__name__.removesuffix("_command")
     return app.command(name, cls=Command, epilog=example(name))(work)
 
@@ -147,7 +147,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     profile: Annotated[bool, typer.Option("--profile", help="Say where a run's time goes.")] = False,
 ) -> None:
-    """Run a model once and describe what comes out."""
+    """Run a model once and describe its outputs."""
     from jangin.commands.run import run as work
 
     work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed, profile)
@@ -196,7 +196,7 @@ def compile_command(
         ),
     ] = "",
 ) -> None:
-    """Compile a model into a file that loads without the compiler, or code that needs nothing of Jangin."""
+    """Compile a model to a file that loads without the compiler, or to code that runs without Jangin."""
     if emit != "jgn":
         from jangin.commands.ahead import emit_files
 
@@ -231,7 +231,8 @@ def convert(
     ],
     shape: Shapes = None,
 ) -> None:
-    """Write a model of any format as ONNX, NNEF or TFLite, if that can say it and gives the same."""
+    """Write a model of any format as ONNX, NNEF or TFLite, if the format can express it with the same
+    results."""
     from jangin.commands.convert import convert as work
 
     work(model, context.obj, output, shape or [])
@@ -296,7 +297,7 @@ def quantize(
     shape: Shapes = None,
     threads: Threads = None,
 ) -> None:
-    """Write a model in smaller numbers, calibrated on data and held to what that may cost."""
+    """Quantize a model, calibrated on data, with a limit on the loss of quality."""
     from jangin.commands.quantize import run as work
 
     kinds = [k for k, wanted in (("int8", int8), ("int4", int4), ("float16", fp16), ("auto", auto)) if wanted]
@@ -334,7 +335,7 @@ def compare(
     shape: Shapes = None,
     threads: Threads = None,
 ) -> None:
-    """Find the first value in which two models, formats, precisions or engines part."""
+    """Find the first value in which two models, formats, precisions or engines differ."""
     from jangin.commands.compare import run as work
 
     work(
@@ -423,7 +424,7 @@ def tune(
     target: TargetName = None,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
 ) -> None:
-    """Measure other ways to make a model's kernels, and keep the quickest for this machine."""
+    """Measure other kernels for a model, and keep the quickest for this machine."""
     from jangin.commands.tune import tune as work
 
     work(model, context.obj, budget, shape or [], symbolic, threads, target, json)
@@ -470,7 +471,7 @@ def inspect(
         ),
     ] = None,
 ) -> None:
-    """Look into a model: what it is, what each pass makes of it, and any kernel's code."""
+    """Show a model, the result of each pass, and any kernel's code."""
     from jangin.commands.inspect import inspect as work
 
     work(
@@ -509,7 +510,7 @@ def opt(
 
 @_command
 def templates() -> None:
-    """Print which template makes what: operators, by classes of shapes and element types."""
+    """Print which template makes the kernels of each operator, by classes of shapes and element types."""
     from jangin.commands.templates import templates
 
     templates()
@@ -517,17 +518,18 @@ def templates() -> None:
 
 @_command
 def devices() -> None:
-    """Say what this machine is, and which targets, libraries and peers there are."""
+    """Describe this machine, and list the targets, libraries and peers on it."""
     from jangin.commands.devices import devices as work
 
     work()
 
 
 def main() -> None:
-    """The `jangin` command: status 0; 1 for an error, told in one message; 2 for wrong usage."""
+    """Run the command `jangin`. Its exit status is 0, or 1 after an error, which is told in one message, or 2
+    after wrong usage."""
     try:
         app()
-    except Exception as error:  # whatever goes wrong, a user reads one message and no traceback
+    except Exception as error:  # a user reads one message and no traceback, whatever fails
         if "--debug" in sys.argv:
             raise
         from jangin.commands.errors import explain

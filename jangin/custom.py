@@ -1,13 +1,13 @@
 """A caller's own operators, given to `jangin.compile(model, operators=[...])`.
 
-One that is written with tensor expressions is compiled, and fused, like any other:
+An operator of tensor expressions is compiled and fused like any other operator:
 
     @jangin.operator("Swish", domain="mine")
     def swish(b, x, *, beta=1.0):
         return b.map(lambda v: v / (1 + exp(v * -beta)), x)     # exp is of jangin.ir.expr
 
-One that is a function of NumPy arrays runs in Python; `infer` gives each result's dtype and shape from
-the inputs, None being a size that only a run tells:
+An operator that is a function of NumPy arrays runs in Python. `infer` returns the dtype and shape of each
+result from the inputs. None stands for a size that is known only at run time:
 
     @jangin.hosted("Median", domain="mine", infer=lambda x, **_: [(x.dtype, x.shape[:-1])])
     def median(x):
@@ -30,7 +30,8 @@ Infer = Callable[..., Sequence[tuple[Any, Sequence[Any]]]]
 
 @dataclass(frozen=True)
 class CustomOperator:
-    """`lower` is as for the operators of `jangin.ops`; `function` runs in Python, if any does."""
+    """A caller's own operator. `lower` has the form of the operators in `jangin.ops`. `function` is the
+    Python function that computes a hosted operator."""
 
     domain: str
     name: str
@@ -43,14 +44,18 @@ class CustomOperator:
 
 
 def operator(name: str, domain: str) -> Callable[[Callable[..., Any]], CustomOperator]:
-    """The decorated function lowers the operator: it takes a `Builder`, the inputs as `Tensor`s (None for
-    an absent one) and the attributes, and gives a Tensor or a tuple of them."""
+    """Declare the decorated function as the lowering of an operator.
+
+    The function takes a `Builder`, the inputs as `Tensor`s (None for an absent one) and the attributes. It
+    returns a Tensor or a tuple of them."""
     return lambda lower: CustomOperator(domain, name, lower)
 
 
 def hosted(name: str, domain: str, infer: Infer) -> Callable[[Callable[..., Any]], CustomOperator]:
-    """The decorated function computes the operator: it takes arrays and the attributes, and gives an array
-    or a tuple of them. `infer(*inputs, **attributes)` gives (dtype, shape) of each result."""
+    """Declare the decorated function as an operator that runs in Python.
+
+    The function takes arrays and the attributes, and returns an array or a tuple of them. `infer(*inputs,
+    **attributes)` returns (dtype, shape) of each result."""
 
     def decorate(function: Callable[..., Any]) -> CustomOperator:
         def lower(b: Builder, *inputs: Item | None, **attrs: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What the environment says to the library; the command line's options have their own variables in `cli`."""
+"""Read the environment for the library. The command line's options have their own variables in `cli`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TARGET = "JANGIN_TARGET"
-"""The variable that names a target, as `resolve` takes it."""
+"""The variable that names a target, in the form that `resolve` takes."""
 
 
 def cache_folder() -> Path:
-    """Where compiled models and what tuning found are kept: `JANGIN_CACHE_DIR`, or the user's own."""
-    from pathlib import Path  # which takes as long as all that starts the compiler's process
+    """Return the folder of compiled models and tuning findings: `JANGIN_CACHE_DIR`, or the user's cache
+    folder."""
+    from pathlib import Path  # importing pathlib takes as long as the rest of starting the compiler's process
 
     named = os.environ.get("JANGIN_CACHE_DIR")
     if not named:
@@ -26,17 +27,17 @@ def cache_folder() -> Path:
 
 
 def target_name() -> str | None:
-    """The target of compilations that name none: `JANGIN_TARGET`, or None for this machine's own."""
+    """Return the default target of compilations: `JANGIN_TARGET`, or None for this machine's own."""
     return os.environ.get(TARGET) or None
 
 
 def everything() -> dict[str, str]:
-    """The whole environment, as a process started now has it."""
+    """Return the whole environment for a process that is started now."""
     return {**os.environ}
 
 
 def opencl_vendors() -> Path | None:
-    """The folder of OpenCL's drivers that `OCL_ICD_VENDORS` names, if it does."""
+    """Return the folder of OpenCL's drivers in `OCL_ICD_VENDORS`, or None."""
     from pathlib import Path
 
     named = os.environ.get("OCL_ICD_VENDORS")
@@ -44,12 +45,12 @@ def opencl_vendors() -> Path | None:
 
 
 def tell_drivers(settings: Mapping[str, str]) -> None:
-    """What OpenCL's loader and drivers, once they are loaded, read of the environment, where it doesn't say
-    otherwise."""
+    """Set variables that OpenCL's loader and drivers read when they are loaded. Variables that are set
+    already stay."""
     for name, value in settings.items():
         os.environ.setdefault(name, value)
 
 
 def has_columns() -> bool:
-    """Whether COLUMNS says how wide a terminal is."""
+    """Tell if COLUMNS gives the width of a terminal."""
     return os.environ.get("COLUMNS", "").isdigit()

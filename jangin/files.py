@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: aside, then renamed."""
+"""Write files completely or not at all: under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDIES = {
     errno.EROFS: "give a folder that can be written",
     errno.EIO: "the disk fails: write it elsewhere",
 }
-"""What to do about an error of the system, by its number."""
+"""Remedies for errors of the system, by the error's number."""
 
 
 @contextmanager
@@ -35,9 +35,11 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Write a file aside, then give it its name, so that nobody ever sees half of it, and what was there
-    stays where writing fails. A symbolic link goes on pointing at it; what is no file (a device, a pipe) is
-    written to as it is. Raises OSError with the file's name and what to do, and what `write` raises."""
+    """Write a file under a temporary name, then rename it, so that no reader sees half of it. The old file
+    stays if writing fails.
+
+    A symbolic link keeps pointing at the file. A device or pipe is written directly. Raises OSError with the
+    file's name and a remedy, and the exceptions of `write`."""
     with writing(path):
         mode = os.stat(path).st_mode if os.path.exists(path) else None
         if mode is None or stat.S_ISREG(mode):
@@ -48,7 +50,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
 
 
 def _renamed(goal: str, mode: int | None, write: Callable[[BinaryIO], object]) -> None:
-    """As `write_whole`, of a file that has, if it is there, this mode and keeps it."""
+    """Write a regular file as `write_whole` does. An existing file keeps its `mode`."""
     aside = os.path.join(os.path.dirname(goal), f".{secrets.token_hex(8)}.part")
     try:
         with open(aside, "xb") as file:
@@ -63,13 +65,13 @@ def _renamed(goal: str, mode: int | None, write: Callable[[BinaryIO], object]) -
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """As `write_whole`, of text in UTF-8."""
+    """Write text in UTF-8 as `write_whole` does."""
     write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _told(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """The error of the same kind that says what file it is about, and what to do; one that isn't the
-    system's says so itself."""
+    """Return an error of the same kind that names the file and a remedy. An error that isn't the system's is
+    returned unchanged."""
     if error.errno is None:
         return error
     remedy = _REMEDIES.get(error.errno)

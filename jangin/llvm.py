@@ -1,23 +1,25 @@
-"""LLVM as llvmlite brings it along: which one is here. Nothing else imports llvmlite."""
+"""Import LLVM by llvmlite, and check its version. No other module imports llvmlite."""
 
 from __future__ import annotations
 
 from typing import Any
 
 CHECKED = frozenset({(22, 1, 0)})
-"""Versions of LLVM with which all of `tests/instr/test_masked_accesses.py` passed. A wrong one stores more
-than it is told to, and no error tells of that. 22.1.0 is one: `LlvmWriter` hides from it what it would do so
-with."""
+"""Versions of LLVM with which all of `tests/instr/test_masked_accesses.py` passed. A faulty version stores
+more elements than a mask allows, without an error.
+
+22.1.0 is faulty, but `LlvmWriter` avoids the code that shows the fault."""
 OLDEST, LLVMLITE = 22, "llvmlite>=0.50"
-"""The first release of LLVM that reads what the back end writes, and what pip installs it by."""
+"""The first release of LLVM that can read the back end's output, and the requirement by which pip installs
+it."""
 
 
 class LlvmError(OSError):
-    """LLVM is missing, too old, or can't be loaded: says what to do."""
+    """LLVM is missing, too old, or can't be loaded. The message has a remedy."""
 
 
 def binding() -> Any:
-    """llvmlite's binding. Raises LlvmError."""
+    """Return llvmlite's binding. Raises LlvmError."""
     install = f'python -m pip install --upgrade "{LLVMLITE}"'
     try:
         import llvmlite
@@ -44,10 +46,10 @@ def binding() -> Any:
 
 
 def is_checked() -> bool:
-    """Whether the version here is one of CHECKED. Raises LlvmError."""
+    """Tell if the installed version is in CHECKED. Raises LlvmError."""
     return tuple(binding().llvm_version_info) in CHECKED
 
 
 def version() -> str:
-    """LLVM's, as "22.1.0". Raises LlvmError."""
+    """Return LLVM's version, such as "22.1.0". Raises LlvmError."""
     return ".".join(map(str, binding().llvm_version_info))

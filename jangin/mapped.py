@@ -1,4 +1,4 @@
-"""Files read where they lie: their pages come into memory as they are read, and can be let go."""
+"""Map files into memory: their pages are loaded when they are read, and can be released again."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from jangin.runtime.system.memory import PRIVATE, let_go
 SLAB = 8 << 20
 """Bytes of an array that are copied at once."""
 BLOCK = 4 << 20
-"""Bytes that `digest` hashes as one block: enough for the work of a thread."""
+"""Bytes that `digest` hashes as one block: enough work for a thread."""
 PIECE = 16 << 20
-"""Bytes of a piece of memory for many arrays."""
+"""Bytes of a piece of memory that many arrays share."""
 ALIGNED = 64
-"""Bytes at a multiple of which arrays begin in it."""
+"""The alignment, in bytes, of arrays in a piece of memory."""
 PATIENCE = 0.1
-"""Seconds after which a block that a thread has taken is hashed again: fifty times as long as one takes."""
+"""Seconds after which a block that a thread has taken is hashed again. Hashing a block takes a fiftieth of
+this time."""
 GLANCE = 0.0002
-"""Seconds from one look for a block to the next."""
+"""Seconds between two checks for a hashed block."""
 HASHERS = 4
-"""Threads that hash blocks: with more, memory and not the processor is what they wait for."""
+"""The most threads that hash blocks. With more threads, memory limits the speed, not the processor."""
 
 
 def map_file(path: str | os.PathLike[str]) -> mmap.mmap | bytes:
-    """A file's bytes, read-only; it must not be cut short while they are in use. Raises OSError."""
+    """Return a file's bytes, read-only. The file must not be cut short while they are in use. Raises
+    OSError."""
     with open(path, "rb") as file:
         return map_opened(file)
 
 
 def map_opened(file: BinaryIO) -> mmap.mmap | bytes:
-    """As `map_file`, of one that is open."""
+    """Map an open file as `map_file` does."""
     try:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (ValueError, OSError):  # it is empty, or its file system maps nothing
+    except (ValueError, OSError):  # the file is empty, or its file system can't map files
         return file.read()
 
 
 class InMemory(mmap.mmap):
-    """So many bytes of memory, at a page's start, that can be read like a file."""
+    """Zeroed memory of a given size, at the start of a page, that can be read like a mapped file."""
 
     def __new__(cls, size: int) -> InMemory:
         return super().__new__(cls, -1, max(1, size), *PRIVATE)
 
 
 def copied(file: BinaryIO) -> InMemory:
-    """All that a file holds, as it is while this reads it. Raises OSError where it becomes shorter."""
+    """Return a copy of a file's current contents. Raises OSError if the file becomes shorter meanwhile."""
     size = os.fstat(file.fileno()).st_size
     memory = InMemory(size)
     file.seek(0)
@@ -73,13 +75,14 @@ def copied(file: BinaryIO) -> InMemory:
 
 
 def digest(data: bytes | memoryview | mmap.mmap) -> bytes:
-    """SHA-256 of the size and of each block's SHA-256, which several threads compute."""
+    """Return the SHA-256 of the size and of each block's SHA-256. Several threads hash the blocks."""
     return Digests([memoryview(data)]).wait()[0]
 
 
 class Digests:
-    """The `digest` of each of several byte strings, computed by threads beside what the program does. With
-    `passing` the pages of mapped files leave this process's memory as soon as they are hashed."""
+    """The `digest` of each of several byte strings, computed by threads in the background.
+
+    With `passing`, the pages of mapped files leave this process's memory as soon as they are hashed."""
 
     def __init__(self, parts: Sequence[memoryview], passing: bool = False) -> None:
         self._passing = passing
@@ -90,12 +93,14 @@ class Digests:
         self._found: dict[tuple[int, int], bytes] = {}
         for _ in range(min(HASHERS, os.cpu_count() or 1, len(self._blocks)) - 1):
             try:
-                start_new_thread(self._hash, ())  # Thread.start waits for ever where the thread has no memory
-            except RuntimeError:  # the system starts no more
+                # Thread.start would wait forever for a thread without memory
+                start_new_thread(self._hash, ())
+            except RuntimeError:  # the system starts no more threads
                 break
 
     def wait(self) -> list[bytes]:
-        """In order; the caller's thread helps. The byte strings are let go of."""
+        """Return the digests in order. The caller's thread helps to compute them. The byte strings are
+        released."""
         parts = self._parts
         if self._made is not None:
             return self._made
@@ -108,8 +113,10 @@ class Digests:
         return self._made
 
     def _await(self, n: int, at: int) -> None:
-        """Wait for a block that a thread has taken, and hash it where that thread ended: it had no memory, or
-        it isn't one of this process, which was forked."""
+        """Wait for a block that a thread has taken. Hash it if the thread ended without a result.
+
+        A thread ends early if it had no memory, or if it belongs to the process from which this one was
+        forked."""
         end = time.monotonic() + PATIENCE
         while (n, at) not in self._found:
             if time.monotonic() > end:
@@ -118,7 +125,7 @@ class Digests:
                 time.sleep(GLANCE)
 
     def _hash(self) -> None:
-        """Until no block is left, or no memory for it."""
+        """Hash blocks until none is left, or until memory runs out."""
         with suppress(IndexError, MemoryError):
             while True:
                 self._hash_block(*self._left.popleft())
@@ -132,20 +139,20 @@ class Digests:
 
 
 def release(arrays: Iterable[NDArray[Any]]) -> None:
-    """Let go of the memory that arrays in mapped files take; what is read again comes from the system's
-    page cache. Other arrays stay as they are."""
+    """Release the memory of arrays in mapped files. The system's page cache serves later reads. Other arrays
+    stay unchanged."""
     sources = {id(m): m for m in map(_source, arrays) if _is_file(m)}
     for source in sources.values():
         let_go(source)
 
 
 def _is_file(memory: object) -> TypeGuard[mmap.mmap]:
-    """Whether it is a mapped file, whose pages the system can read again."""
+    """Tell if memory is a mapped file, whose pages the system can read again."""
     return isinstance(memory, mmap.mmap) and not isinstance(memory, InMemory)
 
 
 def fill(target: NDArray[Any], source: NDArray[Any]) -> None:
-    """Copy `source`, a slab of its memory at a time, so that little of a mapped file is in memory."""
+    """Copy `source` in slabs, so that little of a mapped file is in memory at once."""
     axis = max(range(source.ndim), key=lambda n: source.strides[n] * (source.shape[n] > 1), default=0)
     size = source.shape[axis] if source.ndim else 0
     step = max(1, size * SLAB // max(source.nbytes, 1))
@@ -160,15 +167,17 @@ def fill(target: NDArray[Any], source: NDArray[Any]) -> None:
 
 
 class Large:
-    """Memory for many arrays, in pieces of which systems make large pages: those of a few KiB are got one by
-    one, which takes longer than to fill them. A piece goes with its last array."""
+    """Memory for many arrays, allocated in large pieces, for which systems use large pages.
+
+    Pages of a few KiB are provided one by one, which takes longer than filling them. A piece is freed with
+    its last array."""
 
     def __init__(self) -> None:
         self._piece = np.empty(0, np.uint8)
         self._lock = Lock()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """As NumPy's."""
+        """Return an uninitialized array, like `numpy.empty`."""
         size = math.prod(shape) * dtype.itemsize
         taken = -(-size // ALIGNED) * ALIGNED
         with self._lock:
@@ -179,7 +188,7 @@ class Large:
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in C order and in memory of its own, which outlives the file or bytes it may lie in."""
+    """Return the array in C order and in memory of its own, which outlives a file or bytes that it views."""
     if array.flags.c_contiguous and array.flags.writeable:
         return array
     copied = np.empty(array.shape, array.dtype)
@@ -188,7 +197,7 @@ def owned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _source(array: NDArray[Any]) -> object:
-    """What an array's memory belongs to in the end."""
+    """Return the object that owns an array's memory."""
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         below = base.base if isinstance(base, np.ndarray) else base.obj

@@ -1,4 +1,4 @@
-"""ONNX's standard backend interface (`onnx.backend.base`) over `jangin.compile`."""
+"""Implement ONNX's standard backend interface (`onnx.backend.base`) by `jangin.compile`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 class JanginRep(BackendRep):  # type: ignore[misc]
-    """A prepared model: compiled at once where that can be done without the inputs' values, else for
-    the values of each run (see `specialised`)."""
+    """A prepared model. It is compiled at once if the inputs' values aren't needed, else for the values of
+    each run (see `specialised`)."""
 
     def __init__(self, model: onnx.ModelProto, options: Mapping[str, Any]) -> None:
         self.model, self.options = model, options
@@ -40,7 +40,7 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         return exe
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any] | Any, **kwargs: Any) -> tuple[Array, ...]:
-        """The outputs, in the model's order, for inputs in order or by name."""
+        """Return the outputs in the model's order, for inputs in order or by name."""
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
         else:
@@ -54,20 +54,22 @@ class JanginRep(BackendRep):  # type: ignore[misc]
 
 
 def _any_size(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
-    """Every symbol of the model's inputs from 0 on."""
+    """Return ranges from 0 on for every symbol of the model's inputs."""
     tensors = (i.type.tensor_type for i in model.graph.input if i.type.HasField("tensor_type"))
     names = {d.dim_param for t in tensors for d in t.shape.dim if d.dim_param}
     return dict.fromkeys(names, (0, MAX_SIZE))
 
 
 def _given(value: Any, want: TensorSpec) -> Any:
-    """A test's input; sequences and optionals come as Python values."""
+    """Return an input for the executable. Sequences and optionals stay Python values."""
     return value if want.type else np.asarray(value)
 
 
 def specialised(build: Callable[[onnx.ModelProto], T], model: onnx.ModelProto, feeds: Mapping[str, Any]) -> T:
-    """A build of a model that can't be compiled as it is (sizes, axes or limits are only given at run time),
-    with this run's scalars and short vectors as constants: integers if that is enough."""
+    """Build a model that can't be compiled as it is, with this run's scalars and short vectors as constants.
+
+    Such a model gets sizes, axes or limits only at run time. Integers become constants first, and floats too
+    if that fails."""
     try:
         return build(_with_constants(model, _settings(feeds, "iub")))
     except CompileError:
@@ -86,7 +88,7 @@ def _with_constants(model: onnx.ModelProto, values: Mapping[str, Array]) -> onnx
 
 
 def _is_setting(value: Any, kinds: str) -> bool:
-    """Whether an input may hold sizes, axes and the like rather than data."""
+    """Tell if an input may hold settings such as sizes or axes, and not data."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return False
     return value.ndim == 0 or (value.dtype.kind in kinds and value.ndim == 1 and value.size <= 64)
@@ -120,7 +122,7 @@ class JanginBackend(Backend):  # type: ignore[misc]
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Array, ...]:
-        """The outputs of one node, of the newest opset unless `opset_version` is given."""
+        """Run one node and return its outputs. The opset is the newest, unless `opset_version` is given."""
         opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
         names = [n for n in node.input if n]
         feeds = dict(zip(names, map(np.asarray, inputs), strict=True))

@@ -198,7 +198,7 @@ class Options:
         return f"Options({', '.join(said)})"
 
     def but(self, **changes: Any) -> Options:
-        """These options with some fields changed."""
+        """Return these options with some fields changed."""
         if "target" in changes:
             changes["asked"] = changes.pop("target")
         refuse_unknown("Options", changes, ABOUT)
@@ -214,14 +214,15 @@ class Options:
 
     @cached_property
     def target(self) -> Target:
-        """Raises ValueError for a name that is unknown."""
+        """The target that `asked` names. Raises ValueError for an unknown name."""
         from jangin.targets import resolve
 
         return resolve(self.asked)
 
     @property
     def own(self) -> bool:
-        """Whether something is the caller's own: then no result is cached, nor made by another process."""
+        """Whether an operator, format or target is the caller's own. Then no result is cached or made by
+        another process."""
         if self.operators or not (self.asked is None or isinstance(self.asked, str)):
             return True
         if not self.formats:
@@ -237,7 +238,7 @@ class Options:
 
     @property
     def parts(self) -> list[Options]:
-        """The options of each device of the target, whose choices begin with the device's number."""
+        """The options of each device of the target. The choices of a device begin with its number."""
         if len(self.target.each) == 1:
             return [self]
         return [
@@ -249,14 +250,14 @@ class Options:
         ]
 
     def of_parts(self, choices: Sequence[Mapping[str, Candidate]]) -> Options:
-        """These options with the choices of each of `parts`."""
+        """Return these options with the choices of each of `parts`."""
         if len(self.target.each) == 1:
             return self.but(choices=choices[0])
         numbered = {f"{n} {k}": c for n, own in enumerate(choices) for k, c in own.items()}
         return self.but(choices=numbered)
 
     def key(self) -> str:
-        """A text that differs exactly where a keyed field does."""
+        """Return a text that differs exactly if a keyed field differs."""
         kinds = (True, "for several") if len(self.target.each) > 1 else (True,)
         names = (n for n, about in ABOUT.items() if about.keyed in kinds and n != "asked")
         return " ".join((repr(self.target), *(f"{n}={_text(getattr(self, n))}" for n in names)))
@@ -267,14 +268,14 @@ ABOUT: Mapping[str, About] = {n: a for n, a in vars(Options).items() if isinstan
 
 
 def _text(value: Any) -> str:
-    """A text of a field's value that doesn't depend on its order or its kind of container."""
+    """Return a text of a field's value that doesn't depend on its order or its kind of container."""
     if hasattr(value, "items"):
         return repr(sorted((name, str(v)) for name, v in value.items()))
     return repr(list(value) if isinstance(value, (list, tuple)) else value)
 
 
 def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """TypeError for a name that isn't known, with the nearest one that is."""
+    """Raise TypeError for an unknown name, with the nearest known one."""
     known = [*known]
     for name in given:
         if name not in known:
@@ -286,8 +287,9 @@ def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def takes(group: type) -> Callable[[Door], Door]:
-    """Makes a function a door that takes a group of options by keyword: `Common` or `Given`. Its signature
-    and its docstring have each of them, and a keyword that it doesn't know is refused."""
+    """Make a function take a group of options by keyword: `Common` or `Given`.
+
+    Its signature and docstring show each option. A keyword that it doesn't know is refused."""
     names = [n for n in ABOUT if n in group.__annotations__]
 
     def decorated(door: Door) -> Door:
@@ -306,8 +308,10 @@ def takes(group: type) -> Callable[[Door], Door]:
 
 
 def _shown(door: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """A function with a door's signature and docstring and, instead of `**given`, each option by its name.
-    `inspect.signature` would make one too, but takes longer to import than this module does."""
+    """Return a function with a door's signature and docstring and, instead of `**given`, each option by its
+    name.
+
+    `inspect.signature` would make one too, but takes longer to import than this module."""
     code = door.__code__
     first = code.co_varnames[: code.co_argcount]
     rest = (*code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount], *names)

@@ -1,4 +1,4 @@
-"""Pictures as a model's input."""
+"""Read pictures as a model's input."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ PIXELS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "bytes": ((0.0,), (1 / 255,)),
 }
-"""How a picture's values in 0..1 become the model's: (mean, standard deviation) of the channels."""
+"""The mean and standard deviation of the channels by which a picture's values in 0..1 are normalized."""
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff")
 RANGES = {"NominalRange_0_255": "bytes", "Normalized_0_1": "unit", "Normalized_1_1": "signed"}
-"""ONNX's names of a model's range of pixels (metadata `Image.NominalPixelRange`)."""
+"""The names in `PIXELS` of ONNX's ranges of pixels (metadata `Image.NominalPixelRange`)."""
 
 
 def pixels_of(metadata: Mapping[str, Any]) -> str:
-    """The range of pixels that a model's metadata names; "unit" where it names none."""
+    """Return the range of pixels that a model's metadata names, or "unit"."""
     known = metadata.get("custom_metadata_map", {})
     return RANGES.get(known.get("Image.NominalPixelRange", ""), "unit")
 
 
 def read_picture(path: Path, spec: TensorSpec, pixels: str, crop: float = 1.0) -> Array:
-    """A picture as [1, channels, height, width] or [1, height, width, channels], whichever the input
-    is: RGB (or grey for one channel), resized so that it fills the input, its middle cut out; `crop`: the
-    share of its sides that is kept."""
+    """Return a picture as [1, channels, height, width] or [1, height, width, channels], by the input's shape.
+
+    The picture is RGB, or grey for one channel. It is resized so that it fills the input, and cropped at the
+    centre. `crop` is the share of its sides that is kept."""
     if pixels not in PIXELS:
         raise ValueError(f"--pixels {pixels!r} is unknown; known: {', '.join(PIXELS)}")
     if not 0 < crop <= 1:

@@ -1,10 +1,9 @@
-"""`torch.compile(model, backend="jangin")`: TorchDynamo's graphs, compiled by Jangin.
+"""`torch.compile(model, backend="jangin")`: compile TorchDynamo's graphs.
 
-PyTorch finds the back end by the entry point `torch_dynamo_backends`. Graph breaks, guards and recompiling go
-by PyTorch's own rules. The options are the options of `jangin.compile`, given by `torch.compile`'s `options`
-(`options={"threads": 1}`). Compiled graphs are kept in the cache, for other processes too. An operator that
-can't be compiled parts its graph: PyTorch runs the operator, and the parts around it are compiled.
-"""
+PyTorch finds the back end by the entry point `torch_dynamo_backends`. PyTorch's own rules govern graph
+breaks, guards and recompilation. `torch.compile`'s `options` are those of `jangin.compile`
+(`options={"threads": 1}`). Compiled graphs are cached, for other processes too. An operator that can't be
+compiled splits its graph: PyTorch runs the operator, and the parts around it are compiled."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `jangin.compile`. Raises TypeError for one that it hasn't."""
+    """Return the options of `jangin.compile`. Raises TypeError for an unknown one."""
     refuse_unknown("torch.compile", given, ("target", "threads", *Given.__annotations__))
     return {"threads": torch.get_num_threads(), **given}
 
@@ -75,9 +74,9 @@ def _say_once(what: str, error: object) -> None:
 
 
 _SAID: set[str] = set()
-"""The operators and graphs left to PyTorch that a warning has named already in this process."""
+"""The operators and graphs left to PyTorch that a warning in this process has named."""
 REASON = 300
-"""Letters of a reason that are shown: the rest is about what surrounds it."""
+"""The most characters of a reason that are shown. The rest is about the surroundings."""
 
 
 def _boxed(fn: Boxed) -> Boxed:
@@ -86,8 +85,9 @@ def _boxed(fn: Boxed) -> Boxed:
 
 
 def _fix_numbers(lowered: torch.fx.GraphModule) -> None:
-    """Fractions that follow from sizes become constants, except operands of elementwise operators and what
-    tensors are filled with: for other sizes PyTorch compiles anew then."""
+    """Make fractions that follow from sizes constants. PyTorch then compiles the graph again for other sizes.
+
+    Operands of elementwise operators and fill values of tensors stay variable."""
     for node in lowered.graph.nodes:
         value = node.meta.get("val")
         known = isinstance(value, torch.SymFloat) and not has_free_unbacked_symbols(value)
@@ -96,7 +96,7 @@ def _fix_numbers(lowered: torch.fx.GraphModule) -> None:
 
 
 def _takes_fraction(user: torch.fx.Node, fraction: torch.fx.Node) -> bool:
-    """Whether a node hands a fraction on, or may take it as it takes a tensor."""
+    """Tell if a node passes a fraction on, or can take it like a tensor."""
     if not isinstance(user.target, torch._ops.OpOverload):
         numbers = torch.SymFloat, torch.SymInt, torch.SymBool
         return user.op == "output" or isinstance(user.meta.get("val"), numbers)
@@ -115,7 +115,7 @@ FILLS = {
 
 
 def _training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Any:
-    """Where gradients are asked for PyTorch runs the graph, and says so once."""
+    """Let PyTorch run the graph if gradients are needed, and warn once."""
     warnings.warn(
         "jangin compiles inference: where gradients are needed PyTorch runs the graph itself "
         "(use torch.no_grad(), or torch.inference_mode())",
@@ -145,8 +145,10 @@ class _Compiled:
         self.env = next((s.node.shape_env for n in self.inputs for s in _sizes(n)), None)
 
     def settle(self, args: Sequence[Any]) -> None:
-        """Compile while PyTorch still takes guards: where a size can't be a symbol, this graph becomes one
-        for the size at hand, and PyTorch compiles anew for others. `args`: those of the first call."""
+        """Compile the graph while PyTorch still accepts guards. `args` are the arguments of the first call.
+
+        If a size can't be a symbol, this graph is compiled for the current size, and PyTorch compiles the
+        graph again for other sizes."""
         while symbols := set().union(*(s.node.expr.free_symbols for n in self.inputs for s in _sizes(n))):
             fixed = symbols
             if self._takes(args):
@@ -158,7 +160,7 @@ class _Compiled:
                     if not named and self._part(args, is_never_compiled):
                         return
                     fixed = (self.sizes.of_names(named) & symbols if named else set()) or symbols
-                except Exception:  # the first call meets it again, and says it
+                except Exception:  # the first call meets the error again and reports it
                     fixed = symbols
             for size in (s for n in self.inputs for s in _sizes(n)):
                 if size.node.expr.free_symbols & fixed:
@@ -180,22 +182,22 @@ class _Compiled:
         return made
 
     def _takes(self, args: Sequence[Any]) -> bool:
-        """Whether the constants are known before the first call."""
+        """Tell if the constants are known before the first call."""
         found = [args[i] for i in self.static] if len(args) == len(self.inputs) else [None]
         return all(isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor) for a in found)
 
     def _compile_or_part(self, args: Sequence[Any]) -> None:
-        """Compile the graph, or its parts around what can't be compiled."""
+        """Compile the graph, or the parts between nodes that can't be compiled."""
         try:
             self._compile(args)
-        except Exception as error:  # PyTorch can run whatever it gave
+        except Exception as error:  # PyTorch can run the graph, whatever the error is
             if not self._part(args, lambda _: True):
                 _say_once("a graph", error)
                 self.torch = self.whole.forward
 
     def _part(self, args: Sequence[Any], fits: Callable[[torch.fx.Node], bool]) -> bool:
-        """Have the graph run in parts, around its nodes that can't be compiled, where there are some and each
-        of them `fits`. Whether it does."""
+        """Split the graph at its nodes that can't be compiled, if there are any and each of them `fits`.
+        Returns whether it was split."""
         held = {self.inputs[i].name: args[i] for i in self.static}
         without = refused(self.whole, held, self.env)
         if not without or not all(map(fits, without)):
@@ -239,7 +241,8 @@ class _Compiled:
 
 
 def _sizes(node: torch.fx.Node) -> list[torch.SymInt]:
-    """The symbolic numbers that an input of a graph is, or has."""
+    """Return the symbolic numbers of a graph's input: the input itself, or a tensor's sizes, strides and
+    offset."""
     value = node.meta.get("val")
     parts: tuple[Any, ...] = (value,)
     if isinstance(value, torch.Tensor):

@@ -1,3 +1,3 @@
-"""The version, part of every cache key."""
+"""Jangin's version, which is part of every cache key."""
 
 __version__ = "0.1.0"

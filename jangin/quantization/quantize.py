@@ -64,9 +64,10 @@ def quantize(
     text, or the inputs of runs (see `data.Data`). At most `limit` runs are read. `pixels` and `crop` decide
     how pictures become inputs (see `jangin.pictures`). `tokenizer` splits a text.
 
-    `kind` is "int8" (activations and weights, a scale for each channel), "int4" (weights of matrix products,
-    a scale for each `block` of terms), "float16", or "auto". For "auto", each part gets the kind that gains
-    time on this machine, as far as the drop allows (by default half a percent). See `decide`.
+    `kind` is "int8", "int4", "float16" or "auto". The kind "int8" has a scale for each channel and applies to
+    activations and weights. The kind "int4" has a scale for each `block` of terms and applies to weights of
+    matrix products. For "auto", each part gets the kind that gains time on this machine, as far as the drop
+    allows (by default half a percent). See `decide`.
 
     `weight_bits` are the bits of int8 weights: 8, or 7 (-64 to 64, or larger if a neighbour is smaller).
     Weights of 7 bits are quicker on processors that add two products of bytes in 16 bits (x86-64 without
