@@ -1,8 +1,8 @@
-"""Export 12 transformer architectures to ONNX, tiny and with seeded weights, and PyTorch's answers.
+"""Export 12 transformer architectures to ONNX, tiny and with seeded weights, with PyTorch's answers.
 
-All sizes that may vary are symbols: batch and sequence (of pictures, the batch). Beside NAME.onnx lies
-NAME.npz with inputs of several sizes and what PyTorch makes of them, which
-`tests/models/test_architectures.py` compares with. Needs torch and transformers, as `make_models.py` does:
+All variable sizes are symbols: batch and sequence, or only the batch for pictures. NAME.npz beside NAME.onnx
+has inputs of several sizes and PyTorch's results. `tests/models/test_architectures.py` compares with them.
+The script needs torch and transformers, as `make_models.py` does:
 
     .venv-export/bin/python benchmarks/architectures.py
 """
@@ -24,12 +24,12 @@ FOLDER = MODELS / "architectures"
 SEED, OPSET = 0, 20
 VOCABULARY, WIDTH, LAYERS, HEADS, INNER = 97, 32, 2, 4, 64
 SIZES = ((2, 7), (1, 16), (3, 5))
-"""Batch and sequence: of the example for the exporter first, then others."""
+"""Pairs of batch and sequence. The first pair is the exporter's example."""
 Inputs = dict[str, torch.Tensor]
 
 
 class Output(torch.nn.Module):
-    """A model of the library whose inputs go by place, and whose result is one tensor of its output."""
+    """A model of the library that takes its inputs by position and returns one tensor of its output."""
 
     def __init__(self, model: Any, names: tuple[str, ...], output: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Output(torch.nn.Module):
 
 
 def text(batch: int, seq: int, mask: bool = True) -> Inputs:
-    """Token ids; the mask hides the end of all rows but the first."""
+    """Return token ids. The mask hides the end of all rows but the first."""
     made = {"input_ids": torch.randint(3, VOCABULARY, (batch, seq))}
     if mask:
         made["attention_mask"] = torch.ones(batch, seq, dtype=torch.int64)

@@ -6,14 +6,17 @@
     python benchmarks/arm.py --target neoverse-n1 --models mobilenet_v1 --int8
     python benchmarks/arm.py --target neoverse-v1 --models mobilenetv2,resnet50 --precision float16
 
-Each model is compiled for the target, linked with arm/run.c, and run by QEMU's user mode under the plugin
-arm/count.c, which counts what is executed by kind of instruction, run after run the same. Its outputs are
-compared with those of this machine's own code. One thread, batch 1, float32; `--int8`: the models that
-make_quantized.py made; `--precision`: those of 16 bits that make_halves.py made.
-Needs Debian's qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross (for ARMv7 gcc-arm-linux-gnueabihf
-and libc6-dev-armhf-cross, for RISC-V gcc-riscv64-linux-gnu and libc6-dev-riscv64-cross).
-`--user-space`: a folder with another qemu/usr/bin/qemu-aarch64. `--peers`: what other libraries execute, a
-JSON object a line with peer, model, cpu and the total.
+Each model is compiled for the target, linked with arm/run.c, and run by QEMU's user mode. The plugin
+arm/count.c counts the executed instructions by kind; the counts are the same in every run. The outputs are
+compared with those of this machine's own code.
+
+Runs have one thread, batch 1 and float32. `--int8` takes the models of make_quantized.py, and `--precision`
+the 16-bit models of make_halves.py.
+
+The script needs Debian's qemu-user, gcc-aarch64-linux-gnu and libc6-dev-arm64-cross. ARMv7 needs
+gcc-arm-linux-gnueabihf and libc6-dev-armhf-cross, and RISC-V needs gcc-riscv64-linux-gnu and
+libc6-dev-riscv64-cross. `--user-space` is a folder with another qemu/usr/bin/qemu-aarch64. `--peers` is a
+file with the counts of other libraries: a JSON object in each line with peer, model, cpu and the total.
 """
 
 from __future__ import annotations
@@ -47,13 +50,13 @@ SOURCES = Path(__file__).resolve().parent / "arm"
 MODELS = ("squeezenet1_1", "mobilenet_v1", "mobilenetv2", "resnet18", "minilm")
 KINDS = ("FMA", "other vector", "vector loads", "vector stores", "loads", "stores", "scalar float",
          "branches", "other")  # fmt: skip
-"""As `count.c` orders them."""
+"""Kinds of instructions in the order of `count.c`."""
 
 FLOPS = 8
-"""Operations of a vector's multiply-add."""
+"""Floating-point operations of a multiply-add of a vector of four floats."""
 PEERS = {"ncnn": "ncnn", "mnn": "MNN", "armnn": "Arm NN", "litert": "LiteRT", "ort": "ONNX Runtime"}
 OTHER_NAMES = {"mobilenet_v2": "mobilenetv2", "minilm_l6": "minilm"}
-"""What the peers' records call some models."""
+"""The names of some models in the peers' records."""
 
 Counts = Counter[str]
 Values = np.ndarray[Any, Any]
@@ -61,7 +64,7 @@ Values = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """Programs for an architecture: a C compiler, and the names of its user-mode emulator."""
+    """The tools of an architecture: a C compiler, and the names of its user-mode emulator."""
 
     compiler: str
     flags: tuple[str, ...]
@@ -77,7 +80,7 @@ MACHINES: Mapping[str, Machine] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What one run executed, by function (the address of each), and its outputs."""
+    """The instruction counts of one run by function (by the function's address), and the run's outputs."""
 
     counts: Mapping[str, Counts]
     outputs: Mapping[str, Values]
@@ -88,7 +91,7 @@ class Run:
 
 
 class Bench:
-    """Runs compiled models under the emulator. `folder`: for what is made."""
+    """Runs compiled models under the emulator. Intermediate files go to `folder`."""
 
     def __init__(self, folder: Path, user_space: Path | None) -> None:
         self.folder, self.user_space = folder, user_space
@@ -118,7 +121,7 @@ class Bench:
 
 
 def link(artifact: Artifact, program: Path) -> None:
-    """A program of a model's objects and run.c, for the machine that they are for."""
+    """Link a model's objects and run.c to a program for the objects' machine."""
     machine, objects = MACHINES[artifact.plan.target.split("-")[0]], list[str]()
     for n, code in enumerate(artifact.objects):
         objects.append(f"{program}.{n}.o")
@@ -138,13 +141,13 @@ def _call(command: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Where each output lies in the bytes that are written, and its shape."""
+    """The position of each output in the written bytes, and its shape."""
 
     outputs: Mapping[str, tuple[int, tuple[int, ...]]]
 
 
 def write_image(plan: Plan, inputs: Mapping[str, Values], path: Path) -> Places:
-    """The memory of a run as `run.c` reads it: constants, inputs, then outputs, arena and scratch memory."""
+    """Write the memory of a run for `run.c`: constants, inputs, outputs, arena and scratch memory."""
     layout = Layout(Frame(plan), (), Evaluator({}))
     at, offsets, contents, places = 0, dict[str, int](), list[tuple[int, bytes]](), dict[str, Any]()
 
@@ -180,7 +183,7 @@ def read_outputs(plan: Plan, places: Places, data: bytes) -> dict[str, Values]:
 
 
 def symbols(program: Path) -> list[tuple[int, str]]:
-    """The functions of a program by their address."""
+    """Return the functions of a program with their addresses."""
     lines = _call(["nm", "-n", str(program)]).splitlines()
     found = (line.split() for line in lines)
     return [
@@ -189,7 +192,7 @@ def symbols(program: Path) -> list[tuple[int, str]]:
 
 
 def by_function(region: str, functions: Sequence[tuple[int, str]]) -> dict[str, Counts]:
-    """The counts of a region's blocks by the function that they lie in."""
+    """Return the counts of a region's basic blocks, summed by function."""
     starts, counts = [a for a, _ in functions], dict[str, Counts]()
     for line in region.splitlines():
         address, runs, *kinds = line.split()
@@ -210,7 +213,7 @@ def inputs_of(artifact: Artifact) -> dict[str, Values]:
 
 
 def emulated(target: str) -> str:
-    """The processor that QEMU emulates for a target."""
+    """Return the processor that QEMU emulates for a target."""
     if target == "riscv64-v":
         return "rv64,v=true,vlen=128,vext_spec=v1.0"
     cpu = resolve(target).cpu
@@ -224,8 +227,8 @@ def build(model: Model, target: str) -> Artifact:
 
 
 def report(run: Run, plan: Plan) -> str:
-    """Millions of instructions by kernel, the largest first: the total, the multiply-adds of its sums as they
-    stand, and each kind."""
+    """Return millions of instructions by kernel, largest first: the total, the least multiply-adds of its
+    sums, and each kind."""
     lines = ["   total    sums | " + " ".join(f"{k[:7]:>7}" for k in KINDS)]
     for name, counts in sorted(run.counts.items(), key=lambda c: -c[1].total()):
         if counts.total() * 1000 < run.total.total():
@@ -239,7 +242,8 @@ def report(run: Run, plan: Plan) -> str:
 
 
 def largest_error(run: Run, model: Model, inputs: Mapping[str, Values]) -> float:
-    """The largest difference to what this machine's own code computes, as a share of the largest value."""
+    """Return the largest difference to the results of this machine's own code, as a share of the largest
+    value."""
     here = jangin.compile(str(model.path), threads=1, shapes=dict(model.sizes) or None)
     expected = here(*inputs.values())
     several = expected.values() if isinstance(expected, dict) else (expected,)
@@ -249,7 +253,7 @@ def largest_error(run: Run, model: Model, inputs: Mapping[str, Values]) -> float
 
 @dataclass(frozen=True)
 class Measured:
-    """A model's counts, the multiply-adds of its sums as they stand, and its largest error."""
+    """A model's counts, the least multiply-adds of its sums, and its largest error."""
 
     counts: Counts
     sums: float
@@ -261,7 +265,7 @@ class Measured:
 
 
 def peer_totals(path: Path | None, cpu: str) -> dict[str, dict[str, float]]:
-    """Millions of instructions by peer and model."""
+    """Return millions of instructions by peer and model."""
     found: dict[str, dict[str, float]] = {}
     for line in path.read_text().splitlines() if path else ():
         record = json.loads(line)

@@ -1,9 +1,9 @@
-"""How fast the kernels of models are in C, beside LLVM's of the same loops: called in turns, on one thread.
+"""Compare the speed of models' kernels in C with LLVM's code for the same loops, in turns on one thread.
 
     python benchmarks/c_kernels.py --cc gcc-12 --cc clang-14 squeezenet1_1 mobilenetv2 resnet50 minilm
 
-Prints for each compiler the share of LLVM's speed that its code has, by model and as geometric mean, and
-the kernels that lose the most time. Outputs must have the same bits.
+The script prints, for each compiler, the speed of its code as a share of LLVM's, by model and as a geometric
+mean. It also prints the kernels that lose most time. Outputs must have the same bits.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ from jangin.targets import Target, resolve
 MODELS = Path(__file__).parent.parent / ".cache" / "models"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 SLICE = 0.02
-"""Seconds that each side of a kernel is called for, at a stretch; the sides take turns."""
+"""Seconds for which each side of a kernel is called at a stretch. The sides take turns."""
 ROUNDS = 7
 SHAPES = {"minilm": {"batch": 1, "seq": 128}}
 
 
 @dataclass
 class Timed:
-    """A kernel's seconds a call, LLVM's and C's, and how often a run of the model calls it."""
+    """The seconds of a call of a kernel by LLVM and by C, and the number of its calls in a run of the
+    model."""
 
     func: Func
     launches: int
@@ -53,7 +54,7 @@ class Timed:
 
 
 def compiled(funcs: Sequence[Func], target: Target, compiler: str, folder: Path) -> ctypes.CDLL:
-    """A library of all kernels, from one file."""
+    """Compile all kernels from one file to a library."""
     source, library = folder / "kernels.c", folder / f"{Path(compiler).name}.so"
     source.write_text(emit_kernels(funcs, target, C()))
     options = ("-O2", *C.FLAGS, f"-march={target.cpu}", *WARNINGS, "-shared", "-fPIC")
@@ -65,7 +66,7 @@ def compiled(funcs: Sequence[Func], target: Target, compiler: str, folder: Path)
 
 
 def values(func: Func, symbols: dict[str, int]) -> list[Array]:
-    """An array for each parameter; integers are small, as they may be indices."""
+    """Return an array for each parameter. Integers are small, because they may be indices."""
     rng, made = np.random.default_rng(0), []
     for p in func.params:
         shape = tuple(size(d, symbols) for d in p.shape)
@@ -75,7 +76,7 @@ def values(func: Func, symbols: dict[str, int]) -> list[Array]:
 
 
 def call_of(address: int, func: Func, symbols: dict[str, int], arrays: Sequence[Array]) -> Callable[[], None]:
-    """A function that runs all tasks of a kernel."""
+    """Return a function that runs all tasks of a kernel."""
     kernel, count = KERNEL.at(address), size(tasks(func), symbols)
     buffers = np.array([a.ctypes.data for a in arrays], np.int64)
     sizes = np.array([symbols[v.name] for v, _ in func.symbols] or [0], np.int64)
@@ -86,7 +87,7 @@ def call_of(address: int, func: Func, symbols: dict[str, int], arrays: Sequence[
 
 
 def results(call: Callable[[], None], arrays: Sequence[Array]) -> list[bytes]:
-    """The bytes of all arrays after a call."""
+    """Return the bytes of all arrays after a call."""
     call()
     return [a.tobytes() for a in arrays]
 
@@ -99,7 +100,8 @@ def seconds(call: Callable[[], None], repeats: int) -> float:
 
 
 def race(calls: Sequence[Callable[[], None]]) -> list[float]:
-    """Seconds a call of each, the least of rounds taken in turns: what else runs here only adds to them."""
+    """Return the seconds of a call of each, the least over rounds in turns. Other work on the machine only
+    adds time."""
     for call in calls:
         call()
     repeats = [max(1, int(SLICE / max(seconds(c, 1), 1e-7))) for c in calls]
@@ -124,7 +126,8 @@ def measure(model: Path, target: Target, compilers: Sequence[str]) -> dict[str, 
             addresses = [image.address(launch.function)]
             for library in libraries:
                 addresses.append(ctypes.cast(getattr(library, func.name), ctypes.c_void_p).value or 0)
-            arrays = values(func, symbols)  # the same for all: where memory lies changes times
+            # the same arrays for all sides, because their position in memory changes times
+            arrays = values(func, symbols)
             calls = [call_of(at, func, symbols, arrays) for at in addresses]
             want, *made = (results(call, arrays) for call in calls)
             llvm, *others = race(calls)

@@ -1,4 +1,4 @@
-"""The benchmark models: what they are called and at which sizes they are measured."""
+"""The benchmark models: their names, and the sizes at which they are measured."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ MODELS = ROOT / ".cache" / "models"
 
 @dataclass(frozen=True)
 class Model:
-    """`sizes` of its symbolic dimensions; `batch`: where it isn't 1, the entry is another's network once
-    more, and is kept out of the means."""
+    """A benchmark model. `sizes` are those of its symbolic dimensions.
+
+    An entry with a `batch` other than 1 repeats another entry's network, and is left out of the means."""
 
     title: str
     file: str
@@ -26,22 +27,22 @@ class Model:
 
     @property
     def tflite(self) -> Path:
-        """Where it lies for LiteRT, if benchmarks/make_tflite.py made it."""
+        """The model's path for LiteRT, if benchmarks/make_tflite.py made it."""
         return self.path.with_suffix(".tflite")
 
 
 def quantized(model: Model, kind: str = "int8") -> Model:
-    """Its twin of one of the kinds that benchmarks/make_quantized.py makes."""
+    """Return the model's quantized form, by a kind of benchmarks/make_quantized.py."""
     return replace(model, file=f"{model.file}_{kind}")
 
 
 def halved(model: Model, precision: str) -> Model:
-    """Its twin of numbers of 16 bits, which benchmarks/make_halves.py makes."""
+    """Return the model's 16-bit form, made by benchmarks/make_halves.py."""
     return replace(model, file=f"{model.file}_{precision}")
 
 
 def program(name: str) -> Path:
-    """Where an entry's exported PyTorch program lies."""
+    """Return the path of an entry's exported PyTorch program."""
     return MODELS / f"{name}.pt2"
 
 
@@ -99,10 +100,10 @@ QUANTIZED = (
     "squeezenet1_1", "mobilenet_v1", "mobilenetv2", "resnet18", "resnet50", "efficientnet_lite0",
     "inceptionv3", "bert_base", "minilm",
 )  # fmt: skip
-"""The models that are measured as int8 too."""
+"""The models that are also measured in int8."""
 DYNAMIC = ("bert_base", "minilm")
-"""Those of which products are most, so that they are quantized dynamically too."""
+"""The models that are quantized dynamically too, because products take most of their time."""
 HALVES = ("float16", "bfloat16")
 """The precisions of 16 bits."""
 HALVES_OF = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50", "bert_base", "minilm")
-"""The models that are measured in those too."""
+"""The models that are also measured in these precisions."""

@@ -1,10 +1,11 @@
-"""What the checks of files and indices cost: loading a saved model, and running gathers, with and without.
+"""Measure what the checks of files and indices cost: load a saved model, and run gathers, with and without
+checks.
 
     python benchmarks/checks.py [MODEL.onnx...]
 
-Loads are of one process, the file in the page cache: "as it is" by default (a file of up to 128 MiB is
-copied, a larger one mapped; every byte is hashed), then copied, mapped, with its signature checked, and
-decrypted. The signature and the cipher need `jangin[crypto]`.
+All loads run in one process, with the file in the page cache. The default "as it is" copies a file of up to
+128 MiB, maps a larger one, and hashes every byte. The other ways copy, map, check the signature, or decrypt.
+The signature and the cipher need `jangin[crypto]`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from jangin.runtime.signing import sign
 MODELS = ("squeezenet1_1", "resnet50", "bert_base")
 TURNS = 15
 ROWS, WIDTH, INDICES = 30_000, 384, 512
-"""Of the gathers: a table of word embeddings as models have it, as many indices as a text has tokens."""
+"""The sizes of the gathers: a typical table of word embeddings, and as many indices as a text has tokens."""
 
 
 def medians(ways: Mapping[str, Callable[[], object]], turns: int = TURNS) -> dict[str, float]:
-    """The median seconds of each way, all in turns, after one that doesn't count."""
+    """Return the median seconds of each way, all in turns, after one turn that doesn't count."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(turns + 1):
         for name, way in ways.items():
@@ -47,7 +48,7 @@ def medians(ways: Mapping[str, Callable[[], object]], turns: int = TURNS) -> dic
 
 
 def keys(folder: Path) -> tuple[Path, Path, Path]:
-    """Files of a private and a public key, and of a cipher's."""
+    """Write files of a private key, a public key and a cipher's key."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -62,7 +63,7 @@ def keys(folder: Path) -> tuple[Path, Path, Path]:
 
 
 def loads(model: Path, folder: Path) -> tuple[float, dict[str, float]]:
-    """The size of the compiled model in MiB, and the milliseconds that loading it takes in each way."""
+    """Return the size of the compiled model in MiB, and the milliseconds of loading it in each way."""
     path, closed = folder / "model.jgn", folder / "closed.jgn"
     jangin.compile(model).save(path)
     private, public, secret = keys(folder)
@@ -79,7 +80,7 @@ def loads(model: Path, folder: Path) -> tuple[float, dict[str, float]]:
 
 
 def gathers() -> dict[str, float]:
-    """Microseconds of a run that gathers rows of a table, checked and not."""
+    """Return the microseconds of a run that gathers rows of a table, with and without checks."""
     table = numpy_helper.from_array(np.ones((ROWS, WIDTH), np.float32), "table")
     graph = helper.make_graph(
         [helper.make_node("Gather", ["table", "at"], ["y"])], "gather",

@@ -1,9 +1,11 @@
-"""Cold compilation: `jangin.compile(path, cache=False)` in fresh processes, trees of the source in turns.
+"""Measure cold compilation: `jangin.compile(path, cache=False)` in fresh processes, with trees of the source
+in turns.
 
     python benchmarks/cold.py MODEL.onnx... [--trees TREE,TREE] [--turns N]
 
-For each model and tree: the wall seconds from `import jangin` until it returns, the processor's seconds of
-all processes, both medians with the least, and the most memory (MiB) that one of the processes held.
+The figures for each model and tree are the wall seconds from `import jangin` to the end of the call, and the
+seconds of all processes. Both are medians with the least value. The third figure is the most memory (MiB) of
+one process.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from statistics import median
 from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
-"""prctl(2): what a child leaves behind becomes this process's child, so that its seconds can be counted."""
+"""The option of prctl(2) by which orphaned grandchildren become this process's children, so that their
+seconds are counted."""
 CODE = """
 import os, sys, time
 start = time.perf_counter()
@@ -30,7 +33,7 @@ os._exit(0)
 
 
 class Cold(NamedTuple):
-    """Seconds of the clock and of the processor, and MiB."""
+    """Wall seconds, processor seconds, and MiB."""
 
     wall: float
     cpu: float
@@ -38,7 +41,7 @@ class Cold(NamedTuple):
 
 
 def compiled(model: Path, tree: Path) -> Cold:
-    """One compilation by the package in `tree`. Raises RuntimeError where it fails."""
+    """Compile once by the package in `tree`. Raises RuntimeError if the compilation fails."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPATH"] = str(tree)
     command = [sys.executable, "-c", CODE, str(model)]

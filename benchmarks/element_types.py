@@ -1,13 +1,17 @@
-"""Products and convolutions in every element type: whether one of them falls behind float32.
+"""Measure products and convolutions in every element type, to find types that fall behind float32.
 
     python benchmarks/element_types.py [--threads 1] [--only depthwise] [--write]
 
-Each case is one layer, float32 and in small numbers: all of float16 or bfloat16; of bytes (QDQ, weights per
-channel, as after a ReLU); a product also of weights in blocks of 4 bits. Images lie channels last, as between
-layers. Prints milliseconds and the share of its bound that each reaches: its operations by the instruction
-that the machine has for such numbers, if that takes as long as a multiply-add of float32, or its bytes at the
-bandwidth of a set of that size, both measured here. A type is behind where its share is less than half of
-float32's (marked), of which what is over 100 % is Winograd's method. `--write` keeps the table.
+Each case is one layer in float32 and in smaller types. These are float16, bfloat16, bytes (QDQ, weights per
+channel, as after a ReLU), and for a product blockwise weights of 4 bits. Images have their channels last, as
+between layers.
+
+The script prints milliseconds and the share of the bound that each type reaches. The bound is the time of its
+operations, or of its bytes at the bandwidth of a set of their size. Operations use the best instruction for
+the type, which is assumed to take as long as a multiply-add of float32. Both speeds are measured here.
+
+A type is behind if its share is less than half of float32's; such types are marked. Shares over 100 % come
+from Winograd's method. `--write` keeps the table.
 """
 
 from __future__ import annotations
@@ -39,14 +43,14 @@ Values = np.ndarray[Any, Any]
 TYPES = ("float32", "float16", "bfloat16", "int8", "blocks of 4 bits")
 FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 SUMS = {"bfloat16": F32, "int8": I32}
-"""Of the types whose products instructions add up by several, what they are added in."""
+"""The types of sums for types whose instructions add several products."""
 BLOCK = 32
 """Weights that share a scale."""
 SECONDS = 0.1
-"""Of each of the turns that the types take."""
+"""Seconds of each type's turn."""
 TURNS = 5
 BEHIND = 0.5
-"""Of float32's share of its bound: below that a type is behind."""
+"""A type is behind if its share of its bound is below this share of float32's."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ CASES = (
 
 
 def models(case: Case, random: np.random.Generator) -> Iterator[tuple[str, onnx.ModelProto, Values]]:
-    """The layer in each type that has it, and an input."""
+    """Yield the layer in each type that supports it, with an input."""
     x, w = random.standard_normal(case.x), random.standard_normal(case.w) / math.sqrt(math.prod(case.w[1:]))
     op = "MatMul" if len(case.w) == 2 else "Conv"
     for name, dtype in FLOATS.items():
@@ -103,12 +107,13 @@ def models(case: Case, random: np.random.Generator) -> Iterator[tuple[str, onnx.
 
 
 def _last(x: Values) -> Values:
-    """Images channels last."""
+    """Return images with their channels last."""
     return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
 
 
 def _model(nodes: Sequence[Any], x: Values, constants: Mapping[str, Values], result: Any) -> onnx.ModelProto:
-    """Of images, between two transpositions, which the compiler takes away with its own."""
+    """Return a model. Images are transposed before and after; the compiler cancels these transpositions with
+    its own."""
     if x.ndim == 4:
         nodes = [
             helper.make_node("Transpose", ["x"], ["first"], perm=[0, 3, 1, 2]),
@@ -161,14 +166,14 @@ def _of_blocks(case: Case, x: Values, random: np.random.Generator) -> onnx.Model
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds, and the share of the bound."""
+    """Seconds, and the reached share of the bound."""
 
     seconds: float
     share: float
 
 
 def measure(case: Case, threads: int, roofs: Roofs, target: Target) -> dict[str, Figure]:
-    """Of each type, in turns."""
+    """Measure each type, in turns."""
     runs, bounds, times = {}, {}, dict[str, list[float]]()
     for name, model, x in models(case, np.random.default_rng()):
         exe = jangin.compile(model.SerializeToString(), threads=threads, cache=False)

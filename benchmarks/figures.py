@@ -1,4 +1,5 @@
-"""Figures of benchmark runs: kept in a file after each model, and what is computed from them."""
+"""Figures of benchmark runs: they are stored in a file after each model, and statistics are computed from
+them."""
 
 from __future__ import annotations
 
@@ -14,14 +15,15 @@ from catalogue import CATALOGUE, ROOT
 STORE = ROOT / ".cache" / "benchmarks.json"
 PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "inductor", "litert")
 BEST = "best"
-"""The name of whichever peer is the fastest on a model."""
+"""The name for the fastest peer on a model."""
 Comparison = Mapping[str, Any]
-"""One model at one thread count, as `jangin.bench.as_json` has it."""
+"""One model at one thread count, in the form of `jangin.bench.as_json`."""
 
 
 @dataclass
 class Figures:
-    """`comparisons`: by mode (untuned, tuned), then by `model/threads`; `neighbours`: by model."""
+    """The figures. `comparisons` are by mode (untuned, tuned), then by `model/threads`. `neighbours` are by
+    model."""
 
     machine: Mapping[str, Any] = field(default_factory=dict)
     comparisons: dict[str, dict[str, Comparison]] = field(default_factory=dict)
@@ -32,14 +34,14 @@ class Figures:
         return cls(**json.loads(path.read_text())) if path.is_file() else cls()
 
     def save(self, path: Path) -> None:
-        """All at once, so that an interruption leaves the old file or the new one."""
+        """Write the file at once, so that an interruption leaves the old file or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
         part.write_text(json.dumps(vars(self), indent=1) + "\n")
         part.rename(path)
 
     def of(self, mode: str, threads: int) -> Iterator[tuple[str, Comparison]]:
-        """(name, comparison) of the models measured, in the catalogue's order."""
+        """Yield (name, comparison) of the measured models, in the catalogue's order."""
         found = self.comparisons.get(mode, {})
         for name in CATALOGUE:
             if (key := f"{name}/{threads}") in found:
@@ -47,7 +49,7 @@ class Figures:
 
 
 def result(c: Comparison, engine: str) -> Mapping[str, Any] | None:
-    """An engine's figures, or None where it has none."""
+    """Return an engine's figures, or None if it has none."""
     found: Iterable[Mapping[str, Any]] = c["results"]
     return next((r for r in found if r["engine"] == engine and not r["problem"]), None)
 
@@ -58,14 +60,14 @@ def fastest_peer(c: Comparison) -> str | None:
 
 
 def ratio(c: Comparison, peer: str) -> float | None:
-    """How many times as fast Jangin is as a peer (or `BEST`); None where either has no time."""
+    """Return how many times as fast as a peer (or `BEST`) Jangin is, or None if either has no time."""
     name = fastest_peer(c) if peer == BEST else peer
     ours, theirs = result(c, "jangin"), result(c, name) if name else None
     return theirs["median"] / ours["median"] if ours and theirs else None
 
 
 def ratios(figures: Figures, mode: str, threads: int, peer: str) -> dict[str, float]:
-    """By model, of those at batch 1."""
+    """Return the ratios by model, for models at batch 1."""
     found = {name: ratio(c, peer) for name, c in figures.of(mode, threads) if CATALOGUE[name].batch == 1}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,7 +1,8 @@
-"""`python benchmarks/formats.py a.onnx a.nnef a.pt2 ...`: whether one model is as fast in each format.
+"""Compare one model's speed in several formats: `python benchmarks/formats.py a.onnx a.nnef a.pt2 ...`.
 
-Without files, MobileNetV2 as ONNX, as PyTorch's exported program, and what `jangin convert` makes of it. All
-run in turns in one process; ends with 1 where a format's least time is over 5 % from the first one's.
+The default is MobileNetV2 as ONNX, as PyTorch's exported program, and in the formats that `jangin convert`
+writes. All run in turns in one process. The exit status is 1 if a format's least time differs by more than 5
+% from the first one's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def converted(folder: Path) -> list[Path]:
 
 
 def times(paths: list[Path], threads: int, rounds: int) -> list[float]:
-    """The least of each one's times, in seconds."""
+    """Return each format's least time, in seconds."""
     ready = []
     for path in paths:
         exe, random = jangin.compile(path, threads=threads), np.random.default_rng(0)

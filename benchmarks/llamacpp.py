@@ -1,9 +1,9 @@
-"""llama.cpp as an engine that reads and writes tokens, and alone in a process that imports nothing of Jangin.
+"""Run llama.cpp as an engine that reads and writes tokens, alone in a process that doesn't import Jangin.
 
     python benchmarks/llamacpp.py MODEL THREADS < PROMPTS
 
-PROMPTS is a JSON list of lists of tokens. Prints the peak memory of the process in MiB, after a text has been
-written behind each prompt. Needs llama-cpp-python, which builds llama.cpp in some minutes.
+PROMPTS is a JSON list of lists of tokens. The script prints the peak memory of the process in MiB, after a
+text has been written behind each prompt. It needs llama-cpp-python, which builds llama.cpp in some minutes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Array = np.ndarray[Any, Any]
 
 
 class Engine(Protocol):
-    """Reads tokens, and keeps what it has read until it is reset."""
+    """An engine that reads tokens, and keeps what it has read until it is reset."""
 
     def reset(self) -> None:
-        """Forget what was read."""
+        """Forget the tokens that were read."""
 
     def read(self, tokens: Sequence[int]) -> Array:
-        """The logits [vocabulary] after these and all tokens since `reset`."""
+        """Return the logits [vocabulary] after these tokens and all earlier ones since `reset`."""
 
 
 class LlamaCpp:
-    """By the plain calls of llama.cpp, without what llama-cpp-python does around them."""
+    """llama.cpp by its plain calls, without the code of llama-cpp-python around them."""
 
     def __init__(self, model: Path, threads: int) -> None:
         import llama_cpp
@@ -62,7 +62,7 @@ class LlamaCpp:
 
 
 def decoded(engine: Engine, prompt: Sequence[int]) -> tuple[list[int], float]:
-    """The likeliest tokens after a prompt, and how many a second after the first."""
+    """Return the likeliest tokens after a prompt, and the speed in tokens a second after the first."""
     engine.reset()
     found = [int(engine.read(prompt).argmax())]
     start = time.perf_counter()
@@ -72,7 +72,7 @@ def decoded(engine: Engine, prompt: Sequence[int]) -> tuple[list[int], float]:
 
 
 def peak() -> float:
-    """This process' peak memory so far, in MiB."""
+    """Return this process's peak memory so far, in MiB."""
     status = Path("/proc/self/status").read_text()
     return next(int(x.split()[1]) for x in status.splitlines() if x.startswith("VmHWM")) / 1024
 

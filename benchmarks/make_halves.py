@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/make_halves.py
     .venv/bin/python benchmarks/run.py --precision float16 --peers onnxruntime,openvino
 
-The models come from benchmarks/make_models.py. All their floats are of 16 bits then, weights and what is
-computed, but for inputs and outputs, which stay float32 so that all engines and the model as it was take
-the same; numbers too large are the largest there are. Each becomes NAME_float16.onnx and NAME_bfloat16.onnx
-beside its model.
+The models come from benchmarks/make_models.py. All their floats become 16-bit, both weights and computed
+values. Inputs and outputs stay float32, so that all engines and the original model take the same. Numbers
+that are too large become the type's largest. Each model becomes NAME_float16.onnx and NAME_bfloat16.onnx
+beside the original.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TYPES = {
 }
 FLOAT = TensorProto.FLOAT
 OPSET = 22
-"""The first that allows all of bfloat16."""
+"""The first opset that allows bfloat16 everywhere."""
 
 
 def rounded(tensor: TensorProto, precision: str) -> None:
-    """A float32 tensor's numbers as those of 16 bits; other tensors as they are."""
+    """Round a float32 tensor to 16 bits. Other tensors stay unchanged."""
     if tensor.data_type != FLOAT:
         return
     number, dtype = TYPES[precision]
@@ -41,7 +41,7 @@ def rounded(tensor: TensorProto, precision: str) -> None:
 
 
 def convert(graph: GraphProto, precision: str) -> None:
-    """A graph's floats as those of 16 bits, between casts of its inputs and outputs."""
+    """Convert a graph's floats to 16 bits, between casts of its inputs and outputs."""
     number, _ = TYPES[precision]
     for tensor in graph.initializer:
         rounded(tensor, precision)

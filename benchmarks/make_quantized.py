@@ -3,13 +3,14 @@
     .venv/bin/python benchmarks/make_quantized.py
     .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino,litert
 
-`--reduce-range` (measured by `--precision int8_reduced`): weights are of 7 bits (-64 to 64), as ONNX Runtime
-advises for AVX2 without VNNI, where its products of bytes saturate else; files are NAME_int8_reduced.onnx.
-`--dynamic`: a run finds the range of what products read; files are NAME_int8_dynamic.onnx.
+`--reduce-range` (measured by `--precision int8_reduced`) makes weights of 7 bits (-64 to 64). ONNX Runtime
+recommends them for AVX2 without VNNI, whose products of bytes would saturate otherwise. The files are
+NAME_int8_reduced.onnx. `--dynamic` finds the ranges of products' inputs in each run. The files are
+NAME_int8_dynamic.onnx.
 
-The models come from benchmarks/make_models.py and have random weights, so that random inputs calibrate
-them as well as any: activations are u8 by their range, weights s8 with a scale a channel. Each becomes
-NAME_int8.onnx beside its model. What LiteRT runs instead, benchmarks/make_tflite.py makes.
+The models come from benchmarks/make_models.py and have random weights, so random inputs calibrate them as
+well as any. Activations are u8 by their range, and weights are s8 with a scale for each channel. Each model
+becomes NAME_int8.onnx beside the original. benchmarks/make_tflite.py makes the models for LiteRT.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 BATCHES = 4
-"""That calibrate, of words below:"""
+"""The number of batches for calibration, with `WORDS` tokens each."""
 WORDS = 1000
 
 
 class Feeds(CalibrationDataReader):  # type: ignore[misc]
-    """Random inputs of a model: pictures, or words of which none is hidden."""
+    """Random inputs of a model: pictures, or token ids with a mask of ones."""
 
     def __init__(self, path: Path, model: Model) -> None:
         entries, rng = onnx.load(path, load_external_data=False).graph.input, np.random.default_rng(0)

@@ -1,12 +1,12 @@
-"""Quantize the benchmark models to int8 for LiteRT, by its own makers' tools: static, weights per channel.
+"""Quantize the benchmark models to int8 for LiteRT, by its makers' tools: static, weights per channel.
 
     python -m venv .venv-tflite
     .venv-tflite/bin/pip install litert-torch ai-edge-quantizer
     .venv-tflite/bin/python benchmarks/make_tflite.py
     .venv/bin/python benchmarks/run.py --precision int8 --peers onnxruntime,openvino,litert
 
-Each PyTorch program of benchmarks/make_models.py becomes NAME_int8.tflite beside NAME_int8.onnx, and is
-calibrated as that on random inputs; pictures lie channels last, inputs and outputs are of 8 bits.
+Each PyTorch program of benchmarks/make_models.py becomes NAME_int8.tflite beside NAME_int8.onnx. It is
+calibrated on random inputs too. Pictures have their channels last, and inputs and outputs are 8-bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SIGNATURE = "serving_default"
 
 
 def converted(path: Path, out: Path) -> Sequence[torch.Tensor]:
-    """Write an exported program as a float model; gives its example inputs, as that takes them."""
+    """Write an exported program as a float model. Returns its example inputs, in the form that the float
+    model takes."""
     exported = torch.export.load(path)
     module, (inputs, _) = exported.module(), exported.example_inputs
     if inputs[0].ndim == 4:
@@ -38,7 +39,7 @@ def converted(path: Path, out: Path) -> Sequence[torch.Tensor]:
 
 
 def feeds(examples: Sequence[torch.Tensor], random: np.random.Generator) -> Mapping[str, Any]:
-    """Random inputs like the examples: pictures, or words of which none is hidden."""
+    """Return random inputs like the examples: pictures, or token ids with a mask of ones."""
     arrays = [
         random.standard_normal(x.shape, np.float32)
         if x.is_floating_point()

@@ -1,4 +1,5 @@
-"""Timing with a busy neighbour: another process that loads one core fully, in turns with none."""
+"""Time engines beside a busy neighbour: another process that loads one core fully, in turns with an idle
+one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ THREADS = 2
 
 
 class Neighbour:
-    """A process that computes, or stands still."""
+    """A process that computes or stands still."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -45,8 +46,8 @@ class Neighbour:
 
 
 def measure(model: Path, options: Options, tell: Callable[[int], None]) -> dict[str, Any]:
-    """For each engine that runs: {"quiet/1", "quiet/2", "loaded/2"}, each with the median and quartiles
-    of milliseconds a run."""
+    """Return, for each engine that runs, {"quiet/1", "quiet/2", "loaded/2"}. Each has the median and
+    quartiles of milliseconds a run."""
     turns: dict[tuple[str, str], list[Turn]] = {}
     once = replace(options, rounds=1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

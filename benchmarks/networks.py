@@ -1,4 +1,4 @@
-"""Benchmark networks that no package defines, in PyTorch."""
+"""Benchmark networks in PyTorch that no package defines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from torch.nn import functional
 
 
 class YoloTiny(nn.Module):
-    """YOLOv3-tiny (J. Redmon, A. Farhadi: YOLOv3, 2018) up to the two heads' raw maps, as Darknet's
-    yolov3-tiny.cfg has it: [n, 3, 416, 416] -> [n, 255, 13, 13], [n, 255, 26, 26]."""
+    """YOLOv3-tiny (J. Redmon, A. Farhadi: YOLOv3, 2018) up to the raw maps of its two heads, as in Darknet's
+    yolov3-tiny.cfg.
+
+    It maps [n, 3, 416, 416] to [n, 255, 13, 13] and [n, 255, 26, 26]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +37,7 @@ class YoloTiny(nn.Module):
                 early = x
             if i < 5:
                 x = functional.max_pool2d(x, 2, 2)
-            elif i == 5:  # Darknet's pool of stride 1 pads at the right and the bottom only
+            elif i == 5:  # Darknet's pool of stride 1 pads only right and below
                 x = functional.max_pool2d(functional.pad(x, (0, 1, 0, 1), value=float("-inf")), 2, 1)
         x = self.neck(x)
         up = functional.interpolate(self.lateral(x), scale_factor=2, mode="nearest")
@@ -43,7 +45,7 @@ class YoloTiny(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A speech model's core: features [n, steps, 80] -> scores of 29 characters a step."""
+    """The core of a speech model: features [n, steps, 80] -> scores of 29 characters a step."""
 
     def __init__(self, kind: type[nn.LSTM] | type[nn.GRU], layers: int, width: int = 512) -> None:
         super().__init__()
@@ -55,8 +57,9 @@ class Recurrent(nn.Module):
 
 
 class Positional(nn.Module):
-    """A BERT encoder as ONNX wants it: positional tensors in, the last hidden state out. The mask is
-    made additive here, as BERT's own exports have it, and not gathered element by element."""
+    """A BERT encoder for export to ONNX, with positional inputs and the last hidden state as its output.
+
+    The mask becomes additive here, as in BERT's own exports, and isn't gathered element by element."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class Positional(nn.Module):
 
 
 class Logits(nn.Module):
-    """A transformers model that gives its logits only; `keywords` go to every call."""
+    """A transformers model that returns only its logits. `keywords` go to every call."""
 
     def __init__(self, model: Any, **keywords: Any) -> None:
         super().__init__()

@@ -1,10 +1,11 @@
-"""OpenCL devices beside native code, CLBlast and OpenCV: models, launches, matrix products, and loading.
+"""Compare OpenCL devices with native code, CLBlast and OpenCV: models, launches, matrix products, and
+loading.
 
     python benchmarks/opencl.py opencl:intel opencl:pocl --threads 2 [--parts launches load]
 
-Everything is measured in turns, in one process (models in one for each turn; beside OpenCV, which has one
-device in a process, in one for each device). CLBlast is Debian's libclblast1, OpenCV the package
-opencv-python-headless.
+Everything is measured in turns in one process. Models are measured in one process for each turn. Beside
+OpenCV they are measured in one for each device, because OpenCV uses one device in a process. CLBlast is
+Debian's libclblast1, and OpenCV the package opencv-python-headless.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ PARTS = ("opencv", "products", "launches", "load", "models")
 SIZES = (256, 512, 1024, 2048)
 TINY = 60
 SETTLE, TURN, PROCESS = 10, 0.5, 5
-"""Runs of a model before those that count, and seconds of these; a process counts for so many turns."""
+"""Runs of a model before timed runs, seconds of a turn, and turns of a process."""
 ROW_MAJOR, AS_IT_IS = 101, 111
 """CLBlast's numbers for row-major matrices that aren't transposed."""
 PEERS = ("squeezenet1_1", "mobilenetv2", "resnet18", "resnet50")
-"""Models beside OpenCV, which builds and tunes its kernels for a minute or more where a model first runs."""
+"""Models beside OpenCV, which builds and tunes its kernels for a minute or more at a model's first run."""
 LOADED = "resnet50"
 LOAD = """
 import sys, time
@@ -57,16 +58,17 @@ exe(np.zeros(exe.inputs[0].shape, np.float32))
 end = time.perf_counter()
 print(end - called, end - start)
 """
-"""A process that may build nothing: its seconds from the call, and from its first statement, to a result."""
+"""A program that loads without the compiler. It prints the seconds to a result, from the call and from its
+first statement."""
 
 
 def medians(runs: Sequence[Callable[[], object]], turns: int) -> list[float]:
-    """Seconds of each, measured in turns."""
+    """Return the median seconds of each, measured in turns."""
     return [statistics.median(t) for t in seconds(runs, turns)]
 
 
 def seconds(runs: Sequence[Callable[[], object]], turns: int) -> list[list[float]]:
-    """Of each, in each turn but the first."""
+    """Return the seconds of each in each turn but the first."""
     taken: list[list[float]] = [[] for _ in runs]
     for _ in range(turns + 1):
         for run, times in zip(runs, taken, strict=True):
@@ -77,7 +79,8 @@ def seconds(runs: Sequence[Callable[[], object]], turns: int) -> list[list[float
 
 
 def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
-    """In processes of their own, in turns: the threads of one runtime disturb another."""
+    """Measure models in processes of their own, in turns, because the threads of one runtime disturb
+    another."""
     shares: dict[str, list[float]] = {d: [] for d in devices}
     for name in names:
         taken: dict[str, list[float]] = {d: [] for d in ("cpu", *devices)}
@@ -98,7 +101,7 @@ def models(names: Sequence[str], devices: Sequence[str], threads: int, turns: in
 
 
 def model_alone(name: str, device: str, threads: int) -> float:
-    """Seconds of a run, the median."""
+    """Return the median seconds of a run."""
     entry, rng = CATALOGUE[name], np.random.default_rng(0)
     exe, feeds, times = jangin.compile(entry.path, device, threads=threads), {}, list[float]()
     for spec in exe.inputs:
@@ -115,7 +118,7 @@ def model_alone(name: str, device: str, threads: int) -> float:
 
 
 def tiny_model() -> onnx.ModelProto:
-    """Kernels that nothing fuses, as each adds to a number that a reduction gives."""
+    """Return a model of kernels that nothing fuses, because each adds to a number that a reduction gives."""
     nodes = []
     for n in range(TINY // 2):
         nodes.append(helper.make_node("ReduceMax", [f"x{n}"], [f"m{n}"], keepdims=1))
@@ -171,7 +174,7 @@ class Clblast:
 
 
 def product(size: int) -> onnx.ModelProto:
-    """Of two square matrices."""
+    """Return the product of two square matrices."""
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size, size]) for n in "aby"]
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     graph = helper.make_graph([node], "p", ends[:2], ends[2:])
@@ -196,7 +199,7 @@ def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: 
 
 
 def opencv(names: Sequence[str], device: str, threads: int, turns: int) -> None:
-    """Models by OpenCV on the device that its environment names, in this process."""
+    """Measure models by OpenCV in this process, on the device that its environment names."""
     import cv2
 
     found = select(device.removeprefix(PREFIX).removeprefix(":"))
@@ -223,7 +226,7 @@ def opencv(names: Sequence[str], device: str, threads: int, turns: int) -> None:
 
 
 def beside_opencv(names: Sequence[str], devices: Sequence[str], threads: int, turns: int) -> None:
-    """`opencv` for each device, in a process of its own, whose environment names it."""
+    """Run `opencv` for each device in a process of its own, whose environment names the device."""
     for device in devices:
         found = select(device.removeprefix(PREFIX).removeprefix(":"))
         env = os.environ | {
@@ -235,7 +238,7 @@ def beside_opencv(names: Sequence[str], devices: Sequence[str], threads: int, tu
 
 
 def loading(devices: Sequence[str], threads: int, turns: int) -> None:
-    """A model from the cache to its first result, in fresh processes."""
+    """Measure the time from a cached model to its first result, in fresh processes."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     for device in devices:
         with tempfile.TemporaryDirectory() as cache:

@@ -1,11 +1,11 @@
-"""Sub-groups and images beside what Jangin's kernels for work-groups do without them, on OpenCL devices.
+"""Compare sub-groups and images with work-groups, which Jangin's kernels use instead, on OpenCL devices.
 
     python benchmarks/opencl_features.py opencl:intel opencl:pocl
 
-Sums of rows, by a tree in local memory and by sub-groups; a product of matrices, by panels in local memory
-and by broadcasts within sub-groups; the same product, without local memory, with its right side in a buffer
-and in an image; and by Jangin's kernel for the device. Results are compared; all are measured in turns, by
-the device's clock.
+Rows are summed by a tree in local memory and by sub-groups. Matrices are multiplied by panels in local memory
+and by broadcasts within sub-groups. They are also multiplied without local memory, with the right matrix in a
+buffer and in an image, and by Jangin's kernel for the device. Results are compared. All are measured in turns
+by the device's clock.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ void broadcasts(__global const float *a, __global const float *b, __global float
 
 
 class Bench:
-    """A device's programs, and two matrices there."""
+    """A device's programs, and two matrices in its memory."""
 
     def __init__(self, device: Found) -> None:
         handle = cl.Device.from_int_ptr(device.handle)
@@ -148,7 +148,7 @@ class Bench:
             self.image = cl.create_image(self.context, flags, kind, (SIZE // 4, SIZE), hostbuf=self.b)
 
     def run(self, program: int, name: str, given: list[Any], items: tuple[int, ...], local: Any) -> float:
-        """Seconds of a kernel."""
+        """Return the seconds of a kernel."""
         kernel = cl.Kernel(self.programs[program], name)
         for n, value in enumerate([*given, self.out]):
             kernel.set_arg(n, value)
@@ -157,7 +157,8 @@ class Bench:
         return float(event.profile.end - event.profile.start) / 1e9
 
     def kernels(self) -> dict[str, tuple[Callable[[], float], Any]]:
-        """By name: what runs it, and what it should give; None where that is tested elsewhere."""
+        """Return, by name, a function that runs a kernel, and its expected result. The result is None if it
+        is tested elsewhere."""
         sums, made = self.a.sum(1, np.float64), self.a.astype(np.float64) @ self.b
         both = [self.left, self.right]
         found = {

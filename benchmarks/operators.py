@@ -1,12 +1,14 @@
-"""Hunts for operators that are slow: alone, in shapes drawn as networks have them, against ONNX Runtime.
+"""Search for slow operators: each alone, in shapes drawn as networks have them, against ONNX Runtime.
 
     python benchmarks/operators.py --seed 0 --cases 40 --threads 1
     python benchmarks/operators.py --minutes 10 --threads 1 2 --write
 
-Each case is one operator in a model of its own, in a shape drawn from the table below by the seed; what it
-gives must agree with ONNX Runtime's. Prints, worst first, how often as fast as ONNX Runtime it is, and the
-share of its bound that it reaches: its operations at the speed of multiply-adds in registers, or its bytes at
-the bandwidth of a set of that size, both measured here. A case alone: --only NUMBER with the same seed.
+Each case is one operator in a model of its own, in a shape that the seed draws from the table below. Its
+results must agree with ONNX Runtime's. The script prints, slowest first, the speed relative to ONNX Runtime
+and the reached share of the bound.
+
+The bound is the time of its operations at the speed of multiply-adds in registers, or of its bytes at the
+bandwidth of a set. Both speeds are measured here. `--only NUMBER` with the same seed runs one case.
 """
 
 from __future__ import annotations
@@ -31,21 +33,21 @@ from jangin.bench.roofs import measure as measure_roofs
 from jangin.runtime.system.processor import processor_name
 
 TURN = 0.03
-"""Seconds of a turn; the two take turns."""
+"""Seconds of a turn. The two engines take turns."""
 TURNS = 5
 REST = 0.05
-"""Seconds after a turn of several threads: ONNX Runtime's go on spinning for some 30 ms."""
+"""Seconds of rest after a turn of several threads. ONNX Runtime's threads keep spinning for some 30 ms."""
 WORST = 20
 """The number of slowest cases that are listed."""
 CLIFF = 0.5
-"""Of ONNX Runtime's speed: below that a case is one."""
+"""A case is slow if its speed is below this share of ONNX Runtime's."""
 TOLERANCE = 1e-3
-"""Of the largest value: sums are taken in other orders."""
+"""The largest difference of results, as a share of the largest value. Sums are taken in other orders."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A node over `inputs`, then `constants`; `flops` that it can't do without."""
+    """A node over `inputs`, then `constants`. `flops` is the least that it needs."""
 
     op: str
     inputs: list[Any]
@@ -72,7 +74,8 @@ def _floats(rng: np.random.Generator, *shape: int) -> Any:
 
 
 def _convolution(rng: np.random.Generator) -> Case:
-    """Of every kind: grouped, depthwise, of few inputs or outputs, strided, dilated, of 1 to 3 axes."""
+    """Draw a convolution: grouped, depthwise, with few inputs or outputs, strided, dilated, of 1 to 3
+    axes."""
     rank = _pick(rng, 1, 2, 2, 2, 2, 3)
     kind = _pick(rng, "plain", "plain", "pointwise", "groups", "depthwise", "few in", "few out")
     channels = int(_pick(rng, 16, 24, 32, 40, 64, 96, 128, 192, 256, 384, 512))
@@ -108,7 +111,7 @@ def _convolution(rng: np.random.Generator) -> Case:
 
 
 def _product(rng: np.random.Generator) -> Case:
-    """Rows of one token to a few hundred, by layers of transformers and classifiers."""
+    """Draw a product of one to a few hundred rows, by layers of transformers and classifiers."""
     rows = int(_pick(rng, 1, 2, 5, 7, 16, 49, 128, 197, 512))
     depth, columns = (
         int(_pick(rng, 1, 10, 64, 256, 384, 512, 768, 1000, 1024, 2048, 3072)) for _ in range(2)
@@ -180,7 +183,7 @@ def _selection(rng: np.random.Generator) -> Case:
 
 
 def _moving(rng: np.random.Generator) -> Case:
-    """Gathered rows, joined and padded images."""
+    """Draw a gather of rows, a concatenation or padding of images."""
     x, kind = _image(rng), rng.integers(3)
     if kind == 0:
         table, rows = _floats(rng, 5000, int(_pick(rng, 64, 384, 768))), rng.integers(0, 5000, (1, 128))
@@ -195,18 +198,18 @@ DRAWS: tuple[tuple[int, Draw], ...] = (
     (8, _convolution), (4, _product), (2, _attention_product), (2, _pooling), (2, _reduction),
     (2, _transpose), (2, _elementwise), (2, _normalization), (1, _selection), (2, _moving),
 )  # fmt: skip
-"""Kinds of cases, with how often each is drawn."""
+"""Kinds of cases, with their frequencies."""
 
 
 def draw(seed: int, number: int) -> Case:
-    """Case `number` of a seed."""
+    """Draw case `number` of a seed."""
     rng = np.random.default_rng((seed, number))
     weights = np.array([w for w, _ in DRAWS], float)
     return DRAWS[rng.choice(len(DRAWS), p=weights / weights.sum())][1](rng)
 
 
 def model_of(case: Case) -> tuple[bytes, dict[str, Any]]:
-    """The ONNX model of one node, and what to feed it."""
+    """Return the ONNX model of one node, and its inputs."""
     feeds = {f"x{i}": x for i, x in enumerate(case.inputs)}
     held = {f"c{i}": c for i, c in enumerate(case.constants)}
     results = [f"y{i}" for i in range(case.outputs)]
@@ -222,7 +225,7 @@ def model_of(case: Case) -> tuple[bytes, dict[str, Any]]:
 
 
 def _seconds(sides: Mapping[str, Callable[[], Any]], rest: float) -> dict[str, float]:
-    """The best median of each side's turns, with a rest after each."""
+    """Return the best median of each side's turns, with a rest after each turn."""
     best = dict.fromkeys(sides, math.inf)
     for _ in range(TURNS):
         for name, run in sides.items():
@@ -238,7 +241,7 @@ def _seconds(sides: Mapping[str, Callable[[], Any]], rest: float) -> dict[str, f
 
 @dataclass(frozen=True)
 class Figure:
-    """A case on some threads: times as fast as ONNX Runtime, share of the bound, milliseconds."""
+    """A case on some threads: the speed relative to ONNX Runtime, the share of the bound, milliseconds."""
 
     ratio: float
     share: float
@@ -247,7 +250,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Found:
-    """A case with its number and its figures by threads; or what is `wrong` with it."""
+    """A case with its number and its figures by threads, or the error `wrong`."""
 
     number: int
     case: Case
@@ -260,7 +263,7 @@ class Found:
 
 
 def measure(case: Case, threads: int, roofs: Roofs) -> Figure:
-    """Raises ValueError where the two disagree."""
+    """Measure a case. Raises ValueError if the two engines disagree."""
     import onnxruntime
 
     model, feeds = model_of(case)
@@ -281,7 +284,7 @@ def measure(case: Case, threads: int, roofs: Roofs) -> Figure:
 
 
 def hunt(seed: int, numbers: Iterator[int], threads: Sequence[int], minutes: float) -> list[Found]:
-    """Measure cases until there are no more numbers, or the time is up; the worst first."""
+    """Measure cases until there are no more numbers or the time is up. Returns them, slowest first."""
     roofs = {t: measure_roofs(t) for t in threads}
     found, end = [], time.monotonic() + 60 * minutes
     for number in numbers:

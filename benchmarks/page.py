@@ -44,9 +44,9 @@ SMALL = {
     "float16": OF_HALVES,
     "bfloat16": OF_HALVES,
 }
-"""The modes of small numbers, and what is said of them."""
+"""The modes of smaller number types, with their descriptions."""
 OWN = {"tuned": ("untuned",), **dict.fromkeys(SMALL, ("float32",))}
-"""What Jangin is set beside of its own."""
+"""Jangin's own modes with which a mode is compared."""
 
 
 DRAWN = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", BEST: "the best of all peers"}
@@ -94,7 +94,7 @@ NEIGHBOUR = (
 
 
 def run_on(figures: Figures, modes: Sequence[str]) -> str:
-    """The machine, the engines, when, and the states of the source."""
+    """Return the machine, the engines, the date, and the states of the source."""
     machine = figures.machine
     versions: dict[str, str] = {}
     comparisons = [c for mode in modes for c in figures.comparisons.get(mode, {}).values()]
@@ -162,8 +162,8 @@ def times(figures: Figures, mode: str) -> Table:
 
 
 def bound(figures: Figures, c: Comparison) -> str:
-    """Milliseconds of a model's products by the instruction that adds up several, on as many cores, if each
-    takes as long as a multiply-add of f32."""
+    """Return the milliseconds of a model's products on all cores, by the instruction that adds several
+    products. The instruction is assumed to take as long as a multiply-add of f32."""
     terms = products_at_once(resolve(figures.machine["target"]), I32)
     return f"{c['flops'] / (terms * c['core'] * c['threads']) * 1e3:.2f}" if c["core"] else "–"
 
@@ -209,13 +209,13 @@ def costs(figures: Figures, mode: str) -> Table:
 
 
 def compiler_memory(c: Comparison) -> str:
-    """Of the largest of the compiler's processes, which end before the model runs."""
+    """Return the memory of the compiler's largest process. These processes end before the model runs."""
     size = (result(c, "jangin") or {}).get("memory", {}).get("compiler")
     return f"{size / 1e6:.0f} MB" if size else "–"
 
 
 def weights(c: Comparison, engine: str) -> str:
-    """What an engine of ours keeps of a model's weights."""
+    """Return the bytes of a model's weights that one of Jangin's engines keeps."""
     size = (result(c, engine) or {}).get("memory", {}).get("weights")
     return f"{size / 1e6:.1f} MB" if size else "–"
 
@@ -234,7 +234,7 @@ def neighbours(found: Mapping[str, Mapping[str, Any]]) -> Section:
 
 
 def short(figures: Figures) -> str:
-    """The table for README: Jangin's times and ratios, and their geometric means."""
+    """Return README's table: Jangin's times and ratios, and their geometric means."""
     mode = "untuned" if figures.comparisons.get("untuned") else "tuned"
     peers = ("onnxruntime", "openvino", BEST)
     found = counts(figures, mode)
@@ -277,7 +277,7 @@ def counts(figures: Figures, mode: str) -> list[int]:
 
 
 def measured(figures: Figures, mode: str) -> list[str]:
-    """The engines beside Jangin that were installed."""
+    """Return the engines besides Jangin that were installed."""
     found = figures.comparisons[mode].values()
     present = {r["engine"] for c in found for r in c["results"] if not r["absent"]}
     return [peer for peer in ("untuned", "float32", *PEERS) if peer in present]

@@ -1,4 +1,4 @@
-"""The picture of ratios: a bar for each model and thread count, against one peer a panel."""
+"""Draw the picture of ratios: a bar for each model and thread count, with one panel for each peer."""
 
 from __future__ import annotations
 

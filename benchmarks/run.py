@@ -3,13 +3,14 @@
     .venv/bin/pip install '.[bench,peers]' && .venv/bin/pip install --no-deps pnnx
     .venv/bin/python benchmarks/run.py --inductor .venv-export/bin/python
 
-The models come from benchmarks/make_models.py (which says how). A peer that isn't installed is left out
-and said to be absent. ncnn's converter pnnx names PyTorch as a dependency, but does without; Inductor lives
-in an environment of its own, with PyTorch and a C++ compiler. Figures are kept in
-.cache/benchmarks.json after each model: `--resume` measures only what is missing there, `--render` nothing.
-`--tune 120s` tunes Jangin first and measures the untuned beside it; `--neighbour` measures how the engines
-scale, and how calm they stay while another process loads a core; `--target x86-64-v3` holds Jangin and
-OpenVINO to that level of a processor that has more.
+The models come from benchmarks/make_models.py, which describes its use. A peer that isn't installed is left
+out and reported as absent. ncnn's converter pnnx names PyTorch as a dependency, but works without it.
+Inductor has an environment of its own, with PyTorch and a C++ compiler.
+
+Figures are stored in .cache/benchmarks.json after each model. `--resume` measures only what is missing there,
+and `--render` measures nothing. `--tune 120s` tunes Jangin first and measures the untuned model too.
+`--neighbour` measures how the engines scale, and how stable they stay while another process loads a core.
+`--target x86-64-v3` restricts Jangin and OpenVINO to this level on a newer processor.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ from jangin.options import Options
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 INT8 = ("int8", "int8_reduced")
 HELD = {"x86-64-v3": {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "x86-64-v4": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}}
-"""The levels that a run can be held to, with what holds OpenVINO to them; nothing holds other peers."""
+"""The levels to which a run can be restricted, with the settings that restrict OpenVINO. Other peers can't be
+restricted."""
 CALM = ("mobilenetv2", "resnet50", "bert_base")
 """The models that are measured beside a busy neighbour, and whose scaling is measured in turns."""
 
@@ -85,14 +87,14 @@ def operations(model: Model) -> int:
 
 
 def stamp() -> dict[str, str]:
-    """When, and with which state of the source: what git calls it (empty outside a clone)."""
+    """Return the date and the state of the source by git, which is empty outside a clone."""
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return {"date": date.today().isoformat(), "revision": done.stdout.strip()}
 
 
 def measure(figures: Figures, args: argparse.Namespace) -> None:
-    """Every model at every thread count, into `figures` and its file."""
+    """Measure every model at every thread count, into `figures` and its file."""
     mode = args.precision if args.precision in SMALL else "tuned" if args.tune else "untuned"
     found = figures.comparisons.setdefault(mode, {})
     names = [(name, n) for name in args.only for n in args.threads]
@@ -131,7 +133,7 @@ def measure_neighbours(figures: Figures, args: argparse.Namespace) -> None:
 
 @contextmanager
 def progress(total: int) -> Iterator[Tell]:
-    """A bar on a terminal; elsewhere a line whenever something else is done."""
+    """Show a bar on a terminal, and a line for each new step elsewhere."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 
 class Vocoder(nn.Module):
-    """A generator of HiFi-GAN's kind (J. Kong et al., 2020), its third configuration: mel spectrograms
-    [n, 80, frames] -> samples [n, 1, 256 * frames]."""
+    """A generator like HiFi-GAN's third configuration (J. Kong et al., 2020): mel spectrograms [n, 80,
+    frames] -> samples [n, 1, 256 * frames]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Vocoder(nn.Module):
 
 
 class TemporalConvolutions(nn.Module):
-    """S. Bai et al.: TCN, 2018: causal convolutions of growing dilation, [n, 16, 1000] -> [n, 10]."""
+    """TCN (S. Bai et al., 2018): causal convolutions of growing dilation, [n, 16, 1000] -> [n, 10]."""
 
     class Block(nn.Module):
         def __init__(self, inputs: int, width: int, dilation: int) -> None:
@@ -68,7 +68,7 @@ class TemporalConvolutions(nn.Module):
 
 
 class Spectrograms(nn.Module):
-    """A classifier of sounds by pictures of one channel: [n, 1, 64, 400] -> [n, 50]."""
+    """A classifier of sounds by spectrograms of one channel: [n, 1, 64, 400] -> [n, 50]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class Spectrograms(nn.Module):
 
 
 class Conformer(nn.Module):
-    """A. Gulati et al.: Conformer, 2020, 4 of its blocks of width 144, its attention without relative places:
-    [n, frames, 80] -> [n, frames / 4, 144]."""
+    """Four blocks of Conformer (A. Gulati et al., 2020) of width 144, with attention without relative
+    positions: [n, frames, 80] -> [n, frames / 4, 144]."""
 
     class Block(nn.Module):
         def __init__(self, width: int) -> None:
@@ -133,7 +133,7 @@ class Conformer(nn.Module):
 
 
 class RootMeanSquare(nn.Module):
-    """A normalization, in operations that every opset has."""
+    """RMS normalization, in operations that every opset has."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -144,8 +144,9 @@ class RootMeanSquare(nn.Module):
 
 
 class DecoderStep(nn.Module):
-    """One token through 4 layers of LLaMA's kind (H. Touvron et al., 2023), whose 8 heads share 2 of the
-    cache: a token's row [1, 1, 512] and caches [4, 2, 2, past, 64] -> the row, and what the cache gains."""
+    """One token through 4 layers like LLaMA's (H. Touvron et al., 2023), with 8 heads over 2 cached ones.
+
+    A token's row [1, 1, 512] and caches [4, 2, 2, past, 64] -> the row, and the new entries of the cache."""
 
     def __init__(self, width: int = 512, heads: int = 8, shared: int = 2) -> None:
         super().__init__()
@@ -177,8 +178,9 @@ class DecoderStep(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """Three layers of messages along edges, added up where they arrive (W. Hamilton et al., 2017): nodes'
-    features [2000, 64] and edges [2, 10000] -> scores [2000, 7]."""
+    """Three layers of messages along edges, summed where they arrive (W. Hamilton et al., 2017).
+
+    Nodes' features [2000, 64] and edges [2, 10000] -> scores [2000, 7]."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""A batch on two devices at once: native code on core 0 and an OpenCL driver on core 1, beside core 0 alone.
+"""Measure a batch on two devices at once: native code on core 0 and an OpenCL driver on core 1, compared with
+core 0 alone.
 
     python benchmarks/several.py opencl:intel
 
-The models' batch must be free: those that were exported with a fixed one get a symbol in its place.
+The models' batch must be free. A model that was exported with a fixed batch gets a symbol instead.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ASKED = 1.7
 
 
 def free_batch(path: os.PathLike[str]) -> bytes:
-    """The model with "batch" as the first size of its inputs and outputs, whatever it was exported with."""
+    """Return the model with "batch" as the first size of its inputs and outputs."""
     model = onnx.load(path)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -59,7 +60,7 @@ def measure(name: str, driver: str, turns: int) -> None:
     entry = CATALOGUE[name]
     model = entry.path if entry.sizes else free_batch(entry.path)
     alone = jangin.compile(model, threads=1)
-    os.sched_setaffinity(0, {1})  # for the threads of the driver, and who hands it work
+    os.sched_setaffinity(0, {1})  # for the driver's threads and the thread that gives them work
     other = jangin.compile(model, driver, threads=1)
     both = jangin.compile(model, f"cpu+{driver}", threads=2)
     assert isinstance(both, jangin.SeveralExecutable)

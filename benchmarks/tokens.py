@@ -1,13 +1,13 @@
-"""SmolLM2-135M token by token beside llama.cpp, both from its Q4_1 file, and the products of a token beside
-ONNX Runtime's MatMulNBits.
+"""Compare SmolLM2-135M token by token with llama.cpp, both from its Q4_1 file, and the products of a token
+with ONNX Runtime's MatMulNBits.
 
     python benchmarks/tokens.py [--threads 1 2] [--turns 5] [--activations int8] [--caches]
 
-`--activations`: the type of what Jangin multiplies weights with; llama.cpp's are int8. `--caches`:
-instead, a token after a long text, by the type of the cache of keys and values.
+`--activations` is the type of Jangin's operands of weights; llama.cpp's are int8. `--caches` measures a token
+after a long text instead, by the type of the cache of keys and values.
 
-Needs `jangin[gguf]`, onnx, onnxruntime and llama-cpp-python, which builds llama.cpp in some minutes. Engines
-take turns, each in this process; the peak memory is that of a process with one engine alone.
+The script needs `jangin[gguf]`, onnx, onnxruntime and llama-cpp-python, which builds llama.cpp in some
+minutes. Engines take turns, each in this process. The peak memory is that of a process with one engine alone.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from jangin.frontends.onnx.format import OnnxFormat
 TEXT = "The capital of France is"
 LONG = 1024
 LAYERS, WIDTH, HEADS, HIDDEN, BLOCK = 30, 576, 192, 1536, 32
-"""Of SmolLM2-135M: what its products are of."""
+"""The sizes of SmolLM2-135M that decide its products."""
 RUNS = 10
 Array = np.ndarray[Any, Any]
 
 
 class Jangin:
-    """`read(tokens)`: the logits after these and all tokens since `reset`."""
+    """Jangin as an engine. `read(tokens)` returns the logits after these tokens and all earlier ones since
+    `reset`."""
 
     def __init__(self, threads: int, activations: str) -> None:
         self.exe = compiled(smollm(), threads, activations=activations)
@@ -64,7 +65,7 @@ ENGINES: dict[str, Callable[[int, str], Engine]] = {
 
 
 def read(engine: Engine, prompt: Sequence[int]) -> float:
-    """Tokens of a prompt that are read a second."""
+    """Return the tokens of a prompt that are read a second."""
     engine.reset()
     start = time.perf_counter()
     engine.read(prompt)
@@ -72,13 +73,13 @@ def read(engine: Engine, prompt: Sequence[int]) -> float:
 
 
 def prompts() -> tuple[list[int], list[int]]:
-    """A short prompt, and one of `PROMPT` tokens."""
+    """Return a short prompt, and one of `PROMPT` tokens."""
     return Text(smollm()).encode(TEXT), np.random.default_rng(0).integers(100, 40000, PROMPT).tolist()
 
 
 def alone(name: str, threads: int, activations: str) -> float:
-    """The peak of a process in which one engine reads each prompt and writes, in MiB. llama.cpp's imports
-    nothing of Jangin."""
+    """Return the peak memory in MiB of a process in which one engine reads each prompt and writes.
+    llama.cpp's process doesn't import Jangin."""
     command = [sys.executable, __file__, "--alone", "--threads", str(threads), "--activations", activations]
     if name != "Jangin":
         command = [sys.executable, llamacpp.__file__, str(smollm()), str(threads)]
@@ -87,8 +88,10 @@ def alone(name: str, threads: int, activations: str) -> float:
 
 
 def cache_rows(threads: int, turns: int) -> Iterator[str]:
-    """Of each type of the cache: milliseconds of a token after `LONG` others (medians of turns), the cache's
-    memory, and how far the logits are from float32's, as a share of their largest."""
+    """Yield a row for each type of the cache.
+
+    A row has the median milliseconds of a token after `LONG` others, and the cache's memory. It also has the
+    largest difference of the logits to float32's, as a share of their largest."""
     text = Text(smollm()).encode((ROOT / "docs" / "overview.md").read_text(encoding="utf-8"))[: LONG + 1]
     runs, found, times = {}, {}, {kind: list[float]() for kind in CACHES}
     for kind in CACHES:
@@ -110,7 +113,8 @@ def cache_rows(threads: int, turns: int) -> Iterator[str]:
 
 
 def products() -> bytes:
-    """A model of a token's products in its layers, one after the other, by weights of 4 bits in blocks."""
+    """Return a model of a token's products in all layers, one after another, with blockwise weights of 4
+    bits."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng, nodes, constants = np.random.default_rng(0), [], []
@@ -147,7 +151,7 @@ def products() -> bytes:
 
 
 def product_times(threads: int, turns: int) -> dict[str, float]:
-    """Milliseconds of a token's products: medians."""
+    """Return the median milliseconds of a token's products."""
     import onnxruntime
 
     model, x = products(), np.random.default_rng(1).normal(size=(1, WIDTH)).astype(np.float32)
@@ -175,7 +179,7 @@ def product_times(threads: int, turns: int) -> dict[str, float]:
 
 
 def with_level(model: bytes, level: int) -> bytes:
-    """The model with an accuracy level: 4 lets activations be rounded to 8 bits."""
+    """Return the model with an accuracy level. Level 4 allows activations to be rounded to 8 bits."""
     import onnx
 
     made = onnx.load_from_string(model)
@@ -186,7 +190,7 @@ def with_level(model: bytes, level: int) -> bytes:
 
 
 def measure(threads: int, turns: int, activations: str) -> list[str]:
-    """Rows of the table for so many threads."""
+    """Return the rows of the table for a number of threads."""
     engines = {name: make(threads, activations) for name, make in ENGINES.items()}
     short, long = prompts()
     written: dict[str, list[int]] = {}

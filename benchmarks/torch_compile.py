@@ -1,15 +1,17 @@
-"""`torch.compile` with Jangin and with Inductor, its default: ten models with random weights.
+"""Compare `torch.compile` with Jangin and with Inductor, its default, on ten models with random weights.
 
     python benchmarks/torch_compile.py [--models A,B] [--threads 1,2] [--turns N] [--out results.jsonl]
     python benchmarks/torch_compile.py --out results.jsonl --minutes 8  # again, until all rows are there
     python benchmarks/torch_compile.py --out results.jsonl --write      # keeps it in benchmarks/results
 
-Needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end has a process of its
-own for a model, which compiles a small one first, so that imports and the search for compilers don't count;
-then its first call is timed, alone and with empty caches. It compiles again for another number of threads,
-whose first call isn't timed. Calls are timed in turns of a fraction of a second, one process at a time, so
-that both meet the same phases of a busy machine; `--lock FILE` holds a lock while anything is timed. A model
-on which a back end fails is named, and left out.
+The script needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. Each back end has a process
+of its own for a model. It first compiles a small model, so that imports and the search for compilers don't
+count. Its first call is then timed, alone and with empty caches. It compiles again for another number of
+threads, whose first call isn't timed.
+
+Calls are timed in turns of a fraction of a second, one process at a time. Both back ends then meet the same
+phases of a busy machine. `--lock FILE` holds a lock while anything is timed. A model on which a back end
+fails is named and left out.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ MODELS = (*VISION, *LANGUAGE, *IMAGES)
 
 
 def module(name: str) -> tuple[Any, Any]:
-    """A model with random weights and an input: an image of 224 x 224, or 128 tokens."""
+    """Return a model with random weights and an input: an image of 224 x 224, or 128 tokens."""
     import torch
 
     torch.manual_seed(0)
@@ -73,9 +75,10 @@ def first_of(result: Any) -> Any:
 
 
 def worker(backend: str, name: str) -> None:
-    """Say `null` when the model is there; then, for each line of the standard input, {"threads": N}: compile
-    for so many, and say the seconds of the first call and how far it is from PyTorch's; or {"seconds": S}:
-    say the median seconds of the calls of so long."""
+    """Print `null` when the model is ready, then answer each line of the standard input.
+
+    {"threads": N} compiles for N threads; the answer has the seconds of the first call and the difference to
+    PyTorch. {"seconds": S} calls the model for S seconds; the answer has the median seconds of a call."""
     warnings.filterwarnings("ignore")
     import torch
 
@@ -122,8 +125,10 @@ def held(lock: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(backend: str, name: str) -> Iterator[Callable[..., Any]]:
-    """A process with a model and empty caches, which is asked by its lines' fields, and without any for its
-    first line. RuntimeError where it has ended."""
+    """Yield a function that asks a process with a model and empty caches. Its arguments are a line's fields;
+    without any, it returns the first line.
+
+    The function raises RuntimeError if the process has ended."""
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, __file__, "--worker", backend, "--models", name]
         with subprocess.Popen(
@@ -153,8 +158,9 @@ def started(backend: str, name: str) -> Iterator[Callable[..., Any]]:
 def compared(
     name: str, threads: Sequence[int], turns: int, seconds: float, lock: str | None
 ) -> Iterator[dict[str, Any]]:
-    """A row for each number of threads: medians over the turns in milliseconds, and for the first of them the
-    seconds of the first call, each back end's alone on the machine."""
+    """Yield a row for each number of threads: medians over the turns in milliseconds.
+
+    The first row also has the seconds of the first call, of each back end alone on the machine."""
     with contextlib.ExitStack() as stack:
         asks = {backend: stack.enter_context(started(backend, name)) for backend in BACKENDS}
         for ask in asks.values():
@@ -170,7 +176,7 @@ def compared(
             for backend in BACKENDS:
                 row[backend]["ms"] = median(found[backend]) * 1e3
                 if count != threads[0]:
-                    del row[backend]["first"]  # kernels of the first compilation were there
+                    del row[backend]["first"]  # the kernels of the first compilation were cached
             row["ratio"] = median(i / j for i, j in zip(found["inductor"], found["jangin"], strict=True))
             yield row
 

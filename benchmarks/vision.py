@@ -11,14 +11,16 @@ from torch.nn import functional
 
 
 def unit(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution, batch normalization, SiLU."""
+    """Return a convolution, batch normalization and SiLU."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.SiLU())
 
 
 class RepLKBlock(nn.Module):
     """A depthwise convolution with a large window between pointwise ones, then two pointwise ones as a
-    feed-forward layer (X. Ding et al.: RepLKNet, 2022), its small window merged into the large one."""
+    feed-forward layer.
+
+    The small window is merged into the large one (X. Ding et al.: RepLKNet, 2022)."""
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
@@ -58,7 +60,7 @@ class RepLKNet(nn.Module):
 
 
 class UNet(nn.Module):
-    """O. Ronneberger et al.: U-Net, 2015, with padded convolutions: [n, 1, 256, 256] -> [n, 2, 256, 256]."""
+    """U-Net (O. Ronneberger et al., 2015) with padded convolutions: [n, 1, 256, 256] -> [n, 2, 256, 256]."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -84,8 +86,9 @@ class UNet(nn.Module):
 
 
 class SuperResolution(nn.Module):
-    """A generator of ESRGAN's kind (X. Wang et al., 2018), 4 of its 23 residual blocks of dense blocks, four
-    times the size: [n, 3, 64, 64] -> [n, 3, 256, 256]."""
+    """A generator like ESRGAN's (X. Wang et al., 2018), with 4 of its 23 residual blocks of dense blocks.
+
+    It enlarges four times: [n, 3, 64, 64] -> [n, 3, 256, 256]."""
 
     class Dense(nn.Module):
         def __init__(self) -> None:
@@ -117,8 +120,8 @@ class SuperResolution(nn.Module):
 
 
 class StyleTransfer(nn.Module):
-    """J. Johnson et al.: Perceptual Losses, 2016, with instance normalization and reflected borders:
-    [n, 3, 224, 224] -> the same."""
+    """The network of Perceptual Losses (J. Johnson et al., 2016), with instance normalization and reflected
+    borders: [n, 3, 224, 224] -> the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,8 +146,9 @@ class StyleTransfer(nn.Module):
 
 
 class Detector(nn.Module):
-    """A detector of YOLOv8's kind: a trunk of blocks that split and join (C2f), three scales, and boxes as
-    [n, 4, places] with scores [n, 80, places], of [n, 3, size, size]."""
+    """A detector like YOLOv8: a trunk of blocks that split and join (C2f), and three scales.
+
+    [n, 3, size, size] -> boxes [n, 4, places] with scores [n, 80, places]."""
 
     class Split(nn.Module):
         def __init__(self, inputs: int, outputs: int, depth: int) -> None:
@@ -197,8 +201,8 @@ class Detector(nn.Module):
 
 
 class SSD(nn.Module):
-    """W. Liu et al.: SSD, 2016, over a MobileNet, 320 pixels: [n, 3, 320, 320] -> scores [n, boxes, 21]
-    and offsets [n, boxes, 4]."""
+    """SSD (W. Liu et al., 2015) over a MobileNet: [n, 3, 320, 320] -> scores [n, boxes, 21] and offsets [n,
+    boxes, 4]."""
 
     def __init__(self) -> None:
         super().__init__()
