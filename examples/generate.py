@@ -1,8 +1,9 @@
 """Continue a text with SmolLM2-135M, compiled by Jangin, a token at a time.
 
-Downloads the model (93 MB, GGUF) on the first run and compiles it as it is, once for prompts and texts of all
-lengths: its cache of keys and values has a symbolic length. Prints the text that the model thinks most
-likely, and tokens a second. Needs `jangin[gguf]`; `--model` takes any GGUF file of LLaMA's family.
+The script downloads the model (93 MB, GGUF) on the first run and compiles it unchanged. One compilation
+serves prompts and texts of all lengths, because its cache of keys and values has a symbolic length. It prints
+the likeliest text, and tokens a second. It needs `jangin[gguf]`. `--model` takes any GGUF file of LLaMA's
+family.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ def smollm() -> Path:
 def compiled(
     model: Path, threads: int, cache: bool = True, kept: str = "float32", activations: str = "float32"
 ) -> Any:
-    """The network with keys and values `kept`, and `activations`, in types of `GgufFormat`."""
+    """Compile the network with keys and values `kept`, and `activations`, in types of `GgufFormat`."""
     sizes = {"seq": (1, POSITIONS), "past": (0, POSITIONS - 1)}
     formats = [GgufFormat(kept, activations)]
     return jangin.compile(model, threads=threads, shapes=sizes, formats=formats, cache=cache)
 
 
 class Cache:
-    """Keys and values of each layer for the tokens so far, in arrays with room for all: a run reads them
-    where they lie, and what it adds is written behind them."""
+    """The keys and values of each layer for the tokens so far, in arrays with room for all tokens.
+
+    A run reads them in place, and its new entries are written behind them."""
 
     def __init__(self, exe: Any) -> None:
         caches = (s for s in exe.inputs if s.name.startswith("past_"))
@@ -52,7 +54,7 @@ class Cache:
         self.count = 0
 
     def read(self, run: Run, tokens: list[int]) -> Array:
-        """The logits after these tokens, which are kept."""
+        """Return the logits after these tokens, and add the tokens to the cache."""
         past, end = self.count, self.count + len(tokens)
         feeds = {name: a[:, :past] for name, a in self.arrays.items()}
         results = run({"tokens": np.array([tokens]), **feeds})
@@ -63,7 +65,7 @@ class Cache:
 
 
 def most_likely(run: Run, cache: Cache, prompt: list[int]) -> Iterator[int]:
-    """The likeliest token after the prompt, the likeliest after that, and so on."""
+    """Yield the likeliest token after the prompt, the likeliest after that token, and so on."""
     tokens = prompt
     while True:
         tokens = [int(cache.read(run, tokens).argmax())]
@@ -84,7 +86,7 @@ class Speed:
 def generate(
     run: Run, cache: Cache, prompt: list[int], count: int, stops: Container[int] = ()
 ) -> tuple[list[int], Speed]:
-    """`count` tokens, fewer if one of `stops` comes first."""
+    """Generate `count` tokens, or fewer if one of `stops` comes first."""
     found: list[int] = []
     times = [time.perf_counter()]
     for token in most_likely(run, cache, prompt):

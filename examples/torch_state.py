@@ -1,8 +1,8 @@
 """Read a PyTorch checkpoint of tensors (`.pth`) without PyTorch, and without trusting it.
 
-A checkpoint is a pickle that names storages, and the storages' bytes: since PyTorch 1.6 as the files
-of a zip archive, before that one after another in one file. The unpickler here builds nothing but
-dictionaries and NumPy arrays; any other name in the pickle is an error, so no code of the file runs.
+A checkpoint is a pickle that names storages, and the storages' bytes. Since PyTorch 1.6 they are files of a
+zip archive; before, they follow one another in one file. The unpickler here builds only dictionaries and
+NumPy arrays. Any other name in the pickle is an error, so no code of the file runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Storage:
 
 
 def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> Any:
-    """A view into the storage (bounds are checked, for the file may lie)."""
+    """Return a view of the storage. Bounds are checked, because the file may be wrong."""
     last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if offset < 0 or min(strides, default=0) < 0 or (0 not in shape and last >= storage.data.size):
         raise pickle.UnpicklingError("a tensor reaches beyond its storage")
@@ -68,7 +68,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def load_state(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The tensors of a state dict by name. Raises pickle.UnpicklingError for anything else."""
+    """Return the tensors of a state dict by name. Raises pickle.UnpicklingError for anything else."""
     if zipfile.is_zipfile(path):
         return _load_zip(path)
     with path.open("rb") as file:

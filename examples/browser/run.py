@@ -1,10 +1,11 @@
-"""A page that says what is on a photograph: EfficientNet-Lite0, compiled to WebAssembly, in the browser.
+"""Serve a page that recognizes photographs: EfficientNet-Lite0, compiled to WebAssembly, runs in the browser.
 
     pip install '.[aot,images]'
     python examples/browser/run.py [--folder out] [--port 8000]
 
-Downloads the pretrained weights on the first run (18 MB), compiles, and serves the page on this machine. The
-folder is all that a web server needs; nothing that is dropped on the page leaves the browser.
+The script downloads the pretrained weights on the first run (18 MB), compiles the network, and serves the
+page on this machine. Any web server can serve the folder. Photographs that are dropped on the page don't
+leave the browser.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from packages import CACHE
 
 
 def write_page(folder: Path) -> None:
-    """The page, the model and the names of what it knows."""
+    """Write the page, the model and the names of its classes."""
     made = jangin.emit(build_model(), "shared", "wasm32", shapes={"batch": 1}, name="model")
     made.save(folder, force=True)
     (folder / "names.json").write_text(json.dumps(class_names()))
@@ -33,7 +34,7 @@ def write_page(folder: Path) -> None:
 
 
 class Files(SimpleHTTPRequestHandler):
-    """Serves a folder, scripts as scripts."""
+    """Serves a folder, with the right type for scripts."""
 
     extensions_map = SimpleHTTPRequestHandler.extensions_map | {
         ".mjs": "text/javascript", ".wasm": "application/wasm",
@@ -44,7 +45,7 @@ class Files(SimpleHTTPRequestHandler):
 
 
 def server(folder: Path, port: int = 0) -> ThreadingHTTPServer:
-    """Of this machine alone; port 0: any that is free."""
+    """Return a server for this machine alone. Port 0 chooses any free port."""
     return ThreadingHTTPServer(("127.0.0.1", port), partial(Files, directory=str(folder)))
 
 

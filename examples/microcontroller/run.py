@@ -1,11 +1,12 @@
-"""A keyword spotter on a Cortex-M4: compiled to C, built, run in an emulator, and compared with this machine.
+"""Compile a keyword spotter for a Cortex-M4 to C, build it, run it in an emulator, and compare it with this
+machine.
 
     apt install gcc-arm-none-eabi qemu-system-arm
     python examples/microcontroller/run.py [--target cortex-m7] [--model model.onnx] [--folder out]
 
-The network is DS-CNN-S (Zhang, Suda, Lai, Chandra 2017, "Hello Edge: Keyword Spotting on Microcontrollers")
-with random weights, unless a model of one input and one output is given. What is printed as flash and RAM
-before anything is built is what the linker then finds.
+The network is DS-CNN-S with random weights, unless a model of one input and one output is given (Zhang, Suda,
+Lai, Chandra 2017, "Hello Edge: Keyword Spotting on Microcontrollers"). The script prints flash and RAM before
+anything is built. The linker then finds the same numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMPILER, NAMES, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-nm", "qemu-syste
 
 
 def keyword_spotter(channels: int = 64, words: int = 12) -> onnx.ModelProto:
-    """DS-CNN-S: 49 frames of 10 cepstral coefficients in, a probability for each word out."""
+    """Return DS-CNN-S: 49 frames of 10 cepstral coefficients -> a probability for each word."""
     rng = np.random.default_rng(0)
     nodes, weights = [], []
 
@@ -67,8 +68,8 @@ def keyword_spotter(channels: int = 64, words: int = 12) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Firmware:
-    """A program for a board. `weights`, `ram` and `code`: bytes that the linker placed of the
-    model's constants, of the arena and of the model's functions and small tables."""
+    """A program for a board. The linker placed `weights` bytes of constants, `ram` bytes of arena, and `code`
+    bytes of the model's functions and small tables."""
 
     program: Path
     weights: int
@@ -93,7 +94,8 @@ def build(made: Emitted, folder: Path) -> Firmware:
 
 
 def _linked(folder: Path, of: str) -> int:
-    """Bytes that the linker placed of an object: of main.o the arena, of others what lies in flash."""
+    """Return the bytes that the linker placed of an object: the arena of main.o, and what lies in flash of
+    any other."""
     if of == "main.o":
         listed = subprocess.run(
             [NAMES, "-S", "model.elf"], check=True, cwd=folder, capture_output=True, text=True
@@ -113,7 +115,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def run(firmware: Firmware, board: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The model's output on an emulated board."""
+    """Return the model's output on an emulated board."""
     folder = firmware.program.parent
     (folder / "input.bin").write_bytes(x.tobytes())
     options = [
