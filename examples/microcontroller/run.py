@@ -4,9 +4,9 @@ machine.
     apt install gcc-arm-none-eabi qemu-system-arm
     python examples/microcontroller/run.py [--target cortex-m7] [--model model.onnx] [--folder out]
 
-The network is DS-CNN-S with random weights, unless a model of one input and one output is given (Zhang, Suda,
-Lai, Chandra 2017, "Hello Edge: Keyword Spotting on Microcontrollers"). The script prints flash and RAM before
-anything is built. The linker then finds the same numbers.
+The network is DS-CNN-S with random weights, unless a model of one input and one output is given. Source:
+Zhang, Suda, Lai, Chandra 2017, "Hello Edge: Keyword Spotting on Microcontrollers". The script prints flash
+and RAM before anything is built. The linker then finds the same numbers.
 """
 
 from __future__ import annotations
