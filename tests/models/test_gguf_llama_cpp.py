@@ -36,8 +36,8 @@ PAIRS += [bytes((a, b)) for a in range(0xC2, 0xF1) for b in range(0x80, 0xC0)]
 """Bytes that are joined if they are in one word: so tokens show where words are cut."""
 UNCASED = tuple(piece for piece in PIECES if piece.isascii() or piece.lower() == piece.upper())
 BY_CASE = ("gpt-4o", "llama4", "tekken")
-"""Ways to cut words that tell small letters from capital ones. llama.cpp does so in ASCII only: it takes other
-letters as both. The models' own tokenizers don't."""
+"""Ways to cut words that tell small letters from capital ones. llama.cpp does so in ASCII only, and takes
+other letters as both. The models' own tokenizers don't."""
 TEXTS = 100
 COUNT = 20
 """Likeliest tokens that are compared."""
@@ -80,8 +80,8 @@ def test_tokens(pre: str | None, tmp_path: Path) -> None:
     [("हि x", ["हि", " x"]), ("zebraΩzebra", ["zebra", "Ωzebra"]), ("éZa", ["é", "Za"]), ("ǅa", ["ǅa"])],
 )
 def test_marks_and_case_beyond_ascii(text: str, words: list[str]) -> None:
-    """llama.cpp has no classes of Unicode's marks and cases. It cuts words before a mark, but not before a Greek
-    capital. The models' own expressions are right, and are tried here by their own tokenizer."""
+    """llama.cpp has no classes of Unicode's marks and cases. It cuts words before a mark, but not before a
+    Greek capital. The models' own expressions are right, and are tried here by their own tokenizer."""
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (GPT4O, TEKKEN):
