@@ -1,9 +1,9 @@
-"""Attention over cache tiles: a product, what normalizes its rows, and a product of that, for a block of
-rows at a time whose scores stay in the cache.
+"""Attention in tiles that stay in the cache: two products with a softmax or other row operations between
+them.
 
-Both right operands (keys and values) are packed into panels once for each batch entry and head, which is
-a task; after Rabe and Staats, "Self-attention does not need O(n^2) memory" (2021), but with whole rows of
-scores, so that nothing is rescaled.
+A task is one batch entry and head. It first packs both right operands (keys and values) into panels. Then it
+works on one block of rows after the other, whose scores stay in the cache. This follows Rabe and Staats,
+"Self-attention does not need O(n^2) memory" (2021), but with whole rows of scores, so nothing is rescaled.
 
     parallel head { pack K; pack V; rows block { scores = Q K; softmax; out = scores V } }
 """
@@ -25,22 +25,25 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 TILES = ((6, 2), (4, 3))
-"""Register tiles: rows by vectors of columns, for 16 registers and (more rows) for 32."""
+"""Register tiles to try: rows by vectors of columns. TILES are for 16 registers, MORE_TILES for 32."""
 MORE_TILES = ((12, 2), (8, 3))
 LANE_TILES = ((4, 2), (3, 3))
 MORE_LANE_TILES = ((7, 3), (5, 4))
-"""Where vectors of the rows' terms are held too, of 16 registers and of 32."""
+"""Register tiles if vectors of the rows' terms are in registers too, for 16 registers and for 32."""
 BLOCKS = (1, 2, 4)
-"""Parts of half the L2 cache that a block's scores may fill."""
+"""A block's scores fill half the L2 cache divided by one of these."""
 PACK = 1.5
-"""Cycles to copy an element into a panel where it doesn't lie in the columns' order."""
+"""Cycles to copy an element into a panel if the operand isn't contiguous along the columns."""
 PARTIALS = 4
 UNROLL = 4
 
 
 def match(workload: Workload) -> Attention | None:
-    """Whether the first and last of several stages are products, batched alike, and those between work on
-    the first's rows."""
+    """The kernel as attention, or None.
+
+    The first and last stages must be products with the same batch axes. The stages between must work on the
+    rows of the first product.
+    """
     parts = workload.stages
     if len(parts) < 3:
         return None
@@ -92,8 +95,10 @@ class Attention(Template):
         return list({str(p): p for p in found}.values())
 
     def estimate(self, params: Params) -> float:
-        """The products at their tiles' speed, the stages between by vectors, the packing, and the scores
-        again from further away where they don't stay in the L2 cache."""
+        """The products at their tiles' speed, the stages between in vectors, and the packing.
+
+        The scores' traffic is added if they don't stay in the L2 cache.
+        """
         t, rows = self.workload.processor, params["rows"]
         scores = 4 * rows * self.keys
         cycles = self._product(params, self.keys, self.inner) + self._product(params, self.values, self.keys)
@@ -134,12 +139,12 @@ class Attention(Template):
         return rec.finish(self.name, params, ops / self.lanes)
 
     def _whole(self, stage: te.Stage, nv: int) -> bool:
-        """Whether panels, and vectors of a row's terms, leave nothing over."""
+        """Whether whole panels and whole vectors cover the columns and the terms."""
         sizes = static_shape((stage.axes[-1].extent, stage.reduce_axes[0].extent))
         return sizes is not None and sizes[0] % (nv * self.lanes) == 0 and sizes[1] % self.lanes == 0
 
     def _turn(self, rec: Recorder, buffer: str, k: str, columns: Sequence[str]) -> None:
-        """Let a panel be copied by vectors along the terms, which are turned in registers."""
+        """Copy a panel by vectors along the terms, and transpose these in registers."""
         vectors, lane = columns
         rec.do("split", k, self.lanes)
         rec.do("reorder", [f"{k}o", vectors, f"{k}i", lane])
@@ -150,7 +155,7 @@ class Attention(Template):
         rec.do("vectorize", lane)
 
     def _tile(self, rec: Recorder, stage: te.Stage, role: Roles, params: Params, task: str) -> None:
-        """One product in register tiles, its right operand packed at the top of the task."""
+        """Schedule one product in register tiles. Its right operand is packed at the top of the task."""
         row, column, k = stage.axes[-2].var.name, stage.axes[-1].var.name, stage.reduce_axes[0].var.name
         rec.do("split", column, self.lanes)
         rec.do("split", f"{column}o", params["nv"])
@@ -167,7 +172,7 @@ class Attention(Template):
                 rec.do("unroll", copy[0])
         elif self._whole(stage, params["nv"]) and self.workload.processor.lane_operands:
             self._turn(rec, role.right.buffer.name, f"{panels}_{k}", copy)
-        local = {s.out.name for s in self.workload.stages}  # all of them in the scores' memory
+        local = {s.out.name for s in self.workload.stages}  # all of them lie in the scores' memory
         rows = self.workload.stages[0].out.name if role.left.buffer.name in local else role.left.buffer.name
         rows = rows if by_lane(role, stage, self.workload) else ""
         terms = unroll_sum(rec, k, UNROLL, rows, tile[:1])

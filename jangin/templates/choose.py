@@ -1,4 +1,4 @@
-"""The templates, in one table, and the choice among their candidates for a kernel."""
+"""The table of templates, and the choice among their candidates for a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
 Match = Callable[[Workload], Template | None]
-"""Gives the template for a workload, or None where it is none of its own."""
+"""Gives the template for a workload, or None if it doesn't fit."""
 
 TEMPLATES: Mapping[str, Match] = {
     "attention": attention.match,
@@ -38,14 +38,16 @@ TEMPLATES: Mapping[str, Match] = {
     "elementwise": elementwise.match,
     "rows": rows.match,
 }
-"""By name, most special first."""
+"""The templates by name, the most special first."""
 
 
 def candidates(
     workload: Workload, others: Sequence[Template] = (), templates: Mapping[str, Match] = TEMPLATES
 ) -> list[tuple[Candidate, float]]:
-    """All ways to make a kernel with the seconds each should take, the best first. `others`: kernels that
-    aren't of a template of ours (see `jangin.libraries`)."""
+    """All candidates for a kernel, the quickest first, each with its estimated seconds.
+
+    `others`: templates from elsewhere (see `jangin.libraries`).
+    """
     return _ranked(_fitting(workload, others, templates))
 
 
@@ -55,8 +57,10 @@ def choose(
     others: Sequence[Template] = (),
     templates: Mapping[str, Match] = TEMPLATES,
 ) -> Scheduled:
-    """The kernel made by the candidate `wanted`, or else (or where it is none of this kernel's) by the one
-    of the templates that should be quickest; `rows` fits everything."""
+    """The kernel made by the candidate `wanted`, or else by the one with the lowest estimate.
+
+    If `wanted` doesn't fit the kernel, it is ignored. The template `rows` fits every kernel.
+    """
     fitting = _fitting(workload, others, templates)
     known = [c for c, _ in _ranked(fitting)]
     best = wanted if wanted in known else next(c for c in known if c.template in templates)
@@ -78,15 +82,18 @@ def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:
 
 
 NEST_COST = 2000.0
-"""Vector operations that a task of a nest counts for at least: most (a sort, a scan) loop over sizes or
-conditions that aren't known."""
+"""Least cost of a nest's task, in vector operations. Most nests (a sort, a scan) have loops over unknown
+sizes or conditions."""
 LANES = 8
-"""Elements taken for one vector."""
+"""Elements that count as one vector."""
 
 
 def opaque(func: Func, workload: Workload) -> Scheduled:
-    """A kernel that came as a loop nest runs as it is; its own parallel loop, if any, gives the tasks. One
-    of several nests, with stages between them (the workload's), is a convolution by Winograd's method."""
+    """A kernel that came as a loop nest, unchanged. Its own parallel loop, if any, gives the tasks.
+
+    If the workload has stages, the kernel is a convolution by Winograd's method: several nests around the
+    stages.
+    """
     if workload.target.groups:
         return nests.schedule(func, workload)
     if workload.stages:
@@ -97,7 +104,7 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
 
 
 def _operations(s: Stmt) -> float:
-    """Stores, and loads for them, as far as constant loops repeat them."""
+    """The number of stores and their loads, times the extents of constant loops."""
     if isinstance(s, Store):
         return 1.0 + sum(1.0 for n in loads(s.value) if n.buffer.memory != "register")
     inside = [_operations(sub) for sub in sub_statements(s)]

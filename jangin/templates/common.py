@@ -1,4 +1,4 @@
-"""What the templates share: flat indices, lanes, tails, and turning outer loops into tasks."""
+"""Helpers of several templates: flat indices, lanes, remainders, and outer loops as tasks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from jangin.templates.template import Workload
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
 TOGETHER = 4
-"""Vectors of one turn of a loop over elements, where that pays; half of them where all operands must be in
-registers."""
+"""Vectors in one iteration of a loop over elements with `CHAINS`. It is half as many if every operand must be
+in a register."""
 CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh"})
 """Functions whose polynomials need few registers at a time."""
 LONG_SUM = 64
-"""Terms that may be added one after the other: rounding errors grow with their number."""
+"""Most terms that are added one after the other. Rounding errors grow with their number."""
 LEAST_PART = 8
-"""Terms that a partial sum should have."""
+"""Fewest terms of a partial sum."""
 UNROLLED = 10
-"""Taps of a window, or words of its rows, up to which all are unrolled, rather than those along the row
-alone."""
+"""Most taps of a window, or words of its rows, that are all unrolled. In larger windows, only the taps along
+the row are."""
 LONGEST_ROW = 16
-"""Taps along a row that are unrolled at most."""
+"""Most taps along a row that are unrolled."""
 
 
 def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
@@ -39,7 +39,7 @@ def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
 
 
 def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
-    """Elements the address moves when `var` advances; None where it isn't a constant number."""
+    """The elements by which the address moves if `var` grows by 1. None if they aren't a constant number."""
     parts = linear(flat_index(load.buffer, load.index, ranges), var)
     if parts is None:
         return None
@@ -48,7 +48,8 @@ def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
 
 
 def _dtypes(e: Expr) -> Iterator[DType]:
-    """The types computed with or moved (not those of indices, of tests on them, and of what they become)."""
+    """The types of values that are computed or moved. Indices, conditions on them, and casts from them don't
+    count."""
     yield e.dtype
     if not isinstance(e, Load):
         for k in children(e):
@@ -58,8 +59,10 @@ def _dtypes(e: Expr) -> Iterator[DType]:
 
 
 def lanes_for(workload: Workload) -> int:
-    """Lanes of a vector loop: as many as fit of the widest type in play, small floats counting as
-    the f32 they are computed in, and what a reduction's results become at last not at all."""
+    """The lanes of a vector loop: as many as a vector holds of the widest type.
+
+    Small floats count as the f32 in which they are computed. The results of reductions don't count.
+    """
     found = {t for s in workload.stages for t in _dtypes(s.body)}
     found |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
     widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
@@ -67,7 +70,7 @@ def lanes_for(workload: Workload) -> int:
 
 
 def maskable(func: Func) -> bool:
-    """Whether every buffer touched has masked vector accesses."""
+    """Whether every buffer that is accessed has masked vector accesses."""
     used = {st.buffer.dtype for st in statements(func.body) if isinstance(st, Store)}
     for st in statements(func.body):
         for e in expressions(st):
@@ -76,8 +79,11 @@ def maskable(func: Func) -> bool:
 
 
 def together(processor: Processor, e: Expr) -> int:
-    """Vectors that are worth one turn of a loop over elements: of functions that are polynomials several, as
-    each instruction of theirs waits for the one before, and a constant that is loaded serves all."""
+    """The vectors in one iteration of a loop over elements.
+
+    Polynomials get several, because each of their instructions waits for the one before, and one loaded
+    constant serves all vectors.
+    """
     functions = {n.fn for n in walk(e) if isinstance(n, Call) and n.dtype is F32}
     if processor.issue or not functions & CHAINS:
         return 1
@@ -85,8 +91,8 @@ def together(processor: Processor, e: Expr) -> int:
 
 
 def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int = 1) -> None:
-    """Run a loop by vectors, `several` at a time: short ragged loops masked, long ones with a scalar
-    remainder."""
+    """Vectorize a loop, with `several` vectors in each iteration. Short loops get masks, and long ones a
+    scalar remainder."""
     if several > 1 and not (isinstance(extent, Const) and int(extent.value) < several * lanes):
         rec.do("split", loop, several * lanes, "cut")
         rec.do("vectorize", f"{loop}i")
@@ -107,7 +113,7 @@ def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int =
 
 
 def messy(func: Func, var: Var, ranges: Ranges) -> bool:
-    """True when `var` stands in a quotient or remainder that flat addressing doesn't dissolve."""
+    """Whether `var` stands in a quotient or remainder that the flat address doesn't dissolve."""
     for st in statements(func.body):
         if isinstance(st, Store) and _divided(flat_index(st.buffer, st.index, ranges), var):
             return True
@@ -145,7 +151,7 @@ def _divided(e: Expr, var: Var) -> bool:
 
 
 def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
-    """Directly nested loops as one loop called `name`."""
+    """Fuse directly nested loops to one loop called `name`."""
     current = loops[0]
     for n, inner in enumerate(loops[1:]):
         fused = name if n == len(loops) - 2 else f"{name}{n}"
@@ -155,7 +161,8 @@ def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
 
 
 def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str]) -> None:
-    """Partial sums in a stage's long sum of floats. `loops`: those of its terms, outermost first."""
+    """Split a stage's long sum of floats into partial sums. `loops`: the loops over its terms, outermost
+    first."""
     if stage.combiner != "sum" or not stage.body.dtype.is_float:
         return
     terms = 1
@@ -173,8 +180,10 @@ def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str]) -> None:
 
 
 def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
-    """Positions at either end of an axis at which windows reach into the padding; (0, 0) where that isn't
-    known, and the tests stay."""
+    """The positions at the two ends of an axis whose windows reach into the padding.
+
+    (0, 0) if that isn't known. The conditions then stay.
+    """
     conds = [
         n for n in walk(stage.body) if isinstance(n, Binary) and n.op in ("lt", "ge") and row.var in walk(n)
     ]
@@ -195,8 +204,12 @@ def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
 
 
 def _held(cond: Binary, var: Var, ranges: Ranges) -> tuple[int | None, int | None] | None:
-    """The least and the largest value of a variable for which a test holds whatever the others are, None for
-    an end that there isn't; None where that can't be told, or there is no such value."""
+    """The (least, largest) value of a variable for which a condition always holds, whatever the other
+    variables.
+
+    An end is None if it is unlimited. The result is None if it can't be told, or no value fulfils the
+    condition.
+    """
     parts = linear(cond.a - cond.b, var)
     step = None if parts is None else simplify(parts[0])
     if parts is None or not isinstance(step, Const):

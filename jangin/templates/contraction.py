@@ -1,38 +1,37 @@
-"""GEMM and convolution: one template for every product of two operands summed over something.
+"""GEMM and convolution: one template for every product of two operands that is summed over some axes.
 
 The output axes are of three kinds. Rows (pixels, tokens) are axes of the left operand only. Columns (output
 channels, which must come last) are axes of the right operand only. Batches and groups are axes of both.
 
-Rows are numbered through as one loop, so tiles cross image rows. Columns of several axes are numbered through
-if everything that is read runs through them evenly (the pixels of planes).
+Rows are numbered through as one loop, so tiles cross image rows. Several column axes are numbered through if
+every access is linear in the numbers (the pixels of planes).
 
-The right operand is read in panels of `nv` vectors of columns that lie contiguously. A constant operand is
-packed at compile time. Any other operand is packed at the top of each panel's loop. The operand is read as
-it lies if one tile of rows reads it alone.
+The right operand is read in panels: `nv` vectors of columns that lie contiguously. A constant operand is
+packed at compile time, and any other at the top of each panel's loop. It is read in place if a single tile of
+rows reads it.
 
-A tile of `mr` rows by `nv` vectors of columns accumulates in registers. A task has `row_tiles` tiles
-by `panels` panels.
+A register tile of `mr` rows by `nv` vectors of columns accumulates the sums. A task has `row_tiles` tiles by
+`panels` panels.
 
     `parallel task { panel { [pack B] row tile { acc = 0; k { acc += a[row] * panel[k] }; write back } } }`
 
-If multiply-adds take one lane of a vector (NEON), a vector holds the next terms of a row. Alternatively the
-rows themselves are packed, term by term, for a task's tiles and all panels. A vector of packed rows holds
-several rows' values of one term. This takes fewer loads, and leaves more registers for the tile.
+If multiply-adds take one lane of a vector (NEON), a vector holds the next terms of a row. Alternatively, a
+task packs its rows term by term for its tiles and all panels. A vector then holds one term of several rows.
+This takes fewer loads, and leaves more registers for the tile.
 
-If instructions multiply two rows by two columns of words (`Product.of_matrices`), a register has the sums of
-these rows and columns. Rows go in pairs. A pair's words are packed side by side, or put together when they
-are read. Vectors of a row are taken from two registers each when results are written.
+If instructions multiply two rows by two columns of words (i8mm, `Product.of_matrices`), a register has the
+sums of these rows and columns. Rows go in pairs. A pair's words are packed side by side, or joined when they
+are read. A vector of one row is put together from two registers when results are written.
 
-If a panel of a deep sum is too long for the L1 cache, all row tiles take one block of `terms` terms after the
-other. Partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of high-performance matrix
-multiplication", 2008).
+If a panel of a deep sum is too long for the L1 cache, the sum is made in blocks of `terms` terms. All row
+tiles take one block before the next. Partial sums wait in memory (as in Goto and van de Geijn, "Anatomy of
+high-performance matrix multiplication", 2008).
 
-Weights that a single tile of rows reads, each once, come from memory. Hints ask for these weights two pages
-ahead.
+Weights that a single tile of rows reads, each once, come from memory. They are prefetched two pages ahead.
 
-Constants of 16 bits stay 16 bits wide in their panels. For a few rows each vector is widened before it is
-multiplied. For more rows a task's first tile widens a panel (or a block of its terms) for all tiles, while it
-reads the panel.
+Constants of 16 bits stay 16 bits wide in their panels. For a few rows, each vector is widened before it is
+multiplied. For more rows, a task's first tile widens a panel (or a block of its terms) for all tiles, while
+it reads the panel.
 """
 
 from __future__ import annotations
@@ -56,38 +55,39 @@ from jangin.templates.tiles import MatrixRegisters
 from jangin.templates.tiling import COLUMNS, Tiler
 
 TASK_OPS = (1e6, 4e6, 0.25e6)
-"""Multiply-adds that one task may be worth; the first, some 20 us on one core, in doubt."""
+"""Multiply-adds of one task, to try. The first takes about 20 us on one core; it is preferred in doubt."""
 LONG_LOOP = 1.01
-"""What more instructions in the innermost loop cost in doubt; a single row gains by them, as more loads are
-under way."""
+"""Factor on the estimated time for more instructions in the innermost loop, in doubt. A single row gains by
+them, because more loads are under way."""
 SCATTERED = 0.2
-"""Share of the time to write the result that is lost where a task writes its rows in parts, panel by panel,
-though all panels would stay in the L1 cache."""
+"""Share of the time to write the result that is lost if a task writes its rows panel by panel. It counts only
+if all panels would stay in the L1 cache."""
 IMAGE = 16
-"""Of rows whose number only a run tells, as many at least are the pixels of images: of one, most often."""
+"""Fewest rows, if only a run tells their number, that count as the pixels of images, most often of one
+image."""
 DEEP = 3
-"""Blocks that a sum should have to be made by blocks."""
+"""Fewest blocks of a sum that is made in blocks."""
 TILES = 7
 """Register tiles that are tried."""
 MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
-"""Rows that a panel should be read for before the next task reads it again."""
+"""Fewest rows that read a panel before the next task reads it again."""
 PACKING = 4
-"""A panel that each task packs itself comes so many times slower than from the L2 cache: its elements are
-read far apart, and written once more."""
+"""A panel that each task packs itself arrives so many times slower than from the L2 cache. Its elements lie
+far apart, and they are written once more."""
 IN_PLACE = 8
-"""Rows up to which weights of 16 bits are widened where they are multiplied."""
+"""Most rows for which weights of 16 bits are widened at each multiplication."""
 WIDENED = 0.5
-"""Cycles to widen a vector of a panel, and to store it, beside multiply-adds."""
+"""Cycles to widen a vector of a panel and to store it, while multiply-adds run."""
 BLOCK_SHARE = 3, 4
-"""The part of the L1 cache (3 of 4) for a block of a panel's terms: the rows read with it need the rest."""
+"""The part of the L1 cache (3 of 4) for a block of a panel's terms. The rest is for the rows read with it."""
 STREAM_OPS = 16
-"""Multiply-adds that could be done while one element of a panel comes from memory."""
+"""Multiply-adds in the time in which one element of a panel comes from memory."""
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a tiled product, or None where it isn't one."""
+    """The kernel as a tiled product, or None if it isn't one."""
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
@@ -96,15 +96,18 @@ def match(workload: Workload) -> Contraction | None:
     lanes = _lanes(workload, stage, word.bytes)
     role = roles(stage, lanes) or _over_axes(workload, lanes) if stage.axes else None
     if role is None or role.left.buffer.name == role.right.buffer.name:
-        return None  # a product with itself would need a panel of one of its two readings
+        return None  # a product with itself would need a panel of only one of its two accesses
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
         return None
     return Contraction(workload, role, lanes)
 
 
 def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
-    """Elements of a vector of so many bytes each: half of a register's where the columns are no more, as what
-    is half as wide takes no longer, and half the time on processors that take wide ones in two steps."""
+    """The lanes of a vector of elements of `size` bytes.
+
+    They are half a register's if there are no more columns. An instruction on half a register takes no
+    longer. On processors that split wide vectors in two, it takes half the time.
+    """
     processor, columns = workload.processor, stage.axes[-1].extent if stage.axes else None
     lanes, product = processor.lanes(size), product_of(stage.body)
     few = isinstance(columns, Const) and columns.value <= lanes // 2 and processor.vector_bytes > HALVED
@@ -113,7 +116,7 @@ def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
 
 
 def _over_axes(workload: Workload, lanes: int) -> Roles | None:
-    """The roles where the columns are of several axes, which can be numbered through; None elsewhere."""
+    """The roles if the columns are several axes that can be numbered through, else None."""
     (stage,) = workload.stages
     for count in range(2, len(stage.axes)):
         role = roles(stage, lanes, count)
@@ -128,13 +131,20 @@ class Contraction(Template):
     """A product with its sizes.
 
     The product has `rows` by `columns` (of a group) and sums `depth` terms, `inner` of them in the innermost
-    sum. It is computed `batches` times. `micro` multiplies a tile of rows as they lie.
+    sum. It is computed `batches` times. `micro` is the micro-kernel for rows that are read in place.
 
-    A register tile has `mr` rows by `nv` vectors. A task has `row_tiles` tiles and `panels` panels. With
-    `panels_inside` a task goes over all panels for each row tile. `unroll` is the number of terms in a turn
-    of the sum's loop. `terms` is the number of terms in a block of the sum. With `in_place` the right operand
-    is read as it lies. With `widened` a task widens its panels first. With `rows_packed` a task packs its
-    rows. `matrix_rows` is the number of rows of a matrix register."""
+    The parameters of a candidate:
+
+    - `mr` and `nv`: rows, and vectors of columns, of a register tile.
+    - `row_tiles` and `panels`: tiles and panels of a task.
+    - `panels_inside`: a task goes over all panels for each row tile.
+    - `unroll`: terms in one iteration of the sum's loop.
+    - `terms`: terms in a block of the sum.
+    - `in_place`: the right operand is read in place.
+    - `widened`: a task widens its panels first.
+    - `rows_packed`: a task packs its rows.
+    - `matrix_rows`: rows of a matrix register.
+    """
 
     name = "contraction"
 
@@ -161,7 +171,7 @@ class Contraction(Template):
         self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
 
     def space(self) -> Sequence[Params]:
-        """Register tiles that keep the multiply-adds busy, by tasks of several sizes."""
+        """The quickest register tiles, with tasks of several sizes."""
         vectors, matrices = (
             [*{str(p): p for p in found}.values()]
             for found in ([*self._packing_rows(), *self._of_rows()], self._of_matrices())
@@ -169,7 +179,8 @@ class Contraction(Template):
         return [*vectors[:MOST], *matrices]
 
     def _packing_rows(self) -> Iterator[Params]:
-        """Tasks that pack their rows; panels go inside the rows or outside, unless they are widened first."""
+        """Candidates that pack their rows, with the panels inside or outside the rows. Widened panels are
+        always outside."""
         if not isinstance(self.micro, ByLanes) or self.micro.each > 1:
             return
         packs = PackedRows(*self.operands)
@@ -181,8 +192,8 @@ class Contraction(Template):
                     yield {**task, "panels_inside": inside, "rows_packed": 1, **self._widening}
 
     def _of_rows(self) -> Iterator[Params]:
-        """Tasks that read rows as they lie; deep sums in blocks, the panels inside the rows or outside, and
-        the sum unrolled more."""
+        """Candidates that read rows in place. They vary the blocks of deep sums, the loop order of panels and
+        rows, and the unrolling."""
         own = self.tiles()
         in_place = [tile for tile in own if self._reads_in_place(*tile)]
         panel = {**self._widening, **({"in_place": 1} if in_place else {})}
@@ -201,15 +212,17 @@ class Contraction(Template):
                     yield {**params, "panels_inside": 1}
 
     def _of_matrices(self) -> Iterator[Params]:
-        """Tasks of tiles in matrix registers, the panels inside the rows or outside."""
+        """Candidates of tiles in matrix registers, with the panels inside or outside the rows."""
         for tile in MatrixRegisters(*self.operands).candidates(self):
             for task in self._of_tiles(tile):
                 for inside in (0, 1) if task["panels"] > 1 and task["row_tiles"] > 1 else (0,):
                     yield {**tile, **task, "panels_inside": inside}
 
     def estimate(self, params: Params) -> float:
-        """A tile's multiply-adds, loads and latency; its panel from memory or cache when it is first read;
-        its rows again for every panel where they don't stay in the L2 cache."""
+        """A tile's multiply-adds, loads and latency, and the first read of its panel from memory or cache.
+
+        Rows that don't stay in the L2 cache are read again for every panel.
+        """
         t, mr, nv, micro = self.workload.processor, params["mr"], params["nv"], self.micro_of(params)
         width, tile = nv * self.lanes, micro.cycles(self, params)
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
@@ -233,7 +246,7 @@ class Contraction(Template):
         cycles = self.batches * (panels * block + EXPOSED * left) + micro.begun * tasks
         if terms := params.get("terms", 0):
             cycles += self.batches * tiles * panels * math.ceil(self.depth / terms) * (2 * mr * nv + LOOP)
-        else:  # what of a panel and its rows doesn't fit is pushed out by the other
+        else:  # a panel and its rows evict each other if they don't fit
             out = min(panel, max(0, panel + row_bytes * self.depth / self.inner - t.l2 / SHARE))
             cycles += self.batches * tiles * panels * EXPOSED * out / t.l3_rate
         if whole <= t.l1 / SHARE and params["panels"] > 1 and not params["panels_inside"]:
@@ -250,7 +263,7 @@ class Contraction(Template):
         return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
 
     def arrange(self, rec: Recorder, params: Params) -> list[str]:
-        """Schedule the product's loops; gives those that may be tasks."""
+        """Schedule the product's loops. Returns the loops that may become tasks."""
         return Tiler(self.workload, self.role, self.micro_of(params), params, self.packed, rec).run()
 
     @property
@@ -263,13 +276,13 @@ class Contraction(Template):
         return self.workload, self.stage, self.role, self.lanes
 
     def micro_of(self, params: Params) -> Micro:
-        """How tiles of a set of parameters are multiplied."""
+        """The micro-kernel for a set of parameters."""
         if "matrix_rows" in params:
             return MatrixRegisters(*self.operands)
         return PackedRows(*self.operands) if params.get("rows_packed") else self.micro
 
     def tiles(self, micro: Micro | None = None) -> list[tuple[int, int]]:
-        """The register tiles (mr, nv) worth a try, the best first."""
+        """The register tiles (mr, nv) to try, the quickest first."""
         micro = micro or self.micro
         fitting = [
             t for t in micro.tiles(self.columns) if t[0] < self.rows + micro.pair or not self.known_rows
@@ -278,11 +291,11 @@ class Contraction(Template):
         return sorted(cycles, key=lambda t: cycles[t])[:TILES]
 
     def tile_cycles(self, mr: int, nv: int) -> float:
-        """Return the cycles of one tile of rows as they lie."""
+        """The cycles of one tile whose rows are read in place."""
         return self.micro.tile_cycles(self, mr, nv, self.micro.unroll)
 
     def panel_cycles(self, nv: int) -> float:
-        """At least so many for each term, as a panel's part comes from the L2 cache; 0 if the L1 cache holds
+        """Least cycles for each term, because a panel's part comes from the L2 cache. 0 if the L1 cache holds
         the panel."""
         t = self.workload.processor
         near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
@@ -293,8 +306,10 @@ class Contraction(Template):
         return rows * math.ceil(self.columns / (nv * self.lanes))
 
     def _reads_in_place(self, mr: int, nv: int) -> bool:
-        """Whether a right operand that isn't packed needs no copy either: one row tile reads all of it, by
-        whole vectors of neighbouring columns."""
+        """Whether a right operand that isn't packed is read without a copy.
+
+        One row tile must read all of it, by whole vectors of neighbouring columns.
+        """
         role, columns = self.role, self.stage.axes[-1].extent
         if self.packed or role.groups > 1 or len(role.columns) > 1 or not isinstance(columns, Const):
             return False
@@ -302,17 +317,22 @@ class Contraction(Template):
         return whole and stride(role.right, Var(role.column), dict(self.workload.symbols)) == 1
 
     def _terms(self, nv: int) -> int:
-        """Terms of a block of the sum for which a panel's part stays in the L1 cache; 0 where the sum isn't
-        of many such blocks, or nothing reads them again."""
+        """The terms in a block of the sum, so that a panel's part stays in the L1 cache.
+
+        0 if the sum has too few such blocks, or nothing reads them again.
+        """
         part, of = BLOCK_SHARE
         terms = part * self.workload.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:
-        """Row tiles and column panels of a task: its rows' operand stays in half the L2 cache, the
-        panels are read for enough rows (all, where each task packs or widens its own), and it is worth its
-        hand-out; fewer tasks than are handed out singly are an even number."""
+        """The row tiles and panels of a task.
+
+        The task's rows stay in half the L2 cache, each panel serves enough rows, and the work is worth a
+        hand-out. If each task packs or widens its own panels, a panel serves all rows. If tasks are few
+        enough to be handed out singly, their number is even.
+        """
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = (min(self.inner, terms) if terms else self.inner) * self.role.groups
@@ -330,8 +350,11 @@ class Contraction(Template):
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
 
     def _of_tiles(self, tile: Params) -> Iterator[Params]:
-        """Tasks of tiles in matrix registers, as of others, but that they are done sooner; those that pack
-        their rows take all panels, or a part of them, of which all rows that fit half the L2 cache are."""
+        """The tasks for tiles in matrix registers, which take less time than others.
+
+        Tasks that pack their rows take all panels. Alternatively they take as many rows as fit half the L2
+        cache, and a part of the panels.
+        """
         mr, nv = tile["mr"], tile["nv"]
         for ops in TASK_OPS:
             if "rows_packed" not in tile:
@@ -345,7 +368,7 @@ class Contraction(Template):
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
 
     def _all_panels(self, mr: int, nv: int, task_ops: float) -> Params:
-        """A task that packs its rows, and takes all panels."""
+        """A task that packs its rows and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
         fit = max(1, self.workload.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))
@@ -354,7 +377,7 @@ class Contraction(Template):
         return {"row_tiles": math.ceil(tiles / down), "panels": panels}
 
     def task_ops(self, params: Params) -> float:
-        """Multiply-adds that a task takes as long as."""
+        """The time of a task, as a number of vectors' multiply-adds."""
         width = params["nv"] * self.lanes
         unit = params["mr"] * width * self.depth
         unit //= self.micro_of(params).quicker

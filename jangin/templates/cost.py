@@ -1,4 +1,4 @@
-"""What the templates' estimates share: cycles of arithmetic and of moving data, on one core."""
+"""Figures and functions of the templates' estimates: cycles of arithmetic and data traffic on one core."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from jangin.targets.processor import Processor
 from jangin.templates.template import Workload
 
 TASK = 60.0
-"""Cycles that a task takes beside its work: its offset in the output, and loops begun and left."""
+"""Cycles of a task beside its work: its offset in the output, and entering and leaving loops."""
 WAIT = 0.2
-"""Of a task's time, what threads that end early lose by waiting for the last."""
+"""Share of a task's time that threads lose at the end, when they wait for the last one."""
 HANDED_OUT = 16
-"""Tasks from which on more don't shorten that wait, as they are handed out several at once."""
+"""Tasks up to which that wait shrinks with their number. More tasks are handed out several at once."""
 EXPOSED = 0.1
-"""Share of the shorter that the longer of two things done at once doesn't hide."""
+"""Share of the shorter of two overlapped times that isn't hidden."""
 REORDERED = 224
-"""Instructions that a processor looks ahead: tiles of fewer overlap."""
+"""Instructions in a processor's reorder window. Tiles with fewer overlap."""
 LOOP = 8.0
-"""Cycles to begin and leave an inner loop; half a mispredicted branch."""
+"""Cycles to enter and leave an inner loop: half a mispredicted branch."""
 CALL = 12.0
 """Vector instructions of an exp, log or tanh."""
 MASKED_STORE = 12.0
 """Cycles to store a part of a vector."""
 LOOP_INSTRUCTIONS = 4.0
-"""Of a turn of an inner loop: its counter, a branch, and two addresses that move on."""
+"""Instructions in each iteration of an inner loop: its counter, a branch, and two address increments."""
 MOST_LOADED = 4
-"""Vectors of a term that are loaded together at most, where a target has an instruction for several."""
+"""Most vectors of a term that one instruction loads together, if the target has such an instruction."""
 DIVIDE = 5.0
-"""A division or root takes the arithmetic units for as long as so many multiply-adds."""
+"""A division or square root occupies the arithmetic units for as long as so many multiply-adds."""
 
 
 def arithmetic(e: Expr) -> float:
-    """Vector instructions that a value takes beside loads; indices and tests on them count nothing."""
+    """The vector instructions of a value without its loads. Indices and conditions on them count nothing."""
     own, parts = 0.0, children(e)
     match e:
         case Load():
@@ -58,12 +58,12 @@ def arithmetic(e: Expr) -> float:
 
 
 def size(workload: Workload, axes: Iterable[te.Axis]) -> int:
-    """Points of an iteration space."""
+    """The number of points of an iteration space."""
     return math.prod(workload.size(a.extent) for a in axes)
 
 
 def traffic(workload: Workload) -> float:
-    """Cycles to read what a kernel reads and to write its results, each byte once; constants come from
+    """The cycles to read a kernel's inputs and to write its results, each byte once. Constants come from
     memory."""
     written = {s.out.name: size(workload, s.axes) for s in workload.stages[-workload.outputs :]}
     read: dict[str, int] = {}
@@ -81,26 +81,29 @@ def traffic(workload: Workload) -> float:
 
 
 def overlapped(work: float, moving: float) -> float:
-    """Cycles of work while data come: nearly the longer of the two."""
+    """The cycles of work that overlaps with data traffic: nearly the longer of the two."""
     return max(work, moving) + EXPOSED * min(work, moving)
 
 
 def launch(cycles: float, tasks: int) -> float:
-    """Cycles of a kernel that are handed out as so many tasks."""
+    """The cycles of a kernel that is divided into `tasks` tasks."""
     return cycles + tasks * TASK + WAIT * cycles / max(1, min(tasks, HANDED_OUT))
 
 
 def vector_cycles(processor: Processor, instructions: float, reads: float, writes: float = 0.0) -> float:
-    """Of independent vector instructions: the busiest kind of unit decides."""
+    """The cycles of independent vector instructions. The busiest kind of unit decides."""
     return max(instructions / processor.multiply_adds, reads / processor.loads, writes / processor.stores)
 
 
 def tile_step(
     processor: Processor, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: float = 1
 ) -> float:
-    """Cycles of a register tile's one term: mr*nv multiply-adds, nv loads of a panel's vectors and `rows` of
-    the rows (mr where each value is loaded alone), at least a multiply-add's latency, and its share of the
-    loop. `multiplies`: those that each multiply-add is made of."""
+    """The cycles of one term in a register tile.
+
+    A term has mr * nv multiply-adds, nv loads of a panel's vectors, and `rows` loads of the rows. It takes at
+    least a multiply-add's latency, and a share of the loop. `rows`: None for `mr`, if each value is loaded
+    alone. `multiplies`: instructions of each multiply-add.
+    """
     loads = (mr if rows is None else rows) + nv
     multiplied = mr * nv * multiplies
     step = max(multiplied / processor.multiply_adds, loads / processor.loads, processor.latency) + 1 / unroll
@@ -111,8 +114,10 @@ def tile_step(
 
 
 def vector_loads(processor: Processor, vectors: int) -> float:
-    """Instructions that load so many neighbouring vectors for each term of a sum: of pairs, or of as many as
-    one loads, which may be those of several terms."""
+    """The instructions that load `vectors` neighbouring vectors for each term of a sum.
+
+    They load pairs, or as many as one instruction can, also of several terms.
+    """
     if not processor.several_loads or vectors > MOST_LOADED:
         return vectors / 2
     loaded = vectors / processor.several
@@ -120,5 +125,5 @@ def vector_loads(processor: Processor, vectors: int) -> float:
 
 
 def reads(stages: Sequence[te.Stage]) -> int:
-    """Loads for one element of each stage."""
+    """The loads for one element of each stage."""
     return sum(len(list(loads(e))) for s in stages for e in (s.body, s.result))

@@ -1,5 +1,7 @@
-"""Kernels of one injective stage: maps, copies, gathers. Bound by memory, so: whole vectors of the
-innermost axes as one loop, and the rest as tasks."""
+"""Kernels of one injective stage: maps, copies and gathers.
+
+They are bound by memory. The innermost axes are one loop over whole vectors, and the others are tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 MOST_BORDER = 32
-"""Vectors at the end of a row that may read otherwise than those inside."""
+"""Most vectors at the end of a row that may be read otherwise than those inside."""
 TASK_ELEMENTS = (8192, 32768, 2048)
-"""Of one task, where all axes are one loop; the first in doubt."""
+"""Elements of one task, if all axes are one loop. The first is preferred in doubt."""
 
 
 def match(workload: Workload) -> Elementwise | None:
-    """The kernel as one map, or None where it has several stages or a reduction."""
+    """The kernel as one map, or None if it has several stages or a reduction."""
     return Elementwise(workload) if len(workload.stages) == 1 and not workload.stages[0].reduce_axes else None
 
 
@@ -44,13 +46,16 @@ class Elementwise(Template):
         self.traffic = cost.traffic(workload)
 
     def _apart(self) -> int:
-        """Loads of which a vector's elements lie apart, each loaded by itself from a line of its own."""
+        """The number of loads whose elements in a vector aren't contiguous. Each element is loaded from its
+        own cache line."""
         along, ranges = self.stage.axes[-1:], dict(self.workload.symbols)
         return sum(stride(n, a.var, ranges) not in (0, 1) for a in along for n in loads(self.stage.body))
 
     def _quantizes(self) -> bool:
-        """Whether small numbers are made of others that lie side by side along the last axis but one alone,
-        which would be loaded one by one, with a test of each."""
+        """Whether small numbers are made of values that are contiguous along the second-last axis only.
+
+        Along the last axis, they would be loaded and tested one by one.
+        """
         axes, ranges = self.stage.axes[-2:], dict(self.workload.symbols)
         along = [[stride(n, a.var, ranges) for n in loads(self.stage.body)] for a in axes]
         out = self.stage.out.dtype
@@ -72,7 +77,8 @@ class Elementwise(Template):
         return cost.launch(cycles, tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        """The stage by vectors: the innermost axes that every access runs through evenly are one loop."""
+        """Schedule the stage by vectors. The innermost axes along which every access is linear become one
+        loop."""
         p, stage = self.workload, self.stage
         rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
         axes = [a.var.name for a in stage.axes]
@@ -108,7 +114,7 @@ class Elementwise(Template):
     def _turned(
         self, rec: Recorder, axes: Sequence[str], lanes: int, params: Params, weight: float
     ) -> Scheduled:
-        """By vectors along the last axis but one, all of the last in turn."""
+        """Vectorize the second-last axis, and unroll the last one."""
         *outer, loop, last = axes
         size = primitives.find(rec.func, loop).extent
         rec.do("split", loop, lanes, "cut")
@@ -118,7 +124,8 @@ class Elementwise(Template):
         if f"{loop}t" in primitives.loop_names(rec.func):
             rec.do("unroll", f"{last}t")
         task = fuse_all(rec, outer, "t")
-        if isinstance(size, Const) and int(size.value) >= 3 * lanes:  # what only borders need leaves the rest
+        # so that the code for borders leaves the rest
+        if isinstance(size, Const) and int(size.value) >= 3 * lanes:
             rec.do("peel", f"{loop}o", 1, 1)
         rec.do("parallelize", task)
         each = float(size.value) if isinstance(size, Const) else 256.0
@@ -126,8 +133,10 @@ class Elementwise(Template):
 
 
 def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int] | None:
-    """Vectors at either end of rows that read elsewhere than side by side, as a reflecting border does, where
-    all others don't; None where there are none such, or nothing is gained."""
+    """The vectors at either end of a row that aren't read contiguously, for example at a reflecting border.
+
+    All others must be. None if there are no such ends, or nothing is gained.
+    """
     axis, ranges = stage.axes[-1], dict(workload.symbols)
     ranges |= {a.var: (const(0), a.extent - 1) for a in stage.axes}
     if not isinstance(axis.extent, Const):
@@ -135,7 +144,7 @@ def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int]
     vectors = int(axis.extent.value) // lanes
 
     def even(first: int, last: int) -> bool:
-        """Whether these vectors read side by side, with nothing tested by lane."""
+        """Whether these vectors are read contiguously, without a condition for each lane."""
         inside = {**ranges, axis.var: (const(first * lanes), const(last * lanes + lanes - 1))}
         body = simplify(stage.body, inside)
         if any(isinstance(n, Select) and axis.var in walk(n.cond) for n in walk(body)):
@@ -151,7 +160,7 @@ def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int]
 
 
 def _bordered(rec: Recorder, loop: str, lanes: int, first: int, last: int) -> None:
-    """Run a loop by vectors, with copies of the code for those at its ends."""
+    """Vectorize a loop, with copies of the code for the vectors at its ends."""
     rec.do("split", loop, lanes, "cut")
     if first or last:
         rec.do("peel", f"{loop}o", first, last)
@@ -161,7 +170,7 @@ def _bordered(rec: Recorder, loop: str, lanes: int, first: int, last: int) -> No
 
 
 def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
-    """Whether the last axis is too short for vectors, and isn't read together with that before it."""
+    """Whether the last axis is too short for vectors, and can't be read together with the axis before it."""
     if len(axes) < 3:
         return False
     extents = [primitives.find(rec.func, n).extent for n in axes[-2:]]
@@ -172,7 +181,7 @@ def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
 
 
 def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:
-    """(name of the fused inner loop, how many axes it covers)."""
+    """(name of the fused inner loop, number of axes in it)."""
     loop, count = axes[-1], 1
     for axis in reversed(axes[:-1]):
         trial: Func = primitives.fuse(rec.func, axis, loop, f"v{count}")

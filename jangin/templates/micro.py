@@ -1,5 +1,7 @@
-"""Micro-kernels: what registers a product's register tile takes, how it loads its rows, and how it is written
-back. `templates.tiling` has the loops around one; `templates.tiles` has the kind for matrix registers."""
+"""Micro-kernels: a register tile's registers, how its rows are loaded, and how it is written back.
+
+`templates.tiling` has the loops around a micro-kernel, and `templates.tiles` the one for matrix registers.
+"""
 
 from __future__ import annotations
 
@@ -33,36 +35,38 @@ if TYPE_CHECKING:
     from jangin.templates.tiling import Tiler
 
 MAX_ROWS = 8
-"""Rows of a register tile: each holds its address in a general register, of which there are 15."""
+"""Most rows of a register tile. Each row's address takes one of 15 general registers."""
 MAX_PACKED_ROWS = 12
-"""Rows of a register tile that are packed and have no addresses of their own."""
+"""Most rows of a register tile that are packed, and so have no addresses of their own."""
 MAX_PANEL = 6
-"""Vectors of a panel's width, in pairs where instructions multiply small matrices."""
+"""Most vectors of a panel's width. It counts pairs if instructions multiply small matrices."""
 UNROLL = 4
-"""Terms of the sum in one turn of its loop."""
+"""Terms in one iteration of the sum's loop."""
 PACKED_TERMS = 8, 32
-"""Terms in one turn of the loop over packed rows, from and to."""
+"""Fewest and most terms in one iteration of the loop over packed rows."""
 PACK_ROW = 0.75
-"""Cycles to pack an element of the rows, which are turned in registers."""
+"""Cycles to pack an element of the rows, which are transposed in registers."""
 LONG_LOOP = 1.01
-"""Factor on the estimated time for more than `UNROLL` terms in a turn of the loop, if instructions aren't
-counted. The value is a small cost because the effect is in doubt."""
+"""Factor on the estimated time for more than `UNROLL` terms in an iteration, if instructions aren't counted.
+The value is a small cost because the effect is in doubt."""
 TESTED = 4
-"""Instructions more to write a tile's row back where tiles don't divide the rows, or the columns: a test, and
-what rows would share."""
+"""Additional instructions to write a tile's row back if tiles don't divide the rows or the columns: a
+condition, and work that rows would share."""
 
 
 class Micro:
-    """Each element of the rows is repeated for all lanes of the panel's vectors.
+    """The micro-kernel that repeats each element of the rows in all lanes.
 
-    `pair`: rows whose sums share vectors (small matrices have two). `each`: registers of a vector's sums for
-    one row. `multiplies`, `between`, `registers`: as the product's instruction row says. `unroll`: terms in
-    one turn of the sum's loop."""
+    - `pair`: rows whose sums share vectors; two for small matrices.
+    - `each`: registers of a vector's sums for one row.
+    - `multiplies`, `between`, `registers`: the figures of the product's instruction row (`targets.rows.Row`).
+    - `unroll`: terms in one iteration of the sum's loop.
+    """
 
     copied = 0.0
     """Cycles to pack an element of the rows."""
     begun = 0.0
-    """Cycles to make the registers of a task ready, and to give them back."""
+    """Cycles of a task to acquire and to release registers."""
     quicker = 1
     """Multiply-adds in the time of one in vectors."""
     begins = True
@@ -81,45 +85,49 @@ class Micro:
         self.registers = (row and row.registers) or self.processor.registers
         self.unroll = lanes if self.each > 1 and inner > lanes else UNROLL
 
-    # --- what it takes
+    # --- estimates
 
     @property
     def heights(self) -> range:
-        """The rows that a tile may have."""
+        """The numbers of rows that a tile may have."""
         return range(self.pair, MAX_ROWS + 1, self.pair)
 
     def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
-        """(mr, nv) of which all registers hold what they must, for so many columns."""
+        """The register tiles (mr, nv) that fit the registers, for so many columns."""
         most = MOST_LOADED if self.each > 1 else MAX_PANEL * self.pair
         for nv in range(1, min(math.ceil(columns / self.lanes), most) + 1):
             yield from ((mr, nv) for mr in self.heights if self.fits(mr, nv, self.unroll))
 
     def fits(self, mr: int, nv: int, unroll: int) -> bool:
-        """Whether a tile's accumulators, a panel's vectors and what is held of the rows fit the registers.
-        LLVM holds no more of single elements than there is room for."""
-        panel = UNROLL if nv == 1 and self.multiplies > 1 else nv  # LLVM loads those of several terms at once
+        """Whether a tile's accumulators, a panel's vectors, and elements of the rows fit the registers.
+
+        LLVM keeps no more single elements than there is room for.
+        """
+        # LLVM loads the vectors of several terms at once
+        panel = UNROLL if nv == 1 and self.multiplies > 1 else nv
         if self.each > 1:
             panel = nv * terms_at_once(self.processor, nv)
         return mr * nv * self.each + panel + self.held(mr, unroll) + self.between <= self.registers
 
     def held(self, mr: int, unroll: int) -> int:
-        """Registers for the rows' elements."""
+        """The registers for the rows' elements."""
         return 1 if self.pair == 1 else mr // self.pair
 
     def row_loads(self, mr: int, unroll: int) -> float:
-        """Loads of the rows for one term."""
+        """The loads of the rows for one term."""
         return mr
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """Return the cycles of one tile."""
+        """The cycles of one tile."""
         return self.tile_cycles(product, params["mr"], params["nv"], params["unroll"])
 
     def tile_cycles(self, product: Contraction, mr: int, nv: int, unroll: int) -> float:
-        """Return the cycles of one tile.
+        """The cycles of one tile.
 
-        Each term costs mr*nv multiply-adds and the loads of the rows and the panel, at least a multiply-add's
-        latency. A term also costs its share of the loop, and its part of a panel that the L1 cache doesn't
-        hold. The beginning and the end of the tile come on top."""
+        Each term costs mr * nv multiply-adds and the loads of the rows and the panel, at least a
+        multiply-add's latency. A term also costs its share of the loop, and its part of a panel that the L1
+        cache doesn't hold. The beginning and the end of the tile are added.
+        """
         t, rows = self.processor, self.row_loads(mr, unroll)
         step = tile_step(t, mr, nv, unroll if t.issue else UNROLL, rows, self.multiplies)
         if product.small and not product.widened:
@@ -131,40 +139,42 @@ class Micro:
         return product.depth * step + loops + mr * nv + LOOP + tested
 
     def run(self, product: Contraction) -> int:
-        """Terms that one loop goes over."""
+        """The terms that one loop goes over."""
         return product.inner
 
     def long_loop(self, params: Params) -> float:
-        """The factor that a longer turn of the loop has on the time, if instructions aren't counted. In doubt
-        it costs; a single row gains, as more loads are under way."""
+        """The factor on the time for more terms in an iteration, if instructions aren't counted.
+
+        In doubt they cost time. A single row gains, because more loads are under way.
+        """
         if params["unroll"] <= UNROLL or self.processor.issue:
             return 1.0
         return LONG_LOOP if params["mr"] > 1 else 1 / LONG_LOOP
 
-    # --- how it is made
+    # --- schedules
 
     def row_loops(self, params: Params) -> list[str]:
         """The loops over a tile's rows."""
         return ["mi"] if self.pair == 1 else ["mio", "mii"]
 
     def rows_cut(self, params: Params) -> int:
-        """The extent of the inner one of two such loops."""
+        """The extent of the inner loop, if there are two loops over the rows."""
         return self.pair
 
     def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
-        """The steps from where sums are apart from what begins and ends them."""
+        """Schedule the tile's multiplication, with the sums already kept in registers."""
         tiler.in_vectors(tile, column, k)
 
     def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
-        """Load the rows of a task, if they aren't read as they lie."""
+        """Pack or load a task's rows, unless they are read in place."""
 
     def parts(self, tiler: Tiler, k: Sequence[str]) -> str:
-        """The loop over parts of a long sum; "" if it is made in one."""
+        """The loop over parts of a long sum, or ""."""
         return tiler.part_loop(k)
 
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
-        """The last loops of the sum as they stand, if they are short; else some terms of it side by side,
-        whose operands are loaded together."""
+        """Unroll the innermost loops of the sum if they are short. If not, unroll some terms, whose operands
+        are loaded together."""
         short = tiler.short_loops(k)
         for loop in short:
             tiler.s.do("unroll", loop)
@@ -176,7 +186,7 @@ class Micro:
         unroll_sum(tiler.s, loop, tiler.params["unroll"])
 
     def finish(self, tiler: Tiler, tile: list[str], copies: Sequence[str]) -> int:
-        """Run a tile by vectors. Gives the elements that are written together, 0 for those of a vector."""
+        """Vectorize a tile. Returns the elements that are written together, or 0 for those of one vector."""
         wide = at_once(self.workload, self.stage)
         if self.pair > 1:
             wide = wide or self.processor.lanes(self.stage.out.dtype.bytes)
@@ -186,13 +196,15 @@ class Micro:
 
 
 class ByLanes(Micro):
-    """The next terms of a row are loaded as a vector, of which a multiply-add takes one lane (NEON)."""
+    """The micro-kernel for multiply-adds that take one lane of a vector (NEON). A vector holds the next terms
+    of a row."""
 
     def held(self, mr: int, unroll: int) -> int:
         return 1 + mr * unroll // self.unroll
 
     def row_loads(self, mr: int, unroll: int) -> float:
-        """Words of 16 bits are each copied to all lanes; of words of 64 bits two rows' are joined."""
+        """The loads and lane copies of the rows for one term. 16-bit words are each copied to all lanes.
+        64-bit words of two rows are joined."""
         return mr / max(unroll, self.lanes) + (mr if self.between else mr - mr / self.pair)
 
     def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
@@ -205,7 +217,7 @@ class ByLanes(Micro):
 
 
 class PackedRows(ByLanes):
-    """A task packs its rows term by term, so that a vector holds several rows' values of one term."""
+    """The micro-kernel that packs a task's rows term by term. A vector holds one term of several rows."""
 
     copied = PACK_ROW
 
@@ -226,7 +238,7 @@ class PackedRows(ByLanes):
         return product.depth
 
     def terms_in_turn(self, product: Contraction, mr: int, nv: int) -> int:
-        """Terms in a turn of the loop, for which a sum takes the fewest loads, turns, and terms left over."""
+        """The terms in one iteration that need the fewest loads, iterations and remaining terms."""
         processor, vectors = self.processor, (nv, mr // self.lanes)
         together = terms_at_once(processor, *vectors)
         alone = sum(math.ceil(v / max(1, processor.several)) for v in vectors)
@@ -241,7 +253,7 @@ class PackedRows(ByLanes):
         return min(range(fewest, most + 1), key=instructions)
 
     def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
-        """Copy the rows by vectors along the terms, which are turned in registers."""
+        """Copy the rows by vectors along the terms, which are transposed in registers."""
         do, left, rows = tiler.s.do, self.role.left.buffer.name, self.row_loops(tiler.params)
         last, copies = f"rows_{k[-1]}", [f"rows_{n}" for n in rows]
         do("pack", f"{column}ooo", left, ["moi", *k, *rows], "rows")
@@ -252,12 +264,12 @@ class PackedRows(ByLanes):
         do("vectorize", f"read_{last}i")
         do("vectorize", copies[-1])
         for loop in copies:
-            if f"{loop}t" in loop_names(tiler.s.func):  # a row's address is found once for all its terms
+            if f"{loop}t" in loop_names(tiler.s.func):  # a row's address is computed once for all its terms
                 do("unroll", f"{loop}t")
         fuse_terms(tiler, k)
 
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
-        """Terms of the panel, and of the packed rows, are loaded as vectors, several at once."""
+        """Load the terms of the panel and of the packed rows as vectors, several at once."""
         s, loop, vectors = tiler.s, k[-1], tiler.params["mr"] // self.lanes
         together = terms_at_once(self.processor, tiler.params["nv"], vectors)
         terms = unroll_sum(s, loop, tiler.params["unroll"], at_once=together, exact=True)
@@ -269,28 +281,30 @@ class PackedRows(ByLanes):
 
 
 def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
-    """The kind that multiplies rows as they lie."""
+    """The micro-kernel for rows that are read in place."""
     kind = ByLanes if by_lane(role, stage, workload) else Micro
     return kind(workload, stage, role, lanes)
 
 
 def fuse_terms(tiler: Tiler, k: list[str]) -> None:
-    """Make one loop of those over the terms of packed rows."""
+    """Fuse the loops over the terms of packed rows to one."""
     while len(k) > 1:
         tiler.s.do("fuse", k[-2], k[-1], f"{k[-2]}{k[-1]}")
         k[-2:] = [f"{k[-2]}{k[-1]}"]
 
 
 def _load_panel(tiler: Tiler, terms: Sequence[str], across: Sequence[str]) -> None:
-    """Load the panel's vectors of several terms at once, if an instruction does."""
+    """Load the panel's vectors of several terms at once, if the target has such an instruction."""
     if terms and tiler.processor.several_loads:
         panel, nv = tiler.panel.name(tiler.role.right), tiler.params["nv"]
         load_terms(tiler.s, tiler.processor, terms, panel, across, nv, "vectors")
 
 
 def _lanes_of_pairs(tiler: Tiler, tile: Sequence[str], copies: Sequence[str]) -> list[str]:
-    """Make the rows of a pair by the columns of a vector the lanes of one, except where they are written
-    back: there a vector is of one row. Gives the tile's loops."""
+    """Make a pair's rows by a vector's columns the lanes of one vector of sums.
+
+    A vector that is written back belongs to one row. Returns the tile's loops.
+    """
     do, (*around, rows, columns) = tiler.s.do, tile
     left_over = ("t",) if f"{rows}t" in loop_names(tiler.s.func) else ()
     for suffix in ("", *left_over, "_z", *copies):

@@ -1,4 +1,4 @@
-"""Panels of a product's right operand: read as they are, copied by each task, or widened by it."""
+"""Panels of a product's right operand: read in place, copied by each task, or widened by it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ if TYPE_CHECKING:
     from jangin.templates.tiling import Tiler
 
 TURN = 4
-"""Terms of a panel that are widened in one turn of a loop, if the target's instructions count."""
+"""Terms of a panel that are widened in one iteration, if the target's instructions count."""
 
 
 class Panel:
-    """Read as the right operand is: packed when the model is compiled, or as it lies."""
+    """A right operand that isn't copied: it was packed when the model was compiled, or is read in place."""
 
     def name(self, right: Load) -> str:
-        """The buffer that is read."""
+        """The name of the buffer that is read."""
         return right.buffer.name
 
     def make(
         self, tiler: Tiler, column: str, k: Sequence[str], across: Sequence[str], blocks: Sequence[str]
     ) -> None:
-        """Make the panel before its rows are multiplied; `blocks`: the loops over blocks of its terms."""
+        """Make the panel before its rows are multiplied. `blocks`: the loops over blocks of its terms."""
 
     def finish(self, tiler: Tiler) -> None:
-        """The steps behind all others."""
+        """The last steps of the schedule."""
 
 
 class CopiedPanel(Panel):
-    """Copied by each task, by vectors along the columns if these lie contiguously. Few enough panels are
-    copied at once, row after row, as short pieces of rows come from other pages each. If terms lie
-    contiguously, vectors of them are turned in registers."""
+    """A right operand that each task copies.
+
+    It is copied by vectors along the columns if these are contiguous. If the terms are contiguous, vectors
+    along them are transposed in registers. A few panels are copied together, row after row, because short
+    pieces of rows would each lie in another page.
+    """
 
     def name(self, right: Load) -> str:
         return "panel"
@@ -66,7 +69,7 @@ class CopiedPanel(Panel):
 
 
 class WidenedPanel(Panel):
-    """Small weights are widened once a task, for all of its rows: a panel, or a block of its terms."""
+    """Small weights that a task widens once for all its rows: a panel, or a block of its terms."""
 
     def name(self, right: Load) -> str:
         return "panel"
@@ -86,20 +89,22 @@ class WidenedPanel(Panel):
         do("vectorize", f"panel_{across[1]}")
 
     def finish(self, tiler: Tiler) -> None:
-        """Beside multiply-adds widening takes hardly any time, but a few instructions more."""
+        """Widen the panel while it is first read. Widening hardly takes time beside multiply-adds, but it
+        takes instructions."""
         if not tiler.role.parts and not tiler.processor.issue:
             tiler.s.do("copy_as_read", "panel", "moi")
 
 
 def panel_of(params: Params, packed: bool) -> Panel:
-    """The kind for a set of parameters; `packed`: constants are packed when the model is compiled."""
+    """The kind of panel for a set of parameters. `packed`: constants are packed when the model is
+    compiled."""
     if not packed and not params.get("in_place"):
         return CopiedPanel()
     return WidenedPanel() if params.get("widened") else Panel()
 
 
 def _turn(tiler: Tiler, buffer: str, terms: str, columns: str, lanes: str) -> None:
-    """Copy by vectors of terms, as many as there are lanes, which change places."""
+    """Copy by square blocks of vectors along the terms, transposed in registers."""
     do, turned = tiler.s.do, f"turned_{lanes}"
     do("split", terms, tiler.lanes, "cut")
     do("reorder", [columns, f"{terms}i"])

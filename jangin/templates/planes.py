@@ -1,8 +1,8 @@
-"""Windows over planes: pools, and convolutions of few channels, in which a channel's pixels lie side by side.
+"""Windows over planes (NCHW): pooling, and convolutions of few channels.
 
-A tile of a few vectors of a row's pixels, for a few output channels at once, accumulates in registers: each
-vector of pixels that a tap reads serves all of them, by a weight each. The tiles at the row's ends have a
-copy of the code, which tests what of their windows is padding; the others don't.
+A channel's pixels are contiguous. A register tile has a few vectors of a row's pixels, for a few output
+channels. Each vector of pixels that a tap reads serves all these channels, with one weight each. The tiles at
+the row's ends have a copy of the code that tests for padding, and the others don't test.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 MOST_VECTORS = 6
-"""Vectors of a row's pixels in one tile."""
+"""Most vectors of a row's pixels in one tile."""
 MOST_OUTPUTS = 8
-"""Output channels of one tile."""
+"""Most output channels of one tile."""
 MOST_ACCUMULATORS = 12
-"""Registers of one tile that sums are in: of each output channel as many as there are vectors."""
+"""Most accumulators of one tile: vectors times output channels."""
 FEW = 4
-"""Channels that a convolution reads, or makes, in each group at most: of more of both, a product of channels
-last is quicker; so it is of strided rows that many outputs read."""
+"""Most channels that a convolution reads, or makes, in each group. With more of both, a product in
+channels-last layout is quicker. The same is true if many outputs read strided rows."""
 MASKED = 2.0
-"""How often as long as others a tile takes at a row's end."""
+"""Factor on the time of a tile at a row's end."""
 
 
 def match(workload: Workload) -> Planes | None:
-    """The kernel as windows over planes, or None where it isn't that."""
+    """The kernel as windows over planes, or None if it isn't one."""
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
@@ -61,7 +61,7 @@ def match(workload: Workload) -> Planes | None:
 
 
 def _of_planes(load: Load, stage: te.Stage) -> bool:
-    """Whether a load is [n, channel, spatial...] with each spatial index along one of the result's axes."""
+    """Whether a load is [n, channel, spatial...], with each spatial index along one of the result's axes."""
     axes = [None if a.extent == const(1) else a.var for a in stage.axes]
     if len(load.index) != len(axes) or load.index[0] not in (stage.axes[0].var, const(0)):
         return False
@@ -70,7 +70,7 @@ def _of_planes(load: Load, stage: te.Stage) -> bool:
 
 
 def _weighs(load: Load, stage: te.Stage, workload: Workload) -> bool:
-    """Whether a load is of constant weights [outputs, channels, taps...]."""
+    """Whether a load reads constant weights [outputs, channels, taps...]."""
     inner = {const(0), *(a.var for a in stage.reduce_axes)}
     if not load.index:
         return False
@@ -109,8 +109,10 @@ class Planes(Template):
         return [{"vectors": v, "outputs": n} for v, n in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic, loads or latency of the rows' tiles, while the data come. A task is a row and costs
-        nothing beside it: its few addresses are found while the one before ends."""
+        """The arithmetic, loads or latency of the rows' tiles, overlapped with the data traffic.
+
+        A task is a row and costs nothing more. Its few addresses are computed while the task before ends.
+        """
         t, (vectors, outputs) = self.workload.processor, (params["vectors"], params["outputs"])
         first, last, tiles = self._ends(vectors)
         apart = {1: 1.0, 2: 2.0}.get(self.step, float(self.lanes))
@@ -128,8 +130,8 @@ class Planes(Template):
         return cost.launch(whole, min(self.rows // self.outputs, cost.HANDED_OUT)) / t.clock
 
     def _ends(self, vectors: int) -> tuple[int, int, int]:
-        """Tiles of a row whose windows reach into the padding before it, and of those that do so behind it
-        or lie beyond the row, and all of them."""
+        """The number of tiles of a row with padding before it, with padding or positions after it, and in
+        all."""
         wide = vectors * self.lanes
         before, after = self.border
         tiles = math.ceil(self.width / wide)
@@ -179,7 +181,7 @@ class Planes(Template):
         shorten_sum(rec, self.stage, [n + suffix for n in (*self.depth, *self.taps) if n not in unrolled])
 
     def _unrolled(self) -> Sequence[str]:
-        """The taps along the row, and those of all rows of a small window."""
+        """The unrolled taps: those along the row, or all taps of a small window."""
         if self.across > LONGEST_ROW:
             return []
         return self.taps if self.window <= UNROLLED else self.taps[-1:]

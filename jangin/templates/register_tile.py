@@ -1,5 +1,5 @@
-"""Steps of schedules with a tile of sums in registers (see `tiling`): how sums begin, which operands are
-loaded together, and how results are written back."""
+"""Steps of schedules with a register tile (see `tiling`): the beginning of sums, joint loads of operands, and
+the write-back of results."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from jangin.templates.scheduled import Packing, Recorder
 from jangin.templates.template import Workload
 
 HALVED = 32
-"""Bytes of registers above which half ones are as good instructions."""
+"""Bytes of a vector register. On larger registers, instructions for half a register are as good."""
 FEW_TURNS = 4
-"""Turns of an unrolled loop up to which a sum is unrolled evenly or not at all: a remainder would cost
-more."""
+"""A sum with at most so many iterations of its unrolled loop is unrolled without a remainder or not at all: a
+remainder would cost more."""
 
 
 def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
-    """Let sums begin with a constant that is added to them column by column, packed by panels of `width`,
-    where instructions are few: one less a result. So are those of words of several integers, which are exact
-    in any order. Gives the constant's name, if there is one."""
+    """Let sums begin with a bias: a constant that is added by column, packed by panels of `width`.
+
+    It saves one instruction for each result. It is done if instructions limit the speed, or for sums of words
+    of integers, which are exact in any order. Returns the constant's name, or nothing.
+    """
     column = stage.axes[-1].var
     of_words = any(p.terms > 1 for n in walk(stage.body) if (p := product_of(n)))
 
@@ -49,8 +51,11 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
 
 
 def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w",)) -> None:
-    """Unroll the loops of a register tile and run the innermost by vectors: where sums begin, where they go
-    on (with those terms too that are left over), and in the copies `more`, where they are written back."""
+    """Unroll the loops of a register tile, and vectorize the innermost.
+
+    It applies to the copies of the loops: where sums begin, where they go on, the remaining terms, and the
+    copies `more`, which write back.
+    """
     left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
     for suffix in ("", *left_over, "_z", *more):
         rec.do("unroll", tile[0] + suffix)
@@ -59,8 +64,8 @@ def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w"
 
 
 def at_once(workload: Workload, stage: te.Stage) -> int:
-    """Elements of a result that are written together, where an instruction makes a vector of small integers
-    of several of sums; 0 where those are written vector by vector."""
+    """The elements of a result that are written together, if an instruction packs several vectors of sums to
+    one of small integers. 0 if they are written vector by vector."""
     small = stage.out.dtype
     lanes = workload.processor.lanes(small.bytes)
     return lanes if workload.target.row("clamped", small, lanes) is not None else 0
@@ -69,7 +74,7 @@ def at_once(workload: Workload, stage: te.Stage) -> int:
 def written_wide(
     rec: Recorder, rows: Sequence[str], across: Sequence[str], most: int, loop: str = "w"
 ) -> None:
-    """Write a register tile's rows back by vectors of so many elements, in a loop of that name."""
+    """Write a register tile's rows back by vectors of `most` elements, in a loop named `loop`."""
     for row in rows:
         rec.do("unroll", f"{row}_w")
     rec.do("fuse", *(f"{part}_w" for part in across), loop)
@@ -77,7 +82,7 @@ def written_wide(
 
 
 def in_vectors(rec: Recorder, loop: str, most: int) -> None:
-    """Run a loop by vectors of so many elements, those that are left over by one of half as many, and so
+    """Vectorize a loop with `most` elements a vector. The remainder gets vectors of half the size, and so
     on."""
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     size = int(extent.value) if isinstance(extent, Const) else most
@@ -98,8 +103,10 @@ def in_vectors(rec: Recorder, loop: str, most: int) -> None:
 
 
 def terms_at_once(processor: Processor, *vectors: int) -> int:
-    """Terms to be loaded together, so that instructions load as many vectors as they can of operands that
-    have so many a term (0: that are loaded otherwise)."""
+    """The terms to load together, so that instructions load as many vectors as they can.
+
+    `vectors`: each operand's vectors a term; 0 for an operand that is loaded otherwise.
+    """
     most = processor.several if processor.several_loads else 0
     return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
 
@@ -113,8 +120,11 @@ def load_terms(
     vectors: int,
     name: str,
 ) -> None:
-    """Load what a term of a sum reads of a buffer, in the loops `over`, as one value `name`: all terms of the
-    innermost of the loops `terms` together where there are two, and a term has few vectors."""
+    """Load the part of a buffer that a sum's terms read in the loops `over`, as one value `name`.
+
+    If there are two loops `terms`, and a term has few vectors, all terms of the inner loop are loaded
+    together.
+    """
     if vectors > MOST_LOADED:
         return
     at, loops = terms[0], list(over)
@@ -134,9 +144,12 @@ def unroll_sum(
     rec: Recorder, loop: str, most: int, rows: str = "", each: Sequence[str] = (), at_once: int = 1, *,
     exact: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Unroll the loop over a sum's terms (less where that leaves a remainder, unless `exact`). Of the buffer
-    `rows`, if any, the terms of a turn come as vectors for each turn of the loops `each`. Gives the loops
-    over a turn's terms: the inner of two is over `at_once` of them; none where nothing was unrolled."""
+    """Unroll the loop over a sum's terms by `most`, or by less to leave no remainder, unless `exact`.
+
+    `rows`: a buffer whose terms of one iteration are loaded as vectors, in the loops `each`. Returns the
+    loops over an iteration's terms. If there are two, the inner one has `at_once` terms. Returns none if
+    nothing was unrolled.
+    """
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     if isinstance(extent, Const) and not exact:
         n = int(extent.value)

@@ -1,5 +1,5 @@
-"""Which axes of a sum of products are its rows, columns, batches and terms, and how its right operand is
-packed by them."""
+"""The roles of axes in a sum of products (rows, columns, batches, terms), and the packing of its right
+operand."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from jangin.templates.template import Workload
 
 @dataclass(frozen=True)
 class Roles:
-    """Which output axes belong to what, as loop names; `k` in loop order, innermost last. Several `columns`
-    are numbered through. `shared`: groups share vectors of columns, whose lanes then read other parts of the
-    left operand. `parts`: what a right operand is made of that is kept in blocks (see `weight_blocks`), the
-    first of them `right`."""
+    """The role of each output axis, by loop names.
+
+    - `k`: the terms, in loop order, the innermost last.
+    - `columns`: several are numbered through.
+    - `shared`: groups share vectors of columns, whose lanes then read different parts of the left operand.
+    - `parts`: the constants of a right operand that is stored in blocks (see `weight_blocks`). The first is
+      `right`.
+    """
 
     batch: tuple[str, ...]
     rows: tuple[str, ...]
@@ -31,25 +35,28 @@ class Roles:
 
     @property
     def column(self) -> str:
-        """The last axis."""
+        """The last column axis."""
         return self.columns[-1]
 
     @property
     def constants(self) -> list[str]:
-        """The buffers of the right operand."""
+        """The names of the right operand's buffers."""
         return list(dict.fromkeys(p.buffer.name for p in self.parts or (self.right,)))
 
 
 def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
-    """The stage's axes sorted by operand, or None where this template doesn't fit. Groups of fewer columns
-    than a vector has `lanes` may be taken together. `columns`: how many axes at the end are columns."""
+    """The roles of the stage's axes, or None if it isn't such a product.
+
+    Groups with fewer columns than a vector has `lanes` may be taken together. `columns`: the number of axes
+    at the end that are columns.
+    """
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
     if stage.combiner != "sum" or not (plain or product_of(body)):
         return None
     factors = children(body)
     operands = _operand(factors[0]), _operand(factors[1])
-    pairs = operands, operands[::-1]  # a product of i64 may be turned
+    pairs = operands, operands[::-1]  # a product of i64 may have its operands in the other order
     found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
     return next((r for r in found if r is not None), None)
 
@@ -64,7 +71,7 @@ def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, c
         return None
     batch: list[str] = []
     rows: list[str] = []
-    for axis in outer:  # a leading axis of size 1 is neither; it counts as a batch
+    for axis in outer:  # a leading axis of size 1 is neither, and counts as a batch
         unit = axis.extent == const(1) and not rows and axis is not outer[-1]
         (batch if axis.var in in_right or unit else rows).append(axis.var.name)
     if not rows or [*batch, *rows] != [a.var.name for a in outer]:
@@ -79,8 +86,10 @@ def _operand(e: Expr) -> Load | None:
 
 
 def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, bool] | None:
-    """The group count where the left operand depends on the column only through column // (N/groups), and
-    whether groups of which several fill a vector count as one."""
+    """The number of groups, and whether several groups that fill a vector count as one.
+
+    The left operand of groups depends on the column only through column // (N / groups). None otherwise.
+    """
     size = stage.axes[-1].extent
     quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
     for q in quotients:
@@ -92,9 +101,10 @@ def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, 
 
 
 def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-    """Positions in the right operand's index of the column, of each k that stands there (in loop
-    order), and of the rest (batch axes, and axes of size 1); None where an index is more than a
-    variable."""
+    """The positions in the right operand's index: of the column, of each k in loop order, and of the others.
+
+    The others are batch axes and axes of size 1. None if an index is more than a variable.
+    """
     index = role.right.index
     names = [i.name if isinstance(i, Var) else "" for i in index]
     plain = all(isinstance(i, Var) or i == const(0) for i in index)
@@ -112,8 +122,10 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
 
 
 def pack_right(rec: Recorder, role: Roles, width: int) -> None:
-    """The constant right operand [.., N, .., k..] as panels [batch.., groups, panels, k.., width]; its parts
-    [N, k] alike."""
+    """Pack the constant right operand [.., N, .., k..] to panels [batch.., groups, panels, k.., width].
+
+    Each of its parts [N, k] is packed alike.
+    """
     if role.parts:
         for name in role.constants:
             rec.pack(name, Packing((0, 1), 0, 1, width))
@@ -125,8 +137,10 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
 
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
-    """Whether the next terms of a row are loaded as a vector, of which the target multiplies by one lane: all
-    columns of a vector then read the same."""
+    """Whether the next terms of a row are loaded as a vector, and the target multiplies by one of its lanes.
+
+    All columns of a vector must then read the same.
+    """
     if role.shared:
         return False
     product = product_of(stage.body)

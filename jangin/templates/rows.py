@@ -1,5 +1,5 @@
-"""Reductions, softmax and normalizations: stages that share outer rows, each row's intermediates
-kept in scratch while it is worked on."""
+"""Reductions, softmax and normalizations. The stages share outer rows, and each row's intermediates are in
+scratch memory."""
 
 from __future__ import annotations
 
@@ -24,37 +24,42 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 PARTIALS = (4, 2, 8, 1)
-"""Vectors of partial sums: as many additions overlap; the first in doubt."""
+"""Vectors of partial sums, to try. So many additions overlap. The first is preferred in doubt."""
 
 AT_ONCE = 4
-"""Vectors of one turn of a loop over elements, where instructions count: a turn has three or four of its
-own."""
+"""Vectors in one iteration of a loop over elements, if instructions limit the speed. An iteration has three
+or four instructions of its own."""
 
 MASKED = 4.0
-"""How often as long a vector takes of which each lane is tested."""
+"""Factor on the time of a vector with a condition for each lane."""
 SHORT = 2
-"""Vectors up to which rows are reduced side by side: what is left of a vector, and to add up its lanes, takes
-longer than to load each element."""
+"""Most vectors of a row for which rows are reduced side by side. The remainder and the sum over lanes take
+longer than single loads of all elements."""
 SHORT_STAGES = 4
-"""Vectors up to which rows of several stages are reduced side by side: each reduction leaves something."""
+"""Like SHORT, for rows of several stages: each reduction has a remainder."""
 ROWS_AT_ONCE = 1024
-"""Rows of a task, where they are so short."""
+"""Rows of a task with such short rows."""
 STAGED_ROWS = 256
-"""Rows of a task of several stages, each of which goes through all of them."""
+"""Rows of a task with several stages, each of which goes through all of them."""
 COMBINE = 15.0
-"""Cycles to start a vector of partial sums and to add it to the others in the end."""
+"""Cycles to start a vector of partial sums and to add it to the others at the end."""
 
 
 def match(workload: Workload) -> Rows:
-    """The stages over merged rows; this fits every kernel."""
+    """The kernel as stages over merged rows. The template fits every kernel."""
     return Rows(workload)
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """What decides a stage's time: `step` cycles for each of `points`, `lanes` at once, in rows along one
-    axis, which may be the sum's; the `results` of sums, each `final` cycles. `together`: vectors of columns
-    that can be reduced side by side; 0 of what isn't reduced so."""
+    """The figures of a stage's time.
+
+    - `step`: cycles for each of the `points`, with `lanes` at once.
+    - `rows`: rows along one axis, which may be the sum's.
+    - `sums`: whether the vectors of a row are reduced.
+    - `results`: number of sums, each with `final` cycles.
+    - `together`: vectors of columns that are reduced side by side, or 0.
+    """
 
     step: float
     points: int
@@ -72,7 +77,7 @@ class _Cost:
         lanes: float = lanes_for(p) if along and _contiguous(s, along[0].var) else 1
         tests = [n.cond for n in walk(s.body) if isinstance(n, Select)]
         if lanes > 1 and s.reduce_axes and any(along[0].var in free_vars(c) for c in tests):
-            run = p.size(along[0].extent)  # what is left of whole vectors goes one by one
+            run = p.size(along[0].extent)  # the rest after whole vectors goes one by one
             lanes = lanes / MASKED if columns else run / (run // lanes + run % lanes)
         work = cost.arithmetic(s.body) + bool(s.reduce_axes)
         step = cost.vector_cycles(p.processor, work, cost.reads([s]), 0.0 if s.reduce_axes else 1.0)
@@ -112,14 +117,14 @@ class Rows(Template):
         return [{"partials": n} for n in (PARTIALS if reduces else PARTIALS[:1])]
 
     def estimate(self, params: Params) -> float:
-        """Each stage by vectors where its data lie so, else element by element; partial sums overlap."""
+        """Each stage by vectors if its data are contiguous, else element by element. Partial sums overlap."""
         t = self.workload.processor
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
         return cost.launch(cost.overlapped(cycles, self.traffic), self.tasks) / t.clock
 
     def schedule(self, params: Params) -> Scheduled:
-        """The stages over merged rows, each vectorized along its own contiguous axis."""
+        """Schedule the stages over merged rows, each vectorized along its own contiguous axis."""
         p, group = self.workload, self.workload.stages
         rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols, p.outputs))
         lanes = lanes_for(p)
@@ -153,7 +158,7 @@ class Rows(Template):
 
 
 def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> None:
-    """Keep a row of intermediates that the result's row is made of where that is going to be."""
+    """Keep a row of intermediates in the memory of the result's row, which is computed from it."""
     for stage in group[:-1]:
         if len(stage.axes) > depth:
             try:
@@ -164,8 +169,11 @@ def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> Non
 
 
 def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
-    """The results of stages that should be made in few rows: sums that have terms only where other stages
-    have found something of the row, and what is chosen for the row next."""
+    """The results of stages that are computed in few rows only.
+
+    They are sums with terms only if other stages found something in the row, and the selections for the next
+    row.
+    """
     found, made, before = set[str](), set[str](), False
     for s in group:
         chosen = isinstance(s.body, Select) and len(s.axes) == depth
@@ -180,12 +188,13 @@ def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:
-    """Whether every load of the body stands still or steps by one as `var` does."""
+    """Whether every load of the body is constant or contiguous along `var`."""
     return all(stride(n, var, {}) in (0, 1) for n in loads(stage.body))
 
 
 def shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
-    """How many leading axes all stages share, so that a local is only read in the row it was written."""
+    """The number of leading axes that all stages share. A local buffer is only read in the row that wrote
+    it."""
     if len(group) == 1:
         return _single_depth(group[0])
     depth = _common_depth(group)
@@ -199,19 +208,20 @@ def shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
 
 
 def _common_depth(group: Sequence[te.Stage]) -> int:
-    """How many leading axes are of one size in all stages."""
+    """The number of leading axes with the same size in all stages."""
     depth, last = min(len(s.axes) for s in group), group[-1]
     for s in group:
         while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
             depth -= 1
     sums = [s for s in group if s.reduce_axes]
     if sums and depth and all(len(s.axes) == depth for s in group) and all(map(_column_like, sums)):
-        return depth - 1  # the last axis for vectors
+        return depth - 1  # the last axis is for vectors
     return depth
 
 
 def _single_depth(stage: te.Stage) -> int:
-    """A lone reduction keeps its last axis for vectors where the input runs along it."""
+    """The number of a single stage's outer axes. A reduction keeps its last axis for vectors if the input is
+    contiguous along it."""
     if stage.reduce_axes and stage.axes and _column_like(stage):
         return len(stage.axes) - 1
     return len(stage.axes)
@@ -230,7 +240,7 @@ def _is_unit(e: Expr) -> bool:
 
 
 def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
-    """Reduce short rows side by side, a lane each; False where they aren't such."""
+    """Reduce short rows side by side, one in each lane. False if the rows don't fit."""
     extents = [a.extent for a in stage.reduce_axes]
     if not extents or not all(isinstance(e, Const) for e in extents) or rec.func.symbols:
         return False
@@ -254,8 +264,8 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
 
 
 def _short_rows(group: Sequence[te.Stage], depth: int, lanes: int) -> int:
-    """Rows of a task whose stages each give one value of a few terms, so that rows are best taken side by
-    side; 0 where they aren't such."""
+    """The rows of a task that are reduced side by side, because each stage gives one value of a few terms;
+    else 0."""
     last = group[-1].axes[depth - 1].extent
     sums = [s for s in group if s.reduce_axes]
     if not sums or any(len(s.axes) != depth for s in group) or not isinstance(last, Const):
@@ -272,7 +282,7 @@ def _short_rows(group: Sequence[te.Stage], depth: int, lanes: int) -> int:
 
 
 def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, lanes: int, rows: int) -> None:
-    """Each stage over all rows of a task, a lane each."""
+    """Schedule each stage over all rows of a task, one row in each lane."""
     shared = [f"r{d}" for d in range(depth)]
     rec.do("merge", depth, shared, rows)
     for n, stage in enumerate(group):
@@ -289,7 +299,7 @@ def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, la
 
 
 def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]) -> None:
-    """Reduce neighbouring stages, by these loops, in one loop where that may be."""
+    """Reduce neighbouring stages, by these loops, in one loop if possible."""
     for (a, first), (b, second) in pairwise(zip(group, loops, strict=True)):
         if first and second and {n.buffer for n in loads(a.body)} == {n.buffer for n in loads(b.body)}:
             with suppress(ScheduleError):
@@ -299,8 +309,10 @@ def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]
 def vectorize_stage(
     rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, processor: Processor
 ) -> str:
-    """One of several stages over `depth` shared rows, its loops already named as in the kernel. Gives the
-    loop over vectors of a reduction that runs along them, if it is one."""
+    """Vectorize one of several stages over `depth` shared rows. Its loops are already named as in the kernel.
+
+    Returns the loop over vectors of a reduction along them, else "".
+    """
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
         if axes:
@@ -323,7 +335,7 @@ def vectorize_stage(
 
 
 def _side_by_side(columns: Expr, lanes: int, partials: int) -> int:
-    """Vectors of columns that are reduced together, `partials` at most, so that none is left over."""
+    """The vectors of columns that are reduced together: the most up to `partials` that leave none over."""
     vectors = math.ceil(int(columns.value) / lanes) if isinstance(columns, Const) else 1
     return next(n for n in range(partials, 0, -1) if vectors % n == 0)
 
@@ -333,8 +345,8 @@ def _acc_name(stage: te.Stage) -> str:
 
 
 def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> str:
-    """Partial sums by lane, along the loops of the reduction that run through contiguous memory. Gives the
-    loop over vectors; "" where there is none."""
+    """Make partial sums by lane, along the contiguous loops of the reduction. Returns the loop over vectors,
+    or ""."""
     k = [a.var.name for a in stage.reduce_axes]
     loop = _contiguous_loop(rec, k)
     if not loop:
@@ -349,8 +361,10 @@ def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int)
 
 
 def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:
-    """The innermost loops `k` of a reduction as one that all its loads step through, as many as can be; ""
-    where not even the last is so."""
+    """Fuse as many innermost loops of `k` as possible to one along which all loads are contiguous.
+
+    Returns its name; "" if the loads aren't contiguous along the last loop either.
+    """
     for first in range(len(k)):
         inner = list(k[first:])
         trial = rec.copy()
@@ -370,7 +384,7 @@ def _term_loads(func: Func, loop: For) -> list[Load]:
 
 
 def _row_cost(group: Sequence[te.Stage], depth: int, lanes: int) -> float:
-    """Rough vector operations a row takes."""
+    """The approximate vector operations of a row."""
     total = 0.0
     for s in group:
         size: Expr = const(1)

@@ -1,4 +1,4 @@
-"""What a template gives: a scheduled kernel and how its constants are to be packed."""
+"""The result of a template: a scheduled kernel and the packing of its constants."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ Params = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Packing:
-    """A constant's other layout: axes permuted by `perm`, then axis `axis` (of that order) split
-    into `groups`, each padded with zeros to whole panels of `width`, which become the last axis:
-    [..., N, ...] -> [..., groups, panels, ..., width]."""
+    """A constant's packed layout: [..., N, ...] -> [..., groups, panels, ..., width].
+
+    The axes are permuted by `perm`. Then axis `axis` (in that order) is split into `groups`. Each group is
+    padded with zeros to whole panels of `width`, which become the last axis.
+    """
 
     perm: tuple[int, ...]
     axis: int
@@ -33,7 +35,7 @@ class Packing:
     width: int
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
-        """The packed copy, contiguous, in memory that `empty` gives."""
+        """The packed copy, contiguous, in memory that `empty` makes."""
         a = np.transpose(array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
         a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
@@ -51,12 +53,17 @@ class Packing:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """`func` is ready for code generation; `steps` is the whole schedule that made it from the naive nest;
-    `packings` says which parameters it reads in another layout; `cost` is the estimate in
-    operations of one task, from which the hand-out's grain follows; `flops` and `bytes` are what the
-    whole kernel has to do (see `Launch`). With a `call`, a library does what `func` only says.
-    `function`: what its code exports it as, where that isn't the name of `func`. `sizes`: what the kernel's
-    symbols are in the model that it is used in, where they are called otherwise there."""
+    """A kernel that is ready for code generation.
+
+    - `func`: the loop nest.
+    - `steps`: the whole schedule that made `func` from the naive nest.
+    - `packings`: the parameters that are read in another layout.
+    - `cost`: estimated operations of one task. The grain of the hand-out depends on it.
+    - `flops`, `bytes`: the work and data of the whole kernel (see `Launch`).
+    - `call`: a library call that replaces `func`.
+    - `function`: the exported name of its code, if it isn't the name of `func`.
+    - `sizes`: the kernel's symbols as expressions of the model's, if these differ.
+    """
 
     template: str
     func: Func
@@ -77,7 +84,7 @@ class Scheduled:
 
     @property
     def tasks(self) -> Expr:
-        """Iterations of the parallel loop (1 where there is none)."""
+        """The iterations of the parallel loop; 1 if there is none."""
         if self.call is not None and self.call.rows:
             return self.call.tasks
         ours = self.func if self.call is None else self.call.rest
@@ -85,12 +92,12 @@ class Scheduled:
 
     @property
     def rounds(self) -> Expr:
-        """Iterations of the loop around the parallel one (1 where there is none)."""
+        """The iterations of the loop around the parallel one; 1 if there is none."""
         return rounds(self.func)
 
 
 class Recorder:
-    """Applies steps to a kernel and remembers them, and how its constants are to be packed."""
+    """Applies steps to a kernel, and remembers them and the packings of its constants."""
 
     def __init__(self, func: Func) -> None:
         self.func = func
@@ -98,17 +105,17 @@ class Recorder:
         self.packings: dict[str, Packing] = {}
 
     def copy(self) -> Recorder:
-        """What was done so far, to go on from."""
+        """A copy of the kernel and its steps so far, to try further steps."""
         other = Recorder(self.func)
         other.steps, other.packings = list(self.steps), dict(self.packings)
         return other
 
     def adopt(self, other: Recorder) -> None:
-        """Go on from where a copy has come to."""
+        """Continue with the state of a copy."""
         self.func, self.steps, self.packings = other.func, other.steps, other.packings
 
     def do(self, name: str, *args: Argument | list[str]) -> None:
-        """One step; a list of loops is an argument too."""
+        """Apply one step. A list of loops is one argument."""
         step = Step(name, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
         self.func = apply(self.func, [step])
         self.steps.append(step)
@@ -119,6 +126,6 @@ class Recorder:
         self.packings[buffer] = packing
 
     def finish(self, template: str, params: Params, cost: float) -> Scheduled:
-        """The kernel, simplified."""
+        """The simplified kernel with its schedule."""
         self.do("simplify")
         return Scheduled(template, self.func, tuple(self.steps), self.packings, params, cost)

@@ -1,5 +1,6 @@
-"""Depthwise separable convolution: a depthwise convolution and the pointwise one that reads it, for a block
-of image rows at a time, whose depthwise result stays in the cache.
+"""Depthwise separable convolution in one kernel, for a block of image rows at a time.
+
+The depthwise result stays in the cache, where the pointwise convolution reads it.
 
     parallel block of rows { depthwise rows, as in `window`; tiles of their pixels, as in `contraction` }
 """
@@ -23,14 +24,17 @@ from jangin.templates.window import Window
 SHARED = ("r0", "r1")
 """The loops over images and over blocks of rows."""
 WAYS = 2
-"""Ways to make either convolution that are tried."""
+"""Candidates of each of the two convolutions that are tried."""
 BLOCKS = 4
-"""Numbers of rows to make at a time that are tried."""
+"""Sizes of a block of rows that are tried."""
 
 
 def match(workload: Workload) -> Separable | None:
-    """Whether the first of two stages is a depthwise convolution, and the second a product over the channels
-    of each of its pixels."""
+    """The kernel as a separable convolution, or None.
+
+    The first of its two stages must be a depthwise convolution, and the second a product over the channels of
+    each of its pixels.
+    """
     if len(workload.stages) != 2:
         return None
     first, last = (te.rename_axes(s, chr(97 + n)) for n, s in enumerate(workload.stages))
@@ -61,7 +65,7 @@ class Separable(Template):
         )
 
     def space(self) -> Sequence[Params]:
-        """Blocks of a few rows, and the best ways to make either convolution of one."""
+        """Blocks of a few rows, with the best candidates of both convolutions."""
         found: list[Params] = []
         windows = sorted(self.depthwise.space(), key=self.depthwise.row_cycles)[:WAYS]
         for rows in self._blocks():
@@ -74,15 +78,18 @@ class Separable(Template):
         return found
 
     def _blocks(self) -> list[int]:
-        """The rows that a block may have: none are left over, their channels fit half the L2 cache, and few
-        blocks are an even number, so that two threads end together."""
+        """The sizes of a block of rows, to try.
+
+        They divide the image's rows, and their channels fit half the L2 cache. If blocks are few, their
+        number is even, so that two threads end together.
+        """
         fit = max(1, self.workload.processor.l2 // 2 // (4 * self.width * self.channels))
         rows = [n for n in range(1, min(fit, self.height) + 1) if self.height % n == 0]
         even = [n for n in rows if self.height // n > cost.HANDED_OUT or self.height // n % 2 == 0]
         return (even or rows)[:BLOCKS]
 
     def _product(self, rows: int) -> Contraction:
-        """The pointwise convolution of so many rows."""
+        """The pointwise convolution of `rows` rows."""
         stage = te.rename_axes(self.workload.stages[1], "b")
         image, row, pixel, column = stage.axes
         stage = replace(stage, axes=(image, replace(row, extent=const(rows)), pixel, column))
@@ -91,7 +98,8 @@ class Separable(Template):
         return Contraction(replace(self.workload, stages=(stage,)), role, self.lanes)
 
     def estimate(self, params: Params) -> float:
-        """The rows' windows while the data come, then tiles, each panel from the cache for every block."""
+        """The rows' windows, overlapped with the data traffic, then the tiles. Each block reads each panel
+        from the cache."""
         t, rows, panels = self.workload.processor, params["rows"], params["panels"]
         product = self._product(rows)
         tile = product.tile_cycles(params["mr"], params["nv"])
@@ -103,7 +111,7 @@ class Separable(Template):
         held = 4 * rows * self.width * self.channels
         if held > t.l1 / 2:
             block += cost.EXPOSED * held / t.l2_rate * (1 if params["panels_inside"] else panels)
-        blocks = self.height // rows  # that is all there are where an image comes alone
+        blocks = self.height // rows  # these are all blocks if an image comes alone
         windows = cost.overlapped(self.depthwise.rows * self.depthwise.row_cycles(params), self.traffic)
         return cost.launch(windows + self.images * blocks * block, blocks) / t.clock
 

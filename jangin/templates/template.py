@@ -1,5 +1,5 @@
-"""What a template is: for a kernel that it fits, a few sets of parameters, what each should cost, and the
-schedule that each stands for."""
+"""Templates: for a kernel that it fits, a template has a few sets of parameters, their estimates and
+schedules."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled
 
 EXPECTED = 256
-"""What a size is taken to be that only a run tells (or the end of its range nearest to that)."""
+"""The expected value of a size that only a run tells, clamped to the size's range."""
 
 
 def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
-    """A size, or what to expect of a symbolic one."""
+    """A size, or the expected value of a symbolic one."""
     if isinstance(size, Const):
         return int(size.value)
     high = interval(size, symbols)[1]
@@ -30,15 +30,20 @@ def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
 
 
 def least(size: Expr, symbols: Mapping[Var, Range]) -> int:
-    """Return the least value of a size if no symbol is 0. Symbols of 0 don't count, because a tensor without
-    elements needs no speed."""
+    """The least value of a size if no symbol is 0.
+
+    Symbols of 0 don't count, because a tensor without elements needs no speed.
+    """
     return interval(size, filled(symbols))[0] or 1
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A kernel to schedule: its tensor expressions over `inputs`, of which `constants` names those that
-    may be packed when compiling. The last `outputs` stages give its results."""
+    """A kernel to schedule: its tensor expressions over `inputs`.
+
+    `constants` names the inputs that may be packed at compile time. The last `outputs` stages are the
+    results.
+    """
 
     name: str
     stages: tuple[te.Stage, ...]
@@ -68,7 +73,7 @@ class Workload:
         return tuple(s.out for s in self.stages[-self.outputs :])
 
     def size(self, e: Expr) -> int:
-        """A dimension's size, or what to expect of a symbolic one."""
+        """A dimension's size, or the expected value of a symbolic one."""
         return expected(e, self.symbols)
 
 
@@ -84,20 +89,20 @@ class Candidate:
 
 
 class Template(ABC):
-    """A kernel as one template sees it; `match` of the template's module makes it."""
+    """A kernel as one template sees it. The function `match` of the template's module makes it."""
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
-    """Whether it makes kernels of several results."""
+    """Whether the template makes kernels of several results."""
 
     @abstractmethod
     def space(self) -> Sequence[Params]:
-        """The sets of parameters worth a thought, at most some 40."""
+        """The sets of parameters to try, at most about 40."""
 
     @abstractmethod
     def estimate(self, params: Params) -> float:
-        """Seconds that a launch should take on one thread, from the target's public figures."""
+        """The estimated seconds of a launch on one thread, from the target's figures."""
 
     @abstractmethod
     def schedule(self, params: Params) -> Scheduled:
-        """The kernel made so."""
+        """The kernel scheduled with these parameters."""

@@ -1,10 +1,10 @@
-"""Products in matrix registers (see `contraction`): which tiles there are, what they should cost, and the
-steps that make them of a register tile.
+"""Products in matrix registers (AMX; see `contraction`): the tiles, their estimates and their schedule.
 
-A register has up to 16 rows of 16 words, so that a tile of sums is `mr / matrix_rows` by `nv` of them. Each
-turn of the sum's loop takes up to 16 words of the rows and of the panel, which are loaded to registers as
-they lie, where a matrix's rows are pixels of one row of an image. Else a task packs its rows.
-Sums go through memory to be written back.
+A matrix register has up to 16 rows of 16 words. So a tile of sums has `mr / matrix_rows` by `nv` registers.
+Each iteration of the sum's loop takes up to 16 words of the rows and of the panel. Registers are loaded from
+the rows in place if a matrix's rows are pixels of one image row. If not, a task packs its rows.
+
+Sums pass through memory to be written back.
 """
 
 from __future__ import annotations
@@ -28,39 +28,48 @@ if TYPE_CHECKING:
     from jangin.templates.tiling import Tiler
 
 LOADED, STORED, LATENCY = 0.5, 1, 52
-"""Cycles to load and to store a row of a matrix, of which an instruction multiplies one a cycle; from that
-one's begin to its sums (Intel's optimization reference manual, on Sapphire Rapids)."""
+"""Cycles to load and to store a row of a matrix, and from the start of a multiplication to its sums. An
+instruction multiplies one row a cycle (Intel's optimization reference manual, on Sapphire Rapids)."""
 WAITED = 0.5
-"""Of the time of loads, the part in which nothing is multiplied, as they wait for registers to be read
-(measured: 82 cycles for four products and four loads)."""
+"""Share of the loads' time in which nothing is multiplied, because loads wait until their registers were
+read. It was measured: 82 cycles for four products and four loads."""
 CROSSING = 3
-"""Cycles to load a row that lies in two lines of the cache (measured)."""
+"""Cycles to load a row that lies in two cache lines (measured)."""
 CONFIGURED = 210
-"""Cycles to be given the registers and to give them back (measured)."""
+"""Cycles to acquire and to release the matrix registers (measured)."""
 QUICKER = 8
 """Multiply-adds of words in the time of one in vectors."""
 LINE = 64
-"""Bytes of a line of the cache."""
+"""Bytes of a cache line."""
 MOST = 4
-"""Tiles that are tried."""
+"""Most tiles that are tried."""
 COPIED = 0.125
 """Cycles to pack a word of the rows."""
 ROWS = "mio", "mii"
-"""The loops over the registers that a tile has down, and over the rows of each."""
+"""The loop over a tile's registers downwards, and the loop over the rows of each register."""
 SHAPES = (2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1)
-"""Registers of sums, down and across: with one for each part of the rows and of the panel at most 8, those
-that load least first."""
+"""Registers of sums, down and across, those with the fewest loads first. Each part of the rows and of the
+panel takes one register more, and there are 8 in all."""
 
 
 class MatrixRegisters(Micro):
-    """Rows and columns of words in matrix registers. A tile's parameters: `matrix_rows` of each register of
-    sums, `unroll` words in a turn of the sum's loop, `rows_packed` if a task packs its rows."""
+    """The micro-kernel for matrix registers.
+
+    A tile's parameters are:
+
+    - `matrix_rows`: rows of each register of sums.
+    - `unroll`: words in an iteration of the sum's loop.
+    - `rows_packed`: a task packs its rows.
+    """
 
     copied, begun, quicker = COPIED, CONFIGURED, QUICKER
 
     def candidates(self, product: Contraction) -> list[Params]:
-        """The tiles of matrices worth a try, the best first: parameters without those of tasks. None if the
-        target has no such registers, or the product isn't made of words that they multiply."""
+        """The tiles to try, the quickest first, as parameters without those of tasks.
+
+        The list is empty if the target has no matrix registers, or doesn't multiply the product's words in
+        them.
+        """
         words = product_of(self.stage.body)
         row = self.workload.target.matrix_row(words) if words else None
         if row is None or row.product is None:
@@ -75,8 +84,8 @@ class MatrixRegisters(Micro):
         return sorted(_tiles(product, row.product), key=cycles)[:MOST]
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """Return the cycles of a tile: its multiplications and loads, its bias, and the stores and loads of
-        its sums."""
+        """The cycles of a tile: its multiplications and loads, its bias, and the stores and loads of its
+        sums."""
         rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
         down = params["mr"] // rows
         crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)
@@ -95,8 +104,11 @@ class MatrixRegisters(Micro):
         return params["matrix_rows"]
 
     def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
-        """Make the tile one of matrices: `mio` by the panel's vectors, each of rows `mii` by the columns of a
-        vector."""
+        """Make the tile one of matrices.
+
+        The loop `mio` and the panel's vectors are over matrices. The loop `mii` and a vector's columns are
+        inside one matrix.
+        """
         rec, role, params, stage = tiler.s, self.role, tiler.params, self.stage
         do, acc, (down, rows) = rec.do, tiler.acc, ROWS
         across, columns = f"{column}oi", f"{column}i"
@@ -132,7 +144,7 @@ class MatrixRegisters(Micro):
 
 
 def _tiles(product: Contraction, matrix: Product) -> Iterator[Params]:
-    """`matrix`: the product that an instruction makes of whole registers."""
+    """The tiles for `matrix`, the product of whole registers that one instruction makes."""
     role, body = product.role, product.stage.body
     if not product.packed or role.parts or role.shared or children(body) != (role.left, role.right):
         return
@@ -160,13 +172,13 @@ def _tile(down: int, across: int, each: int, words: int) -> dict[str, int]:
 
 
 def _divisor(size: int, most: int) -> int:
-    """The words that a turn of the sum's loop takes."""
+    """The greatest divisor of `size` up to `most`."""
     return next(n for n in range(most, 0, -1) if size % n == 0)
 
 
 def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) -> int:
-    """How many iterations of some axes, as far as they are the last ones, the left operand is read in at even
-    steps, or such steps; 1 where it isn't."""
+    """The iterations of the last of `axes` along which the left operand's address grows evenly, by `step` if
+    it is given. 1 if it doesn't."""
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     left, symbols = product.role.left, dict(product.workload.symbols)
     flat, count = simplify(row_major(left.index, left.buffer.shape), symbols), 1
@@ -179,7 +191,7 @@ def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) ->
 
 
 def _crossing(product: Contraction, size: int) -> float:
-    """The share of rows of `size` bytes, as they lie, that are in two lines of the cache."""
+    """The share of rows of `size` bytes, read in place, that lie in two cache lines."""
     left = product.role.left
     flat = simplify(row_major(left.index, left.buffer.shape), dict(product.workload.symbols))
     parts = linear(flat, Var(product.role.rows[-1]))
@@ -189,7 +201,7 @@ def _crossing(product: Contraction, size: int) -> float:
 
 
 def _in_whole_vectors(rec: Recorder, loop: str, lanes: int) -> None:
-    """Copy words by registers of them, and one of those that are left."""
+    """Copy words by whole vectors and one shorter vector."""
     rec.do("split", loop, lanes, "cut")
     for part in (f"{loop}i", f"{loop}t"):
         if part in loop_names(rec.func):

@@ -1,7 +1,7 @@
 """The schedule of a tiled product, step by step (see `contraction`).
 
-Loops are named by their origin: `split` makes of `i` the outer `io` and the inner `ii`. The rows, numbered
-through as `m`, and the column `c` (an output axis) have the loops of this table.
+Loops are named by their origin: `split` makes the outer `io` and the inner `ii` from `i`. The rows are
+numbered through as `m`, and the column `c` is an output axis. This table has their loops.
 
     moo    tasks                     cooo   tasks
     moi    a task's row tiles        cooi   a task's panels
@@ -9,9 +9,11 @@ through as `m`, and the column `c` (an output axis) have the loops of this table
                                      ci     a vector's lanes.
 
 A sum's `k` has `ko` around `ki`, its unrolled terms. If some terms are loaded at once, `ki` is `kio` around
-`kii`. The tile's loops have copies: _z begin the sums, _w write them back. If a sum is made in blocks, _l
-fetch the partial sums and _s keep them. Loops that copy a panel are called panel_*, and loops that pack rows
-are called rows_*. Outer loops that become tasks are fused to `t`.
+`kii`.
+
+The tile's loops have copies: _z begin the sums, _w write them back. If a sum is made in blocks, _l fetch the
+partial sums and _s store them. Loops that copy a panel are called panel_*, and loops that pack rows are
+called rows_*. Outer loops that become tasks are fused to `t`.
 
 If instructions multiply small matrices (`Product.of_matrices`), `mi` is pairs `mio` of rows `mii`. The lanes
 of a vector of sums, `v`, are then a pair's rows by a vector's columns. The sums are written back row by row.
@@ -39,16 +41,16 @@ from jangin.templates.scheduled import Params, Recorder
 from jangin.templates.template import Workload
 
 FAR = 32
-"""Panels larger than one part in so many of the L2 cache come from further away: the next is fetched
-early."""
+"""Panels larger than one part in FAR of the L2 cache come from the L3 cache or memory. The next panel is then
+prefetched."""
 AHEAD = 8192
-"""Bytes before it is read that a weight is asked for, where all are read once: two pages."""
+"""Bytes by which the prefetch of weights that are read once runs ahead: two pages."""
 COLUMNS = "columns"
-"""The loop over columns of several axes."""
+"""The name of the loop over columns of several axes."""
 DEEP_SUM = 512
-"""Terms from which a sum is made in parts where its loops allow."""
+"""Fewest terms of a sum that is made in parts, if its loops allow."""
 DEEP_PART = 64
-"""Terms that such a part should have."""
+"""Fewest terms of such a part."""
 
 
 class Tiler:
@@ -73,10 +75,10 @@ class Tiler:
         self.panel = panel_of(params, packed)
 
     def run(self) -> list[str]:
-        """Schedules the loops; gives those that may become tasks."""
+        """Schedule the loops. Returns the loops that may become tasks."""
         do, role = self.s.do, self.role
         column = fuse_all(self.s, role.columns, COLUMNS)
-        groups = []  # inside the rows: what they read of all groups lies side by side
+        groups = []  # inside the rows: a row's data of all groups are contiguous
         if role.groups > 1:
             per_group = int(self.columns.value) if isinstance(self.columns, Const) else 0
             do("split", column, per_group)
@@ -98,7 +100,7 @@ class Tiler:
         return outer
 
     def in_vectors(self, tile: list[str], column: str, k: list[str]) -> None:
-        """Schedules a tile of vectors: where its panel comes from, its terms, and what begins and ends it."""
+        """Schedule a tile of vectors: its panel, its terms, its beginning and its end."""
         do, across = self.s.do, (f"{column}oi", f"{column}i")
         blocks = self._block_loops(k)
         if blocks:
@@ -109,7 +111,7 @@ class Tiler:
         self.micro.unrolled(self, k, across)
         wide = self.micro.finish(self, tile, ("_l", "_s") if blocks else ())
         if not self.workload.processor.offsets:
-            do("hoist_guards")  # what a row's vectors share is addressed together
+            do("hoist_guards")  # the vectors of a row then share an address
         if self.hints:
             self._prefetch(k[-1], column, blocks)
         if wide:
@@ -119,7 +121,8 @@ class Tiler:
         self.panel.finish(self)
 
     def prefetch_once(self) -> None:
-        """Hints for weights of which a single tile of rows reads each once, as they come from memory."""
+        """Prefetch the weights if a single tile of rows reads them, each once, because they come from
+        memory."""
         rows = simplify(math.prod((self.extents[r] for r in self.role.rows), start=const(1)), self.symbols)
         if not isinstance(rows, Const) or int(rows.value) > self.params["mr"]:
             return
@@ -131,7 +134,7 @@ class Tiler:
             self.s.do("prefetch_ahead", "moi", largest, AHEAD)
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
-        """Hints for the write-back, and for the next panel (or block of one) where panels come from far."""
+        """Prefetch for the write-back, and for the next panel or block of it if panels come from far."""
         do, tiles, inside = self.s.do, self.params["row_tiles"], self.params["panels_inside"]
         loop = f"{column}ooi" if inside else "moi_w" if blocks else "moi"
         do("prefetch_tile", loop, f"{self.rows[0]}_w", self.width)
@@ -158,7 +161,8 @@ class Tiler:
             do("split", "mi", self.micro.rows_cut(params))
 
     def _reduction_loops(self) -> list[str]:
-        """The loops over k, the innermost two fused where both operands run through them contiguously."""
+        """The loops over k. The two innermost are fused if the left operand's address grows evenly over
+        both."""
         k = list(self.role.k)
         for n in ("block", "word"):
             if n in self.params:
@@ -174,8 +178,10 @@ class Tiler:
         return k
 
     def short_loops(self, k: Sequence[str]) -> Sequence[str]:
-        """The innermost loops of a sum that together have few turns, where one such loop alone has too few.
-        Not all: LLVM would sink what no loop holds to the stores."""
+        """The innermost loops of a sum with few iterations in all, if the innermost one has too few alone.
+
+        One loop always stays: without any, LLVM would move computations down to the stores.
+        """
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         most = self.workload.processor.short_sum
         turns = [int(n.value) if isinstance(n, Const) else most for n in extents]
@@ -184,8 +190,10 @@ class Tiler:
         return k[inside:] if turns[-1] <= self.params["unroll"] else ()
 
     def _block_loops(self, k: list[str]) -> list[str]:
-        """The outer loops of the sum, around parts of at most `terms` terms; the innermost of `k` is split
-        where it alone has more."""
+        """The sum's outer loops, around blocks of at most `terms` terms.
+
+        If the innermost loop of `k` has more terms, it is split.
+        """
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         sizes = [int(n.value) for n in extents if isinstance(n, Const)]
         terms = self.params.get("terms", 0)
@@ -204,9 +212,11 @@ class Tiler:
         return k[:inside]
 
     def part_loop(self, k: Sequence[str]) -> str:
-        """The innermost loop around parts of a long sum, each long enough; "" where there is none, or the sum
-        is exact. No loop is split for it: what leaves a loop more often costs 1 to 5 % of a product's
-        time."""
+        """The innermost loop around long enough parts of a long sum. "" if there is none, or the sum is
+        exact.
+
+        No loop is split for it: leaving a loop more often costs 1 to 5 % of a product's time.
+        """
         if self.stage.body.dtype.is_int:
             return ""
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]

@@ -1,13 +1,13 @@
-"""Copies and maps that read along another axis than they write: square tiles turned in registers.
+"""Copies and maps whose reads and writes are contiguous along different axes: tiles transposed in registers.
 
-Vectors are loaded along the axis that is contiguous where it is read, and stored along the one that is where
-it is written; in between, a tile's lanes change places. Some tiles side by side read whole cache lines.
+Vectors are loaded along the axis that is contiguous for the read. A tile's lanes are transposed, and vectors
+are stored along the axis that is contiguous for the write. Several tiles side by side read whole cache lines.
 
-    parallel task { r { x { tile { load a vector for each x; turn; store a vector for each r } } } }
+    `parallel task { r { x { tile { load a vector for each x; turn; store a vector for each r } } } }`
 
-Where few rows of the result are more than a task should be, a task is a block of it, as strips: half a cache
-line of each of many rows. So few long pieces are read at once, as many as a processor's prefetcher follows,
-and the next strip finds the lines that it fills up in the cache.
+If a few rows of the result are more than a task's work, a task is a block of the result, in strips. A strip
+is half a cache line of each of many rows. So only few long pieces are read at once, and a processor's
+prefetcher can follow them. The next strip finds the lines that it completes in the cache.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from jangin.templates.template import Template, Workload
 LINE = 64
 """Bytes of a cache line."""
 TURN = 3.0
-"""Instructions that turning takes for each vector: one a doubling of the lanes."""
+"""Instructions for each vector of a transposition: one for each doubling of the lanes."""
 TILES = 4
-"""Read from one row before the next."""
+"""Tiles that are read from one row before the next."""
 TASK_ELEMENTS = 16384
-"""Elements that a task has at least."""
+"""Fewest elements of a task."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS
-"""Elements that a task of whole rows has at most."""
+"""Most elements of a task of whole rows."""
 MOST_ROWS = 1024
-"""Rows of the result that strips run through: their lines stay in the second cache, and their pages are ones
-that the processor knows the addresses of."""
+"""Most rows of the result in a strip. Their lines stay in the L2 cache, and their pages in the TLB."""
 SAME_SETS = 2048
-"""Rows this many bytes apart, or a multiple, share few sets of a cache, which doesn't keep a line of each."""
+"""Bytes. Rows at a multiple of this distance share few sets of a cache, so that it can't hold a line of
+each."""
 
 
 def match(workload: Workload) -> Transpose | None:
-    """The kernel as tiles that are turned, or None where it reads as it writes."""
+    """The kernel as tiles that are transposed, or None if it reads and writes along the same axis."""
     lanes = lanes_for(workload)
     axes = merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
     return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes else None
@@ -53,8 +53,11 @@ def match(workload: Workload) -> Transpose | None:
 
 @dataclass(frozen=True)
 class Axes:
-    """The loops of a nest whose neighbours are merged where every access runs through them evenly: `outer`
-    ones, the one along which `buffer` is read, and the last; with the sizes of these two."""
+    """The loops of a nest, after neighbours along which every access is linear were fused.
+
+    `outer` loops, `along` which `buffer` is contiguous, and the `last`. `rows` and `columns` are the sizes of
+    these two.
+    """
 
     rec: Recorder
     outer: Sequence[str]
@@ -66,8 +69,11 @@ class Axes:
 
 
 def merged(workload: Workload) -> Axes | None:
-    """None for other kernels than maps of two axes or more, and where not just one access is across, or
-    nothing is contiguous to it."""
+    """The fused loops of a transposing map, or None.
+
+    The kernel must be a map of two axes or more. Exactly one access must be strided along the last axis, and
+    it must be contiguous along another.
+    """
     stage = workload.stages[0]
     if len(workload.stages) != 1 or stage.reduce_axes or len(stage.axes) < 2:
         return None
@@ -100,8 +106,11 @@ def _reads(func: Func) -> set[Load]:
 
 
 def _may_read_early(func: Func, load: Load) -> bool:
-    """Whether a load is inside its buffer for all iterations, or what guards it moves with it (see `pack`):
-    one operand of a concatenation is neither."""
+    """Whether a load may be moved before its condition.
+
+    It may if it is inside its buffer in all iterations, or its condition moves with it (see `pack`). An
+    operand of a concatenation is neither.
+    """
     values = [s.value for s in statements(func.body) if isinstance(s, Store)]
     choices = [n for v in values for n in walk(v) if isinstance(n, Select) and not isinstance(n.b, Const)]
     if not any(load in loads(n.a) or load in loads(n.b) for n in choices):
@@ -129,11 +138,12 @@ class Transpose(Template):
         self.traffic = cost.traffic(workload)
 
     def space(self) -> Sequence[Params]:
-        """Tiles along the axis that is read, before the next columns: some cache lines, or one vector."""
+        """The number of tiles along the axis of the reads, before the next columns: some cache lines, or one
+        vector."""
         return [{"tiles": n} for n in dict.fromkeys((min(TILES, self.axes.rows // self.lanes), 1))]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic and turning, or the data, of which lines read in parts come again."""
+        """The arithmetic and transposition, or the data traffic. Lines that are read in parts come again."""
         read = params["tiles"] * self.lanes * self.read.dtype.bytes
         again = cost.EXPOSED * max(0.0, LINE / read - 1)
         cycles = max(self.work, self.traffic * (1 + again))
@@ -165,7 +175,8 @@ class Transpose(Template):
         return rec.finish(self.name, params, weight * rows * columns / lanes)
 
     def _task(self, wide: int) -> tuple[int, int, int]:
-        """Rows, in tiles of `wide`, and columns of one task, and columns read before the next tile."""
+        """A task's rows (in tiles of `wide`) and columns, and the columns that are read before the next
+        tile."""
         axes, line = self.axes, LINE // self.stage.out.dtype.bytes
         if wide * axes.columns <= MOST_ELEMENTS:
             rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
@@ -176,8 +187,11 @@ class Transpose(Template):
         return rows, max(1, TASK_ELEMENTS // rows // strip) * strip, strip
 
     def _tiles(self, rec: Recorder, r: str, c: str, wide: int, line: int) -> None:
-        """Loop `r` around `c` as tiles of `wide` rows by `line` columns; rows that are left keep both loops,
-        called `r`t and `c`t, and columns that are left are read by vectors and stored one by one."""
+        """Schedule loop `r` around `c` as tiles of `wide` rows by `line` columns.
+
+        Remaining rows keep both loops, named `r`t and `c`t. Remaining columns are read by vectors and stored
+        one by one.
+        """
         do, x, lanes = rec.do, f"{c}x", self.lanes
         do("split", r, wide, "cut")
         do("rename", c, x)

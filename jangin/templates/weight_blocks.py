@@ -1,13 +1,16 @@
-"""Products with weights that are kept in blocks (see `ops.blocks`): as `contraction`, but the right operand
-is an expression of several constants, packed alike. A few rows widen each vector of it where they multiply
-by it; of many rows a task widens a panel once, and its tiles read that.
+"""Products with weights that are stored in blocks (see `ops.blocks`).
 
-    parallel task { panel { [widen panel] row tile { acc = 0; k { acc += a[row] * widened }; write back } } }
+They are tiled as in `contraction`, but the right operand is an expression of several constants, which are
+packed alike. For a few rows, each vector of it is widened at its multiplication. For many rows, a task widens
+a panel once, and its tiles read the widened panel.
 
-For a single row what a block's weights have in common multiplies their sum, not each of them.
+    `parallel task { panel { [widen panel] row tile { acc = 0; k { acc += a[row] * widened };
+      write back } } }`
 
-Where rows are words of four numbers of 8 bits, a tile has two sets of accumulators: a block's sums, of i32,
-and, once a block, those of f32 that they are added to with their factors.
+For a single row, the common factor of a block multiplies the block's sum, not each weight.
+
+If rows are words of four 8-bit numbers, a tile has two sets of accumulators: the i32 sums of a block, and f32
+sums. Once for each block, its sums are multiplied by their factors and added to the f32 sums.
 """
 
 from __future__ import annotations
@@ -31,21 +34,21 @@ from jangin.templates.template import Workload
 from jangin.templates.tiling import Tiler
 
 WORD = 8
-"""Weights that a word has, and terms in one turn of the loop over others."""
+"""Weights in a word, or terms in one iteration of the loop over other weights."""
 FEW = 4
-"""Rows for which weights are widened where they are multiplied, at most."""
+"""Most rows for which weights are widened at their multiplication."""
 TASK_WEIGHTS = 0.2e6
 """Weights that a task of a few rows should read."""
 
 
 SHORT = 16
-"""Words of a block that are multiplied without a loop over them, at most."""
+"""Most words of a block that are multiplied without a loop."""
 ADDED = 4.0
-"""Instructions that add a block's sum to the others: conversion, two products, sum."""
+"""Instructions that add a block's sum to the f32 sums: conversion, two products, addition."""
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a product with weights in blocks, or None where it isn't one."""
+    """The kernel as a product with weights in blocks, or None if it isn't one."""
     if workload.processor.lanes(4) < 2:
         return None
     if len(workload.stages) != 1:
@@ -56,7 +59,7 @@ def match(workload: Workload) -> Contraction | None:
 
 
 def roles(stage: te.Stage, workload: Workload) -> Roles | None:
-    """Which axes are what in a product with weights in blocks; None where it is none."""
+    """The roles of the axes in a product with weights in blocks, or None."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 2 or len(stage.reduce_axes) != 1:
         return None
@@ -75,8 +78,11 @@ def roles(stage: te.Stage, workload: Workload) -> Roles | None:
 
 
 class Blocks(Contraction):
-    """`block`: neighbouring weights of a row that share all factors; `widening`: vector instructions that
-    make floats of a vector of weights."""
+    """A product with weights in blocks.
+
+    `block`: neighbouring weights of a row that share all factors. `widening`: vector instructions that make
+    floats of a vector of weights.
+    """
 
     name = "weight_blocks"
 
@@ -92,7 +98,8 @@ class Blocks(Contraction):
         )
 
     def space(self) -> Sequence[Params]:
-        """The same panels whatever the rows, so that kernels for one and for many share the constants."""
+        """The candidates. The panels don't depend on the rows, so kernels for one row and for many share the
+        constants."""
         nv = min(3 if self.workload.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
         most = min(MAX_ROWS, (self.workload.processor.registers - 1) // nv - 1)
         few = min(self.rows, FEW) if self.known_rows else 1
@@ -115,8 +122,8 @@ class Blocks(Contraction):
         return {**params, **depth, "unroll": WORD, "panels_inside": 0, "widened": widened}
 
     def estimate(self, params: Params) -> float:
-        """Instructions of the widening, for each row tile or each task, and of the multiply-adds; weights
-        come from memory once."""
+        """The multiply-adds, and the widening for each row tile or each task. Weights come from memory
+        once."""
         t, mr, nv = self.workload.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -140,8 +147,10 @@ class Blocks(Contraction):
 
 
 class _Factored(Micro):
-    """For a single row a block's sum is multiplied by its factor. Its words are summed apart, so that
-    additions overlap."""
+    """The micro-kernel for a single row, which multiplies a block's sum by the block's factor.
+
+    A block's words are summed apart, so that additions overlap.
+    """
 
     def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
         do, (block, word, term) = tiler.s.do, k
@@ -161,7 +170,7 @@ class _Factored(Micro):
 
 
 def _shared(panels: int, tasks: int) -> int:
-    """Panels of a task, where there should be so many tasks: two threads that take them in turns are done
+    """The panels of a task, if there should be about `tasks` tasks. Two threads that take turns then end
     soonest."""
 
     def longest(each: int) -> int:
@@ -173,7 +182,7 @@ def _shared(panels: int, tasks: int) -> int:
 
 
 def _rounded(workload: Workload) -> RoundedBlocks | None:
-    """The kernel as a product of words of bytes with weights in blocks, or None where it isn't one."""
+    """The kernel as a product of words of bytes with weights in blocks, or None if it isn't one."""
     if len(workload.stages) != 2:
         return None
     dots, sums = (te.rename_axes(s, prefix) for s, prefix in zip(workload.stages, "ab", strict=True))
@@ -196,7 +205,7 @@ def _rounded(workload: Workload) -> RoundedBlocks | None:
 
 
 class RoundedBlocks(Contraction):
-    """`words`: of a block of a row."""
+    """A product of words of bytes with weights in blocks. `words`: the words of a block of a row."""
 
     name = "weight_blocks"
 
@@ -216,14 +225,15 @@ class RoundedBlocks(Contraction):
         )
 
     def space(self) -> Sequence[Params]:
-        """The same panels whatever the rows, so that kernels for one and for many share the constants."""
+        """The candidate. The panels don't depend on the rows, so kernels for one row and for many share the
+        constants."""
         registers = self.workload.processor.registers
         nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
         most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.micro.between) // (2 * nv)))
         return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
 
     def _task(self, mr: int, nv: int) -> Params:
-        """As many rows as stay in half the L2 cache, and panels for which they are worth their hand-out."""
+        """A task with the rows that stay in half the L2 cache, and enough panels to be worth its hand-out."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         row_tiles = max(1, min(tiles, self.workload.processor.l2 // (SHARE * self.depth * mr)))
@@ -233,8 +243,8 @@ class RoundedBlocks(Contraction):
         return {"mr": mr, "nv": nv, **task, "panels_inside": 0}
 
     def estimate(self, params: Params) -> float:
-        """Instructions of the multiply-adds, of the widening, for each row tile, and of what is done once a
-        block; weights come from memory once."""
+        """The multiply-adds, the widening for each row tile, and the work once a block. Weights come from
+        memory once."""
         t, mr, nv = self.workload.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -244,11 +254,11 @@ class RoundedBlocks(Contraction):
         return launch(max(work, moving), down * across) / t.clock
 
     def _block_ops(self, mr: int, nv: int) -> float:
-        """Instructions of a tile for one block: multiply-adds, what is done once a block, and widening."""
+        """The instructions of a tile for one block: multiply-adds, work once a block, and widening."""
         return nv * (mr * (self.words * self.micro.multiplies + ADDED) + self.words * (1 + self.widening))
 
     def task_ops(self, params: Params) -> float:
-        """At least as many as could be done while the weights come from memory."""
+        """The operations of a task, at least those in the time in which its weights come from memory."""
         processor, (mr, nv, panels) = self.workload.processor, (params[n] for n in ("mr", "nv", "panels"))
         ops = params["row_tiles"] * panels * self.inner * self._block_ops(mr, nv)
         held = self.weight_bytes * panels * nv * self.lanes * self.depth
@@ -263,13 +273,15 @@ class RoundedBlocks(Contraction):
 
 
 class _BlocksOfWords(Micro):
-    """A block's words are summed in i32, in registers of their own, and added to the sums of f32 once a
-    block. `stage`: the sums of a block."""
+    """The micro-kernel that sums a block's words in i32, and adds the sum to the f32 sums once a block.
+
+    `stage`: the sums of a block.
+    """
 
     begins = False
 
     def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
-        """The loops over a block's sums are called as the tile's, with an s."""
+        """Schedule the tile. The loops over a block's sums are named like the tile's, with an s appended."""
         do = tiler.s.do
         for loop in tile:
             do("rename", loop, f"{loop}s")
@@ -292,7 +304,7 @@ class _BlocksOfWords(Micro):
 
 
 def _divisor(part: Load) -> int:
-    """How many neighbouring terms read one element of a part."""
+    """The number of neighbouring terms that read the same element of a part."""
     found = [int(e.b.value) for e in walk(part.index[1]) if isinstance(e, Binary) and e.op == "floordiv"
              and isinstance(e.b, Const)]  # fmt: skip
     return max(found, default=1)

@@ -1,7 +1,9 @@
-"""Depthwise convolution and pooling, channels last: a tile of a few output pixels of a row by vectors of
-channels accumulates in registers, so that neighbouring windows share their loads. The tiles at the
-row's ends have a copy of the code, in which it is known what of their windows is padding. Of images one pixel
-wide a column is the row, and its channels are shared out."""
+"""Depthwise convolution and pooling, channels last.
+
+A register tile has a few output pixels of a row by vectors of channels, so neighbouring windows share their
+loads. The tiles at the row's ends have a copy of the code for their padding. In an image one pixel wide, a
+column is the row, and its channels are divided among tasks.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,17 @@ from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 LARGEST_WINDOW = 64
-"""Taps of a window that may leave the image, where a row has several windows."""
+"""Most taps of a window that may leave the image, if a row has several windows."""
 LINE, WAYS = 64, 8
-"""Bytes of a cache line, and lines that a set of the L1 cache holds."""
+"""Bytes of a cache line, and lines in a set of the L1 cache."""
 JOINS = 1.5
-"""Instructions that make words of rows' bytes."""
+"""Instructions that join the rows' bytes to words."""
 MOST_PIXELS = 8
-"""Of a tile, times its vectors: each has an accumulator, and each tap as many loads."""
+"""Most pixels times vectors of a tile. Each has an accumulator, and each tap has as many loads."""
 
 
 def match(workload: Workload) -> Window | None:
-    """The kernel as a sliding window over channels-last data, or None where it isn't one."""
+    """The kernel as a sliding window over channels-last data, or None if it isn't one."""
     return Window(workload) if fits(workload) else None
 
 
@@ -65,7 +67,7 @@ def fits(workload: Workload) -> bool:
 
 
 def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[str]) -> bool:
-    """Every operand that isn't data along the channels is a constant weight [C, 1, taps...]."""
+    """Whether every other operand than data along the channels is a constant weight [C, 1, taps...]."""
     others = [n for n in loads(stage.body) if n not in data]
     column = stage.axes[-1].var
     taps = [a.var for a in stage.reduce_axes]
@@ -78,25 +80,25 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[st
 
 
 def weights_of(stage: te.Stage, workload: Workload) -> Buffer | None:
-    """The constant that a window's data are multiplied with; None where there is none."""
+    """The constant that a window's data are multiplied by, or None."""
     column, symbols = stage.axes[-1].var, dict(workload.symbols)
     return next((n.buffer for n in loads(stage.body) if stride(n, column, symbols) != 1), None)
 
 
 def _bytes_of_words(stage: te.Stage) -> int:
-    """The rows' bytes that a window's terms are made of as words; 1 where they aren't."""
+    """The number of the rows' bytes in a word of a window's term; 1 if there are no words."""
     return max((p.terms for n in walk(stage.body) if (p := product_of(n))), default=1)
 
 
 def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:
-    """Weights [C, 1, taps...] to [1, 1, 1, taps..., C, padded with zeros to whole vectors]."""
+    """Pack weights [C, 1, taps...] to [1, 1, 1, taps..., C], C padded with zeros to whole vectors."""
     width = simplify(ceil_div(weights.shape[0], lanes) * lanes)
     assert isinstance(width, Const)
     rec.pack(weights.name, Packing(tuple(range(len(weights.shape))), 0, 1, int(width.value)))
 
 
 def _row(stage: te.Stage) -> int:
-    """Which axis is the row: -2, or -3 of images one pixel wide, but of large windows."""
+    """The axis that is the row: -2, or -3 for images one pixel wide unless the window is large."""
     high = len(stage.axes) > 3 and isinstance(stage.axes[-3].extent, Const)
     taps = math.prod(n.value for a in stage.reduce_axes if isinstance(n := a.extent, Const))
     narrow = high and stage.axes[-2].extent == const(1) != stage.axes[-3].extent
@@ -104,15 +106,20 @@ def _row(stage: te.Stage) -> int:
 
 
 def _step(load: Load, row: te.Axis, workload: Workload) -> int:
-    """Input pixels between the windows of neighbouring output pixels; 0 of weights."""
+    """The input pixels between the windows of neighbouring output pixels; 0 for weights."""
     elements = stride(load, row.var, dict(workload.symbols)) or 0
     return elements // max(1, workload.size(load.buffer.shape[-1]))
 
 
 def _lanes(workload: Workload) -> int:
-    """Lanes of a vector: those of the sums, where whole vectors are written back, however wide what that
-    computes in, or those of the data, where multiply-adds widen them; LLVM cuts its vectors. Where a part of
-    a vector would be taken element by element, so few that nothing is left over."""
+    """The lanes of a vector.
+
+    - If multiply-adds widen int16, and whole vectors of it cover the channels: the lanes of int16. LLVM
+      splits the vectors of sums.
+    - If the sums are floats, and whole vectors of them cover the channels: the lanes of the sums.
+    - If half a vector covers the channels: half the lanes.
+    - If the target has no masks: few enough lanes that leave no remainder.
+    """
     (stage,), processor = workload.stages, workload.processor
     column, lanes = stage.axes[-1].extent, processor.lanes(max(4, stage.body.dtype.wide.bytes))
     size = int(column.value) if isinstance(column, Const) else 1
@@ -128,7 +135,7 @@ def _lanes(workload: Workload) -> int:
 
 
 class Image:
-    """What a sliding window is, whatever the machine."""
+    """The axes and sizes of a sliding window, independent of the machine."""
 
     def __init__(self, workload: Workload) -> None:
         (self.stage,) = workload.stages
@@ -153,7 +160,7 @@ class Image:
 
 
 class Window(Image, Template):
-    """`each`: registers of a vector's sums."""
+    """The template for processors. `each`: registers of a vector's sums."""
 
     name = "window"
 
@@ -178,7 +185,7 @@ class Window(Image, Template):
         return [{"tile": n, "vectors": v} for n, v in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The cycles of the rows, while the data come."""
+        """The cycles of the rows, overlapped with the data traffic."""
         vectors = params["vectors"]
         cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
         if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
@@ -209,8 +216,11 @@ class Window(Image, Template):
         return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)
 
     def _evicted(self, tile: int, vectors: int, reads: float) -> float:
-        """Cycles to fetch lines again that are read by parts, of which one cache set can't hold all: pixels
-        that lie a multiple of a large power of two apart share few sets."""
+        """The cycles to fetch cache lines again that are read in parts, if one cache set can't hold all of
+        them.
+
+        Pixels at a multiple of a large power of two share few sets.
+        """
         t, parts = self.workload.processor, LINE // (vectors * self.workload.processor.vector_bytes)
         apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
         if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
@@ -234,8 +244,11 @@ class Window(Image, Template):
         _Scheduler(self, rec, params).run()
 
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
-        """Tiles of a row that reach into the padding before it, those that don't, those that do behind it,
-        and the pixels that are left; None of them where that isn't known."""
+        """The tiles of a row: with padding before it, without padding, with padding after it; and the
+        remaining pixels.
+
+        The remaining pixels are None if the row's size isn't known.
+        """
         if not isinstance(self.extent, Const):
             return 0, 1, 0, None
         full, rest = divmod(self.size, tile)
@@ -281,8 +294,11 @@ class _Scheduler:
         rec.do("hoist_guards")
 
     def _segment(self, suffix: str, pixels: str, tiles: str = "") -> None:
-        """Schedule one copy of the row's loops: channels inside tiles; inside them the tile's pixels (loop
-        `pixels`; without a name one by one) by vectors."""
+        """Schedule one copy of the row's loops: the channels inside tiles, and the tile's pixels inside the
+        channels.
+
+        `pixels`: the loop over a tile's pixels. Without a name, they are scheduled one by one.
+        """
         rec, c = self.rec, self.column
         tile = [f"{c}oi{suffix}", f"{c}i{suffix}"]
         if pixels:
@@ -305,7 +321,7 @@ class _Scheduler:
             shorten_sum(rec, self.stage, [tap + suffix for tap in self.window.taps])
 
     def _unrolled(self) -> Sequence[str]:
-        """The taps along the row, and those of all rows of a small window."""
+        """The unrolled taps: those along the row, or all taps of a small window."""
         taps = [a.var.name for a in self.stage.reduce_axes if a.extent != const(1)] or [self.window.taps[-1]]
         if self.window.across > LONGEST_ROW:
             return []

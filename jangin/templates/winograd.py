@@ -1,5 +1,6 @@
-"""Convolution by Winograd's method, for a block of tiles at a time: their transforms and products stay in the
-L2 cache, and the weights are read once for each block.
+"""Convolution by Winograd's method, for a block of tiles at a time.
+
+A block's transforms and products stay in the L2 cache, and the weights are read once for each block.
 
     parallel block of tiles { transform inputs; each point's product, as in `contraction`; restore outputs }
 """
@@ -19,15 +20,18 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 
 FEWEST, MOST = 6, 48
-"""Tiles of a block: fewer leave register tiles idle, more wouldn't be read quicker."""
+"""Fewest and most tiles of a block. Fewer leave register tiles idle, and more wouldn't be read quicker."""
 SHARE = 0.75
-"""Of the L2 cache that a block may fill."""
+"""Share of the L2 cache that a block may fill."""
 BLOCKS = "b"
 
 
 def schedule(func: Func, workload: Workload) -> Scheduled:
-    """The kernel of three nests over tiles, of which the one in the middle is the workload's stage:
-    `out[tile, point, column]`, the sum over k of `left[tile, point, k] * right[point, k, column]`."""
+    """The kernel of three nests over tiles. The one in the middle is the workload's stage.
+
+    The stage is `out[tile, point, column]`, the sum over k of `left[tile, point, k] * right[point, k,
+    column]`.
+    """
     tiles = block_tiles(workload)
     product = _product(workload, tiles)
     mr, nv = product.tiles()[0]
@@ -46,8 +50,11 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
 
 
 def block_tiles(workload: Workload) -> int:
-    """How many tiles a block should have: a tile's share of the products while the weights come, and what
-    is kept of it from the nearest cache that holds the block's."""
+    """The number of tiles in a block with the least time a tile.
+
+    A tile takes its share of the products, overlapped with the weights' traffic. Its own data come from the
+    nearest cache that holds the block's.
+    """
     processor, (stage,) = workload.processor, workload.stages
     count, points, columns = (workload.size(a.extent) for a in stage.axes)
     depth, element = workload.size(stage.reduce_axes[0].extent), stage.out.dtype.bytes
@@ -66,7 +73,7 @@ def block_tiles(workload: Workload) -> int:
 
 
 def _product(workload: Workload, tiles: int) -> Contraction:
-    """The product of each point, of so many tiles."""
+    """The product of each point, for `tiles` tiles."""
     (stage,) = workload.stages
     tile, point, column = stage.axes
     stage = replace(stage, axes=(point, replace(tile, extent=const(tiles)), column))

@@ -1,10 +1,12 @@
-"""Attention over tiles: a group has a tile of queries, past which keys and values come by tiles in shared
-memory. What was summed up so far is scaled where a greater score comes (`schedule.online`).
+"""Flash attention for work-groups: a group has a tile of queries, and tiles of keys and values pass through
+shared memory.
 
-    block { copy queries; sums = 0; tile of keys { copy both; scores = queries keys; greatest; powers;
-            sums = sums gain + powers values }; write sums / total }
+The sums are rescaled when a greater score comes (online softmax, `schedule.online`).
 
-After Dao et al., "FlashAttention: fast and memory-efficient exact attention with IO-awareness" (2022).
+    `block { copy queries; sums = 0; tile of keys { copy both; scores = queries keys; greatest; powers;
+      sums = sums gain + powers values }; write sums / total }`
+
+Source: Dao et al., "FlashAttention: fast and memory-efficient exact attention with IO-awareness" (2022).
 """
 
 from __future__ import annotations
@@ -26,18 +28,22 @@ TILES = (
     (8, 16, 4, 4), (8, 8, 4, 4), (16, 16, 4, 4), (8, 16, 4, 2), (4, 16, 4, 4), (4, 8, 4, 4), (4, 8, 2, 4),
     (2, 8, 2, 2),
 )  # fmt: skip
-"""Threads down and across a tile of scores, rows and columns of each thread's."""
+"""Tiles of scores to try: threads down and across, then rows and columns of each thread."""
 ACROSS = 8
-"""Columns of the values that a thread sums at most."""
+"""Most columns of the values that a thread sums."""
 ROOM = 1
-"""Elements behind the rows of a tile of scores, so that those of a column lie in different banks."""
+"""Elements of padding after each row of a tile of scores, so that a column's elements lie in different
+banks."""
 STEPS = 6
-"""Barriers of a tile of keys."""
+"""Barriers for each tile of keys."""
 
 
 def match(workload: Workload) -> Attention | None:
-    """What the processors' template takes, where a softmax lies between the products, and the sizes of a head
-    are known and leave room for a tile in shared memory."""
+    """The kernel as attention, or None.
+
+    It must fit the processors' template and have a softmax between the products. The sizes of a head must be
+    known, and its tiles must fit in shared memory.
+    """
     parts = workload.stages
     if [s.combiner for s in parts] != ["sum", "max", "", "sum", "", "sum"]:
         return None
@@ -50,7 +56,7 @@ def match(workload: Workload) -> Attention | None:
 
 
 class Attention(Template):
-    """`cpu`: the kernel as the processors' template sees it."""
+    """See `templates.template.Template`. `cpu`: the processors' template for the kernel."""
 
     name = "attention"
 
@@ -63,19 +69,20 @@ class Attention(Template):
         return [q for q in found if q["ty"] * q["tx"] <= self.gpu.group and self._fits(q)]
 
     def _across(self, params: Params) -> int:
-        """Columns of the values that a thread sums."""
+        """The columns of the values that a thread sums."""
         return power_of_two(math.ceil(self.cpu.values / params["tx"]), ACROSS)
 
     def _fits(self, params: Params) -> bool:
-        """Whether the tiles of queries, keys, values and scores, and what rows keep, fit in shared memory."""
+        """Whether the tiles of queries, keys, values and scores, and the rows' state, fit in shared
+        memory."""
         rows, keys = params["ty"] * params["tm"], params["tx"] * params["tn"]
         held = (rows + keys) * self.cpu.inner + keys * params["tx"] * self._across(params)
         held += rows * (keys + ROOM + params["tx"])
         return held * self.bytes <= self.gpu.shared
 
     def estimate(self, params: Params) -> float:
-        """Each thread's multiply-adds and loads for whole tiles, its share of the copies and of the powers,
-        and the barriers, while other groups of its unit compute."""
+        """Each thread's multiply-adds and loads for whole tiles, its share of the copies and powers, and the
+        barriers."""
         t, cpu, (ty, tx, tm, tn) = self.gpu, self.cpu, (params[n] for n in ("ty", "tx", "tm", "tn"))
         rows, keys, across, threads = ty * tm, tx * tn, self._across(params), ty * tx
         groups = cpu.heads * math.ceil(cpu.queries / rows) * math.ceil(cpu.values / (tx * across))
@@ -96,8 +103,10 @@ class Attention(Template):
 
 
 class _Tiler:
-    """Makes the schedule for one set of parameters. Of the queries there are a block's, as threads and those
-    of a thread, and so of the keys and of the values' columns."""
+    """Makes the schedule for one set of parameters.
+
+    Queries, keys, and columns of the values are each split into blocks, threads, and each thread's own.
+    """
 
     def __init__(self, found: Attention, rec: Recorder, params: Params) -> None:
         self.found, self.rec, self.params = found, rec, params
@@ -149,7 +158,7 @@ class _Tiler:
         return [f"{row}io", f"{column}io", f"{row}ii", f"{column}ii"]
 
     def _copies(self, block: str, panel: str, own: Sequence[str], lanes: Sequence[str]) -> None:
-        """Queries once, keys and values for each tile, all by all threads."""
+        """Copy the queries once, and the keys and values for each tile. All threads take part."""
         threads = self.params["ty"] * self.params["tx"]
         for name, at, buffer, tile in zip(
             ("queries", "keys"), (block, panel), self.operands[:2], (own[::2], own[1::2]), strict=True
@@ -179,7 +188,7 @@ class _Tiler:
         self.rec.do("bind_thread", f"{down}x")
 
     def _memory(self) -> None:
-        """Sums and the state of rows in registers, what threads hand on in shared memory."""
+        """Keep sums and the rows' state in registers. Values that threads exchange are in shared memory."""
         do, (powers, top, *kept) = self.rec.do, self.state
         for name in (self.sums, self.scores, *kept):
             do("join_axes", name, 2)

@@ -1,4 +1,4 @@
-"""What the templates for work-groups share: the shape of a group, and what work should cost."""
+"""Helpers of the templates for work-groups: the shape of a group, and estimates."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from jangin.templates.scheduled import Recorder
 from jangin.templates.template import Workload
 
 GROUP = 256
-"""Work-items of a group at most: more seldom pay."""
+"""Most work-items of a group. Larger groups rarely pay."""
 BUSY = 8
-"""Work-items for each that computes at one time, with which the wait for memory is hidden."""
+"""Work-items for each lane of the device that hide the latency of memory."""
 LOAD = 8.0
-"""Instructions' time that a load from a cache takes."""
+"""The time of a load from a cache, in instructions."""
 
 
 def spread(rec: Recorder, loop: str, threads: int) -> None:
-    """Divide a loop among a group's threads, neighbours side by side: `loop`i in `loop`o serial turns."""
+    """Divide a loop among a group's threads so that neighbours are contiguous. Thread `loop`i makes `loop`o
+    iterations."""
     rec.do("split", loop, threads)
     rec.do("reorder", [f"{loop}i", f"{loop}o"])
     rec.do("bind_thread", f"{loop}i")
 
 
 def copy_panel(rec: Recorder, panel: str, loops: Sequence[str], threads: int) -> None:
-    """Copy a panel, packed over loops of these names, by all threads, with neighbours of the last loop side
-    by side."""
+    """Let all threads copy a panel that was packed over the loops `loops`. Neighbours are contiguous along
+    the last one."""
     names = [f"{panel}_{n}" for n in loops]
     rec.do("reorder", names)
     spread(rec, fuse_all(rec, names, f"{panel}_e"), threads)
@@ -43,12 +44,12 @@ def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
     loop = fuse_all(rec, loops, name) if len(loops) > 1 else loops[0]
     rec.do("bind_block", loop)
     rec.do("simplify")
-    if loop in loop_names(rec.func):  # of no elements, nothing is left
+    if loop in loop_names(rec.func):  # a kernel of no elements has no loop left
         rec.do("divide_once", loop)
 
 
 def power_of_two(size: int, most: int) -> int:
-    """The least power of two that has room for `size`, up to `most`."""
+    """The least power of two that is at least `size`, but at most `most`."""
     return min(most, 1 << max(0, size - 1).bit_length())
 
 
@@ -57,14 +58,14 @@ def constant(e: Expr) -> int | None:
 
 
 def moved_bytes(workload: Workload) -> float:
-    """What a kernel reads and writes, each byte once."""
+    """The bytes that a kernel reads and writes, each counted once."""
     last = workload.stages[-1]
     held = sum(math.prod(workload.size(d) for d in b.shape) * b.dtype.bytes for b in workload.inputs)
     return held + cost.size(workload, last.axes) * last.out.dtype.bytes
 
 
 def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
-    """Arithmetic, and loads, of all elements of stages."""
+    """The arithmetic instructions and loads of all elements of the stages."""
     total = 0.0
     for s in stages:
         points = cost.size(workload, (*s.axes, *s.reduce_axes))
@@ -76,8 +77,10 @@ def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
 
 
 def seconds(gpu: Gpu, work: float, moved: float, items: float) -> float:
-    """Of a launch: `work` instructions of all work-items, or `moved` bytes, whichever takes longer, both
-    slower where there are too few `items` to keep the device busy."""
+    """The seconds of a launch with `work` instructions of all work-items and `moved` bytes.
+
+    The longer of the two counts. Both are slower if there are too few `items` to keep the device busy.
+    """
     share = min(1.0, items / (gpu.peak * BUSY))
     computing = work / (gpu.peak * gpu.clock) / max(share, 1e-6)
     return gpu.startup + max(computing, moved / gpu.bandwidth / max(share, 1 / gpu.units / BUSY))

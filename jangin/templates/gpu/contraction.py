@@ -1,14 +1,15 @@
-"""Products and convolutions (as implicit products) by work-groups, and products with weights that are kept in
-blocks, which become floats where they are copied: a group makes a tile of `bm` x `bn`
-elements, each thread `tm` x `tn` of them in registers, from panels of `bk` terms of both operands in shared
-memory.
+"""Matrix products and convolutions (as implicit GEMM) by work-groups.
+
+A group makes a tile of `bm` x `bn` elements. Each thread makes `tm` x `tn` of them in registers, from panels
+of `bk` terms of both operands in shared memory. Weights that are stored in blocks become floats when they are
+copied.
 
     block { acc = 0; k panel { copy both panels; k { acc += left * right } } write back }
 
-With `ahead`, the next panels' elements are fetched into registers before a panel's products, and stored
-behind them.
+With `ahead` (double buffering), the next panels' elements are fetched into registers before a panel's
+products, and stored after them.
 
-After Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (2008), and, for convolutions,
+Sources: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (2008), and for convolutions
 Chetlur et al., "cuDNN: efficient primitives for deep learning" (2014).
 """
 
@@ -34,20 +35,20 @@ TILES = (
     (16, 8, 4, 4), (16, 16, 4, 4), (16, 16, 8, 4), (8, 16, 4, 4), (16, 16, 8, 8), (8, 8, 4, 4), (8, 8, 4, 8),
     (4, 16, 2, 4), (8, 8, 2, 4), (1, 32, 1, 4), (4, 8, 4, 4),
 )  # fmt: skip
-"""Threads down and across a group's tile, rows and columns of each thread's."""
+"""Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
 RESIDENT = 4
 """Groups that a compute unit runs side by side."""
 SYNC = 60.0
-"""Instructions' time that a panel's barriers take."""
+"""The time of a panel's barriers, in instructions."""
 WAIT = 40.0
-"""Instructions' time that a group waits for a panel beyond that."""
+"""The time that a group also waits for a panel, in instructions."""
 AHEAD = 8
-"""Elements of each panel that a thread may fetch ahead."""
+"""Most elements of each panel that a thread fetches ahead."""
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a product, or None where it isn't one."""
+    """The kernel as a product, or None if it isn't one."""
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
@@ -61,7 +62,7 @@ def match(workload: Workload) -> Contraction | None:
 
 @dataclass
 class Contraction(Template):
-    """A product: `role` says which axes are its rows, its columns, its terms."""
+    """A product. `role` says which axes are its rows, columns and terms."""
 
     workload: Workload
     stage: te.Stage
@@ -93,9 +94,11 @@ class Contraction(Template):
         return found
 
     def estimate(self, params: Params) -> float:
-        """Each thread's multiply-adds, loads from shared memory and share of the copies, for whole tiles,
-        while the panels come from memory: for those that aren't fetched ahead a group waits, while the other
-        groups of its unit compute."""
+        """The longer of the computation and the memory traffic of whole tiles.
+
+        The computation has each thread's multiply-adds, loads from shared memory, and share of the copies. A
+        group waits for panels that aren't fetched ahead, while the unit's other groups compute.
+        """
         t, (ty, tx, tm, tn, bk) = self.gpu, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
         bm, bn = ty * tm, tx * tn
         groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
@@ -105,7 +108,7 @@ class Contraction(Template):
         resident = min(turns, RESIDENT)
         items = resident * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
         share = min(1.0, items / (t.width * BUSY))
-        kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move what was fetched ahead
+        kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move the elements fetched ahead
         group = math.ceil(ty * tx / t.width) * (panels * (each + params["ahead"] * kept) + 4 * tm * tn)
         group += 0 if params["ahead"] else panels * WAIT / resident
         work = turns * group / t.clock / share
@@ -113,7 +116,7 @@ class Contraction(Template):
         return float(t.startup + max(work, moved / t.bandwidth))
 
     def _copies(self, params: Params) -> float:
-        """Instructions that a thread copies its share of both panels by."""
+        """The instructions with which a thread copies its share of both panels."""
         rows, columns = params["ty"] * params["tm"], params["tx"] * params["tn"]
         return params["bk"] * (12 * rows + (12 + self.widening) * columns) / (params["ty"] * params["tx"])
 
@@ -126,9 +129,11 @@ class Contraction(Template):
 
 
 class _Tiler:
-    """Makes the schedule for one set of parameters. Of the rows, numbered through as `m`, and of the column
-    `c` there are mo (blocks), mio (threads), mii (a thread's); of the terms, numbered through as `k`, ko
-    (panels) and ki."""
+    """Makes the schedule for one set of parameters.
+
+    The rows are numbered through as `m` and split into mo (blocks), mio (threads) and mii (a thread's rows).
+    The column `c` is split likewise. The terms are numbered through as `k` and split into ko (panels) and ki.
+    """
 
     def __init__(self, product: Contraction, rec: Recorder, params: Params) -> None:
         self.product, self.rec, self.params = product, rec, params
@@ -169,7 +174,7 @@ class _Tiler:
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
     def _terms(self) -> str:
-        """The loop over all terms, split into panels; what is behind the last term counts as 0."""
+        """The loop over all terms, split into panels. Positions after the last term count as 0."""
         rec, bk = self.rec, self.params["bk"]
         k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
         extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
@@ -179,11 +184,11 @@ class _Tiler:
         return k
 
     def _wide_stores(self) -> bool:
-        """Whether results are stored by vectors: where columns are left over, these have masks."""
+        """Whether results are stored by vectors. If columns are left over, the stores need masks."""
         extent = constant(self.product.stage.axes[-1].extent)
         whole = extent is not None and extent % (self.params["tx"] * self.params["tn"]) == 0
         return whole or maskable(self.rec.func)
 
     def _columns_run(self) -> bool:
-        """Whether the right operand's columns lie side by side."""
+        """Whether the right operand is contiguous along the columns."""
         return self.product.packed or self.role.right.index[-1] is Var(self.role.column)

@@ -1,5 +1,6 @@
-"""One work-item for each element of the result, or for a few that lie side by side: maps, gathers, short
-sums, and every other kernel of one stage.
+"""One work-item for each element of the result, or for a few contiguous ones.
+
+It fits every kernel of one stage: maps, gathers, short sums.
 
     block { thread { [sum { }] store } }
 """
@@ -17,15 +18,15 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 THREADS = (128, 64, 256)
-"""Work-items of a group; the first in doubt."""
+"""Work-items of a group, to try. The first is preferred in doubt."""
 UNEVEN = 0.05
-"""What another size of group costs in doubt."""
+"""Share of the time that each other size of group costs in doubt."""
 APART = 4.0
-"""Times that memory is read of which neighbouring threads read parts of lines."""
+"""Times that memory is read if neighbouring threads read parts of cache lines."""
 
 
 def match(workload: Workload) -> Elements | None:
-    """The kernel as elements, where it has one stage."""
+    """The kernel as elements, or None if it has several stages."""
     return Elements(workload) if len(workload.stages) == 1 else None
 
 
@@ -48,7 +49,7 @@ class Elements(Template):
         return [{"threads": n, "lanes": v} for n in threads for v in ((lanes, 1) if lanes > 1 else (1,))]
 
     def _lanes(self) -> int:
-        """Elements that lie side by side for every access, as many as a load may have; else 1."""
+        """The elements of a work-item: as many as a load may have if every access is contiguous, else 1."""
         axes = self.stage.axes
         extent = constant(axes[-1].extent) if axes else None
         lanes = lanes_for(self.workload)
@@ -57,14 +58,15 @@ class Elements(Template):
         return lanes if all(s in (0, 1) for s in self.steps) else 1
 
     def _steps(self) -> list[int | None]:
-        """Elements between what neighbours along the last axis read, for each load."""
+        """For each load, the elements between the accesses of neighbours along the last axis."""
         axes, symbols = self.stage.axes, dict(self.workload.symbols)
         found = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
         return [stride(n, axes[-1].var, symbols) for n in found]
 
     def estimate(self, params: Params) -> float:
         items = self.count / params["lanes"]
-        work = self.work / (1 + (params["lanes"] - 1) / 2)  # a wide load is one instruction, arithmetic isn't
+        # a wide load is one instruction, but arithmetic isn't
+        work = self.work / (1 + (params["lanes"] - 1) / 2)
         turns = THREADS.index(params["threads"]) if params["threads"] in THREADS else 0
         return seconds(self.gpu, work, self.moved, items) * (1 + UNEVEN * turns)
 
@@ -85,7 +87,7 @@ class Elements(Template):
         return rec.finish(self.name, params, self.work / max(1, self.count) * params["threads"])
 
     def _widen(self, rec: Recorder, last: str, lanes: int) -> None:
-        """Vectors along the last axis, of sums too."""
+        """Vectorize the last axis, in sums too."""
         rec.do("split", last, lanes)
         if self.stage.reduce_axes:
             rec.do("privatize", f"{self.stage.out.name}.acc", [f"{last}i"])

@@ -1,5 +1,7 @@
-"""Kernels that came as loop nests, on devices with work-groups: each lane of a task's vectors is a work-item,
-or each task where lanes aren't apart."""
+"""Kernels that came as loop nests, on devices with work-groups.
+
+Each lane of a task's vectors is a work-item. If the lanes can't be separated, each task is one.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,19 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 
 THREADS = 64
-"""Work-items of a group at most."""
+"""Most work-items of a group."""
 OWN_BYTES = 256
-"""Of a task's scratch buffer that is kept in registers."""
+"""Most bytes of a task's scratch buffer that is kept in registers."""
 
 
 def schedule(func: Func, workload: Workload) -> Scheduled:
-    """The nest with its parallel loop as blocks of threads. Where threads can't be told not to race (indices
-    read from memory say where they store), and where there is no such loop, a group is one work-item."""
+    """The nest with its parallel loop as blocks of threads.
+
+    A group is one work-item if there is no such loop, or the threads may race. Races can't be excluded if
+    stores have indices that are read from memory.
+    """
     named = Recorder(func)
-    named.do("distinct")  # a nest may repeat the names of its loops, a schedule's may not
+    named.do("distinct")  # a nest may repeat the names of its loops, but a schedule may not
     if task_loops(func.body)[1] is None:
         named.do("enclose", f"{func.name}.all")
         return named.finish("nest", {}, 1.0)
@@ -39,7 +44,10 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
 
 
 def _grouped(rec: Recorder, workload: Workload, lanes: bool, most: int) -> tuple[Recorder, int] | None:
-    """Tasks, or their lanes, in groups of threads, and how many these are; None where they can't be."""
+    """The nest with its tasks, or their lanes, in groups of threads, and the size of the groups.
+
+    None if the lanes can't be separated, or the threads may race.
+    """
     try:
         if lanes:
             rec.do("lanes_to_tasks")
@@ -64,7 +72,7 @@ def _free_of_races(func: Func) -> bool:
 
 
 def _near(rec: Recorder, thread: For) -> None:
-    """A task's small scratch buffers in registers."""
+    """Keep a task's small scratch buffers in registers."""
     for s in statements(thread.body):
         if isinstance(s, Alloc) and s.buffer.memory == "scratch":
             sizes = [int(d.value) for d in s.buffer.shape if isinstance(d, Const)]

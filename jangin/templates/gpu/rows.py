@@ -1,5 +1,6 @@
-"""Reductions, softmax and normalizations: a work-group takes a row, whose intermediates it shares, and its
-threads add up in a tree; and every other kernel of several stages.
+"""Reductions, softmax and normalizations, and every other kernel of several stages.
+
+A work-group takes a row, whose intermediates are in shared memory. Its threads reduce in a tree.
 
     block of rows { thread { part of a sum } tree { } thread { elements } ... }
 """
@@ -29,11 +30,11 @@ from jangin.templates.template import Template, Workload
 
 THREADS = (32, 64, 128, 256)
 STEP = 40.0
-"""Instructions' time that a barrier and a step of a tree take."""
+"""The time of a barrier and a step of a tree, in instructions."""
 
 
 def match(workload: Workload) -> Rows | None:
-    """The stages over merged rows: every kernel but a single map."""
+    """The kernel as stages over merged rows, or None if it is a single map."""
     several = len(workload.stages) > 1 or workload.stages[0].reduce_axes
     return Rows(workload) if several else None
 
@@ -58,7 +59,7 @@ class Rows(Template):
         return [{"threads": n} for n in THREADS if n <= fit] or [{"threads": min(THREADS[0], most)}]
 
     def estimate(self, params: Params) -> float:
-        """Whole turns of the threads over each row, and the steps of trees."""
+        """The threads' whole iterations over each row, and the steps of the trees."""
         threads = params["threads"]
         waste = math.ceil(self.longest / threads) * threads / self.longest
         trees = sum(bool(s.reduce_axes) for s in self.workload.stages)
@@ -84,7 +85,8 @@ class Rows(Template):
         return rec.finish(self.name, params, self.work / max(1, self.rows))
 
     def _stage(self, rec: Recorder, stage: te.Stage, threads: int) -> None:
-        """A stage's elements among the threads, or, where it has one a row, the terms of its sum."""
+        """Divide a stage's elements among the threads. If a row has one element, the terms of its sum are
+        divided."""
         axes = list(stage.axes[self.depth :])
         single = all(a.extent == Const(1, a.extent.dtype) for a in axes)
         if stage.reduce_axes and single:
@@ -98,7 +100,7 @@ class Rows(Template):
             rec.do("alone", stage.out.name, f"{stage.out.name}.x", threads)
 
     def _share(self, rec: Recorder) -> None:
-        """Keep a row's intermediates in shared memory, as far as there is room, the smaller first."""
+        """Keep a row's intermediates in shared memory while there is room, the smallest first."""
         found = [s.buffer for s in statements(rec.func.body) if isinstance(s, Alloc)]
         left = self.gpu.shared
         left -= sum(_bytes(b.shape) * b.dtype.bytes for b in found if b.memory == "shared")

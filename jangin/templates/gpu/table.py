@@ -1,4 +1,4 @@
-"""The templates for devices with work-groups, most special first."""
+"""The table of templates for devices with work-groups."""
 
 from __future__ import annotations
 
@@ -15,4 +15,5 @@ TEMPLATES: Mapping[str, Match] = {
     "elements": elements.match,
     "rows": rows.match,
 }
-"""By name; `elements` fits every kernel of one stage, `rows` every other."""
+"""The templates by name, the most special first. `elements` fits every kernel of one stage, `rows` every
+other."""

@@ -1,9 +1,10 @@
-"""Copies and maps that read along another axis than they write: tiles turned in shared memory, so that
-neighbouring threads read neighbours, and write neighbours too.
+"""Copies and maps whose reads and writes are contiguous along different axes.
 
-    block of tiles { thread { copy a part of a tile } thread { store a part of it along the other axis } }
+Tiles are transposed in shared memory, so that neighbouring threads both read and write neighbours.
 
-After Ruetsch and Micikevicius, "Optimizing matrix transpose in CUDA" (2009).
+    `block of tiles { thread { copy a part of a tile } thread { store a part of it along the other axis } }`
+
+Source: Ruetsch and Micikevicius, "Optimizing matrix transpose in CUDA" (2009).
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from jangin.templates.template import Template, Workload
 from jangin.templates.transpose import Axes, merged
 
 TILE = (32, 16)
-"""Rows and columns of a tile, which all neighbours of a row of threads read and write together."""
+"""Rows and columns of a tile, to try. Neighbouring threads access whole rows together."""
 LEAST = 8
-"""Rows and columns for which it pays."""
+"""Fewest rows and columns for which it pays."""
 ROOM = 1
-"""Elements behind a tile's rows, so that those of a column lie in different banks."""
+"""Elements of padding after a tile's rows, so that a column's elements lie in different banks."""
 
 
 def match(workload: Workload) -> Transpose | None:
-    """The kernel as tiles that are turned, or None where it reads as it writes."""
+    """The kernel as tiles that are transposed, or None if it reads and writes along the same axis."""
     axes = merged(workload)
     return Transpose(workload, axes) if axes and min(axes.rows, axes.columns) >= LEAST else None
 
@@ -47,7 +48,7 @@ class Transpose(Template):
         return [{"tile": n, "threads": threads} for n in fit]
 
     def estimate(self, params: Params) -> float:
-        """As elements, of whole tiles, each through shared memory."""
+        """Like `elements`, for whole tiles that pass through shared memory."""
         tile, axes = params["tile"], self.axes
         whole = math.prod(math.ceil(n / tile) * tile / n for n in (axes.rows, axes.columns))
         return seconds(self.gpu, 1.25 * whole * self.work, self.moved * whole, self.count)

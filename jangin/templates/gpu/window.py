@@ -1,5 +1,6 @@
-"""Depthwise convolution and pooling, channels last: a thread makes some pixels of a row, of neighbouring
-channels, whose windows share what they read.
+"""Depthwise convolution and pooling, channels last.
+
+A thread makes some pixels of a row for neighbouring channels. The windows of its pixels share their loads.
 
     block { thread { acc = 0; taps { acc += data * weights, for each pixel } store each pixel } }
 """
@@ -17,22 +18,21 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 PIXELS = (1, 2, 4, 8)
-"""Of a thread."""
+"""Pixels of a thread, to try."""
 MOST = 32
-"""Accumulators of a thread."""
+"""Most accumulators of a thread."""
 THREADS = (128, 64)
-"""Work-items of a group; the first in doubt."""
+"""Work-items of a group, to try. The first is preferred in doubt."""
 
 
 def match(workload: Workload) -> Window | None:
-    """The kernel as a sliding window over channels-last data, or None where it isn't one of several
-    pixels."""
+    """The kernel as a sliding window over channels-last data, or None if it isn't one of several pixels."""
     image = window.Image(workload) if window.fits(workload) else None
     return Window(image) if image is not None and image.size > 1 else None
 
 
 class Window(Template):
-    """`image`: what the window is."""
+    """See `templates.template.Template`. `image`: the window's axes and sizes."""
 
     name = "window"
 
@@ -49,7 +49,7 @@ class Window(Template):
         return [{"pixels": n, "threads": t} for n in PIXELS if n <= most for t in threads]
 
     def estimate(self, params: Params) -> float:
-        """Each tap's arithmetic, and the loads that a thread's pixels need together, or the data."""
+        """Each tap's arithmetic and the loads that a thread's pixels share, or the data traffic."""
         image, pixels = self.image, params["pixels"]
         reach = min(pixels * image.across, (pixels - 1) * image.stride + image.across)
         loads = image.count / image.across * (reach + image.weighted * image.across) / pixels
