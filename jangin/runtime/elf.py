@@ -53,8 +53,10 @@ def process_symbol(name: str) -> int:
 
 
 class Image:
-    """Linked code in memory, which is unmapped with the object, but not when Python exits: threads may still
-    run it then. No page of it is ever writable and executable at once."""
+    """Linked code in memory. No page of it is ever writable and executable at once.
+
+    The memory is unmapped with the object, but not when Python exits, because threads may still run the code.
+    """
 
     def __init__(self, objects: Iterable[bytes], resolve: Callable[[str], int] = process_symbol) -> None:
         linker = Linker(objects, architecture())
@@ -65,7 +67,7 @@ class Image:
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._exports = linker.link(self._memory, address, resolve)
         _make_executable(address, linker.writable_at)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only the end lets go
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only `_unmap` releases it
         weakref.finalize(self, _unmap, self._memory).atexit = False
 
     def address(self, name: str) -> int:
@@ -76,7 +78,7 @@ class Image:
 
 
 def _unmap(memory: mmap.mmap) -> None:
-    """Let go of the reference that kept the code mapped while Python exits."""
+    """Drop the reference that kept the code mapped while Python exits."""
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(memory))
 
 

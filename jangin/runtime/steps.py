@@ -29,8 +29,11 @@ _OTHER_RANGE = "; where it is an input's, compile the model again with another r
 
 
 class Resources:
-    """What regions share: segments, host functions, constants, the symbols' ranges, the native code that runs
-    flows, and the flows that it runs."""
+    """The state that regions share.
+
+    It has the segments, host functions, constants and the symbols' ranges. It also has the native code that
+    runs flows, and those flows.
+    """
 
     def __init__(
         self,

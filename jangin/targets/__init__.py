@@ -22,9 +22,14 @@ NAMED: dict[str, Target] = {
 
 
 def resolve(target: str | Target | None = None) -> Target:
-    """The target of a name; "cpu" or "host" is the machine this runs on, and names with "+" between them are
-    several devices at once. None is the name in the environment's JANGIN_TARGET, or else "cpu". A target of
-    one's own is taken as it is. Raises ValueError for an unknown name."""
+    """The target of a name. A `Target` is returned as it is.
+
+    - "cpu" or "host": the machine that this process runs on.
+    - Names joined with "+": several devices at once.
+    - None: the name in the environment variable JANGIN_TARGET, else "cpu".
+
+    Raises ValueError for an unknown name.
+    """
     if target is None:
         return _default()
     if isinstance(target, Target):
@@ -53,13 +58,14 @@ def _default() -> Target:
 
 
 def origin(target: str | Target | None) -> str:
-    """What an error says of a target that no argument named, but the environment."""
+    """The words that an error adds if the target's name comes from the environment, else ""."""
     named = target is None and environment.target_name()
     return f" (the environment's {environment.TARGET})" if named else ""
 
 
 def _nearest(name: str) -> str:
-    """What was meant by a target that there isn't: another, or a feature that some have."""
+    """The suggestion for an unknown target: similar names, or the targets that have a feature of this
+    name."""
     from difflib import get_close_matches
 
     if near := get_close_matches(name, ["cpu", *NAMED], 2):

@@ -1,8 +1,8 @@
 """Arm targets: 64-bit with NEON (Armv8-A), some of its processors, and 32-bit (Armv7-A).
 
-Their estimates count instructions: these processors begin two or three a cycle, and a vector's multiply-add
-is one of them, so that what needs fewer is quicker. Winograd's figures count them too: some 4 make, store
-and read a vector of V or M.
+Estimates count instructions. These processors issue two or three a cycle, and a vector's multiply-add is one
+of them, so fewer instructions are quicker. Winograd's figures count instructions too: about 4 make, store and
+read a vector of V or M.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _processor(name: str, more: str = "", products: tuple[Product, ...] = ()) ->
 
 
 CORTEX_A53 = _processor("cortex-a53")
-CORTEX_A72 = _processor("cortex-a72", products=(DOT2B,))  # for processors in order LLVM loads too much early
+# Only for out-of-order processors: for in-order ones LLVM schedules too many loads early.
+CORTEX_A72 = _processor("cortex-a72", products=(DOT2B,))
 CORTEX_A76 = _processor("cortex-a76", ",+fullfp16,+dotprod", products=(DOT4,))
 NEOVERSE_N1 = _processor("neoverse-n1", ",+fullfp16,+dotprod", products=(DOT4,))
 NEOVERSE_V1 = _processor(
@@ -54,8 +55,9 @@ ARMV7 = Target(
     ),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),
 )  # fmt: skip
-"""32-bit processors from the Cortex-A7 on: NEON, floats in registers of calls (hard-float). NEON takes
-subnormal numbers for zero and makes none. Of its two multiply-adds the fused one takes no lane."""
+"""32-bit processors from the Cortex-A7 on: NEON, and the hard-float ABI, which passes floats in registers.
+NEON takes subnormal numbers for zero and makes none. It has two multiply-adds, but the fused one takes no
+lane."""
 CORTEX_A7 = replace(
     ARMV7, name="cortex-a7", cpu="cortex-a7",
     c_flags=("-mcpu=cortex-a7", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),

@@ -1,4 +1,4 @@
-"""What Arm's instructions do, of 64 bits and of 32: rows as `rows` has them."""
+"""The instruction rows (`targets.rows`) of 64-bit and 32-bit Arm processors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jangin.targets.rows import (
 
 
 def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
-    """By instructions that give NaN where either operand is."""
+    """`min` and `max` by instructions that give NaN if either operand is NaN."""
     for row in (extreme("min", "olt")[0], extreme("max", "ogt")[0]):
         llvm, becomes = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)", rf"{prefix}{row.name}\b"
         for name in (row.name, f"{row.name}_number"):
@@ -43,17 +43,17 @@ _SDOT = by_quads(
     DOT4, "aarch64.neon.sdot.v4i32.v16i8", "{quads} %b, {quads} %a", r"sdot\s",
     "vdotq_s32((int32x4_t)z, (int8x16_t)y, (int8x16_t)x)", "dotprod", 4,
 )  # fmt: skip
-"""The operand of which the instruction can take one lane, which a product gives first, comes last."""
+"""SDOT. It takes one lane of its last operand for all sums, and products have this operand first."""
 _USDOT = by_quads(
     DOT4U, "aarch64.neon.usdot.v4i32.v16i8", "{quads} %a, {quads} %b", r"usdot\s",
     "vusdotq_s32((int32x4_t)z, (uint8x16_t)x, (int8x16_t)y)", "i8mm", 4,
 )  # fmt: skip
-"""LLVM makes SUDOT of it where the first operand is one lane."""
+"""USDOT. LLVM makes SUDOT of it if the first operand is one lane."""
 
 
 def _short(vectors: int) -> Row:
-    """Of so many vector registers, each rounded half to even and converted by one instruction, and clamped by
-    one."""
+    """`short` of `vectors` vector registers. One instruction rounds half to even and converts each register,
+    and one clamps."""
     lines, parts = list[str](), list[str]()
     for n in range(vectors):
         picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
@@ -81,9 +81,11 @@ def _short(vectors: int) -> Row:
 
 
 def _bytes_widened(name: str, operands: str) -> Row:
-    """`dot2b` of two vector registers of sums, of one word of each operand or two: products of int16, of
-    which neighbours are added to i32. Those of two words, x and y, u and v, are added first, as no sum of two
-    is beyond int16."""
+    """`dot2b` of two vector registers of sums, for one word of each operand or two.
+
+    The products are int16, and neighbours are added to the i32 sums. If there are two words, x times y and u
+    times v, their products are added first: the sum of two products fits int16.
+    """
     lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
     products = [*zip(operands[::2], operands[1::2], strict=True)]
     for n in (0, 1):
@@ -126,12 +128,12 @@ _BFDOT = bfloats(
     4, "aarch64.neon.bfdot.v4f32.v8bf16", r"bfdot\s",
     "vbfdotq_f32((float32x4_t)z, (bfloat16x8_t)y, (bfloat16x8_t)x)", "bf16", turned=True,
 )  # fmt: skip
-"""Rounds to odd, the sum of two products too, and takes subnormal numbers for 0."""
+"""BFDOT rounds to odd, also the sum of two products, and takes subnormal numbers for 0."""
 
 
 def _long() -> Row:
-    """`dot1h` of two vector registers of sums, by the instructions for the lower and the upper half of a
-    register of f16."""
+    """`dot1h` of two vector registers of sums, by FMLAL and FMLAL2 for the two halves of a register of
+    f16."""
     lines = ["%a = bitcast {f16} %x to {half}", "%b = bitcast {f16} %y to {half}"]
     for n, name in enumerate(("fmlal", "fmlal2")):
         picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
@@ -154,13 +156,14 @@ _SPLAT = Row(
     bitcast {half} %all to {T}""",
     needs=("fp16fml",),
 )  # fmt: skip
-"""By way of halves, so that LLVM sees a lane that FMLAL can take."""
+"""`broadcast` by way of LLVM's half, so that LLVM sees a lane that FMLAL can take."""
 _MATRICES = (
     matrix(DOT8, "aarch64.neon.smmla.v4i32.v16i8", "<16 x i8>", r"\bsmmla\s", "i8mm"),
     matrix(DOT8U, "aarch64.neon.usmmla.v4i32.v16i8", "<16 x i8>", r"usmmla\s", "i8mm"),
     matrix(DOT4BF, "aarch64.neon.bfmmla", "<8 x bfloat>", r"bfmmla\s", "bf16"),
 )
-"""BFMMLA adds two pairs of products, one after the other, each as BFDOT does."""
+"""i8mm's and BF16's matrix products. BFMMLA adds two pairs of products one after the other, each as BFDOT
+does."""
 
 NEON: tuple[Row, ...] = (
     *_MATRICES,
@@ -182,7 +185,7 @@ NEON: tuple[Row, ...] = (
     }),
     *PORTABLE,
 )  # fmt: skip
-"""Of 64-bit Arm processors, all of which round a product and its sum once."""
+"""The rows of 64-bit Arm processors. All of them fuse multiply-adds."""
 
 NEON32: tuple[Row, ...] = (
     replace(FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
@@ -202,4 +205,5 @@ NEON32: tuple[Row, ...] = (
     *(replace(by_instruction(r), dtypes=(F32,)) for r in WHOLE if r.result == "i32"),
     *PORTABLE,
 )
-"""Of 32-bit Arm processors: the multiply-add that takes one lane of a vector for all rounds the product."""
+"""The rows of 32-bit Arm processors. Their multiply-add that takes one lane of a vector rounds the
+product."""

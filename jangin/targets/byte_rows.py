@@ -1,5 +1,5 @@
-"""Instructions on whole registers of bytes: AVX2's and AVX-512's that pack sums to them (and to int16), and
-AVX-512's that look up tables of 256 and make words of them."""
+"""Rows on whole registers of bytes. AVX2's and AVX-512's pack sums to bytes and int16. AVX-512's also look up
+tables of 256 bytes and interleave bytes to words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from jangin.targets.rows import Row
 
 
 def _picks(picks: Iterable[int]) -> str:
-    """The lanes that a shufflevector takes."""
+    """The mask operand of a shufflevector."""
     numbers = [*picks]
     return f"<{len(numbers)} x i32> <{', '.join(f'i32 {n}' for n in numbers)}>"
 
 
 def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
-    """i32 as smaller integers, saturated: vectors of so many bits are packed into one, part of a register by
-    part, and the parts put in order."""
+    """`clamped`: i32 saturated to a smaller integer type, from vectors of `bits` bits.
+
+    Pack instructions work on each 128-bit part of a register apart, so a shuffle then puts the parts in
+    order.
+    """
     name, feature = {512: ("avx512", "avx512bw"), 256: ("avx2", "avx2")}[bits]
     suffix, each, parts = (".512" if bits == 512 else ""), bits // 32, bits // 128
     low, high = dtype.limits
@@ -38,7 +41,7 @@ def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
             packed = f"<{4 * each} x i8> %bytes"
             last = f"{shorts} %pair0, {shorts} %pair{count - 2}"
             lines.append(f"%bytes = call <{4 * each} x i8> @llvm.x86.{name}.{pack}{suffix}({last})")
-        # a part of a register has so many i32 of each vector
+        # i32 of each vector in a 128-bit part
         run = 1 if dtype.bits == 8 else 2
         order = [
             4 * part + run * vector + n
@@ -54,9 +57,11 @@ def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
 
 
 def _table(lanes: int) -> Row:
-    """Bytes of a table of 256 by their places. The table lies in four registers as pairs of bytes, of which
-    an instruction finds those of 32 places in two registers; places in the low and in the high bytes of
-    words are looked up apart."""
+    """`table`: the bytes of a table of 256 at the given places.
+
+    Four registers hold the table as pairs of bytes. One instruction looks up 32 places in two registers. The
+    places in the low bytes and the high bytes of words are looked up apart.
+    """
     words, quarter = "<32 x i16>", "<256 x i8> %y, <256 x i8> poison"
     text = [f"%x64 = shufflevector {{u8}} %x, {{u8}} poison, {_picks(n % lanes for n in range(64))}"]
     text.append(f"%word = bitcast <64 x i8> %x64 to {words}")
@@ -90,9 +95,12 @@ def _table(lanes: int) -> Row:
 
 
 def _joined(needs: tuple[str, ...], becomes: str, put: Sequence[str]) -> Row:
-    """Words of four bytes each, one of each vector. `put`: what makes them of %xy and %zu, registers whose
-    lower halves have two vectors each. LLVM would join each pair by itself, and then both, but for assembly
-    without instructions."""
+    """`joined`: words of four bytes, one of each vector.
+
+    `put`: the instructions that make the words from %xy and %zu. The lower half of each holds two vectors.
+    LLVM would join each pair by itself and then both, so opaque assembly without instructions keeps the
+    pairs.
+    """
     both, more = _picks(range(32)), _picks(n % 32 for n in range(64))
     text = list[str]()
     for a, b in ("xy", "zu"):
@@ -114,7 +122,8 @@ def _joined_at_once() -> Row:
 
 
 def _joined_by_quads() -> Row:
-    """Four places' bytes of each vector go to a part of a register, in which they are put in order."""
+    """By a permutation of 32-bit lanes, which gathers four places' bytes in a 128-bit part, and a byte
+    shuffle within the parts."""
     put = [f"%{v}_quads = bitcast <64 x i8> %{v} to <16 x i32>" for v in ("xy", "zu")]
     picks = ", ".join(f"i32 {v}" for n in range(4) for v in (n, 4 + n, 16 + n, 20 + n))
     parts = f"<16 x i32> %xy_quads, <16 x i32> <{picks}>, <16 x i32> %zu_quads"
@@ -127,7 +136,7 @@ def _joined_by_quads() -> Row:
 
 
 def _joined_half() -> Row:
-    """Of half a register of words: bytes side by side by pairs, and pairs of these."""
+    """`joined` to half a register of words: interleaves bytes, then pairs of bytes."""
     text = list[str]()
     for a, b in ("xy", "zu"):
         picks = _picks(v for n in range(8) for v in (n, 8 + n))

@@ -1,4 +1,4 @@
-"""GPUs, and other devices that run work-groups: what estimates and templates need to know of them."""
+"""GPUs, and other devices that run work-groups: the figures for estimates and templates."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from jangin.targets.machine import Machine
 VECTOR = 16
 """Bytes of the widest load of one work-item."""
 REGISTERS = 64
-"""Vectors of 4 bytes that a work-item may keep in registers without taking others' room."""
+"""4-byte values that a work-item may keep in registers without lowering the occupancy."""
 ACCUMULATORS, ROWS = 32, 2
-"""Vectors of a recurrence's block, each lane of which is a work-item's, and rows of the batch in it."""
+"""Accumulators of a recurrence's register tile, one work-item for each lane, and most rows of the batch in
+it."""
 HEAD = 128
-"""Elements of an attention head of whose tiles several groups have room on a unit."""
+"""Most elements of an attention head. With larger tiles, too few groups fit on a compute unit."""
 NEVER = 1 << 30
 
 
 @dataclass(frozen=True)
 class Gpu(Machine):
-    """A machine whose tasks are work-groups. Separable convolutions in one kernel, which are for a
-    processor's cache, aren't made for it."""
+    """A machine whose tasks are work-groups.
+
+    It gets no fused separable convolutions, because they are made for a processor's cache.
+    """
 
     groups = True
     vector_bytes: int = VECTOR
     """Bytes of the widest load of one work-item."""
     registers: int = REGISTERS
-    """Vectors of 4 bytes that a work-item may keep in registers without taking others' room."""
+    """4-byte values that a work-item may keep in registers without lowering the occupancy."""
     winograd: WinogradFigures = field(
         default_factory=lambda: WinogradFigures(near=0, far=1 << 40, lanes=NEVER)
     )
-    """The figures that `passes.winograd` decides by: transforms of no blocks and of scalars."""
+    """The figures for `passes.winograd`: its transforms have no blocks of tiles and no vectors."""
     fusion: FusionFigures = field(default_factory=lambda: FusionFigures(heads=1, head=HEAD, image_rows=NEVER))
-    """The figures that the passes `layout`, `fuse` and `attention` decide by."""
+    """The figures for the passes `layout`, `fuse` and `attention`."""
     recurrence: RecurrenceFigures = field(
         default_factory=lambda: RecurrenceFigures(accumulators=ACCUMULATORS, rows=ROWS)
     )
-    """The figures that lowering of recurrent layers decides by."""
+    """The figures for the lowering of recurrent layers."""
     units: int = 16
     """Compute units (streaming multiprocessors), each of which runs a few groups at one time. Estimates read
     it."""
@@ -56,20 +59,22 @@ class Gpu(Machine):
 
     @property
     def peak(self) -> int:
-        """Work-items that compute at one time, each a multiply-add of float32 in a cycle at most."""
+        """Work-items that compute at one time. Each does at most one float32 multiply-add a cycle."""
         return self.units * self.width
 
     def least_seconds(self, operations: float, moved: float, threads: int) -> float:
-        """Seconds that so many float32 operations take at least without a pause, or so many bytes from
-        memory, whatever the caller's threads. The tuner compares kernels' times to it."""
+        """A lower bound on the seconds for so many float32 operations or bytes from memory.
+
+        The caller's threads don't matter. The tuner compares kernels' times to this bound.
+        """
         return max(operations / (2 * self.peak * self.clock), moved / self.bandwidth)
 
     def between_runs(self, own: int) -> int:
-        """Bytes of other data that pass through the cache between two runs of a kernel at most, whatever the
-        bytes `own` of its weights."""
+        """Most bytes of other data that pass through the cache between two runs of a kernel. Its own weights
+        don't matter here."""
         return 4 * self.l2
 
     @property
     def memories(self) -> str:
-        """The sizes of the memories that candidates depend on. Tuned kernels are kept by it."""
+        """The memory sizes that candidates depend on. They are part of the key of tuned kernels."""
         return f"{self.group}/{self.shared}"

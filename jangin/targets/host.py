@@ -1,4 +1,4 @@
-"""The target that is the machine at hand."""
+"""The target for the machine that this process runs on."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ LEVELS: Mapping[str, Sequence[Target]] = {
     "aarch64": (arm.NEOVERSE_V1, arm.NEOVERSE_N1, arm.AARCH64),
     "riscv64": (riscv.RISCV64_V, riscv.RISCV64),
 }
-"""By architecture, what machines are told apart by, the best first; the last is what all of them run."""
+"""The levels of each architecture, best first. Every machine runs the last one."""
 SLOW = {x86.V4_BF16.name: "GenuineIntel"}
-"""Levels that a maker's processors run, but are slower at than at the next one. Intel's add up two products
-of bfloat16 in vectors at half the rate at which they multiply float32: ResNet-50 took 1.58 times as long."""
+"""A level that a maker's processors are slower at than at the next one, and the maker. Intel's add two
+products of bfloat16 at half the rate of float32 multiply-adds: ResNet-50 took 1.58 times as long."""
 
 
 def host() -> Target:
-    """The best level that this machine runs, with its own cache sizes. The code is made for the level, not
-    the exact processor, so that an artefact moves between machines of a level. Raises ValueError for an
-    architecture without one."""
+    """The best level that this machine runs, with its own cache sizes.
+
+    Code is made for the level and not for the exact processor, so an artefact moves between machines of a
+    level. Raises ValueError for an unknown architecture.
+    """
     return _of(architecture())
 
 
 @cache
 def _of(architecture: str) -> Target:
-    """Every compilation asks twice, and a machine stays what it is."""
+    """The best level that this machine runs, cached because every compilation asks twice."""
     levels = LEVELS.get(architecture)
     if levels is None:
         raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
@@ -43,8 +45,8 @@ def _of(architecture: str) -> Target:
 
 
 def _has(target: Target) -> bool:
-    """Whether this machine runs a target's code: by what the system tells of its processor, or else LLVM,
-    which is large to load."""
+    """Whether this machine runs a target's code. The system's list of processor features decides; if it has
+    none, LLVM, which is slow to load."""
     if processor_features():
         return not why_not(str(target))
     from jangin.llvm import binding

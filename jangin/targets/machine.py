@@ -1,4 +1,4 @@
-"""What processors and GPUs have in common."""
+"""The figures that processors and GPUs have in common."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFig
 
 @dataclass(frozen=True)
 class Machine:
-    """The figures that passes, writers of code and the tuner read of any machine. The kinds of machine are
-    `targets.processor.Processor` and `targets.gpu.Gpu`.
+    """The figures of any machine, for passes, writers of code and the tuner.
 
-    A wrong figure costs speed, never correctness, unless its text says that it is a limit. A text after each
-    field says its unit, its meaning and who reads it."""
+    A wrong figure costs speed, never correctness, unless its text calls it a limit. The text after each field
+    gives its unit, its meaning and its readers. The kinds of machine are `targets.processor.Processor` and
+    `targets.gpu.Gpu`.
+    """
 
     groups: ClassVar[bool]
     """Whether kernels are for work-groups. Back ends choose passes and templates by it."""
@@ -25,39 +26,39 @@ class Machine:
     registers: int
     """Vectors that one thread may keep in registers. Lowering and writers of code make tiles of them."""
     clock: float = 3e9
-    """Cycles a second. Estimates turn cycles into seconds by it."""
+    """Cycles a second. Estimates convert cycles to seconds with it."""
     l2: int = 512 << 10
     """Bytes of level 2 cache that a core of a processor, or a whole GPU, may count on. Templates make a
     task's blocks fit, and the tuner measures kernels whose data don't come from there."""
     index_bits: int = 64
-    """Bits of a general register. The walk computes indices that are known to be small in so many, and
-    processors of fewer than 64 get no further code for sizes of 1."""
+    """Bits of a general register. The walk computes indices that are known to be small in this width.
+    Processors with fewer than 64 bits get no special code for sizes of 1."""
     products: tuple[Product, ...] = ()
     """The instructions that make products of small numbers, the preferred first. The tuple is empty if no
     instruction adds up several products, or takes smaller floats than it adds to. Products that multiply
     matrices come before products for single rows. The passes `bf16` and `integers` choose by the order."""
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
-    """The figures that `passes.winograd` decides by."""
+    """The figures for `passes.winograd`."""
     fusion: FusionFigures = field(default_factory=FusionFigures)
-    """The figures that the passes `layout`, `fuse`, `attention` and `separable` decide by."""
+    """The figures for the passes `layout`, `fuse`, `attention` and `separable`."""
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
-    """The figures that lowering of recurrent layers decides by."""
+    """The figures for the lowering of recurrent layers."""
 
     def lanes(self, bytes_per_element: int) -> int:
-        """Elements of a size that one vector access moves."""
+        """Elements of this size that one vector access moves."""
         return max(1, self.vector_bytes // bytes_per_element)
 
     @property
     def issue_bound(self) -> bool:
-        """Whether the number of instructions decides what is quick, whatever their kind."""
+        """Whether the number of instructions limits speed, whatever their kind."""
         return False
 
     @property
     def hints(self) -> bool:
-        """Whether hints to fetch data early pay."""
+        """Whether prefetch hints pay."""
         return False
 
     @property
     def wide_products(self) -> bool:
-        """Whether multiply-adds of vectors take int16 and add to int32."""
+        """Whether vector multiply-adds take int16 and add to int32."""
         return False

@@ -1,4 +1,4 @@
-"""Microcontrollers of Arm with single floats: C alone is made for them, which their own compilers take."""
+"""Arm microcontrollers with single-precision floats. Jangin writes C for them, for their own compilers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRIPLE = "thumbv7em-none-eabihf"
 _COMPILER = "arm-none-eabi-gcc"
 _FLAGS = ("-mthumb", "-mfloat-abi=hard")
 GENERAL = 9
-"""General registers for sums and operands: of the 14 that C compilers allot, addresses and a count take five.
+"""General registers for sums and operands. C compilers allot 14, of which addresses and a counter take five.
 With 10, tiles of 2 by 3 spill: 2.5 instructions a product instead of 1.0 to 1.6."""
 
 DSP: tuple[Row, ...] = (
@@ -23,7 +23,8 @@ DSP: tuple[Row, ...] = (
     ),
     *FUSING,
 )  # fmt: skip
-"""SMLAD multiplies two pairs of int16 in general registers and adds both products to a sum, in one cycle."""
+"""The rows of the DSP extension. SMLAD multiplies two pairs of int16 in general registers and adds both
+products to a sum, in one cycle."""
 
 CORTEX_M4 = Target(
     "cortex-m4", TRIPLE, "cortex-m4", "+vfp4d16sp", DSP,
@@ -34,8 +35,8 @@ CORTEX_M4 = Target(
     outputs=("c",), c_compiler=_COMPILER,
     c_flags=("-mcpu=cortex-m4", *_FLAGS, "-mfpu=fpv4-sp-d16"),
 )  # fmt: skip
-"""Armv7E-M with FPv4-SP: 32 single floats, a fused multiply-add of three cycles, no cache: the levels are
-what a chip has of memory."""
+"""Armv7E-M with FPv4-SP: 32 single-precision registers, and a fused multiply-add of three cycles. There is no
+cache: the cache figures are a chip's memory."""
 
 CORTEX_M7 = Target(
     "cortex-m7", TRIPLE, "cortex-m7", "+fp-armv8d16sp", DSP,
@@ -46,4 +47,4 @@ CORTEX_M7 = Target(
     outputs=("c",), c_compiler=_COMPILER,
     c_flags=("-mcpu=cortex-m7", *_FLAGS, "-mfpu=fpv5-sp-d16"),
 )  # fmt: skip
-"""Armv7E-M with FPv5 and an L1 cache, two instructions a cycle."""
+"""Armv7E-M with FPv5, an L1 cache, and two instructions a cycle."""

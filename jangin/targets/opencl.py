@@ -1,4 +1,4 @@
-"""Targets of OpenCL devices: what this machine's say of themselves, as the figures that estimates use."""
+"""Targets of OpenCL devices. Their figures come from the devices of this machine."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ ROWS: tuple[Row, ...] = (
     *(replace(r, expansion=None, needs=("fp16",)) for r in FUSING if r.dtypes == (F16,)),
     *FUSING,
 )
-"""Half precision is converted by the devices that have it."""
+"""Instruction rows. f16 is converted on devices that have `cl_khr_fp16`."""
 MOST_LANES = 16
 UNKNOWN = 1000
-"""MHz of a device that doesn't say its own."""
+"""The clock in MHz of a device that doesn't report its own."""
 WIDE, MANY = 64, 32
-"""Bytes of a vector and registers of processors with AVX-512."""
+"""Bytes of a vector, and vector registers, of processors with AVX-512."""
 FILLED = MappingProxyType({"Intel(R) OpenCL": 28})
-"""Of those registers, what a driver's compiler fills before it spills: this one has loads early."""
+"""Registers that a platform's compiler fills before it spills, if not all. Intel's moves loads up."""
 
 
 def named(name: str) -> Target:
-    """The target of a device by its name: "opencl", "opencl:1", "opencl:intel"; with "@gpu" or "@cpu" behind
-    it, kernels are scheduled as for a GPU or for a processor, whatever the device is. Raises LoadError where
-    there is none."""
+    """The target of a device by its name: "opencl", "opencl:1" or "opencl:intel".
+
+    With "@gpu" or "@cpu" appended, kernels are scheduled for a GPU or a processor, whatever the device is.
+    Raises LoadError if there is no such device.
+    """
     which, _, schedules = name.removeprefix(PREFIX).removeprefix(":").partition("@")
     if schedules not in ("", "gpu", "cpu"):
         raise LoadError(f"{name}: there are schedules for gpu and cpu, none for {schedules!r}")
@@ -39,7 +41,8 @@ def named(name: str) -> Target:
 
 
 def target_of(device: Found, schedules: str = "") -> Target:
-    """Processors have vectors and caches that are known; other devices run work-groups, and say how."""
+    """The target of a device. A CPU gets this machine's processor figures, and others the figures of a GPU.
+    `schedules` ("cpu" or "gpu") overrides the kind."""
     kind = schedules or ("cpu" if device.kind.lower() == "cpu" else "gpu")
     name, (_, identity, features) = f"{PREFIX}:{device.number}", device.target.split("/")
     return Target(
@@ -49,8 +52,11 @@ def target_of(device: Found, schedules: str = "") -> Target:
 
 
 def _processor(device: Found) -> Processor:
-    """This machine's processor as a device uses it. There are no `products`: OpenCL C has no sums of products
-    of vectors, and lane by lane they take 13 times as long as products of float32."""
+    """This machine's processor as a device uses it.
+
+    It has no `products`. OpenCL C has no vector instruction that sums products, and lane by lane they take 13
+    times as long as float32 products.
+    """
     width = 4 * max(4, min(device.lanes, MOST_LANES))
     registers = FILLED.get(device.platform, MANY) if width == WIDE else 16
     return replace(host().processor, vector_bytes=width, registers=registers, products=())

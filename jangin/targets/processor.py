@@ -1,4 +1,4 @@
-"""Processors: what estimates, templates and writers of code need to know of them."""
+"""Processors: the figures for estimates, templates and writers of code."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from jangin.ir.records import dataclass
 from jangin.targets.machine import Machine
 
 SHARE = 2
-"""Of a cache, one part in so many is counted on to keep data; the others are for what passes through."""
+"""A task may count on one part in SHARE of a cache. The rest is for data that pass through."""
 
 
 @dataclass(frozen=True)
 class Processor(Machine):
     """A machine whose cores run one task each, with vectors and caches.
 
-    Estimates read figures that the last generations of server cores have in common. The figures come from the
-    makers' optimization guides (AMD Zen 2 to 4, Intel Ice Lake on)."""
+    The defaults are those of recent server cores, from the makers' optimization guides (AMD Zen 2 to 4, Intel
+    Ice Lake on).
+    """
 
     groups = False
     l1: int = 32 << 10
@@ -22,13 +23,13 @@ class Processor(Machine):
     l3: int = 8 << 20
     """Bytes of level 3 cache that a core may count on. Estimates and the tuner read it."""
     lane_operands: bool = False
-    """A multiply-add takes one lane of a vector for all lanes, and no element from memory. Templates choose
-    register tiles by it."""
+    """A multiply-add takes one lane of a vector for all lanes, and takes no operand from memory. Templates
+    choose register tiles by it."""
     several_loads: str = ""
-    """LLVM's name of the instruction that loads `{count}` vectors of f32 and moves its address on; empty if
+    """LLVM's name of the instruction that loads `{count}` vectors of f32 and advances its address; empty if
     there is none. Templates and LLVM's writer read it."""
     several: int = 4
-    """Vectors that such an instruction loads at most."""
+    """Most vectors that one such instruction loads."""
     offsets: bool = True
     """A load of one vector takes an offset beside its address, and so do loads of pairs. Templates unroll
     less without it."""
@@ -36,16 +37,16 @@ class Processor(Machine):
     """Registers for elements of the rows, which multiply-adds take for all lanes; 0 if multiply-adds take
     elements from memory. Templates leave them out of register tiles."""
     short_sum: int = 32
-    """Terms of a sum that are unrolled whole at most. LLVM loads too many terms of a longer sum at once,
-    unless more than its scheduler keeps it from that. `templates.tiling` reads it."""
+    """Longest sum that is unrolled whole, in terms. LLVM starts too many loads of a longer sum at once,
+    unless its scheduler already prevents it. `templates.tiling` reads it."""
     issue: int = 0
-    """Instructions that a core begins each cycle, if they are so few that they decide what is quick whatever
-    their kind; else 0. Estimates count instructions then."""
+    """Instructions that a core issues each cycle, if this limits speed whatever their kind; else 0. Estimates
+    then count instructions."""
     hints: bool = True
-    """Hints to fetch data early pay. Templates and `passes.winograd` write them."""
+    """Prefetch hints pay. Templates and `passes.winograd` write them."""
     masks: bool = True
-    """There are loads and stores of a part of a vector; LLVM would write one an element. The template
-    `window` reads it."""
+    """Masked loads and stores exist. Without them, LLVM writes one access an element. The template `window`
+    reads it."""
     wide_products: bool = False
     """Multiply-adds of vectors take int16 and add to int32. `passes.integers` and the template `window` use
     them."""
@@ -70,27 +71,32 @@ class Processor(Machine):
 
     @property
     def peak(self) -> int:
-        """Multiply-adds of float32 that a core does in a cycle at most."""
+        """Most float32 multiply-adds of a core in a cycle."""
         return self.multiply_adds * self.lanes(4)
 
     def rate(self, footprint: float) -> float:
-        """Bytes a cycle of data that was used last when `footprint` bytes ago."""
+        """Bytes a cycle at which data arrive that were last used `footprint` bytes ago."""
         if footprint <= self.l2 / SHARE:
             return self.l2_rate
         return self.l3_rate if footprint <= self.l3 / SHARE else self.memory_rate
 
     def least_seconds(self, operations: float, moved: float, threads: int) -> float:
-        """Seconds that so many float32 operations take at least without a pause, or so many bytes from the
-        smallest cache that holds them. The tuner compares kernels' times to it."""
+        """A lower bound on the seconds for so many float32 operations or bytes.
+
+        The bytes come from the smallest cache that holds them. The tuner compares kernels' times to this
+        bound.
+        """
         cycles = max(operations / (2 * self.peak), moved / self.rate(moved))
         return cycles / (self.clock * threads)
 
     def between_runs(self, own: int) -> int:
-        """Bytes of other data that pass through the caches between two runs of a kernel at most. `own`: bytes
-        of its weights. A kernel whose weights are few misses only its data, in the level 2 cache."""
+        """Most bytes of other data that pass through the caches between two runs of a kernel.
+
+        `own`: bytes of its weights. A kernel whose weights fit the level 2 cache misses only its data there.
+        """
         return self.l3 if own > self.l2 else 4 * self.l2
 
     @property
     def memories(self) -> str:
-        """The sizes of the memories that candidates depend on. Tuned kernels are kept by it."""
+        """The cache sizes that candidates depend on. They are part of the key of tuned kernels."""
         return f"{self.l1}/{self.l2}/{self.l3}"

@@ -18,7 +18,8 @@ RVV: tuple[Row, ...] = (
     replace(DOT1, needs=("v",), lanes=8, becomes=r"vwmacc\.v"),
     *FUSING,
 )
-"""Of RISC-V's vectors of 128 bits. Rounding alone takes two writes of a control register."""
+"""The rows of RISC-V's vector extension, with vectors of 128 bits. Rounding alone writes a control register
+twice."""
 
 RISCV64 = Target(
     "riscv64", TRIPLE, "generic-rv64", _GENERAL, FUSING, Processor(8, 32, hints=False),
@@ -34,5 +35,8 @@ RISCV64_V = Target(
     ),
     c_flags=("-march=rv64gcv",),
 )  # fmt: skip
-"""With the vector extension 1.0, of whose registers 128 bits are used. A cache line's lanes
-would be groups of four registers, of which there are eight: transforms would spill."""
+"""RISC-V with the vector extension 1.0, in registers of 128 bits.
+
+Winograd's transforms use 4 lanes. A cache line would be a group of four registers, and there are only eight
+such groups, so transforms would spill.
+"""

@@ -1,7 +1,7 @@
-"""Instruction rows: what each operation that machines do differently computes, and how to write it.
+"""Instruction rows: operations that processors do differently, each with its meaning and its code.
 
-A row set is a table; of the rows for an operation and a type, the first whose `needs` the target
-has is taken (`Target.row`). Code generation asks for operations by name and tests no features.
+A target has a table of rows. The row for an operation and a type is the first whose `needs` the target has
+(`Target.row`). Code generation asks for operations by name and tests no features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORED = tuple(t for t in DTYPES.values() if t is not BOOL and t not in SMALL)
 WORDS = tuple(t for t in STORED if t.bytes >= 4)
 FOUR = tuple(t for t in WORDS if t.bytes == 4)
 TILES, TILE_ROWS, TILE_BYTES = 8, 16, 64
-"""Matrix registers, the rows that each has at most, and the bytes of a row (AMX's)."""
+"""AMX's limits: matrix registers, rows of each, and bytes of a row."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -33,27 +33,31 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
 
-    `operands` and `result` are written as in Loop IR. The result has N elements, and is empty if the row
-    stores. T[1] is one value for all lanes. `memory` is an address, and the others are values. Operands of R,
-    C or K rows and columns are matrix registers by number. `stride` is the bytes from row to row in memory.
-    `reference` is the work for lane `i`, or for whole matrices, in Loop IR, and leaves the result in `r`.
-    `llvm` is LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, and `{T.bytes}`
-    is its size. `{i32:16}` is a constant, and `%x` is an operand. `{pairs}` is two i16 for each lane,
-    `{bfloats}` is two bfloat16, and `{quads}` is four i8. The last line is the result or the effect. `lanes`
-    is the number of lanes that the row takes, or 0 for any number.
-    `c` is a C expression with GNU's vector types, on operands that fill a vector register. `{bits}` is what
-    the names of x86's intrinsics call the register ("" for 128 bits), and `{reg}` is its bits. `{s}` is the
-    type of its floats (s or d). `{T}` is the type, and `{i32}` is the type of as many i32. C does the
-    reference's work lane by lane if `c` is empty. C does the same for one lane of a row for any number.
-    `expansion` is the result as an expression of `small.ARGUMENT`, for languages in which the row has no
-    text. `needs` has LLVM's names of processor features. `becomes` is a pattern of the one instruction that a
-    vector register takes, in the processors' assembly. Rows for all processors have x86's. `becomes` is empty
-    if a vector register takes several instructions. `multiplies` is the number of instructions of a
-    multiply-add's units that the row takes. `between` is the registers for what these instructions hand on to
-    each other, because LLVM has several sums under way. `registers` is the number of registers that hold the
-    row's sums and operands, if these aren't the target's vector registers.
-    `product` is what the row adds to `z`, or to a matrix. `product` is None if the row multiplies no small
-    numbers. `words` is the number of words of each operand that the row multiplies."""
+    - `operands` and `result`: written as in Loop IR. The result has N elements, and is empty if the row
+      stores. T[1] is one value for all lanes. `memory` is an address, and the others are values. `stride` is
+      the bytes from row to row in memory. Operands of R, C or K rows and columns are matrix registers by
+      number.
+    - `reference`: the work for lane `i`, or for whole matrices, in Loop IR. It leaves the result in `r`.
+    - `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, and `{T.bytes}`
+      is its size. `{i32:16}` is a constant, and `%x` is an operand. `{pairs}` is two i16 for each lane,
+      `{bfloats}` is two bfloat16, and `{quads}` is four i8. The last line is the result or the effect.
+    - `needs`: LLVM's names of the processor features that the row requires.
+    - `becomes`: a pattern of the one instruction that a vector register takes, in assembly. It is empty for
+      several instructions. Rows for all processors have x86's.
+    - `expansion`: the result as an expression of `small.ARGUMENT`, for languages without text for the row.
+    - `c`: a C expression with GNU's vector types, on operands that fill a vector register. `{bits}` is the
+      register's name in x86's intrinsics ("" for 128 bits), and `{reg}` is its bits. `{s}` is the type of its
+      floats (s or d). `{T}` is the type, and `{i32}` is the type of as many i32. If `c` is empty, C does the
+      reference's work lane by lane. It also does so for one lane of a row for any number.
+    - `lanes`: the number of lanes that the row takes, or 0 for any number.
+    - `multiplies`: the instructions of a multiply-add's units that the row takes.
+    - `between`: registers for intermediate results, because LLVM has several sums under way.
+    - `registers`: registers that hold the row's sums and operands, if these aren't the target's vector
+      registers.
+    - `product`: the product that the row adds to `z` or to a matrix, or None if it multiplies no small
+      numbers.
+    - `words`: the number of words of each operand that the row multiplies.
+    """
 
     name: str
     dtypes: tuple[DType, ...]
@@ -79,11 +83,11 @@ class Row:
 
     @property
     def of_tiles(self) -> bool:
-        """Whether it works on matrix registers."""
+        """Whether the row works on matrix registers."""
         return "[R" in self.operands
 
     def func(self, dtype: DType) -> Func:
-        """The reference as a kernel of symbolic size N (and M, where memory has another)."""
+        """The reference as a kernel of symbolic size N, and M if memory has another size."""
         out = f", r: out {self.result}[N]" if self.result else ""
         most = {"N": "", "M": "", **dict.fromkeys("RCK", TILE_ROWS)}
         sizes = [f"{n} in 1..{most[n]}" for n in most if re.search(rf"[\[ ]{n}[\],]", self.operands + out)]
@@ -98,8 +102,11 @@ def _unary(name: str, function: str, becomes: str) -> Row:
 
 
 def extreme(name: str, order: str) -> tuple[Row, Row]:
-    """A NaN of either operand comes out, and either of two zeros. x86's instruction gives its second operand
-    where they don't compare, so that alone it does where the first is known to be a number."""
+    """The rows `min` or `max`, in full and for a first operand that is known to be a number.
+
+    The full row gives NaN if either operand is NaN, and either of two zeros. x86's instruction gives its
+    second operand if the two don't compare, so it suffices alone for the other row.
+    """
     compared, sign = f"%first = fcmp {order} {{T}} %x, %y\n", {"olt": "<", "ogt": ">"}[order]
     full = Row(
         name, FLOATS, "x: T[N], y: T[N]", "T", f"r[i] = {name}(x[i], y[i])",
@@ -118,7 +125,7 @@ FMA = Row(
 
 
 def _dot(product: Product, between: int = 0) -> Row:
-    """A sum with the products of the integers in each word."""
+    """The row that adds the products of the integers in each word to a sum."""
     left, right, clamps = product.left, product.right, product.clamps
     bits, word = left.bits, product.word
     tops = [*range(word.bits - bits, -1, -bits)]
@@ -188,7 +195,7 @@ DOT2BF = Row(
     fadd {T} %lower, %half""",
     product=products.DOT2BF,
 )  # fmt: skip
-"""A product of two bfloat16 is exact in f32, so that it doesn't matter whether it is rounded."""
+"""Fusing doesn't matter here: a product of two bfloat16 is exact in f32."""
 
 
 def _four_bfloats() -> Row:
@@ -216,7 +223,7 @@ DOT4BF = _four_bfloats()
 
 
 def _of_pairs(name: str, operation: str, reference: str) -> Row:
-    """An operation on pairs of int16."""
+    """A row for an operation on pairs of int16."""
     llvm = "%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
     llvm += f"%both = {operation} {{pairs}} %a, %b\nbitcast {{pairs}} %both to {{T}}"
     return Row(
@@ -225,7 +232,8 @@ def _of_pairs(name: str, operation: str, reference: str) -> Row:
 
 
 _LOW, _HIGH = "i32(2147450879)", "i32(-2147450880)"
-"""All bits but the highest of both numbers of a pair, and these: they are added up without carries."""
+"""Masks of the lower 15 bits and of the highest bit of both numbers in a word. With the highest bits set
+apart, a word's addition carries nothing from one number to the other."""
 _ADD2 = _of_pairs("add2", "add", f"((x[i] & {_LOW}) + (y[i] & {_LOW})) ^ ((x[i] ^ y[i]) & {_HIGH})")
 _SUB2 = _of_pairs(
     "sub2", "sub", f"((x[i] | {_HIGH}) - (y[i] & {_LOW})) ^ ((x[i] ^ y[i] ^ i32(-1)) & {_HIGH})"
@@ -233,7 +241,8 @@ _SUB2 = _of_pairs(
 
 
 def _conversions(dtype: DType) -> tuple[Row, Row]:
-    """To and from the type that a small type's values are computed in."""
+    """The conversions `widen` and `narrow` between a small type and the type that its values are computed
+    in."""
     wide = dtype.wide.name
     return (
         Row("widen", (dtype,), "x: T[N]", wide, f"r[i] = {wide}(x[i])", expansion=small.widen(dtype)),
@@ -249,8 +258,11 @@ _CONVERTED = "__builtin_convertvector({0}, {{{1}}})"
 
 
 def _whole(to: DType) -> tuple[Row, Row]:
-    """A float truncated to a signed type, or the least of it where the type hasn't got the number; and the
-    same of a float that the type has, or of a NaN, which gives any multiple of 65536."""
+    """The rows `to_i32` or `to_i64`: a float truncated to a signed type.
+
+    The first gives the least number of the type if the float is out of range. The second, `_held`, is only
+    for floats in range and NaN, for which it gives any multiple of 65536.
+    """
     least, top, kind = to.limits[0], to.bits - 1, to.name
     name, inside = f"to_{kind}", f"(x[i] >= T(-{1 << top}.0)) & (x[i] < T({1 << top}.0))"
     saturated = _saturating(kind)
@@ -272,9 +284,12 @@ WHOLE = (*_whole(I32), *_whole(I64))
 
 
 def by_instruction(row: Row) -> Row:
-    """One of WHOLE by an instruction that does all of it, or that saturates, where LLVM would say the latter
-    in many. (LLVM promises nothing for numbers that a type hasn't got, but makes this instruction of it,
-    which the rows' tests and those of casts hold.)"""
+    """One of WHOLE by the processor's own instruction, which is complete, or saturates. LLVM would make
+    several.
+
+    LLVM promises nothing for numbers out of range, but selects this instruction. Tests of the rows and of
+    casts hold it.
+    """
     loose = f"%loose = fptosi {{T}} %x to {{{row.result}}}\n"
     if row.name.endswith("_held"):
         return replace(row, llvm=f"{loose}freeze {{{row.result}}} %loose")
@@ -283,7 +298,7 @@ def by_instruction(row: Row) -> Row:
 
 
 def halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]:
-    """Half precision to and from f32, by a processor's conversions."""
+    """The conversions of half precision to and from f32 by a processor's instructions."""
     widen, narrow = CONVERSIONS[F16]
     wide = "%half = bitcast {T} %x to {half}\nfpext {half} %half to {f32}"
     small = "%half = fptrunc {f32} %x to {half}\nbitcast {half} %half to {T}"
@@ -294,7 +309,7 @@ def halves(needs: tuple[str, ...], widens: str, narrows: str) -> tuple[Row, Row]
 
 
 PLACES = "%places = getelementptr {T.one}, ptr %memory, {i64} %index\n"
-"""The addresses of elements by their numbers, for gathers and scatters."""
+"""The addresses of elements by their indices, for gathers and scatters."""
 _MASKED = (
     Row(
         "masked_load", STORED, "memory: T[N], mask: bool[N]", "T",
@@ -318,7 +333,7 @@ _MASKED = (
         PLACES + "call void @llvm.masked.scatter({T} %x, {ptr} align {T.bytes} %places, {bool} %mask)",
     ),
 )  # fmt: skip
-"""Lanes that are off touch no memory. Of two lanes that scatter to one place, the later wins."""
+"""Masked accesses. Lanes that are off touch no memory. If two lanes scatter to one place, the later wins."""
 
 _BROADCAST = Row(
     "broadcast", tuple(DTYPES.values()), "x: T[1]", "T", "r[i] = x[0]", """
@@ -352,7 +367,7 @@ PORTABLE: tuple[Row, ...] = (
     *_MASKED,
     _BROADCAST,
 )
-"""What every CPU that LLVM knows can do, one instruction or several."""
+"""The rows that LLVM can make for every processor, each as one instruction or several."""
 
 
 def single(
@@ -361,7 +376,7 @@ def single(
     becomes: Mapping[str, str],
     c: Mapping[str, str] = _NONE,
 ) -> tuple[Row, ...]:
-    """Portable rows, by name, that are one instruction on processors with some features."""
+    """Portable rows, by name, that are one instruction on processors with the features `needs`."""
     return tuple(
         replace(
             r, dtypes=tuple(t for t in r.dtypes if t in dtypes), needs=needs, becomes=becomes[r.name],
@@ -377,26 +392,28 @@ FUSED = replace(
 )
 
 FUSING: tuple[Row, ...] = (FUSED, *PORTABLE)
-"""For kinds of processors all of which round a product and its sum once, as AVX2 does."""
+"""Rows for architectures on which every processor fuses multiply-adds; x86 does so from AVX2 on."""
 
 NEAREST = Row(
     "nearest", (F32,), "x: T[N]", "i32", "r[i] = i32(round(x[i]))", "call {i32} @llvm.lrint({T} %x)",
     becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
-"""Rounded half to even and converted by one instruction."""
+"""Rounds half to even and converts, in one instruction."""
 
 
 def by_quads(row: Row, function: str, operands: str, becomes: str, c: str, feature: str, lanes: int) -> Row:
-    """A sum of products of bytes by one instruction, which takes `operands`, %a and %b, in its own order."""
+    """A sum of products of bytes by one instruction. `operands`: %a and %b in the instruction's order."""
     llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
     llvm += f"call {{T}} @llvm.{function}({{T}} %z, {operands})"
     return replace(row, llvm=llvm, becomes=becomes, c=f"({{T}}){c}", needs=(feature,), lanes=lanes)
 
 
 def matrix(row: Row, function: str, kind: str, becomes: str, feature: str) -> Row:
-    """A row of words of 64 bits for two rows' words, y, and two columns', z, by one instruction: the lanes,
-    and those of what it adds to, x, are the sums of the first row, then of the second. `kind`: the type of
-    its operands in LLVM IR."""
+    """A matrix product of two rows `y` and two columns `z` of 64-bit words by one instruction.
+
+    The lanes of the result, and of the addend `x`, are the sums of the first row, then of the second. `kind`:
+    the LLVM type of the instruction's operands.
+    """
     places = {"x": "y[i // 2 % 2]", "y": "z[i % 2]", "z": "x[i]"}
     reference = re.sub(r"\b([xyz])\[i\]", lambda m: places[m[1]], row.reference)
     total = "{i32}" if row.result == "i32" else "{T}"
@@ -410,12 +427,13 @@ def matrix(row: Row, function: str, kind: str, becomes: str, feature: str) -> Ro
 
 
 def _each(inner: str) -> str:
-    """For each row and column of a matrix."""
+    """The statement for each row and column of a matrix."""
     return f"serial i in R {{ serial j in C {{ {inner} }} }}"
 
 
 def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
-    """Matrix registers set to 0, loaded and stored, by LLVM's functions and their instructions' names."""
+    """Rows that zero, load and store matrix registers. `zero`, `load` and `store` name LLVM's functions and
+    so the instructions."""
 
     def row(name: str, operands: str, reference: str, function: str, given: str) -> Row:
         llvm = f"call void @llvm.x86.{function}({given})"
@@ -436,7 +454,7 @@ def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
 
 
 def tile(product: Product, function: str, feature: str) -> Row:
-    """A product for all rows and columns of two matrices of words, added to a third."""
+    """A row that multiplies two matrix registers of words and adds the product to a third."""
     operands = "x: i32[R, K], y: i32[K, C], r: out T[R, C]"
     reference = _each(f"serial k in K {{ r[i, j] = r[i, j] + {product.name}(x[i, k], y[k, j]) }}")
     llvm = f"call void @llvm.x86.{function}(i8 %r, i8 %x, i8 %y)"
@@ -451,7 +469,7 @@ def tile(product: Product, function: str, feature: str) -> Row:
 
 
 def bfloats(lanes: int, function: str, becomes: str, c: str, *needs: str, turned: bool = False) -> Row:
-    """`dot2bf` of one vector register by one instruction."""
+    """`dot2bf` of one vector register by one instruction. `turned`: the instruction takes %b first."""
     x, y = ("%b", "%a") if turned else ("%a", "%b")
     llvm = "%a = bitcast {i32} %x to {bfloats}\n%b = bitcast {i32} %y to {bfloats}\n"
     llvm += f"call {{T}} @llvm.{function}({{T}} %z, {{bfloats}} {x}, {{bfloats}} {y})"

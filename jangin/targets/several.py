@@ -9,12 +9,12 @@ from jangin.ir.records import dataclass
 from jangin.targets.target import Target
 
 SEPARATOR = "+"
-"""Between the names of targets: "cpu+opencl:0"."""
+"""The text between the names of targets: "cpu+opencl:0"."""
 
 
 @dataclass(frozen=True)
 class SeveralTarget(Target):
-    """What the figures say is true of the first of `parts`."""
+    """A target of several devices. Its figures are those of the first of `parts`."""
 
     parts: tuple[Target, ...] = ()
 
@@ -27,7 +27,7 @@ class SeveralTarget(Target):
 
 
 def several(name: str, parts: Sequence[Target]) -> SeveralTarget:
-    """The target of a list. Raises ValueError for one that is in it twice."""
+    """The target of a list of devices. Raises ValueError if one is in it twice."""
     twice = next((p for n, p in enumerate(parts) if str(p) in map(str, parts[:n])), None)
     if twice is not None:
         raise ValueError(f"target {name!r} has {twice.name} twice: name each device once")

@@ -1,10 +1,11 @@
-"""Small element types, whose values lie in the lowest bits of an integer, widened and narrowed.
+"""Small element types, held in the lowest bits of an integer: how they are widened and narrowed.
 
-A float format is S bits of sign, then exponent, then mantissa. Its value times a power of two is
-the float32 of the same exponent and mantissa bits, subnormal numbers included; going back, a
-normal number is rebiased and rounded to even, and adding a power of two lets the processor round
-a subnormal one. (IEEE 754; OCP 8-bit Floating Point Specification 1.0 and Microscaling Formats
-1.0; Noune et al. 2022 for the "fnuz" formats: no negative zero, whose code is NaN.)
+A float format is a sign bit, then exponent, then mantissa. Its value times a power of two is the float32 with
+the same exponent and mantissa bits, also for subnormal numbers. Narrowing rebiases a normal number and rounds
+it to even. The processor rounds a subnormal one when a power of two is added.
+
+Sources: IEEE 754; OCP 8-bit Floating Point Specification 1.0 and Microscaling Formats 1.0; Noune et al. 2022
+for the "fnuz" formats. These have no negative zero: its code is NaN.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from jangin.ir.expr import Const, Expr, Var, binary, call, cast, const, eq, land
 from jangin.ir.records import dataclass
 
 ARGUMENT = "argument"
-"""The variable that a formula of one argument is an expression of."""
+"""The name of the variable in a formula of one argument."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """`top`: the code of the largest number; `beyond`: of what overflows; `nan`: of NaN (which, where
-    it is the sign bit alone, there is no negative one of). `infinite`: codes above `top` are infinity
-    and NaNs, as IEEE's."""
+    """A small float format. `top`: the code of its largest number. `beyond`: the code for overflow. `nan`:
+    the code of NaN.
+
+    If `nan` is the sign bit alone, there is no negative NaN. `infinite`: codes above `top` are infinity and
+    NaNs, as in IEEE 754.
+    """
 
     exponent: int
     mantissa: int
@@ -51,7 +55,7 @@ class Format:
 
     @property
     def has_nan(self) -> bool:
-        """Else NaN becomes negative zero."""
+        """Whether the format has NaN. If not, NaN becomes negative zero."""
         return self.top < self.sign - 1 or self.unsigned_nan
 
     @property
@@ -70,7 +74,7 @@ _FORMATS: dict[DType, Format] = {
 
 
 def widen(dtype: DType) -> Expr:
-    """ARGUMENT, of a small type, in the type that it is computed in."""
+    """The formula that widens ARGUMENT, of a small type, to the type that it is computed in."""
     x = Var(ARGUMENT, dtype)
     if dtype.is_int:
         left = const(8 - dtype.bits, dtype.wide)
@@ -83,7 +87,7 @@ def widen(dtype: DType) -> Expr:
 
 
 def narrow(dtype: DType) -> Expr:
-    """ARGUMENT, of the type that is computed in, rounded to the nearest of a small type, half to even."""
+    """The formula that narrows ARGUMENT to a small type, rounded to nearest, half to even."""
     x = Var(ARGUMENT, dtype.wide)
     if dtype.is_int:
         return call(f"bitcast_{dtype}", binary("and", x, const((1 << dtype.bits) - 1, dtype.wide)))
@@ -110,7 +114,7 @@ def _float(bits: Expr) -> Expr:
 
 
 def _above(bits: Expr, count: int) -> Expr:
-    """All but the lowest bits, moved down."""
+    """The bits above the lowest `count`, shifted down."""
     return cast(I32, binary("shr", cast(U32, bits), const(count, U32)))
 
 
@@ -140,11 +144,12 @@ def _narrow(f: Format, x: Expr) -> Expr:
     number = select(cast(U32, finite) > const(f.top, U32), _i(f.beyond), finite)
     code = select(size > _i(0x7F800000), _i(f.nan), number)
     coded = binary("or", code, _above(sign, 31 - f.exponent - f.mantissa))
-    return select(eq(code, _i(0)), _i(0), coded) if f.unsigned_nan else coded  # its zero has no sign
+    # such a format's zero has no sign
+    return select(eq(code, _i(0)), _i(0), coded) if f.unsigned_nan else coded
 
 
 def _widen_power(wide: Expr) -> Expr:
-    """Of F8E8M0, powers of two: the exponent's code of float32, and no zero."""
+    """F8E8M0 holds powers of two: its code is float32's exponent. It has no zero."""
     number = select(eq(wide, _i(0)), _i(0x400000), binary("shl", wide, _i(23)))
     return select(eq(wide, _i(255)), _i(0x7FC00000), number)
 

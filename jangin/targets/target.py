@@ -1,4 +1,4 @@
-"""What code is generated for: an instruction set, an ABI, a machine, a back end and a device."""
+"""Targets: an instruction set, an ABI, a machine, a back end and a device."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Target:
     """The machine that code is made for, the back end that makes the code, and the device that runs it.
-    A target is an identity, an ABI and names; `machine` has the figures.
 
-    A text after each field says its unit, its meaning and who reads it."""
+    The text after each field gives its unit, its meaning and its readers.
+    """
 
     name: str
     """The users' name of the target, in options, messages and the keys of the cache."""
@@ -83,30 +83,31 @@ class Target:
 
     @property
     def each(self) -> Sequence[Target]:
-        """The targets that a model is compiled for: itself, or those that it stands for."""
+        """The targets that a model is compiled for: itself, or the parts of a target of several devices."""
         return (self,)
 
     @property
     def emitted(self) -> Target:
-        """As programs are made for it: without matrix registers, as their process would have to ask its
-        system for them first."""
+        """The target for standalone programs: without matrix registers, because a process must first ask its
+        system for them."""
         kept = [f for f in self.features.split(",") if not f.startswith("+amx-")]
         return replace(self, features=",".join(kept))
 
     @property
     def of_c(self) -> Target:
-        """As C is made for it: without what C compilers would keep in memory, as no register holds it."""
+        """The target for C: without products in 64-bit words and wide products, because C compilers would
+        keep them in memory."""
         products = tuple(p for p in self.machine.products if p.word is I32)
         return self.emitted.with_figures(products=products, wide_products=False)
 
     @property
     def abi(self) -> Abi:
-        """What its code must keep to. Raises ValueError for an architecture that isn't known."""
+        """The ABI that the target's code follows. Raises ValueError for an unknown architecture."""
         return abi_of(self.triple)
 
     @property
     def device_name(self) -> str:
-        """What saved models call the device."""
+        """The device's name in saved models."""
         return self.device if isinstance(self.device, str) else self.device.name
 
     def has(self, feature: str) -> bool:
@@ -114,13 +115,14 @@ class Target:
         return f"+{feature}" in self.features.split(",")
 
     def row(self, name: str, dtype: DType, lanes: int = 0) -> Row | None:
-        """The first row for an operation on so many values of a type (0: any number) whose needs are met;
-        None where there is none."""
+        """The first row for an operation on `lanes` values of a type whose needs are met (0 lanes: any
+        number); None if there is none."""
         found = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
         return self._first(found)
 
     def product_row(self, product: Product, lanes: int = 0, words: int = 1) -> Row | None:
-        """As `row`, for what multiplies `words` of each operand in each of so many lanes."""
+        """Like `row`, for the row that adds a product of `words` words of each operand in each of `lanes`
+        lanes."""
         found = (r for r in self.rows if r.words == words and r.lanes in (0, lanes) and r.product == product)
         return self._first(found)
 

@@ -1,4 +1,4 @@
-"""WebAssembly: what browsers and Node run."""
+"""WebAssembly, for browsers and Node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ WASM: tuple[Row, ...] = (
     ),
     *PORTABLE,
 )  # fmt: skip
-"""Of WebAssembly with vectors of 128 bits."""
+"""The rows of WebAssembly with vectors of 128 bits."""
 
 WASM32 = Target(
     "wasm32", "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint",
     WASM, Processor(16, 16, products=(products.DOT2,)), outputs=("shared",),
 )  # fmt: skip
-"""With its 128-bit vectors (SIMD128), in one thread. A product and its sum round each: the instruction that
-may fuse them (relaxed SIMD) gives other results on other machines. So does its dot product of bytes, unless
-one operand has 7 bits and no sign, which neither the weights nor the activations of int8 models are. Engines
-have the processor's registers for its values, 16 on x86."""
+"""WebAssembly with 128-bit vectors (SIMD128), in one thread.
+
+Multiply-adds aren't fused. Relaxed SIMD may fuse them, but then gives other results on other machines. So
+does its dot product of bytes, unless one operand is unsigned and has 7 bits, and int8 models have no such
+operand. Engines keep values in the processor's registers, 16 on x86.
+"""

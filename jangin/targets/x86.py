@@ -1,5 +1,5 @@
-"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512), the last two also with VNNI, and v4 with VBMI too,
-and with BF16 or AMX beside these."""
+"""x86-64 targets: v2 (SSE4), v3 (AVX2) and v4 (AVX-512). v3 and v4 also come with VNNI, and v4 with VBMI,
+BF16 and AMX too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _level(
 
 
 def _more(level: Target, name: str, features: str, c_flags: str, *products: Product) -> Target:
-    """A level with extensions, whose instructions add several products to what there is."""
+    """A level with more features. `products` are all that it has, the preferred first."""
     features, flags = f"{level.features},+{features}", (*level.c_flags, *c_flags.split())
     level = level.with_figures(products=products)
     return replace(level, name=name, features=features, c_flags=flags)
@@ -39,11 +39,11 @@ _WORDS = DOT4U, DOT2
 V3_VNNI = _more(V3, "x86-64-v3-vnni", "avxvnni", "-mavxvnni", *_WORDS)
 V4_VNNI = _more(V4, "x86-64-v4-vnni", "avx512vnni", "-mavx512vnni", *_WORDS)
 V4_VBMI = _more(V4_VNNI, "x86-64-v4-vbmi", "avx512vbmi", "-mavx512vbmi", *_WORDS)
-"""Of processors since Ice Lake and Zen 4, which look up bytes in two registers."""
+"""Processors since Ice Lake and Zen 4. VBMI looks up bytes in two registers."""
 V4_BF16 = _more(V4_VBMI, "x86-64-v4-bf16", "avx512bf16", "-mavx512bf16", *_WORDS, DOT2BF)
-"""Of Zen 4 and later. Intel's processors have the instructions too (see `targets.host`)."""
+"""Zen 4 and later. Intel's processors have the instructions too (see `targets.host`)."""
 V4_AMX = replace(
     _more(V4_BF16, "x86-64-v4-amx", "amx-tile,+amx-int8,+amx-bf16", "", *V4_BF16.machine.products),
     rows=(*AMX, *V4_BF16.rows),
 )
-"""Of Intel's server processors since Sapphire Rapids, which multiply matrices in registers of their own."""
+"""Intel's server processors since Sapphire Rapids. AMX multiplies matrices in registers of their own."""

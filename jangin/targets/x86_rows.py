@@ -1,4 +1,4 @@
-"""What x86-64's instructions do, from SSE4 to AVX-512: rows as `rows` has them."""
+"""The instruction rows (`targets.rows`) of x86-64, from SSE4 to AVX-512."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from jangin.targets.rows import (
 _MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}
 _ROUNDS = dict.fromkeys(("floor", "ceil", "trunc", "round"), "round[ps]")
 _C_ROUNDING = {"floor": 9, "ceil": 10, "trunc": 11, "round": 8}
-"""The operand that says how x86's instruction rounds; no exception is raised."""
+"""The rounding operand of x86's instruction. It also suppresses exceptions."""
 _C_ROUNDS = {n: f"_mm{{bits}}_round_p{{s}}(x, {how})" for n, how in _C_ROUNDING.items()}
 
 
@@ -42,15 +42,20 @@ _HALVES_IN_REGISTER = replace(
     llvm='%half = fptrunc {f32} %x to {half}\n%bits = bitcast {half} %half to {T}\n'
     'call {T} asm "", "=v,0"({T} %bits)',
 )  # fmt: skip
-"""Passed through assembly without instructions, or LLVM would have the instruction store what it converts,
-which takes AMD's processors up to three times as long as to convert and to store."""
+"""`narrow` to half precision in a register.
+
+Opaque assembly keeps LLVM from the instruction that converts and stores. On AMD's processors it takes up to
+three times as long as a conversion and a store.
+"""
 _IN_ORDER = '%sum = add {T} %both, %z\ncall {T} asm "", "=v,0"({T} %sum)'
 
 
 def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
-    """`dot2` of one vector register. `fused`: C's function where one instruction adds too. Elsewhere the sum
-    passes through assembly without instructions, as LLVM would add up the products of several terms first,
-    for which a register tile has no registers."""
+    """`dot2` of one vector register. `fused`: C's function if one instruction also adds.
+
+    If not, the sum passes through opaque assembly. LLVM would otherwise add up the products of several terms
+    first, and a register tile has no registers for them.
+    """
     called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
     llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
     x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
@@ -71,12 +76,12 @@ _GATHER = Row(
     "{T} zeroinitializer)",
     ("avx512f",), "gather[dq]",
 )  # fmt: skip
-"""Not of AVX2, where LLVM knows gathers to be slow on many processors and makes scalar loads of
-addresses taken out of a vector: scalar loads of scalar addresses are half the instructions."""
+"""Gathers need AVX-512. On AVX2, LLVM considers gathers slow and makes scalar loads whose addresses it
+extracts from a vector. Scalar loads at scalar addresses are half the instructions."""
 
 
 def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
-    """`dot4u` of one vector register, exact: the instruction without saturation."""
+    """`dot4u` of one vector register by VNNI's instruction without saturation, so it is exact."""
     return by_quads(
         DOT4U, f"x86.avx512.vpdpbusd.{bits}", "{quads} %a, {quads} %b", "vpdpbusd",
         f"_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)", feature, lanes,
@@ -84,7 +89,7 @@ def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
 
 
 def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, ...] = ()) -> Row:
-    """`dot4s` of one vector register: sums of two products, and, as products with 1, of two of those."""
+    """`dot4s` of one vector register: sums of two products of bytes, which a product with 1 adds in pairs."""
     llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
     llvm += f"%twos = call {{pairs}} @llvm.x86.{of_bytes}({{quads}} %a, {{quads}} %b)\n"
     llvm += f"%both = call {{T}} @llvm.x86.{of_pairs}({{pairs}} %twos, {{pairs}} splat (i16 1))\n{_IN_ORDER}"
@@ -97,8 +102,10 @@ def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, .
 
 
 def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
-    """The product of two i32 as i64, less its lowest 30 bits: those of even lanes and those of odd ones by an
-    instruction each, and then each where it belongs."""
+    """The product of two i32 as i64, shifted right by 30 bits, as i32.
+
+    One instruction multiplies the even lanes and one the odd lanes. A blend then interleaves them.
+    """
     half, evens = f"<{lanes // 2} x i64>", ", ".join(f"i1 {n % 2}" for n in range(lanes))
     lines = [f"%{v}_both = bitcast {{T}} %{v} to {half}" for v in "xy"]
     for v in "xy":
@@ -122,7 +129,8 @@ def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
 
 
 def _fours_by_pairs(lanes: int, function: str, needs: tuple[str, ...] = ()) -> Row:
-    """`dot4u` of one vector register by two products of pairs, of bytes as int16, which never saturate."""
+    """`dot4u` of one vector register by two products of pairs, with bytes extended to int16. These never
+    saturate."""
     llvm = "%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
     llvm += "%b_even = shl {pairs} %b, splat (i16 8)\n"
     for n, a, b in (
@@ -143,11 +151,12 @@ _BY_INSTRUCTION = tuple(
     )
     for row in WHOLE for dtype in FLOATS
 )  # fmt: skip
-"""Numbers that the type hasn't got are the least of it by these instructions."""
+"""Conversions to integers by x86's instructions. They give the least number of the type if the float is out
+of range."""
 
 
 def _nearest_by_fours(lanes: int) -> Row:
-    """`nearest` of several vector registers by the instruction's own function."""
+    """`nearest` of several vector registers by the intrinsic of the instruction."""
     lines, parts = [], []
     for first in range(0, lanes, 4):
         places = ", ".join(f"i32 {n}" for n in range(first, first + 4))
@@ -173,9 +182,12 @@ _NEAREST_HELD = (
     *map(_nearest_by_fours, (4, 8, 16, 32, 64)),
     replace(NEAREST, llvm="%whole = call {T} @llvm.rint({T} %x)\ncall {i32} @llvm.lrint({T} %whole)"),
 )
-"""LLVM 22.1 makes the load before a vector's `llvm.lrint` the operand of SSE's instruction, which stops the
-process if the address isn't a multiple of 16 bytes. It checks that for the instruction's own function and for
-`llvm.rint`, whose result is rounded already. AVX's instruction takes any address."""
+"""`nearest` for SSE4, by the instruction's own function or by `llvm.rint`.
+
+For a vector's `llvm.lrint`, LLVM 22.1 makes the preceding load an operand of SSE's instruction. The process
+then stops if the address isn't a multiple of 16 bytes. LLVM checks the address for the instruction's own
+function and for `llvm.rint`. AVX's instruction takes any address.
+"""
 
 SSE4: tuple[Row, ...] = (
     *_NEAREST_HELD,
@@ -223,10 +235,12 @@ _OPAQUE = tuple(
     for size in (1, 2, 4)
     for register in (16, 32)
 )  # fmt: skip
-"""A value as it is, passed through assembly without instructions, so that LLVM doesn't see that it was
-narrowed. LLVM 22.1 stores a narrowed vector under a mask of one lane by the wide element (its issue 179489).
-The widest vector that a register holds is never a narrowed one. Conversion and store as two instructions are
-no slower than as one on Intel's processors, and take Zen 4 six tenths of the time."""
+"""`opaque`: the value unchanged, through opaque assembly, so that LLVM doesn't see that it was narrowed.
+
+LLVM 22.1 stores a narrowed vector under a mask of one lane by the wide element (its issue 179489). The widest
+vector of a register is never a narrowed one. Conversion and store as two instructions are no slower than as
+one on Intel's processors, and take 0.6 times as long on Zen 4.
+"""
 
 
 _DPBF16 = tuple(
@@ -236,8 +250,8 @@ _DPBF16 = tuple(
     )
     for bits in (512, 256, 128)
 )  # fmt: skip
-"""Adds the product of the upper numbers, then that of the lower, each sum rounded to the nearest, half to
-even; takes subnormal numbers for 0."""
+"""VDPBF16PS adds the product of the upper numbers, then that of the lower. It rounds each sum half to even,
+and takes subnormal numbers for 0."""
 
 AMX: tuple[Row, ...] = (
     *tiles("tilezero", "tileloadd64", "tilestored64", "amx-tile"),
@@ -245,8 +259,8 @@ AMX: tuple[Row, ...] = (
     tile(products.DOT4, "tdpbssd", "amx-int8"),
     tile(products.DOT2BF, "tdpbf16ps", "amx-bf16"),
 )
-"""Of bfloat16 the products of firsts and those of seconds are added up apart before both are added to a sum,
-whose rounding differs from one instruction's after the other; subnormal numbers are 0."""
+"""AMX's matrix products. For bfloat16, the products of first and of second numbers are summed apart, then
+added to the sum. So the rounding differs from VDPBF16PS. Subnormal numbers are 0."""
 
 AVX512: tuple[Row, ...] = (
     *_DPBF16,
