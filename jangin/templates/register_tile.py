@@ -18,8 +18,8 @@ from jangin.templates.template import Workload
 HALVED = 32
 """Bytes of a vector register. On larger registers, instructions for half a register are as good."""
 FEW_TURNS = 4
-"""A sum with at most so many iterations of its unrolled loop is unrolled without a remainder or not at all: a
-remainder would cost more."""
+"""Most iterations of an unrolled loop that may have no remainder, because it would cost too much. Such a sum
+is unrolled evenly or not at all."""
 
 
 def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
