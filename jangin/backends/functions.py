@@ -91,7 +91,7 @@ class FunctionWriter(ABC):
         self.result = "void"
         self.overflows: list[Value] = []
 
-    # --- what a language writes
+    # --- operations that each language writes
 
     @abstractmethod
     def text(self) -> str:
@@ -196,7 +196,7 @@ class FunctionWriter(ABC):
     @abstractmethod
     def _end_loop(self) -> None: ...
 
-    # --- what follows from it
+    # --- operations made of these
 
     @contextmanager
     def when(self, cond: Value) -> Iterator[None]:

@@ -12,7 +12,7 @@ SMALL = 64
 """Nodes up to which an expression is printed and pickled part by part, keeping the parts' texts. Larger
 expressions are walked in one loop."""
 KEPT_TEXT = 4096
-"""Characters of a text that is kept with a larger expression, at most. Otherwise the texts of a long chain's
+"""Most characters of a text that is kept with a larger expression. Otherwise the texts of a long chain's
 parts would fill the memory."""
 
 Packed = Union["Expr", tuple["type[Expr]", list[object]]]

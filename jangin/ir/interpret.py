@@ -28,7 +28,7 @@ from jangin.ir.traversal import children
 from jangin.ir.words import COMPARE, INFIX
 
 GRID_LIMIT = 1 << 22
-"""Grid points that `evaluate_stage` holds at once, at most."""
+"""Most grid points that `evaluate_stage` holds at once."""
 
 Env = dict[str, Any]
 Code = Callable[[Env], Any]

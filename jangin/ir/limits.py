@@ -39,7 +39,7 @@ GRACE = 10.0
 """Seconds after the limit until a process that doesn't ask the budget is ended."""
 ALLOWS = "limits=Limits({}=...) allows more"
 LONGEST_NAME = 1000
-"""Bytes of a node's name that another process can read, at most."""
+"""Most bytes of a node's name that another process can read."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ POINTS = 1 << 18
 PERIODS = (2, 3, 4)
 """Periods that are tried for loop variables around a thread loop; buffers used in turn have them."""
 ROUNDS = 64
-"""Iterations of the outer loops that are told apart, at most."""
+"""Most iterations of the outer loops that are told apart."""
 
 Index = tuple[Expr, ...]
 Ranges = Mapping[Var, Range]

@@ -46,14 +46,14 @@ from jangin.ops.operands import broadcast
 from jangin.ops.values import DATA_LIMIT, Tensor, Values, object_array
 
 MOST_SYMBOLIC = 8
-"""Inputs of unknown sizes that one kernel concatenates, at most. Each input finds its place among sums of
+"""Most inputs of unknown sizes that one kernel concatenates. Each input finds its place among sums of
 sizes, so the kernel grows with the square of their number."""
 LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
 """The most parts of an expression whose tensor's contents are followed, and the largest product of its
 operands' numbers of parts. A product of sums has up to that product of parts when multiplied out. Contents
 beyond these limits are computed at run time."""
 MOST_JOINED = 256
-"""Inputs of known sizes that one kernel concatenates, at most. The kernel has one nested choice an input."""
+"""Most inputs of known sizes that one kernel concatenates. The kernel has one nested choice an input."""
 FAR = 1 << 62
 """Positions from here on, if computed at run time, mean the end of their axis. An i64 has room for a size on
 top."""

@@ -16,7 +16,7 @@ from jangin.ir.te import identity
 BLOCKS = (64, 32, 16, 8)
 """Elements of a block. The largest size that gives enough blocks is taken."""
 ENOUGH = 2
-"""Blocks for each wanted element, at least. With fewer blocks the bound lets too many candidates pass."""
+"""Fewest blocks for each wanted element. With fewer blocks the bound lets too many candidates pass."""
 LANES = 16
 """Blocks that are counted at once. The number of blocks is a multiple; elements beyond the last block are
 candidates."""

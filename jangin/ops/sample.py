@@ -30,7 +30,7 @@ Region = Callable[[int], Expr]
 """A region's f32 numbers, by their place in its row."""
 ZERO = (const(0),)
 MAX_SAMPLES = 1 << 12
-"""Bilinear samples along one side of a RoiAlign bin, at most."""
+"""Most bilinear samples along one side of a RoiAlign bin."""
 
 
 def index_of(x: Expr, size: Expr) -> Expr:

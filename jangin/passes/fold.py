@@ -15,7 +15,7 @@ from jangin.passes.partition import needed_symbols
 SIZE_LIMIT = 1 << 24
 """Elements of a folded result at most."""
 GROWTH_LIMIT = 1 << 12
-"""Elements of a folded result that is larger than its operands, at most."""
+"""Most elements of a folded result that is larger than its operands."""
 
 
 def fold(graph: Graph) -> Graph:

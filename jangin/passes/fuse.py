@@ -24,13 +24,13 @@ from jangin.passes.in_place import in_place_concats
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
-"""Expression nodes of a kernel's epilogue, or of all producers evaluated at its reads, at most. Shared values
+"""Most expression nodes of a kernel's epilogue, or of all producers evaluated at its reads. Shared values
 are counted once for each copy."""
 REGION_LIMIT = 16
-"""Maps that are looked at in search of the place where a value's consumers meet again, at most."""
+"""Most maps that are looked at in search of the place where a value's consumers meet again."""
 
 TABLE = 256
-"""Elements of a table from which an anchor's write-back may take its results, at most."""
+"""Most elements of a table from which an anchor's write-back may take its results."""
 
 CHEAP_CALLS = frozenset(
     {"neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf"}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jangin.passes.integers import Integers
 
 FEWEST = 3
-"""Channels of a group that are read as pairs, at least. With fewer, too much would be padding."""
+"""Fewest channels of a group that are read as pairs. With fewer, too much would be padding."""
 FEWEST_OF_SHORT = 8
 """Channels of a group that are read as words of 16 bits, at least: a vector has this many words. With fewer
 channels, broadcasting pairs of bytes to all lanes would take the time that multiply-adds save. Rows of f16

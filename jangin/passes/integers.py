@@ -51,7 +51,7 @@ EXACT = 1 << 24
 FEWEST_CHANNELS = 4
 """Channels of a depthwise convolution whose products are of int16: a multiple of this number."""
 MOST_STEPS = 64
-"""Expression nodes of consecutive maps that are looked at together, at most."""
+"""Most expression nodes of consecutive maps that are looked at together."""
 MOST_RUNS = 16
 """f32 products that one integer product is split into, at most, so that the sums of each are exact."""
 

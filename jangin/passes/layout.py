@@ -39,7 +39,7 @@ from jangin.targets.target import Target
 from jangin.templates.window import LARGEST_WINDOW
 
 LONGEST_TESTED = 16
-"""Taps along a row of a depthwise convolution that tests for the image's border itself, at most. With longer
+"""Most taps along a row of a depthwise convolution that tests for the image's border itself. With longer
 windows most positions would be tested, not a row's ends alone."""
 
 

@@ -19,7 +19,7 @@ from jangin.templates.choose import candidates
 from jangin.templates.template import Workload
 
 FEW = 4
-"""Convolutions and pools of a connected part for which copies are estimated, at most. In larger parts, most
+"""Most convolutions and pools of a connected part for which copies are estimated. In larger parts, most
 nodes read channels-last results of others."""
 
 Rewrite = Callable[[Graph, Collection[str]], Graph]

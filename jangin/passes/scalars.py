@@ -13,7 +13,7 @@ from jangin.passes.stages import stages
 from jangin.targets.target import Target
 
 MOST = 8
-"""Kernels that become one, at most."""
+"""Most kernels that become one."""
 
 
 def scalars(graph: Graph, target: Target) -> Graph:

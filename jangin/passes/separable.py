@@ -23,7 +23,7 @@ from jangin.targets.figures import FusionFigures
 from jangin.targets.target import Target
 
 TAPS = 64
-"""Taps of a window that the template slides, at most."""
+"""Most taps of a window that the template slides."""
 
 
 def separable(graph: Graph, target: Target) -> Graph:

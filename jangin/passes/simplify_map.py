@@ -20,7 +20,7 @@ from jangin.passes.rules import State
 Result = Node | str | None
 
 LARGEST = 100
-"""Expression nodes of a map that two maps are merged into, at most. Fusion handles longer ones, and cuts
+"""Most expression nodes of a map that two maps are merged into. Fusion handles longer ones, and cuts
 them."""
 
 

@@ -10,7 +10,7 @@ from jangin.runtime.compiled import Compiled, targets, weight_bytes
 from jangin.runtime.sizes import TensorSpec, told
 
 LISTED = 6
-"""Inputs, or outputs, that a `repr` lists, at most."""
+"""Most inputs, or outputs, that a `repr` lists."""
 
 
 class Model(Protocol):

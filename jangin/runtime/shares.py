@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 TRIES = 3
 """Runs of each way, of which the quickest counts. The first run on a device allocates memory."""
 ROUNDS = 4
-"""Rounds of shares that are tried at first, at most. Each follows from the speeds measured in the one
+"""Most rounds of shares that are tried at first. Each follows from the speeds measured in the one
 before."""
 AGAIN = 50
 """The running time between two trials of a slower way, as a multiple of the way's time. Trials therefore take

@@ -80,7 +80,7 @@ def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
     return well_formed(func.with_body(go(func.body)))
 
 
-# --- what there is
+# --- the nest as it comes
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _tile(func: Func, soft: _Softmax, sums: _Tiled, scores: _Tiled) -> _Tile:
     return _Tile(scores, sums, (places[0], places[1]), (places[2], places[3]), *sizes)
 
 
-# --- what there will be
+# --- the online nest
 
 
 class _Online:

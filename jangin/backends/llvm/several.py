@@ -21,7 +21,7 @@ from jangin.ir.dtype import F32
 from jangin.targets.target import Target
 
 MOST = 4
-"""Vectors that one request loads, at most."""
+"""Most vectors that one request loads."""
 _LABEL = "llvm.codeview.annotation"
 FENCE = 'call void asm sideeffect "", ""()'
 

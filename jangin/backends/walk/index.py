@@ -78,7 +78,7 @@ class Indexer:
     _forms: dict[object, dict[object, _Form]] = field(default_factory=dict)
     _form: dict[object, _Form] | None = None
 
-    # --- what is in scope
+    # --- variables in scope
 
     @contextmanager
     def bound(self, var: Var, known: Range, depth: int) -> Iterator[None]:
@@ -240,7 +240,7 @@ class Indexer:
             found = self._exact[full] = terms(simplify(total, self.ranges))
         return found
 
-    # --- what the ranges tell
+    # --- ranges
 
     def condition(self, e: Expr) -> Expr:
         """A condition simplified by the ranges and the unrolled variables' numbers."""

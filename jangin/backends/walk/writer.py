@@ -120,7 +120,7 @@ class Writer(ABC):
     def has_text(self, row: Row) -> bool:
         """Whether a row has text in this language. Otherwise its expansion, if any, is evaluated."""
 
-    # --- what the function is given
+    # --- the function's arguments
 
     @abstractmethod
     def parameter(self, number: int) -> Pointer:
@@ -317,7 +317,7 @@ class Writer(ABC):
     def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
         """The value of one of two pieces of code; both have the same type."""
 
-    # --- what follows from the others
+    # --- operations made of the others
 
     def flip(self, cond: Value) -> Value:
         """The negation of a condition."""

@@ -1,14 +1,14 @@
-"""A queued device's maker offers the few calls here. OpenCL, CUDA and WebGPU are drivers of this kind.
+"""The protocols of a queued device's driver, for OpenCL, CUDA and WebGPU.
 
-`runtime.devices.queued` runs plans over these protocols. It knows no maker's interface, and a driver knows no
+`runtime.devices.queued` runs plans by these protocols. It knows no vendor's interface, and a driver knows no
 plans. Calls that can fail raise a `DriverError` unless a method says another error.
 
 Order of calls that every driver may rely on:
 
-- A kernel is enqueued only after its size and all its arguments were set. Both stay until they are set anew;
-  what was enqueued keeps the values of its time.
-- A queue works through what was enqueued in order. The host reads no array that a queue fills, and changes
-  none that a queue reads, before `finish` returned.
+- A kernel is enqueued only after its size and all its arguments were set. Both stay until they are set anew.
+  An enqueued launch keeps the values that were set before it.
+- A queue runs its commands in the order in which they were enqueued. The host reads no array that a queue
+  fills, and changes none that a queue reads, before `finish` returned.
 - A buffer, and an array that one uses, lives at least until the queue is finished.
 - Objects go back only to the driver that made them: parameters of type `Any` are its own buffers, queues and
   code.
@@ -23,7 +23,7 @@ from jangin.ir.graph import Array
 
 
 class DriverError(Exception):
-    """This error says why a driver's call failed. Its text is for people."""
+    """A driver's call failed. The text says why, for people."""
 
     @property
     def lost(self) -> bool:
@@ -58,11 +58,13 @@ class Queue(Protocol):
         """Enqueue a copy of a buffer's beginning to a contiguous array, as many bytes as the array has."""
 
     def show(self, buffer: Any) -> None:
-        """Enqueue what the host needs to see in its own array what kernels wrote to it. Only asked of devices
-        that share the host's memory."""
+        """Enqueue the commands after which the host sees what kernels wrote to its own array.
+
+        It is only called for devices that share the host's memory.
+        """
 
     def finish(self) -> None:
-        """Wait until all that was enqueued is done. Failures of kernels may come here first."""
+        """Wait until all commands are done. Failures of kernels may appear here first."""
 
 
 class Kernel(Protocol):
@@ -75,34 +77,36 @@ class Kernel(Protocol):
         """Set how many work-items a launch has, in groups of `local`, which divides `items`."""
 
     def enqueue(self, queue: Any) -> None:
-        """Enqueue a launch by the arguments and the size set before."""
+        """Enqueue a launch with the arguments and the size that were set before."""
 
     def seconds(self, queue: Any) -> float:
-        """Run a launch on a timed queue, wait for it, and give its time by the device's clock."""
+        """Run a launch on a timed queue and wait for it. Returns its seconds by the device's clock."""
 
     def copy(self) -> Kernel:
         """The same kernel, with arguments and a size of its own."""
 
 
 class Packed(Protocol):
-    """A kernel's code, unpacked from the bytes that a compiled model has."""
+    """A kernel's code, unpacked from a compiled model's bytes."""
 
     @property
     def kernel(self) -> str:
-        """The kernel's name, which launches call it by."""
+        """The kernel's name, as in launches."""
 
 
 class Driver(Protocol):
-    """A device that is open. Its text (`str`) is what errors call it."""
+    """An open device. Its text (`str`) is its name in errors."""
 
     @property
     def units(self) -> int:
-        """Groups of work-items that the device runs at one time: their scratch memory is apart."""
+        """Groups of work-items that the device runs at one time. Each has its own scratch memory."""
 
     @property
     def alignment(self) -> int:
-        """Bytes: values in the arena and parts of buffers begin at multiples. Arrays of the host that do so
-        too are used where they lie, if the device shares the host's memory."""
+        """The alignment in bytes of values in the arena and of parts of buffers.
+
+        If the device shares the host's memory, the host's arrays with this alignment are used in place.
+        """
 
     @property
     def largest(self) -> int:
@@ -110,14 +114,16 @@ class Driver(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether the device's memory is the host's, so that no byte needs to be copied."""
+        """Whether the device shares the host's memory, so that no byte needs to be copied."""
 
     def unpack(self, code: bytes) -> Packed:
-        """A kernel's code. LoadError if it is damaged."""
+        """A kernel's code. Raises LoadError if it is damaged."""
 
     def load(self, packed: Any, target: str) -> Kernel:
-        """A kernel, made from code that was compiled for a target (a plan's). LoadError says why there is
-        none. Called by several threads at once."""
+        """A kernel from code that was compiled for a plan's target. Raises LoadError with the reason.
+
+        Several threads may call it at once.
+        """
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         """Memory of `size` bytes, or with an array's bytes.
@@ -127,7 +133,7 @@ class Driver(Protocol):
         """
 
     def queue(self, *, timed: bool = False) -> Queue:
-        """A new queue; a timed one knows when kernels began and ended."""
+        """A new queue. A timed one measures when kernels begin and end."""
 
     def forget(self) -> None:
-        """The device is lost: open it anew for whatever asks for it next."""
+        """Drop the lost device, so that the next caller opens it anew."""
