@@ -1,4 +1,4 @@
-"""From a model to an executable: `jangin.build` and `jangin.compile`.
+"""The compilation of a model to an executable: `jangin.build` and `jangin.compile`.
 
 Another process that compiles, or a device's driver, is started before this process imports what it needs,
 because both take as long.

@@ -63,7 +63,7 @@ class _Apart:
         self.names: dict[Var, Var] = {}
         """The symbol of the name that each symbol stands for."""
         self.same: dict[Var, Var] = {}
-        """For symbols that must equal another, an earlier symbol."""
+        """The earlier symbol that a symbol must equal."""
         self.symbols = dict(graph.symbols)
         values = dict(graph.values)
         for name in graph.inputs:

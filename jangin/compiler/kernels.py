@@ -1,4 +1,7 @@
-"""From a fused graph to a plan: each kernel scheduled once, constants packed, buffers and launches."""
+"""Compiles a fused graph to a plan.
+
+Each kernel is scheduled once, constants are packed, and buffers and launches are made.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
-"""For each kernel node (by its result) the scheduled kernel and the names of its arguments."""
+"""The scheduled kernel and the names of its arguments, by the result of its kernel node."""
 
 FUNCTION_DIGITS = 24
 """Hexadecimal digits of a kernel's identity in its function's name, enough to make names unique."""

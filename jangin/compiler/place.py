@@ -137,8 +137,10 @@ def stages(parts: Sequence[Unit], times: Times) -> Placing:
 
 
 def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[float, list[int]]:
-    """For devices in this order: the seconds of the longest stage, and the first units of all stages but the
-    first."""
+    """The least time of the longest stage, in seconds, and the first units of the stages after the first.
+
+    The stages run on `devices`, in this order.
+    """
     count = len(parts)
     best = [(_stage(parts, times, devices, 0, 0, n), list[int]()) for n in range(count + 1)]
     for k in range(1, len(devices)):

@@ -145,7 +145,7 @@ def window_count(
     pads: Sequence[ExprLike],
     average: str,
 ) -> Expr:
-    """By how many taps of the window at `at` an average divides (see `ir.core.Pool`)."""
+    """The number by which an average over the window at `at` divides (see `ir.core.Pool`)."""
     count: Expr = const(1)
     some = True  # whether every window surely has a tap; the mean of no taps is 0
     for i, size in enumerate(spatial):

@@ -240,8 +240,10 @@ class Scan:
     def _summed(
         self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
     ) -> Stmt:
-        """For one tile: accumulates a sum for each gate, and passes the sums to `finish`. A gate has a start
-        value, and a term for every row (at INNER) of the weights."""
+        """Accumulates a sum for each gate of one tile, and passes the sums to `finish`.
+
+        A gate has a start value, and a term for every row (at INNER) of the weights.
+        """
         shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
         sums = {
             g: Buffer(f"acc{n}", start.dtype, shape, "register")
@@ -317,8 +319,10 @@ class Scan:
         return [Buffer(n, self.out.dtype, tuple(map(const, shape)), "register") for n in names]
 
     def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
-        """For one tile: packs the levels of the block's units into words, and stores the rows' scale and zero
-        point. A word has one unit from each part of the block."""
+        """Packs the levels of a tile's units into words, and stores the rows' scale and zero point.
+
+        A word has one unit from each part of the block.
+        """
         step, divisor, zero = scale
         each = self.words.each
         part = self.tile.lanes // each
@@ -345,8 +349,10 @@ class Scan:
         )
 
     def _of_levels(self, phase: int, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]) -> Stmt:
-        """For one tile: the exact integer products of the state's levels and the weights. The contributions
-        of both zero points are subtracted."""
+        """The exact integer products of the state's levels and the weights for one tile.
+
+        The contributions of both zero points are subtracted.
+        """
         first = BLOCK * self.tile.lanes
         word = call("bitcast_i32", Load(self.out, self._row(self._words, INNER)))
         step, zero = (Load(self.out, self._row(self._words + 1, first + n)) for n in range(2))

@@ -242,7 +242,7 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
 
 
 def _first_equal(b: Builder, rows: Tensor) -> Tensor:
-    """For each row, the index of the first row that equals it."""
+    """The index of the first row that equals each row."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")

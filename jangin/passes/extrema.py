@@ -115,7 +115,7 @@ class _Extrema(Editor):
         return self.rewritten(self.graph)
 
     def rows(self, wanted: Sequence[_Extremum]) -> dict[str, str]:
-        """For kernels that reduce one value: the value of its rows' extrema, by the kernel's result.
+        """The values of rows' extrema, by the results of the kernels `wanted`, which reduce one value.
 
         The extrema are a further result of the kernel that makes the value, or a result of one kernel that
         finds both extrema. The mapping is empty if neither is quicker.

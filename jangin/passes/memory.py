@@ -53,7 +53,7 @@ def _check_size(b: PlanBuffer, source: object) -> None:
 
 
 def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
-    """For each value, the value whose memory it shares; a value with memory of its own maps to itself."""
+    """The value whose memory each value shares. A value with memory of its own maps to itself."""
     fixed = {*graph.inputs, *graph.constants}
     bases = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in order:

@@ -126,7 +126,7 @@ class _Partition:
 
 
 def _levels(graph: Graph) -> list[int]:
-    """For each node the number of its segment; for a step, the number of the segment that it follows."""
+    """The number of each node's segment. A step gets the number of the segment that it follows."""
     made: dict[str | Var, tuple[int, bool]] = {}
     found: list[int] = []
     for node in graph.nodes:

@@ -37,7 +37,7 @@ class Placed:
         self._segments, self._devices = segments, devices
 
     def release(self) -> None:
-        """As `Executable.release`."""
+        """See `Executable.release`."""
         for _, segment in self._segments:
             segment.release()
 

@@ -54,7 +54,7 @@ class Launches:
         return self.medians(self.passes(repeats))
 
     def passes(self, repeats: int) -> list[list[float]]:
-        """For each launch its seconds in each of `repeats` runs, after a warm-up."""
+        """Each launch's seconds in each of `repeats` runs, after a warm-up."""
         times: list[list[float]] = [[] for _ in self.calls]
         for turn in range(repeats + WARM_UP):
             for n, call in enumerate(self.calls):

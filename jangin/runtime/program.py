@@ -79,7 +79,7 @@ class ProgramExecutable(Called, Loaded):
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """As `Executable.release`."""
+        """See `Executable.release`."""
         for segment in self.segments:
             segment.release()
         for flow in self._flows:

@@ -97,7 +97,7 @@ class SeveralExecutable(Called, Loaded):
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """As `Executable.release`."""
+        """See `Executable.release`."""
         for part in (*self.parts, *self._placed.values()):
             part.release()
 

@@ -167,7 +167,7 @@ class Signature:
         self._named = dict(zip(plan.inputs, self._dims, strict=True))
         self._distinct = list(dict.fromkeys(self._dims))
         self._first = [self._dims.index(d) for d in self._distinct]
-        """For each of the distinct shapes, the first input that has it."""
+        """The first input with each of the distinct shapes."""
         self._kinds = [self._distinct.index(d) for d in self._dims]
         self.symbols = tuple(v for v, _ in plan.symbols)
 

@@ -93,7 +93,7 @@ class StatefulExecutable(Called):
         self.model.save(path)
 
     def release(self) -> None:
-        """As `Executable.release`; the state is kept."""
+        """See `Executable.release`. The state is kept."""
         self.model.release()
 
     def explain_shapes(self) -> str:

@@ -70,7 +70,7 @@ class VariantsExecutable(Called, Loaded):
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """As `Executable.release`."""
+        """See `Executable.release`."""
         for variant in self.variants:
             variant.release()
 

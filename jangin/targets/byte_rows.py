@@ -122,8 +122,10 @@ def _joined_at_once() -> Row:
 
 
 def _joined_by_quads() -> Row:
-    """By a permutation of 32-bit lanes, which gathers four places' bytes in a 128-bit part, and a byte
-    shuffle within the parts."""
+    """`joined` by a permutation of 32-bit lanes and a byte shuffle within 128-bit parts.
+
+    The permutation gathers the bytes of four places in each part.
+    """
     put = [f"%{v}_quads = bitcast <64 x i8> %{v} to <16 x i32>" for v in ("xy", "zu")]
     picks = ", ".join(f"i32 {v}" for n in range(4) for v in (n, 4 + n, 16 + n, 20 + n))
     parts = f"<16 x i32> %xy_quads, <16 x i32> <{picks}>, <16 x i32> %zu_quads"

@@ -49,7 +49,10 @@ _shared = _Shared(weakref.WeakValueDictionary(), threading.Lock())
 
 
 def _forget() -> None:
-    """In a forked process, which has none of the pools' threads, nor the thread that may hold the lock."""
+    """Drop the pools in a forked process.
+
+    It has none of the pools' threads, nor the thread that may hold the lock.
+    """
     global _shared
     _shared = _Shared(weakref.WeakValueDictionary(), threading.Lock())
 
@@ -58,7 +61,7 @@ in_children(_forget)
 
 
 def pool_for(image: Image, codes: Sequence[bytes], threads: int) -> Pool:
-    """A pool of so many threads for a model's linked `codes`.
+    """A pool of `threads` threads for a model's linked `codes`.
 
     Models that use all processors share one pool, so that a hundred loaded models have as many threads as
     one. A model with another number of threads has a pool of its own, because callers divide the processors
