@@ -38,10 +38,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """What one command measured: paragraphs and tables in the order in which people read them.
+    """A measurement by one command: paragraphs and tables in the order in which people read them.
 
-    `ratios`: how many times as fast Jangin is as each peer, by peer, threads (as text) and model's title; a
-    picture is drawn of them where there are any."""
+    `ratios` says how many times as fast Jangin is, by peer, threads (as text) and model's title. A picture is
+    drawn of them, if there are any."""
 
     title: str
     parts: Sequence[str | Table]

@@ -11,6 +11,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 LONGEST = 25
@@ -20,6 +21,8 @@ HANGING = re.compile(r"(And|Of|To|What|Where|That|Which)\b")
 """Words that no sentence begins with, because such a sentence leans on the one before it."""
 DIRECTIVES = ("noqa", "fmt:", "type:", "ruff:", "mypy:", "!", "pragma", "%%")
 """Beginnings of comments that tools read, which are no sentences."""
+INDENTED = re.compile(r"\n\n(?: {4}.*\n*)+")
+"""A block of commands in a docstring, which is no sentence."""
 CODE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 """A code block of a Markdown text."""
 ROOT = Path(__file__).parents[1]
@@ -49,7 +52,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
         for statement in body if isinstance(body, list) else ():
             match statement:
                 case ast.Expr(ast.Constant(str(text))):
-                    yield statement.lineno, text
+                    yield statement.lineno, re.sub(INDENTED, "\n\n", cleandoc(text))
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:

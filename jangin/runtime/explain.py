@@ -44,7 +44,7 @@ def explain_variants(
     description."""
     if len(parts) == 1 and not absent:
         return parts[0][2]
-    lines = [f"variants: {len(parts)}, of which a run takes the first whose sizes it has"]
+    lines = [f"variants: {len(parts)}, of which a run takes the last whose sizes it has"]
     for n, (sizes, outputs, text) in enumerate(parts):
         lines.append(f"variant {n}, for {listed(sizes)}")
         lines += [f"  {line}" for line in (*text.splitlines(), *(f"output {s}" for s in outputs))]

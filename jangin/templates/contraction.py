@@ -56,9 +56,6 @@ from jangin.templates.tiling import COLUMNS, Tiler
 
 TASK_OPS = (1e6, 4e6, 0.25e6)
 """Multiply-adds of one task, to try. The first takes about 20 us on one core; it is preferred in doubt."""
-LONG_LOOP = 1.01
-"""Factor on the estimated time for more instructions in the innermost loop, in doubt. A single row gains by
-them, because more loads are under way."""
 SCATTERED = 0.2
 """Share of the time to write the result that is lost if a task writes its rows panel by panel. It counts only
 if all panels would stay in the L1 cache."""

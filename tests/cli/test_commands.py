@@ -284,7 +284,7 @@ def test_shapes_are_told_for_each_variant(cli: Cli, tmp_path: Path) -> None:
     text = cli("inspect", path, "--shapes").out
     general, one = text.split("variant 1, for batch = 1\n")
     assert general.startswith(
-        "variants: 2, of which a run takes the first whose sizes it has\nvariant 0, for sizes in general"
+        "variants: 2, of which a run takes the last whose sizes it has\nvariant 0, for sizes in general"
     )
     assert "must hold: (batch != 1)" in general and "output y float32[batch, 3]" in general
     assert "input x float32[1, 3]" in one and "output y float32[3]" in one
