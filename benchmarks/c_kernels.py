@@ -136,7 +136,6 @@ def measure(model: Path, target: Target, compilers: Sequence[str]) -> dict[str, 
                     if a != b:
                         print(f"  {compiler}: {kernel.name} gives other bits for {p.name}")
                 out[compiler].append(Timed(kernel, often[kernel.name], llvm, c))
-    image.close()
     return out
 
 

@@ -45,7 +45,6 @@ def run(
     """The outputs of a kernel run in `pieces` ranges of its tasks."""
     image = Image([_code(func.name, emit_kernel(func, on), on)])
     outputs = call(image.address(func.name), func, arrays, symbols, pieces)
-    image.close()
     return outputs
 
 

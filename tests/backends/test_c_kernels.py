@@ -127,7 +127,6 @@ def test_models(model: str, compiler: str, tmp_path: Path) -> None:
         arrays = {p.name: random_values(p, sizes, rng) for p in func.params}
         want = machine.call(image.address(launches[kernel.name].function), kernel, arrays, sizes)
         assert_same_bits(called(library, func, arrays, sizes), want, kernel)
-    image.close()
 
 
 def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:

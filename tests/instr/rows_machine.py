@@ -195,7 +195,6 @@ def run(row: Row, on: Target) -> dict[str, Array]:
                 cut = address(p) and blocks(p) and "mask" in row.operands
                 held.append(memory.copy(array[:-OFF] if cut else array))
             out[name(row, dtype, n)] = called(image, name(row, dtype, n), memory, held)
-    image.close()
     return out
 
 
@@ -260,7 +259,6 @@ def matrices_got(row: Row, dtype: DType, arrays: dict[str, Array], on: Target) -
     image = Image([compile_modules([(row.name, matrix_module(row, dtype, on))], on)])
     memory = Memory(pages=True)
     made = called(image, row.name, memory, [memory.copy(a) for a in arrays.values()])
-    image.close()
     return made
 
 

@@ -72,11 +72,7 @@ def test_on_this_machine(name: str, whole: bool) -> None:
     on = target(name)
 
     def run(cases: Sequence[Case]) -> list[Array]:
-        image = Image(compiled(cases, on))
-        try:
-            return accesses_native.run(cases, image.address)
-        finally:
-            image.close()
+        return accesses_native.run(cases, Image(compiled(cases, on)).address)
 
     check(on, whole, 60, run)
 
