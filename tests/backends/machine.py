@@ -44,8 +44,7 @@ def run(
 ) -> dict[str, Array]:
     """The outputs of a kernel run in `pieces` ranges of its tasks."""
     image = Image([_code(func.name, emit_kernel(func, on), on)])
-    outputs = call(image.address(func.name), func, arrays, symbols, pieces)
-    return outputs
+    return call(image.address(func.name), func, arrays, symbols, pieces)
 
 
 @lru_cache(4096)

@@ -258,8 +258,7 @@ def matrices_got(row: Row, dtype: DType, arrays: dict[str, Array], on: Target) -
     """What the machine leaves there."""
     image = Image([compile_modules([(row.name, matrix_module(row, dtype, on))], on)])
     memory = Memory(pages=True)
-    made = called(image, row.name, memory, [memory.copy(a) for a in arrays.values()])
-    return made
+    return called(image, row.name, memory, [memory.copy(a) for a in arrays.values()])
 
 
 def called(image: Image, function: str, memory: Memory, arrays: Sequence[Array]) -> Array:
