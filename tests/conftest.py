@@ -34,6 +34,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("no clock")  # a busy machine decides no test
 
+pytest_configure_node = repeatable.pytest_configure_node
 pytest_runtest_setup = repeatable.pytest_runtest_setup
 pytest_runtest_makereport = repeatable.pytest_runtest_makereport
 
@@ -41,6 +42,7 @@ pytest_runtest_makereport = repeatable.pytest_runtest_makereport
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*/*.txt anew")
     parser.addoption("--share", help="2/4: the second of four parts of the tests, by their names")
+    parser.addoption("--all", action="store_true", help="all cases of tests of which a sample runs otherwise")
     repeatable.add_option(parser)
 
 
@@ -52,13 +54,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what isn't in the share that was asked for."""
+    """Leave out the tests that aren't in the share that was asked for, and cases that aren't in the sample.
+
+    A test marked `sampled(n)` runs every nth of its cases, drawn by the seed, unless `--all` or a test's own
+    name asks for more."""
+    kept = [item for item in items if _is_in_share(config, item) and _is_in_sample(config, item)]
+    left = {*map(id, kept)}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
+    items[:] = kept
+
+
+def _is_in_share(config: pytest.Config, item: pytest.Item) -> bool:
     if config.option.share is None:
-        return
+        return True
     part, count = map(int, config.option.share.split("/"))
-    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % count != part - 1]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % count == part - 1]
+    return zlib.crc32(item.nodeid.encode()) % count == part - 1
+
+
+def _is_in_sample(config: pytest.Config, item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("sampled")
+    if mark is None or config.option.all or any("::" in arg for arg in config.args):
+        return True
+    return zlib.crc32(f"{config.option.seed} {item.nodeid}".encode()) % int(mark.args[0]) == 0
 
 
 def pytest_collection_finish() -> None:

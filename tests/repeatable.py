@@ -68,12 +68,20 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """The processes of xdist get the option from the first one."""
+    """The processes of xdist have the seed of the first one."""
+    if config.option.seed is None:
+        config.option.seed = getattr(config, "workerinput", {}).get("seed")
     if config.option.seed is None:
         config.option.seed = secrets.randbelow(WORD)
     NUMBERS.seed = config.option.seed
     NUMBERS.begin("")
     np.random.default_rng = NUMBERS.default_rng  # type: ignore[assignment]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a process of xdist the seed, so that all of them draw the same cases."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 @pytest.hookimpl(tryfirst=True)

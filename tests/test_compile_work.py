@@ -73,6 +73,7 @@ def lines(work: Callable[[], object]) -> int:
     return count
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", STEPS)
 def test_work_is_linear_in_nodes(kind: str) -> None:
     options = Options(resolve("x86-64-v3"))
@@ -163,6 +164,7 @@ def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
     assert many < 1.05 * few, "four times the nodes: what does anything for each takes four times the lines"
 
 
+@pytest.mark.sampled(3)
 def test_what_is_quadratic_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a pass looks at all nodes for each, and where a kernel is compared with all before it."""
 

@@ -61,6 +61,7 @@ def feeds(rows: int) -> np.ndarray:
     return np.random.default_rng(rows).standard_normal((rows, 24)).astype(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) -> None:
     """Also on several threads, and for outputs that are an input's copy."""
@@ -76,6 +77,7 @@ def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) ->
     api.library.net_stop_threads()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_rows_that_end_in_a_vector_of_one(kind: str, compiler: str, tmp_path: Path) -> None:
     """Narrower than what they were computed in; `Api.run` looks at the bytes beside each output."""
@@ -437,6 +439,7 @@ def test_variants_are_chosen_by_the_sizes(kind: str, tmp_path: Path) -> None:
 GNU = {"aarch64": "aarch64-linux-gnu", "riscv64": "riscv64-linux-gnu", "armv7": "arm-linux-gnueabihf"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", GNU)
 def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None:
     """From an object and from C, built by a cross compiler and run in an emulator."""
@@ -500,6 +503,7 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
     np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["object", "c"])
 @pytest.mark.parametrize(("target", "machine"), [("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76")])
 def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_path: Path) -> None:

@@ -1,19 +1,18 @@
 """ONNX node tests through the front end, lowering and the interpreter: no code generation.
 
-    python tests/conformance/interp.py [-v] [-q] [-p] [pattern]
+    python tests/conformance/interp.py [-q] [-p] [pattern]
 
-`pattern` is a regular expression over test names. Prints failures and what is not supported,
-with short reasons, and the counts. -v adds tracebacks of failures, -q leaves the reasons out, -p runs the
-graph passes before fusion too.
+`pattern` is a regular expression over test names. The command prints failures and unsupported tests, with
+short reasons, and the counts. -q leaves the reasons out, and -p runs the graph passes before fusion too.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from onnx import ModelProto, TensorProto, numpy_helper
@@ -27,6 +26,7 @@ from jangin.ops.interpret import run_graph
 from jangin.passes.table import GRAPH_PASSES
 from jangin.targets import NAMED
 
+Told = Callable[[str, str, str], None]
 PASSES = [
     p for p in GRAPH_PASSES if p.name in ("simplify", "batchnorm", "layout", "cleanup", "fold", "cse", "dce")
 ]
@@ -53,34 +53,41 @@ def check(
     return ""
 
 
-def main(args: list[str]) -> None:
-    warnings.simplefilter("ignore")
-    from onnx.backend.test.loader import load_model_tests
+def counted(pattern: str, told: Told = lambda *_: None, passes: bool = False) -> Counter[str]:
+    """How many tests pass, fail, crash or are unsupported. `told` gets each result, name and reason."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tests' own expected values overflow on purpose
+        from onnx.backend.test.loader import load_model_tests
 
-    verbose, quiet = "-v" in args, "-q" in args
-    pattern = re.compile(next((a for a in args if not a.startswith("-")), ""))
-    counts: Counter[str] = Counter()
-    for case in load_model_tests(kind="node"):
-        if not pattern.search(case.name):
-            continue
-        result = reason = ""
-        try:
-            for inputs, outputs in case.data_sets:
-                reason = reason or check(case.model, inputs, outputs, case.rtol, case.atol, "-p" in args)
-            result = "FAIL" if reason else "pass"
-        except CompileError as error:
-            crash = error.__cause__ is not None and not isinstance(error.__cause__, CompileError)
-            result, reason = "CRASH" if crash else "unsupported", str(error)
-            if verbose and crash:
-                traceback.print_exc()
-        except Exception as error:
-            result, reason = "CRASH", f"{type(error).__name__}: {error}"
-            if verbose:
-                traceback.print_exc()
-        counts[result] += 1
-        if result != "pass" and not quiet:
-            print(f"{result:12} {case.name}: {reason[:300]}")
-    print(dict(counts))
+        cases = [case for case in load_model_tests(kind="node") if re.search(pattern, case.name)]
+        counts: Counter[str] = Counter()
+        for case in cases:
+            result, reason = outcome(case, passes)
+            counts[result] += 1
+            told(result, case.name, reason)
+    return counts
+
+
+def outcome(case: Any, passes: bool) -> tuple[str, str]:
+    """The result of one test, and its reason."""
+    reason = ""
+    try:
+        for inputs, outputs in case.data_sets:
+            reason = reason or check(case.model, inputs, outputs, case.rtol, case.atol, passes)
+        return "FAIL" if reason else "pass", reason
+    except CompileError as error:
+        crash = error.__cause__ is not None and not isinstance(error.__cause__, CompileError)
+        return "CRASH" if crash else "unsupported", str(error)
+    except Exception as error:
+        return "CRASH", f"{type(error).__name__}: {error}"
+
+
+def main(args: list[str]) -> None:
+    def told(result: str, name: str, reason: str) -> None:
+        if result != "pass" and "-q" not in args:
+            print(f"{result:12} {name}: {reason[:300]}")
+
+    print(dict(counted(next((a for a in args if not a.startswith("-")), ""), told, "-p" in args)))
 
 
 if __name__ == "__main__":

@@ -384,7 +384,7 @@ NARROW: dict[str, tuple[Net, str]] = {
     "a product": (narrow_product(U8, 67), DOT4S),
     "a product with a sign": (narrow_product(I8, 129), DOT4S),
     "a zero point that a run gives": (layer(70, given=True, most=64), DOT4S),
-    "Winograd's": (narrow(64, 64, 3, size=28), DOT2),
+    "Winograd's": (narrow(48, 48, 3, size=7), DOT2),
 }
 
 

@@ -281,6 +281,7 @@ def alike(target: Target) -> tuple[Any, ...]:
 OTHERS = {alike(t): t for t in NAMED.values() if t.machine.vector_bytes >= 16 and t not in TARGETS}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
 def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
