@@ -21,7 +21,7 @@ from jangin.ir.loop import (
     substitute_stmt,
 )
 from jangin.ir.simplify import prove, simplify
-from jangin.ir.traversal import free_vars, loads
+from jangin.ir.traversal import free_vars, loads, substitute
 from jangin.schedule.checks import ScheduleError, chain, serial, touched, well_formed
 from jangin.schedule.primitives import at_loop, find, ranges_at
 
@@ -88,6 +88,37 @@ def partial_sums(func: Func, loop: str) -> Func:
     return well_formed(at_loop(func, loop, change))
 
 
+def pairwise(func: Func, loop: str) -> Func:
+    """Add the terms of `loop` to each other in pairs, and only their sum to the accumulator. Rounding errors
+    then grow with the logarithm of their number (Higham 1993). The loop vanishes, and as many additions are
+    made, in another order."""
+
+    def change(s: For) -> Stmt:
+        serial(func, s)
+        one_sum(func, s)
+        _, *inner = chain(s)
+        update = (inner[-1] if inner else s).body
+        if not isinstance(s.extent, Const) or int(s.extent.value) < 1 or not isinstance(update, Store):
+            raise ScheduleError(f"{func.name}: {loop} has no known number of terms of one sum")
+        if s.var in {v for e in (*update.index, *(p.extent for p in inner)) for v in free_vars(e)}:
+            raise ScheduleError(f"{func.name}: {loop} adds to several elements")
+        e, before = update.value, Load(update.buffer, update.index)
+        assert isinstance(e, Binary)
+        term = e.b if e.a is before else e.a
+        total = _in_pairs([substitute(term, {s.var: const(n)}) for n in range(int(s.extent.value))])
+        sum_of_all: Stmt = replace(update, value=before + total)
+        for p in reversed(inner):
+            sum_of_all = replace(p, body=sum_of_all)
+        return sum_of_all
+
+    return well_formed(at_loop(func, loop, change))
+
+
+def _in_pairs(terms: Sequence[Expr]) -> Expr:
+    half = len(terms) // 2
+    return _in_pairs(terms[:half]) + _in_pairs(terms[half:]) if half else terms[0]
+
+
 def one_sum(func: Func, loop: For) -> Buffer:
     """The one accumulator that a loop adds to."""
     every = list(statements(loop.body))
@@ -139,8 +170,8 @@ def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
     """Reduces `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results, which
     overlap additions and are combined at the end.
 
-    Remaining vectors are added to some of them, and the last terms one by one. The order of additions
-    changes.
+    Remaining vectors are added to some of them. The last terms are reduced by themselves, one by one: added
+    to the sum of all, each would be rounded as that is. The order of additions changes.
     """
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
@@ -195,21 +226,33 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
     tail = For(rest, simplify(k.extent - done), substitute_stmt(update, {k.var: done + rest}))
     join, begin = _joined(update, partial, name, lanes, ways), each("_z", to_partial(init))
     if not around:
-        return Alloc(acc, Alloc(partial, block(begin, main, init, join, tail, final)))
-    inside: Stmt = block(main, tail)
+        return Alloc(acc, Alloc(partial, block(begin, main, init, tail, join, final)))
+    inside: Stmt = block(main, _by_itself(init, update, tail))
     for p in reversed(around):
         inside = replace(p, body=inside)
     return Alloc(acc, Alloc(partial, block(begin, init, inside, join, final)))
 
 
+def _by_itself(init: Store, update: Store, nest: Stmt) -> Stmt:
+    """A nest that updates an accumulator as one that updates its own, and what that is at last added."""
+    acc, e = update.buffer, update.value
+    own = replace(acc, name=f"{acc.name}.part")
+    assert isinstance(e, Binary)
+    add = replace(update, value=binary(e.op, e.a, Load(own, update.index)))
+    return Alloc(own, block(*(replace_buffer(s, acc.name, own) for s in (init, nest)), add))
+
+
 def _joined(update: Store, partial: Buffer, name: str, lanes: int, ways: int) -> Stmt:
-    """The partial results combined: the vectors into the first, then its lanes into the accumulator."""
-    acc, e = update.buffer.name, update.value
+    """The partial results combined: the vectors in pairs, then the lanes of what they give."""
+    acc, e, last = update.buffer.name, update.value, Var(f"{name}l_k")
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer.name == acc):
         raise ScheduleError(f"{acc}: {e} is no update by a binary combiner")
-    way, lane, last = Var(f"{name}w_j"), Var(f"{name}l_j"), Var(f"{name}l_k")
-    first = (const(0), lane)
-    fold = Store(partial, first, binary(e.op, Load(partial, first), Load(partial, (way + 1, lane))))
+    folds = list[Stmt]()
+    while ways > 1:
+        half, ways = ways // 2, ways - ways // 2
+        way, lane = Var(f"{name}w_j{ways}"), Var(f"{name}l_j{ways}")
+        both = binary(e.op, Load(partial, (way, lane)), Load(partial, (way + ways, lane)))
+        vector = For(lane, const(lanes), Store(partial, (way, lane), both), "vector")
+        folds.append(For(way, const(half), vector, "unroll"))
     total = Store(update.buffer, update.index, binary(e.op, e.a, Load(partial, (const(0), last))))
-    vectors = For(way, const(ways - 1), For(lane, const(lanes), fold, "vector"), "unroll")
-    return block(vectors, For(last, const(lanes), total, "vector"))
+    return block(*folds, For(last, const(lanes), total, "vector"))

@@ -160,20 +160,20 @@ def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
     return current
 
 
-def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str]) -> None:
+def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str], paired: int = 1) -> None:
     """Split a stage's long sum of floats into partial sums. `loops`: the loops over its terms, outermost
-    first."""
+    first. An iteration of the last one adds `paired` terms, in pairs."""
     if stage.combiner != "sum" or not stage.body.dtype.is_float:
         return
     terms = 1
     for loop in reversed(loops):
         extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
-        most = LONG_SUM if loop == loops[0] else 4 * LONG_SUM
+        most = (LONG_SUM if loop == loops[0] else 4 * LONG_SUM) // paired
         if isinstance(extent, Const) and terms * int(extent.value) <= most:
             terms *= int(extent.value)
             continue
         if terms < LEAST_PART:
-            rec.do("split", loop, LONG_SUM // terms, "bound")
+            rec.do("split", loop, LONG_SUM // (terms * paired), "bound")
             loop += "o"
         rec.do("partial_sums", loop)
         return

@@ -41,6 +41,12 @@ ROWS_AT_ONCE = 1024
 """Rows of a task with such short rows."""
 STAGED_ROWS = 256
 """Rows of a task with several stages, each of which goes through all of them."""
+IN_PAIRS = 8
+"""Terms of a sum that are unrolled and added in pairs before the accumulator, a power of two."""
+FEWEST_PAIRED = 4
+"""Fewest remaining terms that are added in pairs, if their number isn't known."""
+CHEAP = 4.0
+"""Most vector instructions of a term that is unrolled for pairs."""
 COMBINE = 15.0
 """Cycles to start a vector of partial sums and to add it to the others at the end."""
 
@@ -255,8 +261,7 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
     rec.do("split", task, ROWS_AT_ONCE, "bound")
     rec.do("split", f"{task}i", lanes, "cut")
     rec.do("privatize", acc, [f"{task}ii"])
-    for name in inner:
-        rec.do("unroll", name)
+    _unroll_terms(rec, stage, inner)
     for suffix in ("", "_z", "_w"):
         rec.do("vectorize", f"{task}ii{suffix}")
     rec.do("parallelize", f"{task}o")
@@ -291,11 +296,36 @@ def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, la
         rec.do("split", row, lanes, "cut")
         if own.reduce_axes:
             rec.do("privatize", _acc_name(own), [f"{row}i"])
-            for axis in own.reduce_axes:
-                rec.do("unroll", axis.var.name)
+            _unroll_terms(rec, own, [axis.var.name for axis in own.reduce_axes])
         for suffix in ("", "_z", "_w") if own.reduce_axes else ("",):
             rec.do("vectorize", f"{row}i{suffix}")
     rec.do("parallelize", fuse_all(rec, shared, "t") if depth > 1 else shared[0])
+
+
+def _is_cheap_sum(stage: te.Stage) -> bool:
+    """Whether a stage adds up floats in such a way that several terms may stand in one place."""
+    adds = stage.combiner == "sum" and stage.body.dtype.is_float
+    return adds and cost.arithmetic(stage.body) <= CHEAP
+
+
+def _unroll_terms(rec: Recorder, stage: te.Stage, loops: Sequence[str]) -> None:
+    """Unroll all loops of a sum of few terms, floats in pairs."""
+    adds = stage.combiner == "sum" and stage.body.dtype.is_float
+    for loop in reversed(loops):
+        rec.do("pairwise" if adds else "unroll", loop)
+
+
+def _pair_terms(rec: Recorder, loop: str, most: int = IN_PAIRS) -> None:
+    """Add `most` neighbouring terms of a sum's loop in pairs at a time, and what is left of it too."""
+    rec.do("split", loop, most, "cut")
+    rec.do("pairwise", f"{loop}i")
+    rest = f"{loop}t"
+    left = primitives.find(rec.func, rest).extent if rest in loop_names(rec.func) else const(0)
+    if not isinstance(left, Const):
+        if most > FEWEST_PAIRED:
+            _pair_terms(rec, rest, most // 2)
+    elif left.value:
+        rec.do("pairwise", rest)
 
 
 def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]) -> None:
@@ -329,7 +359,12 @@ def vectorize_stage(
         for suffix in ("", "_z", "_w"):
             rec.do("unroll", f"{column}oi{suffix}")
             rec.do("vectorize", f"{column}i{suffix}")
-        shorten_sum(rec, stage, [a.var.name for a in stage.reduce_axes])
+        *others, k = (a.var.name for a in stage.reduce_axes)
+        if _is_cheap_sum(stage):
+            _pair_terms(rec, k)
+            shorten_sum(rec, stage, [*others, f"{k}o"], IN_PAIRS)
+        else:
+            shorten_sum(rec, stage, [*others, k])
         return ""
     return _vector_reduction(rec, stage, lanes, partials)
 
@@ -354,8 +389,12 @@ def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int)
     extent = primitives.find(rec.func, loop).extent
     size = int(extent.value) if isinstance(extent, Const) else 64
     if size < lanes:
+        if _is_cheap_sum(stage):
+            rec.do("pairwise", loop)
         return ""
     rec.do("rfactor", loop, lanes, max(1, min(partials, size // lanes)))
+    if f"{loop}t" in loop_names(rec.func) and _is_cheap_sum(stage):
+        _pair_terms(rec, f"{loop}t")
     shorten_sum(rec, stage, [f"{loop}o"])
     return f"{loop}o"
 

@@ -109,6 +109,9 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     ),
     "parts of an axis": ("matmul", [("partial_sums", "i0")], "i0 isn't of one sum"),
     "parts of a maximum": ("max", [("partial_sums", "k0")], "k0 isn't of one sum"),
+    "pairs of an axis": ("matmul", [("pairwise", "i1")], "i1 isn't of one sum"),
+    "pairs of a maximum": ("max", [("pairwise", "k0")], "k0 isn't of one sum"),
+    "pairs of any number": ("symbolic-sum", [("pairwise", "k0")], "no known number of terms"),
     "factor of an axis": ("matmul", [("factor_out", "i1", "i0")], "i1 isn't of one sum"),
     "no common factor": (
         "matmul", [("split", "k0", 2), ("factor_out", "k0o", "i0")], "no factor that is the same",

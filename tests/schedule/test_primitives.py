@@ -10,7 +10,7 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import const, select
+from jangin.ir.expr import Binary, Expr, const, select
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, statements
 from jangin.ir.parse import parse_func
@@ -145,6 +145,33 @@ def test_partial_sums(name: str, loops: list[str]) -> None:
         (part,) = (s.buffer for s in statements(find(after, loop)) if isinstance(s, Alloc))
         assert part.name == "out.acc.part" and part.shape == (const(2),)
     do(func, ("partial_sums", loops[0]), ("partial_sums", loops[-1] if loops[1:] else "k0i"))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_pairwise(name: str) -> None:
+    """Of a sum alone, of sums side by side, of its turns and of what is left of them; the loop is gone."""
+    func, last = naive(name), "i0" if name == "sum" else "i1"
+    func = do(func, ("split", last, 2, "bound" if name == "sum" else "guard"))
+    if name != "sum":
+        func = do(func, ("privatize", "out.acc", [f"{last}i"]))
+    func = do(func, ("split", "k0", 2, "cut"), ("pairwise", "k0i"))
+    names = loop_names(func)
+    assert "k0o" in names and "k0i" not in names
+    if "k0t" in names and name != "symbolic-sum":
+        func = do(func, ("pairwise", "k0t"))
+    do(func, ("partial_sums", "k0o"))
+
+
+def test_pairs_are_added_to_each_other_first() -> None:
+    func = apply(naive("sum"), [Step("pairwise", ("k0",))])
+    (update,) = (s for s in statements(func.body) if isinstance(s, Store) and isinstance(s.value, Binary))
+    total = update.value
+    assert isinstance(total, Binary) and len([*loads(total.b)]) == 11  # all terms beside the accumulator
+
+    def depth(e: Expr) -> int:
+        return 1 + max(depth(e.a), depth(e.b)) if isinstance(e, Binary) else 0
+
+    assert depth(total.b) == 4
 
 
 FACTORED = """func k(x: f32[2, 12], w: f32[5, 12], f: f32[5, 3], o: f32[5, 3], out: out f32[2, 5]) {
