@@ -1,6 +1,8 @@
-"""What orders go wrong with: NaN of both signs, both zeros, both infinities, and ties."""
+"""Numbers that orders go wrong with: NaN of both signs, both zeros, both infinities, and ties."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -23,3 +25,24 @@ def long_rows(dtype: type) -> Array:
         x[row, rng.choice(2000, count, replace=False)] = np.nan
     x[4, ::7] = -np.inf
     return x
+
+
+def all_told(operators: Iterable[str], walked: Iterable[str], apart: Iterable[str]) -> None:
+    """A dialect's operators are those of a walk, and those that compare nothing: a new one must be told."""
+    told = [*walked, *apart]
+    assert sorted(set(told)) == sorted(told), "an operator is told twice"
+    assert set(operators) == set(told), sorted(set(operators) ^ set(told))
+
+
+def pooled(x: Array, size: int, stride: int, pads: int = 0) -> Array:
+    """The maximum of each window of an image's last two axes: a NaN where there is one."""
+    wide = ((0, 0),) * (x.ndim - 2) + ((pads, pads),) * 2
+    padded = np.pad(x, wide, constant_values=-np.inf)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (-2, -1))[
+        ..., ::stride, ::stride, :, :
+    ].max((-2, -1))
+
+
+def softmax(x: Array, axis: int) -> Array:
+    powers = np.exp(x - x.max(axis, keepdims=True))
+    return powers / powers.sum(axis, keepdims=True)

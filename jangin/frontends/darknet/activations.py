@@ -31,7 +31,7 @@ ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
     "mish": functions.mish,
     "swish": functions.swish,
     "silu": functions.swish,
-    "hard_mish": lambda x: select(x > 0, x, select(x > -2, x * x * 0.5 + x, x * 0.0)),
+    "hard_mish": lambda x: select(x > 0, x, select(x < -2, 0.0, x * x * 0.5 + x)),
     "revleaky": lambda x: functions.leaky_relu(x, 0.1),
     "stair": lambda x: call("floor", x * 0.5) + (x - call("floor", x)) * _odd(x),
     "lhtan": lambda x: select(x < 0, x * 0.001, select(x > 1, (x - 1.0) * 0.001 + 1.0, x)),

@@ -18,7 +18,7 @@ from jangin.ops.axes import axis_of, per_channel, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
 from jangin.ops.normalize import moments
-from jangin.ops.reduce import reduce_over
+from jangin.ops.reduce import arg_extreme, reduce_over
 from jangin.ops.select import top_k
 from jangin.ops.values import Tensor
 
@@ -43,10 +43,15 @@ def same(layer: Layer) -> list[Tensor]:
     return [layer.x()] * layer.tops
 
 
+def _rectified(v: Expr, slope: float) -> Expr:
+    """Leaky if there is a slope: 0 times an infinite number would be none."""
+    return activation.leaky_relu(v, slope) if slope else activation.relu(v)
+
+
 @lowers("ReLU")
 def relu(layer: Layer) -> Tensor:
     slope = layer.number("relu_param.negative_slope")
-    return layer.b.map(lambda v: activation.leaky_relu(v, slope) if slope else activation.relu(v), layer.x())
+    return layer.b.map(lambda v: _rectified(v, slope), layer.x())
 
 
 @lowers("CReLU")
@@ -57,7 +62,7 @@ def crelu(layer: Layer) -> Tensor:
         layer.number(p + "negative_slope"),
         layer.whole(p + "axis", layer.whole(p + "concat_axis", 1)),
     )
-    parts = [b.map(lambda v, s=s: activation.leaky_relu(v * s, slope), x) for s in (1.0, -1.0)]
+    parts = [b.map(lambda v, s=s: _rectified(v * s, slope), x) for s in (1.0, -1.0)]
     return b.concat(parts, axis_of(axis, x.rank))
 
 
@@ -262,16 +267,28 @@ def reduction(layer: Layer) -> Tensor:
     return y if factor == 1 else b.map(lambda v: v * factor, y)
 
 
+def _best(b: Builder, x: Tensor, count: int, axis: int) -> tuple[Tensor, Tensor]:
+    """The largest elements along an axis and their places, the last of equal ones first."""
+    if count == 1:
+        return b.reduce("max", x, [axis], True), arg_extreme(b, x, axis, "max", last=True, keepdims=True)
+    end = x.shape[axis] - 1
+    starts = [end if i == axis else const(0) for i in range(x.rank)]
+    backwards = b.slice(x, starts, x.shape, [-1 if i == axis else 1 for i in range(x.rank)])
+    best, where = top_k(b, backwards, const(count), axis=axis)
+    return best, b.map(lambda at: end - at, where)
+
+
 @lowers("ArgMax")
 def arg_max(layer: Layer) -> Tensor:
-    """Return the positions of the largest elements as floats. With `out_max_val`, their values are added, or
-    replace the positions if an axis is given."""
+    """Return the positions of the largest elements as floats. The last of equal elements is first, as Caffe
+    sorts pairs of a value and its position. With `out_max_val`, their values are added, or replace the
+    positions if an axis is given."""
     b, x = layer.b, layer.x()
     count, values = layer.whole("argmax_param.top_k", 1), layer.flag("argmax_param.out_max_val", False)
     along = layer.all("argmax_param.axis")
     rows = x if along else b.reshape(x, [x.shape[0], product(x.shape[1:])])
     axis = layer.axis("argmax_param.axis", 0) if along else 1
-    best, where = top_k(b, rows, const(count), axis=axis)
+    best, where = _best(b, rows, count, axis)
     places = b.cast(where, F32)
     if along:
         return best if values else places

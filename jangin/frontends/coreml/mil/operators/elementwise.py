@@ -23,11 +23,6 @@ def _named(name: str) -> Callable[[Expr], Expr]:
     return lambda v: call(name, v)
 
 
-def _sign(v: Expr) -> Expr:
-    one = const(1, v.dtype)
-    return select(v > 0, one, select(v < 0, const(0, v.dtype) - one, const(0, v.dtype)))
-
-
 _PLAIN = [
     "abs",
     "acos",
@@ -54,7 +49,7 @@ UNARY = Table({
     "identity": lambda c: c.x(), "logical_not": _unary(lambda v: call("not", v)),
     "relu": _unary(activation.relu),
     "relu6": _unary(lambda v: activation.clip(v, 0.0, 6.0)), "round": _unary(_named("round")),
-    "sigmoid": _unary(activation.sigmoid), "sign": _unary(_sign), "silu": _unary(activation.swish),
+    "sigmoid": _unary(activation.sigmoid), "sign": _unary(_named("sign")), "silu": _unary(activation.swish),
     "softplus": _unary(activation.softplus), "softsign": _unary(activation.softsign),
     "square": _unary(lambda v: v * v),
 })  # fmt: skip
@@ -71,6 +66,11 @@ def _scaled(body: Callable[..., Expr], **defaults: float) -> Lowering:
     return lower
 
 
+def _thresholded(v: Expr, alpha: float) -> Expr:
+    """0 below alpha, where Core ML keeps x; ONNX's gives 0 at alpha too."""
+    return select(v < alpha, const(0, v.dtype), v)
+
+
 SCALED = Table({
     "clamped_relu": _scaled(lambda v, a, top: minimum(activation.leaky_relu(v, a), top), alpha=0.0, beta=1.0),
     "clip": _scaled(activation.clip, alpha=0.0, beta=1.0),
@@ -83,7 +83,7 @@ SCALED = Table({
     "scaled_tanh": _scaled(activation.scaled_tanh, alpha=1.0, beta=1.0),
     "sigmoid_hard": _scaled(activation.hard_sigmoid, alpha=0.2, beta=0.5),
     "threshold": _scaled(lambda v, a: maximum(v, a), alpha=0.0),
-    "thresholded_relu": _scaled(activation.thresholded_relu, alpha=1.0),
+    "thresholded_relu": _scaled(_thresholded, alpha=1.0),
 })  # fmt: skip
 """MIL's log has an epsilon with the default 1e-45, which is 0 in f32."""
 
