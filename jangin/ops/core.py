@@ -239,7 +239,7 @@ def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple
     def normal(*at: Expr) -> Expr:
         i = _without(at, axes)
         centred = value(i, tuple(at[axis] for axis in axes))
-        return centred * Load(inv, i) if attrs.rms else centred * Load(exact, i) + Load(moved, i)
+        return centred * Load(inv, i) if attrs.rms else call("fma", centred, Load(exact, i), Load(moved, i))
 
     first = reduction(inv, extents, "sum", lambda i, k: value(i, k) * value(i, k), inverse)
     last = compute(out, normal)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from jangin.ir import te
 from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import static_shape
-from jangin.ir.loop import For, Func, expressions, statements
+from jangin.ir.loop import Alloc, For, Func, expressions, statements
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars, loads, walk
 from jangin.schedule import primitives, stages
@@ -159,8 +159,17 @@ class Rows(Template):
         if task:
             rec.do("parallelize", task)
         _keep_in_result(rec, group, depth)
+        _keep_in_registers(rec)
         work = _row_cost([s for s in group if s.out.name not in rare], depth, lanes)
         return rec.finish(self.name, params, work)
+
+
+def _keep_in_registers(rec: Recorder) -> None:
+    """Keep what a row has one number of in registers: read as a vector, a number that was just stored waits
+    for the memory."""
+    for s in [*statements(rec.func.body)]:
+        if isinstance(s, Alloc) and s.buffer.memory == "scratch" and s.buffer.shape == (const(1),):
+            rec.do("place", s.buffer.name, "register")
 
 
 def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> None:
