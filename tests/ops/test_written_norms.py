@@ -7,7 +7,6 @@ error, with its optimizations or without, whichever is less, is the bar.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,7 +122,9 @@ def root_mean_square(error: Array) -> float:
     return float(np.sqrt(np.square(error).mean()))
 
 
-def no_further_off(case: Case) -> None:
+@pytest.mark.sampled(28)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_error(case: Case) -> None:
     proto = case.model()
     peers = [session(proto, optimized) for optimized in (True, False)]
     exe = jangin.compile(proto, cache=False, isolated=False, threads=1)
@@ -134,16 +135,3 @@ def no_further_off(case: Case) -> None:
         least = min(root_mean_square(p.run(None, {"x": given})[0] - want) for p in peers)
         off = root_mean_square(exe(given) - want)
         assert off <= CLOSE * least, f"{case}, mean {mean}: {off:.2e}, ONNX Runtime {least:.2e}"
-
-
-@pytest.mark.parametrize("case", random.Random(33).sample(CASES, 16), ids=str)
-def test_some_forms(case: Case) -> None:
-    no_further_off(case)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form(form: str) -> None:
-    for case in CASES:
-        if case.form == form:
-            no_further_off(case)
