@@ -1,9 +1,9 @@
 """Products of small integers in the form that the machine does best; their sums stay exact.
 
-One instruction may add up two products of int16, or four of bytes (`Target.products`). Operands are then kept
-as int16 or as bytes. A product reads pairs or fours of their channels, or of their columns, as words. A word
-is the same bytes as an i32, and has several terms of a sum. A product of integers then has the loops of a
-product of f32, and a half or a quarter of the terms. Weights become words here.
+One instruction may add up two products of int16, or four of bytes (`Machine.products`). Operands are then
+kept as int16 or as bytes. A product reads pairs or fours of their channels, or of their columns, as words. A
+word is the same bytes as an i32, and has several terms of a sum. A product of integers then has the loops of
+a product of f32, and a half or a quarter of the terms. Weights become words here.
 
 8-bit numbers less a zero point may be out of the range of the instruction's bytes. An offset is then taken
 from the numbers to bring them into the range. The offset times the weights' sum is added to the product.
@@ -16,7 +16,7 @@ product.
 Elsewhere a product is one of f32 if f32 holds its sums exactly. A product may also be the i32 sum of a few
 products of f32 over runs of the terms. Multiply-adds of f32 are preferred because they are quicker than
 multiply-adds of i32. If a multiply-add takes int16, depthwise convolutions use int16
-(`Target.wide_products`).
+(`Machine.wide_products`).
 """
 
 from __future__ import annotations

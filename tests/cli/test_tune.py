@@ -9,6 +9,7 @@ import pytest
 from small import Cli
 
 from jangin.runtime.profile import Launches
+from jangin.targets.processor import Processor
 from jangin.tune import tuner
 
 
@@ -17,7 +18,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Races of one round, and something to gain everywhere: beside other work a kernel of a microsecond can
     seem to take no longer than a call that does nothing, and isn't tried then."""
     monkeypatch.setattr(Launches, "call_seconds", lambda _: 0.0)
-    monkeypatch.setattr(tuner, "bound", lambda *_: 0.0)
+    monkeypatch.setattr(Processor, "least_seconds", lambda *_: 0.0)
     for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):
         monkeypatch.setattr(tuner, name, 0.0)
     monkeypatch.setattr(tuner, "HOPELESS", 1.3)

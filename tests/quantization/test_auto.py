@@ -111,7 +111,7 @@ def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None
     def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
         return dict.fromkeys(owners.values(), next(seconds))
 
-    few = replace(resolve(), products=(DOT4S,))
+    few = resolve().with_figures(products=(DOT4S,))
     monkeypatch.setattr("jangin.targets.resolve", lambda asked=None: few)
     monkeypatch.setattr(auto, "owned", timed)
     monkeypatch.setattr(auto, "raced", lambda first, second, feeds: (1.0, next(races)))

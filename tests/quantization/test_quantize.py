@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_weights_of_7_bits(net: str) -> None:
 @pytest.mark.parametrize("few", [True, False])
 def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """7 where the machine is quicker with these, and 8 where the drop can't be met so, or elsewhere."""
-    target = replace(resolve(), products=(DOT4S,) * few)
+    target = resolve().with_figures(products=(DOT4S,) * few)
     monkeypatch.setattr("jangin.targets.resolve", lambda asked=None: target)
     model, data = products(), rows()
     found = jangin.quantize(model, data, method="minmax", threads=1)

@@ -1,5 +1,5 @@
 """Derives addresses from earlier accesses' addresses, for targets whose accesses take no offset
-(`Target.offsets`).
+(`Processor.offsets`).
 
 Otherwise LLVM would compute each address at a constant distance from a base before the loop, and need more
 registers than there are. The distance between two places is therefore hidden from LLVM, and so is an

@@ -1,4 +1,4 @@
-"""Loads several vectors by one instruction, if a target has one (`Target.several_loads`).
+"""Loads several vectors by one instruction, if a target has one (`Processor.several_loads`).
 
 The instruction has no offset, but increments its address. A load that begins at the end of another load in
 the same block uses the incremented address, whose computation is hidden from LLVM. LLVM must not load earlier
