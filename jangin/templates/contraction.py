@@ -147,7 +147,8 @@ class Contraction(Template):
 
     def __init__(self, workload: Workload, role: Roles, lanes: int) -> None:
         self.stage = workload.stages[-1]
-        self.workload, self.role, self.lanes = workload, role, lanes
+        self.workload, self.processor = workload, workload.processor
+        self.role, self.lanes = role, lanes
         size = {a.var.name: workload.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         extent = {a.var.name: a.extent for a in self.stage.axes}
         rows = simplify(math.prod((extent[r] for r in role.rows), start=const(1)), dict(workload.symbols))
@@ -220,7 +221,7 @@ class Contraction(Template):
 
         Rows that don't stay in the L2 cache are read again for every panel.
         """
-        t, mr, nv, micro = self.workload.processor, params["mr"], params["nv"], self.micro_of(params)
+        t, mr, nv, micro = self.processor, params["mr"], params["nv"], self.micro_of(params)
         width, tile = nv * self.lanes, micro.cycles(self, params)
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -294,7 +295,7 @@ class Contraction(Template):
     def panel_cycles(self, nv: int) -> float:
         """Least cycles for each term, because a panel's part comes from the L2 cache. 0 if the L1 cache holds
         the panel."""
-        t = self.workload.processor
+        t = self.processor
         near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
         return 0.0 if near else nv * t.vector_bytes / t.l2_rate
 
@@ -319,7 +320,7 @@ class Contraction(Template):
         0 if the sum has too few such blocks, or nothing reads them again.
         """
         part, of = BLOCK_SHARE
-        terms = part * self.workload.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
+        terms = part * self.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
         again = self.packed and self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
@@ -333,7 +334,7 @@ class Contraction(Template):
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         inner = (min(self.inner, terms) if terms else self.inner) * self.role.groups
-        fit = max(1, self.workload.processor.l2 // SHARE // (inner * self.left_bytes * mr))
+        fit = max(1, self.processor.l2 // SHARE // (inner * self.left_bytes * mr))
         unit = mr * width * self.depth
         enough = max(math.ceil(REUSE_ROWS / mr), round(task_ops / (unit * panels)))
         as_it_is = self.role.right.buffer.name in self.workload.constants and not self.widened
@@ -359,7 +360,7 @@ class Contraction(Template):
                 continue
             block = self._all_panels(mr, nv, MatrixRegisters.quicker * ops)
             yield block
-            fit = self.workload.processor.l2 // SHARE // (self.depth * self.left_bytes * mr)
+            fit = self.processor.l2 // SHARE // (self.depth * self.left_bytes * mr)
             row_tiles = max(1, min(fit, math.ceil(self.rows / mr)))
             wanted = round(MatrixRegisters.quicker * ops / (row_tiles * mr * nv * self.lanes * self.depth))
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
@@ -368,7 +369,7 @@ class Contraction(Template):
         """A task that packs its rows and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
-        fit = max(1, self.workload.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))
+        fit = max(1, self.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))
         wanted = max(1, round(task_ops / (mr * self.columns * self.depth)))
         down = math.ceil(tiles / min(tiles, fit, wanted))
         return {"row_tiles": math.ceil(tiles / down), "panels": panels}

@@ -63,7 +63,7 @@ class Tiler:
         self.workload, self.processor = workload, workload.processor
         self.role, self.lanes, self.params = role, micro.lanes, params
         self.micro, self.rows = micro, micro.row_loops(params)
-        self.l2, self.hints = workload.processor.l2, workload.processor.hints
+        self.l2, self.hints = self.processor.l2, self.processor.hints
         self.s = rec
         self.packed = packed
         self.symbols = dict(self.s.func.symbols)
@@ -110,7 +110,7 @@ class Tiler:
         parts = self.micro.parts(self, [n for n in k if n not in blocks])
         self.micro.unrolled(self, k, across)
         wide = self.micro.finish(self, tile, ("_l", "_s") if blocks else ())
-        if not self.workload.processor.offsets:
+        if not self.processor.offsets:
             do("hoist_guards")  # the vectors of a row then share an address
         if self.hints:
             self._prefetch(k[-1], column, blocks)
@@ -130,7 +130,7 @@ class Tiler:
         parts = [params[p.buffer.name] for p in self.role.parts or (self.role.right,)]
         held = {p.name: math.prod(static_shape(p.shape) or (0,)) * p.dtype.bytes for p in parts}
         largest = max(held, key=lambda name: held[name])
-        if held[largest] > self.workload.processor.l1:
+        if held[largest] > self.processor.l1:
             self.s.do("prefetch_ahead", "moi", largest, AHEAD)
 
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ class Tiler:
         One loop always stays: without any, LLVM would move computations down to the stores.
         """
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
-        most = self.workload.processor.short_sum
+        most = self.processor.short_sum
         turns = [int(n.value) if isinstance(n, Const) else most for n in extents]
         first = next((n for n, turn in enumerate(turns) if turn > 1), 0) + 1
         inside = next((n for n in range(first, len(k)) if math.prod(turns[n:]) <= most), len(k))

@@ -100,8 +100,8 @@ class Blocks(Contraction):
     def space(self) -> Sequence[Params]:
         """The candidates. The panels don't depend on the rows, so kernels for one row and for many share the
         constants."""
-        nv = min(3 if self.workload.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
-        most = min(MAX_ROWS, (self.workload.processor.registers - 1) // nv - 1)
+        nv = min(3 if self.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
+        most = min(MAX_ROWS, (self.processor.registers - 1) // nv - 1)
         few = min(self.rows, FEW) if self.known_rows else 1
         found = [self._task(few, nv, 0), self._task(min(most, self.rows) if self.known_rows else most, nv, 1)]
         return found if self.rows > 1 or not self.known_rows else found[:1]
@@ -109,7 +109,7 @@ class Blocks(Contraction):
     def _task(self, mr: int, nv: int, widened: int) -> Params:
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        fit = max(1, self.workload.processor.l2 // (2 * self.depth * self.left_bytes * mr))
+        fit = max(1, self.processor.l2 // (2 * self.depth * self.left_bytes * mr))
         row_tiles = min(tiles, fit) if widened else 1
         wanted = TASK_WEIGHTS / (row_tiles * mr if widened else 1)
         across = max(1, math.floor(self.columns * self.depth / wanted))
@@ -124,7 +124,7 @@ class Blocks(Contraction):
     def estimate(self, params: Params) -> float:
         """The multiply-adds, and the widening for each row tile or each task. Weights come from memory
         once."""
-        t, mr, nv = self.workload.processor, params["mr"], params["nv"]
+        t, mr, nv = self.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         vectors = panels * nv * self.depth
@@ -227,7 +227,7 @@ class RoundedBlocks(Contraction):
     def space(self) -> Sequence[Params]:
         """The candidate. The panels don't depend on the rows, so kernels for one row and for many share the
         constants."""
-        registers = self.workload.processor.registers
+        registers = self.processor.registers
         nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
         most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.micro.between) // (2 * nv)))
         return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
@@ -236,7 +236,7 @@ class RoundedBlocks(Contraction):
         """A task with the rows that stay in half the L2 cache, and enough panels to be worth its hand-out."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
-        row_tiles = max(1, min(tiles, self.workload.processor.l2 // (SHARE * self.depth * mr)))
+        row_tiles = max(1, min(tiles, self.processor.l2 // (SHARE * self.depth * mr)))
         wanted = TASK_WEIGHTS if tiles == 1 else TASK_OPS[1] / (row_tiles * mr)
         across = max(1, math.floor(self.columns * self.depth / wanted))
         task = {"row_tiles": row_tiles, "panels": _shared(panels, across)}
@@ -245,7 +245,7 @@ class RoundedBlocks(Contraction):
     def estimate(self, params: Params) -> float:
         """The multiply-adds, the widening for each row tile, and the work once a block. Weights come from
         memory once."""
-        t, mr, nv = self.workload.processor, params["mr"], params["nv"]
+        t, mr, nv = self.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
         work = tiles * panels * (self.inner * self._block_ops(mr, nv) / t.multiply_adds + LOOP)
@@ -259,7 +259,7 @@ class RoundedBlocks(Contraction):
 
     def task_ops(self, params: Params) -> float:
         """The operations of a task, at least those in the time in which its weights come from memory."""
-        processor, (mr, nv, panels) = self.workload.processor, (params[n] for n in ("mr", "nv", "panels"))
+        processor, (mr, nv, panels) = self.processor, (params[n] for n in ("mr", "nv", "panels"))
         ops = params["row_tiles"] * panels * self.inner * self._block_ops(mr, nv)
         held = self.weight_bytes * panels * nv * self.lanes * self.depth
         return max(ops, held / processor.memory_rate) * self.lanes

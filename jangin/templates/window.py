@@ -166,8 +166,8 @@ class Window(Image, Template):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
-        self.lanes = _lanes(workload)
-        self.each = max(1, self.lanes // workload.processor.lanes(self.stage.body.dtype.wide.bytes))
+        self.processor, self.lanes = workload.processor, _lanes(workload)
+        self.each = max(1, self.lanes // self.processor.lanes(self.stage.body.dtype.wide.bytes))
         self.border = row_border(self.stage, self.stage.axes[_row(self.stage)], self.symbols)
         self.alone = self.extent == const(1)
         self.rows = cost.size(workload, self.stage.axes[: _row(self.stage)])
@@ -179,7 +179,7 @@ class Window(Image, Template):
 
     def space(self) -> Sequence[Params]:
         most = min(self.size, MOST_PIXELS)
-        several = (1, 2, 4, 8) if self.alone else (1, 2) if self.workload.processor.offsets else (1,)
+        several = (1, 2, 4, 8) if self.alone else (1, 2) if self.processor.offsets else (1,)
         vectors = [n for n in several if self.vectors % n == 0]
         pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
         return [{"tile": n, "vectors": v} for n, v in pairs]
@@ -191,7 +191,7 @@ class Window(Image, Template):
         if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
             cycles += self.rows * self.size * cost.MASKED_STORE
         tasks = self.rows * (self.vectors // vectors if self.alone or self.narrow else 1)
-        return cost.launch(cycles, tasks) / self.workload.processor.clock
+        return cost.launch(cycles, tasks) / self.processor.clock
 
     def row_cycles(self, params: Params) -> float:
         """The arithmetic, loads or latency of a row's tiles."""
@@ -201,7 +201,7 @@ class Window(Image, Template):
         return row * self.vectors / vectors
 
     def _tile_cycles(self, tile: int, vectors: int) -> float:
-        t, width, height = self.workload.processor, self.across, self.count / self.across
+        t, width, height = self.processor, self.across, self.count / self.across
         reach = min(tile * width, (tile - 1) * self.stride + width)
         live = vectors * (tile * self.each + self.weighted + reach)
         spilled = max(0, live - t.registers)
@@ -221,7 +221,7 @@ class Window(Image, Template):
 
         Pixels at a multiple of a large power of two share few sets.
         """
-        t, parts = self.workload.processor, LINE // (vectors * self.workload.processor.vector_bytes)
+        t, parts = self.processor, LINE // (vectors * self.processor.vector_bytes)
         apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
         if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
             return 0.0
