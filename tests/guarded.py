@@ -1,9 +1,9 @@
 """Memory that shows what kernels do beyond their buffers.
 
-Under `watched`, outputs, arenas and scratch memory lie between guard bytes, or (`pages`) end at a page that
-can't be read. So do the buffers within an arena, where they are placed apart, and each thread's part of
-scratch memory. Nothing that is fresh holds a number. `Memory.faults` says what was written where no buffer
-is: of what is in use when it is asked, and of all that was used up since.
+Under `watched`, outputs, arenas and scratch memory lie between guard bytes. With `pages`, they end at a page
+that can't be read. So do the buffers within an arena, if they are placed apart, and each thread's part of
+scratch memory. Fresh floats are NaN. `Memory.faults` says what was written outside of buffers, in memory that
+is still used and in memory that was freed since the last call.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from jangin.runtime.layout import Frame, Layout, Placement
 
 Range = tuple[int, int]
 GUARD = 4 * ALIGN
-"""Bytes before and behind a buffer: more than a few of the widest vectors."""
+"""Bytes before and after a buffer: more than a few of the widest vectors."""
 UNTOUCHED = 0x5A
-"""What each byte of a guard holds."""
+"""The value of each byte of a guard."""
 FRESH = 0xFF
-"""What each byte of a buffer holds at first: floats are no numbers so."""
+"""The value of each byte of a fresh buffer. Floats of such bytes are NaN."""
 PAGE = mmap.PAGESIZE
 MOST_APART = 64 << 20
-"""Bytes of buffers that are still placed apart: that takes several times the memory."""
+"""The most bytes of buffers that are placed apart, which takes several times the memory."""
 _GUARDS = bytes([UNTOUCHED]) * (2 * PAGE)
 _aligned = outputs.aligned
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -47,8 +47,10 @@ def _up(size: int, to: int) -> int:
 
 
 class Block:
-    """So many bytes at a multiple of `to`, for NumPy. `gaps`: ranges in which nothing is to be written, and
-    `hidden`: pages which can't be read, both counted from its begin."""
+    """Memory of `size` bytes for NumPy, at an address that is a multiple of `to`.
+
+    `gaps` are ranges in which nothing may be written, and `hidden` are pages that can't be read. Both are
+    counted in bytes from the begin of the memory."""
 
     def __init__(self, owner: Memory, what: str, size: int, to: int) -> None:
         self._tell, self._what, self.size = owner.told.append, what, size
@@ -76,7 +78,7 @@ class Block:
             self._hide([(room - start, room - start + PAGE)], 0)
 
     def leave(self, gaps: Sequence[Range], hidden: Sequence[Range] = ()) -> None:
-        """Other gaps from now on."""
+        """Set other gaps and hidden pages."""
         self.check()
         self._hide(self._hidden, mmap.PROT_READ | mmap.PROT_WRITE)
         self._gaps, self._hidden = gaps, hidden
@@ -85,7 +87,7 @@ class Block:
         self._hide(hidden, 0)
 
     def check(self) -> None:
-        """Tell of what was written where nothing is to be."""
+        """Report bytes that were written outside of the buffers."""
         around = (-self._start, 0), (self.size, len(self._memory) - self._start)
         for first, end in (*around, *self._gaps):
             part = self._memory[self._start + first : self._start + end]
@@ -108,7 +110,7 @@ class Block:
 
 
 class Memory:
-    """Makes memory as `runtime.outputs` does, which makes it itself while this isn't `on`."""
+    """Makes memory in place of `runtime.outputs`. While `on` is False, memory is made as usual."""
 
     def __init__(self, pages: bool = False) -> None:
         self.pages, self.on = pages, True
@@ -128,13 +130,13 @@ class Memory:
         return self.aligned(shape, dtype, np.dtype(dtype).itemsize) if self.on else np.empty(shape, dtype)
 
     def copy(self, array: Array) -> Array:
-        """Of an input or a constant."""
+        """Copy an input or a constant to guarded memory."""
         made = self.fresh(array.shape, array.dtype)
         made[...] = array
         return made
 
     def block(self, array: Array) -> Block | None:
-        """Of all of an array that was made here."""
+        """Return the block of an array that was made here, or None."""
         return self._blocks.get(address(array))
 
     def faults(self) -> list[str]:
@@ -146,15 +148,15 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Apart(Placement):
-    """Buffers of which none lies where another does, with `gaps` between them."""
+    """A placement in which no two buffers overlap, with `gaps` between them."""
 
     gaps: Sequence[Range]
     hidden: Sequence[Range]
 
 
 def placed_apart(sizes: Sequence[tuple[str, int]], align: int, pages: bool = False) -> Apart:
-    """Offsets for buffers by name and bytes. With `pages` each ends where a page does, as nearly as `align`
-    lets it, and the next one is hidden."""
+    """Place buffers of given names and bytes apart. With `pages`, each ends at the end of a page, as nearly
+    as `align` allows, and the next page is hidden."""
     offsets, gaps, hidden, at = dict[str, int](), list[Range](), list[Range](), 0
     for name, size in sizes:
         room = _up(size, PAGE if pages else align)
@@ -173,7 +175,8 @@ def always(frame: Frame) -> bool:
 
 @contextmanager
 def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator[None]:
-    """What is loaded meanwhile has the memory. `apart`: whether an arena's buffers lie apart."""
+    """Executables that are loaded inside the context use `memory`. `apart` decides whether an arena's buffers
+    lie apart."""
     place, sized, begin, prepare = Frame._placed, Layout._bytes, Layout.__init__, cpu.Mapped.prepare
     queued_prepare = queued.Memory._prepare
 
@@ -188,7 +191,7 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
         return placed_apart(sizes, 1 if exact else frame.align, memory.pages)
 
     def exactly(layout: Layout, values: int) -> Iterator[int]:
-        """No more than the sizes of this run."""
+        """Yield the exact sizes of this run, in bytes."""
         if not is_apart(layout.frame):
             return sized(layout, values)
         return iter(math.prod(layout.value.shape(d)) * width for d, width in layout.frame.kinds)

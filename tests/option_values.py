@@ -1,4 +1,4 @@
-"""A model that every option applies to, and of each option a value that isn't its default."""
+"""A model to which every option applies, and a value of each option that isn't its default."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NET = (
     "[convolutional]\nfilters=4\nsize=1\nstride=1\npad=1\nactivation=linear\n"
 )
 NUMBERS = 4 + 4 * 3 * 9 + 4 + 4 * 4
-"""The biases and weights of both convolutions."""
+"""The number of biases and weights of both convolutions."""
 FORMATS = (GgufFormat(cache="int8"),)
-"""A format of Jangin's own with a setting, which doesn't read the model."""
+"""A format of Jangin's with a setting. It doesn't read the model."""
 
 
 def network(folder: Path) -> tuple[Path, Path]:
-    """A Darknet model, whose weights lie elsewhere, so that no command reads it without `weights`."""
+    """Write a Darknet model with its weights elsewhere, so that no command reads it without `weights`."""
     path, weights = folder / "model.cfg", folder / "elsewhere"
     path.write_text(NET)
     data = np.random.default_rng(0).uniform(0.05, 0.4, NUMBERS).astype(np.float32)
@@ -36,7 +36,7 @@ def network(folder: Path) -> tuple[Path, Path]:
 
 
 def values(weights: Path, folder: Path) -> dict[str, Any]:
-    """Another value than the default for each option that stands before a command or is given by keyword."""
+    """Return a value that isn't the default for each option that is given before a command or by keyword."""
     return {
         "weights": weights,
         "winograd": False,
@@ -50,7 +50,8 @@ def values(weights: Path, folder: Path) -> dict[str, Any]:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """Gets the record of each model that the pipeline reads, and of each graph that it optimizes."""
+    """Yield a list that gets the record of options of each model that the pipeline reads, and of each graph
+    that it optimizes."""
     seen: list[Options] = []
     for name in ("imported", "optimize"):
         plain = getattr(pipeline, name)
@@ -66,8 +67,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 
 
 def lost(seen: list[Options], given: dict[str, Any]) -> dict[str, Any]:
-    """The options that a record of those seen doesn't have as they were given, with what it has. A model that
-    a command wrote itself is compiled without the weights, sizes and cache of the model that it came from."""
+    """Return the options whose values in a seen record differ from the given ones, with the seen values.
+
+    A model that a command wrote itself is compiled without the weights, sizes and cache of the original
+    model."""
     assert seen, "the pipeline has seen no record"
     own = {"weights", "shapes", "cache"}
     missing = {n: getattr(seen[0], n) for n, v in given.items() if getattr(seen[0], n) != v}

@@ -24,7 +24,7 @@ SYMBOLIC = ["batch", 24]
 
 
 def layers() -> onnx.ModelProto:
-    """Two outputs, one of them an input as it is: y = softmax(relu(x w) v), z = x; of any batch."""
+    """Two outputs for any batch, one of them an input: y = softmax(relu(x w) v), z = x."""
     rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -44,7 +44,7 @@ def layers() -> onnx.ModelProto:
 
 
 def small_network() -> onnx.ModelProto:
-    """A convolution, a depthwise one, a residual sum and a pooling, of one size."""
+    """A convolution, a depthwise convolution, a residual sum and a pooling, of fixed sizes."""
     rng = np.random.default_rng(1)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
@@ -96,8 +96,9 @@ def blocks_network() -> onnx.ModelProto:
 
 
 def narrow_network() -> onnx.ModelProto:
-    """Rows whose last vector has one element, which become narrower on their way to the outputs: of floats,
-    of 64-bit integers, and of a quantized product's sums."""
+    """Rows whose last vector has one element, and whose type becomes narrower on the way to the outputs.
+
+    There are floats, 64-bit integers, and a quantized product's sums."""
     rng, columns = np.random.default_rng(6), 33
     to = {n: getattr(TensorProto, n.upper()) for n in ("int8", "uint8", "int16", "bfloat16", "float16")}
     nodes = [helper.make_node("Cast", ["x"], [n], to=kind) for n, kind in to.items()]
@@ -123,7 +124,7 @@ def narrow_network() -> onnx.ModelProto:
 
 
 def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), compiler: str = "") -> Path:
-    """A shared library of files in a folder."""
+    """Compile files in a folder to a shared library."""
     made = folder / "built.so"
     command = [compiler or COMPILERS[0], "-shared", "-fPIC", "-O1", *flags, "-o", str(made)]
     done = subprocess.run(
@@ -134,23 +135,23 @@ def library(folder: Path, sources: Sequence[str], flags: Sequence[str] = (), com
 
 
 class Refused(Exception):
-    """An error's code and its text."""
+    """The code and the text of an error."""
 
 
 class Api:
-    """A model's C API, by ctypes."""
+    """A model's C API, called by ctypes."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self.library, self.prefix = ctypes.CDLL(str(path)), prefix
 
     def __call__(self, name: str, *args: object, gives: type = ctypes.c_int64) -> int:
-        """A function that gives a number."""
+        """Call a function that returns a number."""
         function = getattr(self.library, f"{self.prefix}_{name}")
         function.restype = gives if name.endswith("_bytes") else ctypes.c_int32
         return int(function(*args))
 
     def known(self, name: str, *args: object) -> int:
-        """A number of bytes."""
+        """Call a function that returns a number of bytes."""
         found = self(name, *args)
         if found < 0:
             raise Refused(found, self.text("error_text", found))
@@ -170,8 +171,8 @@ class Api:
         memory: Memory | None = None,
         gaps: Sequence[Range] = (),
     ) -> list[Array]:
-        """The outputs, as bytes in arrays of u8. Nothing may be written beyond them or the arena, nor in its
-        `gaps`."""
+        """Return the outputs as bytes in arrays of u8. Nothing may be written beyond them or the arena, nor
+        in the outputs' `gaps`."""
         memory = memory or Memory()
         given = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
         bytes = [self.known("output_bytes", n, given) for n in range(self("output_count"))]
@@ -202,7 +203,7 @@ class Api:
 
 
 def api_of(made: Emitted, kind: str, folder: Path, compiler: str = "") -> Api:
-    """What was emitted, as a library of this process."""
+    """Load the emitted files as a library of this process."""
     made.save(folder)
     p = made.model.prefix
     if kind == "shared":

@@ -1,4 +1,4 @@
-"""What is emitted computes what the kernels of `tests/backends` do."""
+"""Emitted code computes the same as the kernels of `tests/backends`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Buffers whose places are expressions of the sizes never overlap while both are needed."""
+"""Buffers whose positions are expressions of the sizes never overlap while both are needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from jangin.targets import resolve
 
 
 def crossing(seed: int) -> onnx.ModelProto:
-    """Products and sums of tensors of sizes a, b and a + b (by joining), each read again at random."""
+    """Products and sums of tensors of the sizes a, b and a + b (by concatenation). Each is read again at
+    random."""
     rng = np.random.default_rng(seed)
     values, nodes, weights = {"x": "a", "z": "b"}, [], []
     for n in range(14):
@@ -50,7 +51,8 @@ def plan_of(seed: int, **shapes: int) -> Plan:
 
 
 def placed(plan: Plan, sizes: dict[str, int]) -> tuple[int, int]:
-    """The bytes of the arena, and the fewest that any layout needs; buffers are checked for overlaps."""
+    """Return the bytes of the arena, and the fewest that any layout needs. Buffers are checked for
+    overlaps."""
     memory = memory_of(plan)
     values = {v: sizes[v.name] for v, _ in plan.symbols}
     for var, e in memory.steps:

@@ -1,4 +1,4 @@
-"""The example's page in a browser without a window."""
+"""The example's page in a headless browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LIMIT = 240
 
 
 def what_is_shown(page: Any, folder: Path, profile: Path) -> str:
-    """The HTML of the page with its result, as a browser sends it."""
+    """Return the HTML of the page with its result, which the browser sends."""
     answers = queue.SimpleQueue[str]()
 
     def post(handler: Any) -> None:
@@ -67,7 +67,7 @@ def what_is_shown(page: Any, folder: Path, profile: Path) -> str:
 
 
 def test_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the page shows of one of ImageNet's pictures: its class first, and a time."""
+    """For a picture of ImageNet's, the page shows its class first, and a time."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     spec = importlib.util.spec_from_file_location("browser_page", EXAMPLES / "browser" / "run.py")
     assert spec is not None and spec.loader is not None

@@ -48,7 +48,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @cache
 def net(kind: str) -> Emitted:
-    """Of `layers`, which many tests take."""
+    """Emit `layers`, which many tests use."""
     return emit(layers(), kind, name="net")
 
 
@@ -64,7 +64,7 @@ def feeds(rows: int) -> np.ndarray:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) -> None:
-    """Also on several threads, and for outputs that are an input's copy."""
+    """The bits are equal on several threads too, and for outputs that copy an input."""
     exe = compiled()
     api = api_of(net(kind), kind, tmp_path, compiler)
     assert api("start_threads", 3) == 0
@@ -80,7 +80,7 @@ def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) ->
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_rows_that_end_in_a_vector_of_one(kind: str, compiler: str, tmp_path: Path) -> None:
-    """Narrower than what they were computed in; `Api.run` looks at the bytes beside each output."""
+    """The output type is narrower than the computed type. `Api.run` checks the bytes beside each output."""
     rng = np.random.default_rng(7)
     given = {
         "x": rng.uniform(0, 100, (3, 33)).astype(np.float32), "n": rng.integers(0, 2, (3, 33)),
@@ -96,7 +96,7 @@ def test_rows_that_end_in_a_vector_of_one(kind: str, compiler: str, tmp_path: Pa
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("others", [0, 1])
 def test_nothing_is_made_for_what_makes_nothing(others: int, compiler: str, tmp_path: Path) -> None:
-    """A kernel without tasks isn't in the file, nor are arrays for the arguments of none: compilers would
+    """A kernel without tasks isn't in the file, and neither are empty arrays of arguments. Compilers would
     warn of both."""
     nodes = [
         helper.make_node("Slice", ["x", "at", "at", "one"], ["y"]),
@@ -147,7 +147,7 @@ def test_weights_inside_and_beside(kind: str, constants: str, tmp_path: Path) ->
 
 
 def test_large_weights_are_an_assemblers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for C compilers 100 MB of array are much."""
+    """Large weights become assembly, because C compilers take long for an array of 100 MB."""
     monkeypatch.setattr(source, "LARGE", 1000)
     made = emit(layers(), "c", name="net")
     made.save(tmp_path)
@@ -254,7 +254,7 @@ def test_where_nothing_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_example_runs(kind: str, tmp_path: Path) -> None:
-    """The program that comes with a model, built as CMakeLists.txt says, without warnings."""
+    """The model's example program is built by CMakeLists.txt without warnings."""
     made = net(kind)
     made.save(tmp_path)
     sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
@@ -294,7 +294,7 @@ void counted_free(void *made) {
 
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_the_example_frees_what_it_allocates(weights: str, tmp_path: Path) -> None:
-    """Each of its allocations is counted, and each that it gives back."""
+    """The program's allocations and frees are counted."""
     made = emit(small_network(), "c", name="net", weights=weights)
     made.save(tmp_path)
     (tmp_path / "counted.c").write_text(COUNTED)
@@ -317,7 +317,7 @@ def test_the_example_frees_what_it_allocates(weights: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_out_of_range(kind: str, tmp_path: Path) -> None:
-    """A run says which node met one."""
+    """A run reports the node with the index out of range."""
     table = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(4, 3), "table")
     ends = [helper.make_tensor_value_info("i", TensorProto.INT64, [5])]
     nodes = [helper.make_node("Gather", ["table", "i"], ["y"], name="look up")]
@@ -335,7 +335,7 @@ def test_an_index_out_of_range(kind: str, tmp_path: Path) -> None:
 
 
 def test_two_models_in_one_program(tmp_path: Path) -> None:
-    """All that they share are names that begin with theirs."""
+    """Two models share no names, because each name begins with its model's prefix."""
     sources = []
     for name in ("one", "two"):
         made = emit(layers(), "object", name=name)
@@ -398,7 +398,7 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_other_machines(tmp_path: Path) -> None:
-    """Code for every target is made here, whatever this machine is."""
+    """Code for every target is made on any machine."""
     for name in ("aarch64", "riscv64"):
         made = emit(small_network(), "object", name, name="net")
         (content,) = made.files["net.o"]
@@ -416,7 +416,7 @@ def test_names_that_c_can_not_take() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_variants_are_chosen_by_the_sizes(kind: str, tmp_path: Path) -> None:
-    """A size of 1 broadcasts, and is another plan."""
+    """A size of 1 broadcasts, so it has another plan."""
     nodes = [helper.make_node("Mul", ["x", "z"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     inputs = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, [s, 3]) for n, s in (("x", "a"), ("z", "b"))
@@ -442,7 +442,7 @@ GNU = {"aarch64": "aarch64-linux-gnu", "riscv64": "riscv64-linux-gnu", "armv7": 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("machine", GNU)
 def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None:
-    """From an object and from C, built by a cross compiler and run in an emulator."""
+    """The code comes from an object and from C. A cross compiler builds it, and an emulator runs it."""
     emulated = "arm" if machine == "armv7" else machine
     compiler, emulator = shutil.which(f"{GNU[machine]}-gcc"), shutil.which(f"qemu-{emulated}-static")
     if compiler is None or emulator is None:
@@ -471,7 +471,7 @@ def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None
 
 
 def emulated(made: Emitted, x: np.ndarray, machine: str, folder: Path) -> np.ndarray:
-    """The bytes of the result that a program of these files gives for x on a 64-bit Arm processor."""
+    """Return the bytes of the result for x, by a program of these files on a 64-bit Arm processor."""
     compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
     if compiler is None or emulator is None:
         pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
@@ -493,7 +493,8 @@ def emulated(made: Emitted, x: np.ndarray, machine: str, folder: Path) -> np.nda
     [("neoverse-n1", "cortex-a76", b"vdotq_s32("), ("neoverse-v1", "max", b"vusdotq_s32(")],
 )
 def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: str, tmp_path: Path) -> None:
-    """Products of int8, four terms an instruction, are exact on an emulated processor that has it."""
+    """Products of int8 with four terms an instruction are exact on an emulated processor with the
+    instruction."""
     x = np.random.default_rng(2).integers(0, 256, (1, 5, 9, 11)).astype(np.uint8)
     made = emit(integer_network(), kind, target, name="net")
     if kind == "c":
@@ -507,7 +508,8 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
 @pytest.mark.parametrize("kind", ["object", "c"])
 @pytest.mark.parametrize(("target", "machine"), [("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76")])
 def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_path: Path) -> None:
-    """Weights in blocks times activations of int8, of 4 and of 8 bits, with the instruction and without."""
+    """Blockwise weights of 4 and 8 bits are multiplied by activations of int8, with and without the
+    instruction."""
     model, formats = blocks_network(), [OnnxFormat("int8")]
     x = np.random.default_rng(2).standard_normal((5, 70)).astype(np.float32)
     made = emit(model, kind, target, name="net", formats=formats)
@@ -519,7 +521,8 @@ def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_pa
 
 @pytest.mark.parametrize("kind", ["object", "c"])
 def test_programs_use_no_matrix_registers(kind: str) -> None:
-    """A process would have to ask its system for them first."""
+    """A process must first request matrix registers from its system, so ahead-of-time code doesn't use
+    them."""
     weights = numpy_helper.from_array(np.ones((64, 96), np.float32).astype(BF16.numpy).view(np.uint16), "w")
     weights.data_type = TensorProto.BFLOAT16
     ends = [
@@ -534,7 +537,7 @@ def test_programs_use_no_matrix_registers(kind: str) -> None:
 
 
 def here() -> list[str]:
-    """The levels of x86-64 that this machine runs."""
+    """Return the levels of x86-64 that this machine runs."""
     from jangin.runtime.processor import why_not
     from jangin.targets import NAMED
 

@@ -1,4 +1,4 @@
-"""Functions written as C and as LLVM IR compute the same, and what the expressions of sizes mean."""
+"""Functions written as C and as LLVM IR compute the same, and agree with the expressions of sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Write = Callable[[FunctionWriter], None]
 
 
 def libraries(write: Write, folder: Path) -> list[ctypes.CDLL]:
-    """What `write` writes, compiled from C by each compiler and from LLVM IR."""
+    """Compile the functions that `write` writes, from C by each compiler and from LLVM IR."""
     plain = CFunctions()
     write(plain)
     text = f"#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n{plain.text()}"
@@ -45,7 +45,7 @@ def libraries(write: Write, folder: Path) -> list[ctypes.CDLL]:
 
 
 def random_size(rng: random.Random, depth: int) -> Expr:
-    """An expression of two sizes."""
+    """Return a random expression of two sizes."""
     if not depth or rng.random() < 0.15:
         return rng.choice([A, B, const(rng.randint(-9, 9))])
     x, y = random_size(rng, depth - 1), random_size(rng, depth - 1)
@@ -74,7 +74,7 @@ def test_sizes_are_what_the_expressions_say(tmp_path: Path) -> None:
         for a, b in points:
             try:
                 want = Evaluator({A: a, B: b})(e)
-            except ValueError:  # a division by zero, of which only an unused arm of a choice may have one
+            except ValueError:  # a division by zero, which only the unused arm of a choice may have
                 continue
             for compiled in made:
                 function = getattr(compiled, f"size_{n}")
@@ -110,7 +110,7 @@ def test_numbers_that_do_not_fit_are_noticed(tmp_path: Path) -> None:
 
 
 def test_loops_calls_and_memory(tmp_path: Path) -> None:
-    """The sum of what a function gives for each element, by a pointer to it; and a counter."""
+    """A loop sums the results of a function, called by a pointer, and counts in memory."""
     each = Signature("int64_t each(int64_t x)")
 
     def write(w: FunctionWriter) -> None:

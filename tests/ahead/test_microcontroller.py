@@ -35,7 +35,7 @@ def example() -> ModuleType:
 
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7"])
 def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
-    """Its flash and RAM are what was said before it was built; its answer is this machine's."""
+    """The linked flash and RAM equal the printed ones, and the answer equals this machine's."""
     e = example()
     model = e.keyword_spotter()
     made = jangin.emit(model, "c", target, name="model")
@@ -48,8 +48,10 @@ def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
 
 
 def of_bytes() -> onnx.ModelProto:
-    """Two convolutions of bytes, odd numbers of channels; scales are powers of two, so that none rounds. Some
-    weights are -128, some inputs 255."""
+    """Two convolutions of bytes with odd numbers of channels. Scales are powers of two, so that no result is
+    rounded.
+
+    Some weights are -128, and some inputs 255."""
     random, weights, nodes = np.random.default_rng(), [], []
 
     def known(name: str, value: Array) -> str:

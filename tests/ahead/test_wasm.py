@@ -37,7 +37,7 @@ for (const [x, sizes] of JSON.parse(readFileSync("runs.json"))) {
 def in_node(
     model: onnx.ModelProto, runs: list[tuple[Array, dict[str, int]]], folder: Path
 ) -> list[list[Array]]:
-    """The outputs of several runs of one loaded model."""
+    """Return the outputs of several runs of one loaded model."""
     jangin.emit(model, "shared", "wasm32", name="model").save(folder)
     (folder / "runs.json").write_text(
         json.dumps([[x.reshape(-1).view(np.uint32).tolist(), s] for x, s in runs])
@@ -56,14 +56,14 @@ def test_a_network(tmp_path: Path) -> None:
 
 
 def test_casts(tmp_path: Path) -> None:
-    """To integers that haven't got the number: none traps, and all are as on x86-64."""
+    """Casts to integer types that can't hold the number don't trap, and give the results of x86-64."""
     model, x, want = casts()
     ((y,),) = in_node(model, [(x, {})], tmp_path)
     np.testing.assert_array_equal(y, want)
 
 
 def integers() -> onnx.ModelProto:
-    """A convolution of bytes, of odd sizes, by QDQ."""
+    """A quantized convolution (QDQ) of bytes, with odd sizes."""
     rng = np.random.default_rng()
     arrays = {
         "w": rng.integers(-127, 128, (7, 5, 3, 3), np.int8),
@@ -89,7 +89,7 @@ def integers() -> onnx.ModelProto:
 
 
 def test_integers(tmp_path: Path) -> None:
-    """Products of pairs by one instruction, and what it gives is exact."""
+    """One instruction adds products in pairs, and its results are exact."""
     model, x = integers(), np.random.default_rng().standard_normal((1, 5, 13, 11)).astype(np.float32)
     expected = jangin.compile(model, "x86-64-v2")(x)
     ((y,),) = in_node(model, [(x, {})], tmp_path)

@@ -1,4 +1,4 @@
-"""Floats that integer types haven't got, and a model that makes integers of them, for every machine."""
+"""Floats beyond the range of integer types, and a model that casts them to integers, for every machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ BEYOND = (
     -(2.0**31), -2147483904.0, 4294967040.0, 2.0**32, 3e9, -3e9, 5e9, -5e9, 9.2e18, 2.0**63, -(2.0**63),
     -9.3e18, 1.8446742974197924e19, 2.0**64, 1e20, -1e20, 3e38, -3e38,
 )  # fmt: skip
-"""Floats about the ends of integer types."""
+"""Floats near the limits of integer types."""
 
 
 def casts() -> tuple[onnx.ModelProto, Array, Array]:
-    """A model of all casts, as floats again and side by side, an input (whole vectors and some elements
-    left over), and the output."""
+    """Return a model of all casts, an input (whole vectors and some remaining elements), and the output.
+
+    The model casts the integers back to floats and concatenates them."""
     x = np.array([*BEYOND, np.nan, np.inf, -np.inf, 3.7, -3.7], np.float32)
     kinds = {t: helper.np_dtype_to_tensor_dtype(t.numpy) for t in INTS}
     nodes = [helper.make_node("Cast", ["x"], [f"{t}"], to=kind) for t, kind in kinds.items()]

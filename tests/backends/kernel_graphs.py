@@ -1,4 +1,4 @@
-"""Small graphs of what models are made of, and the assembly of their kernels."""
+"""Small graphs of models' typical operators, and the assembly of their kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def weights(b: Builder, *shape: int) -> Tensor:
 def convolution(
     channels: int, size: int, filters: int, window: int, stride: int, end: Callable[[Expr], Expr]
 ) -> Callable[[Builder], Tensor]:
-    """With padding, a bias and what comes behind. No filters: one a channel."""
+    """A convolution with padding, a bias and an epilogue. Without `filters` it is depthwise."""
 
     def built(b: Builder) -> Tensor:
         x = b.input("x", F32, tuple(map(const, (1, channels, size, size))))
@@ -113,7 +113,7 @@ GRAPHS = {
 
 
 def texts(graph: str, on: Target) -> Iterator[tuple[str, str]]:
-    """The template of each kernel of a graph, and its assembly."""
+    """Yield the template of each kernel of a graph, and its assembly."""
     build = GRAPHS[graph]
     b, options = Builder("graph", {ROWS: (const(1), const(MAX_SIZE))}), Options(on)
     made = schedule_kernels(optimize(b.graph([build(b)], ["y"]), options), options)

@@ -1,4 +1,4 @@
-"""The innermost loops of LLVM's assembly for Arm and RISC-V, found by how its blocks follow each other."""
+"""Find the innermost loops in LLVM's assembly for Arm and RISC-V, by the order of its blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class _Block:
 
 
 def innermost(text: str) -> list[list[str]]:
-    """Each loop's instructions, in their order in the text, of loops without others and without calls."""
+    """Return the instructions of each loop, in their order in the text. The loops contain no other loops and
+    no calls."""
     found = []
     for blocks in _functions(text):
         loops = _loops(blocks)
@@ -30,7 +31,7 @@ def innermost(text: str) -> list[list[str]]:
 
 
 def _functions(text: str) -> list[dict[str, _Block]]:
-    """Blocks by their labels; those without one have numbers."""
+    """Return blocks by their labels. Blocks without a label have numbers."""
     found: list[dict[str, _Block]] = []
     block = _Block()
     for written in text.splitlines():
@@ -55,7 +56,8 @@ def _functions(text: str) -> list[dict[str, _Block]]:
 
 
 def _loops(blocks: Mapping[str, _Block]) -> dict[str, set[str]]:
-    """The blocks of each loop by its first: what comes to a jump back to that without passing it."""
+    """Return the blocks of each loop by its first block: those that reach a jump back to it without passing
+    it."""
     before: dict[str, list[str]] = {name: [] for name in blocks}
     for name, block in blocks.items():
         for n in block.following:
@@ -69,7 +71,7 @@ def _loops(blocks: Mapping[str, _Block]) -> dict[str, set[str]]:
 
 
 def _reaches(blocks: Mapping[str, _Block], goal: str, without: str) -> bool:
-    """Whether a block runs on some way from the function's begin that leaves another out."""
+    """Tell if some path from the function's beginning reaches a block without passing another."""
     first = next(iter(blocks))
     seen, waiting = {without}, [] if first == without else [first]
     while waiting:

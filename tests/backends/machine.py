@@ -1,4 +1,4 @@
-"""Kernels compiled and run alone, on arrays that end where memory does."""
+"""Compile kernels and run them alone, on arrays that end at the end of accessible memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from jangin.targets import NAMED, Target, resolve
 from jangin.targets.x86 import V2, V3, V4
 
 WIDE = replace(V4, cpu=V3.cpu, features=V3.features)
-"""The code that AVX-512 gets, in AVX2 instructions, so that any host of level v3 runs it."""
+"""The code for AVX-512, in AVX2 instructions, so that any host of level v3 runs it."""
 _BY_NAME = {**NAMED, "wide": WIDE}
 
 
 @cache
 def runnable() -> tuple[str, ...]:
-    """The targets whose code this machine runs."""
+    """Return the targets whose code this machine runs."""
     host = resolve("host").name
     if host == V2.name:
         return (V2.name,)
@@ -42,21 +42,21 @@ def target(name: str) -> Target:
 def run(
     func: Func, arrays: Mapping[str, Array], symbols: Mapping[str, int], on: Target, pieces: int = 2
 ) -> dict[str, Array]:
-    """The outputs of a kernel run in `pieces` ranges of its tasks."""
+    """Return the outputs of a kernel, run in `pieces` ranges of its tasks."""
     image = Image([_code(func.name, emit_kernel(func, on), on)])
     return call(image.address(func.name), func, arrays, symbols, pieces)
 
 
 @lru_cache(4096)
 def _code(name: str, text: str, on: Target) -> bytes:
-    """The tests of other languages run the same kernels."""
+    """Compile a kernel's text. Tests of other languages replace this function to run the same kernels."""
     return compile_modules([(name, text)], on)
 
 
 def call(
     address: int, func: Func, arrays: Mapping[str, Array], symbols: Mapping[str, int], pieces: int = 2
 ) -> dict[str, Array]:
-    """As `run`, of a kernel's code at an address."""
+    """Run a kernel's code at an address, as `run` does."""
     kernel, memory = KERNEL.at(address), Memory(pages=True)
     held = {p.name: memory.copy(arrays[p.name]) for p in func.params}
     addresses = np.array([held[p.name].ctypes.data for p in func.params], np.int64)

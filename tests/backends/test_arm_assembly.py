@@ -34,16 +34,17 @@ from jangin.templates.choose import choose
 from jangin.templates.template import Workload
 
 SHARE = 0.8
-"""Of an inner loop's instructions, those that are to be multiply-adds."""
+"""The least share of an inner loop's instructions that must be multiply-adds."""
 FOR_MORE_REGISTERS = ("depthwise 5x5",)
-"""A window's sums, data and weights, and its addresses: more than 16."""
+"""Cases whose sums, data, weights and addresses need more than 16 registers."""
 
 
 def kernel(
     attrs: Conv | MatMul, shapes: tuple[tuple[int, ...], ...], target: Target, weights: DType = F32
 ) -> Func:
-    """A product with constant right operand, a bias and a rectifier, as the compiler schedules it; of words
-    of several numbers, if it says so."""
+    """A product with a constant right operand, a bias and a rectifier, as the compiler schedules it.
+
+    The operands are words of several numbers if `attrs` says so."""
     types = [attrs.dot.word] * 2 if attrs.dot else [F32, weights]
     x, w = (Buffer(n, t, tuple(map(const, s))) for n, t, s in zip("xw", types, shapes, strict=True))
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
@@ -72,12 +73,12 @@ CASES = {
 
 
 QUICK = ("matmul 128x37x384", "conv 1x1 64 to 128", "conv 7x7 3 to 64")
-"""Cases of every processor. Of a kind's first all are quick; the others' have the same instructions in
-another order."""
+"""The cases that the quick suite runs for the other processors of a kind. Their instructions only differ in
+order from the first processor's."""
 
 
 def products(*targets: Target) -> pytest.MarkDecorator:
-    """All cases on all targets."""
+    """Parametrize a test with all cases on all targets."""
     return pytest.mark.parametrize(
         ("target", "case"),
         [
@@ -103,7 +104,7 @@ def test_products_are_multiply_adds(target: Target, case: str) -> None:
 
 @products(CORTEX_A76, NEOVERSE_N1, NEOVERSE_V1)
 def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
-    """Each instruction adds up four products a lane."""
+    """Each instruction adds four products in each lane."""
     attrs, shapes = CASES[case]
     dot = next(p for p in target.machine.products if p.terms == 4)
     text = assembly(kernel(replace(attrs, dtype=I32, dot=dot), shapes, target), target)
@@ -115,8 +116,8 @@ def test_products_of_int8_are_dot_products(target: Target, case: str) -> None:
 
 @pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])
 def test_products_of_f16_are_added_to_f32(case: str) -> None:
-    """By pairs of instructions, for the halves of a register, and nothing is widened by itself. Few channels
-    stay f32."""
+    """Products of f16 are added in pairs of instructions, for the halves of a register, without separate
+    widening. With few channels they stay f32."""
     attrs, shapes = CASES[case]
     text = assembly(kernel(replace(attrs, dtype=F32, dot=DOT1H), shapes, NEOVERSE_V1), NEOVERSE_V1)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "fmlal" in line]))
@@ -130,7 +131,7 @@ def test_products_of_f16_are_added_to_f32(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["matmul 128x384x384", "conv 1x1 64 to 128", "conv 3x3 64 to 128"])
 def test_panels_are_widened_by_few_instructions(case: str) -> None:
-    """Of weights of f16, whole vectors are loaded, and several terms widened a turn of the loop."""
+    """Weights of f16 are loaded in whole vectors, and several terms are widened in each iteration."""
     text = assembly(kernel(*CASES[case], CORTEX_A72, weights=F16), CORTEX_A72)
     inner = max(innermost(text), key=lambda loop: sum(line.startswith("fcvtl") for line in loop))
     words = Counter(line.split()[0] for line in inner)
@@ -141,8 +142,8 @@ def test_panels_are_widened_by_few_instructions(case: str) -> None:
 @pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])
 @products(NEOVERSE_V1)
 def test_products_of_two_rows_are_matrices(target: Target, case: str, name: str) -> None:
-    """Each instruction makes two rows by two columns, of rows that are packed in pairs; of a sum of 12,288
-    terms they are put together as they are read."""
+    """Each instruction multiplies two rows by two columns, and rows are packed in pairs. A sum of 12,288
+    terms packs them while reading."""
     (attrs, shapes), dot = CASES[case], PRODUCTS[name]
     text = assembly(kernel(replace(attrs, dtype=dot.total, dot=dot), shapes, target), target)
     inner = max(innermost(text), key=lambda loop: len([line for line in loop if "mmla" in line]))
@@ -153,7 +154,8 @@ def test_products_of_two_rows_are_matrices(target: Target, case: str, name: str)
 
 @pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])
 def test_products_of_int8_are_of_pairs(case: str) -> None:
-    """Three instructions for 16 products: two terms' are added as int16 first. Few channels stay f32."""
+    """Three instructions make 16 products: two terms are first added as int16. With few channels they stay
+    f32."""
     attrs, shapes = CASES[case]
     text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT2B), shapes, CORTEX_A72), CORTEX_A72)
     loops = [[line.split()[0] for line in loop] for loop in innermost(text)]
@@ -167,7 +169,7 @@ def test_products_of_int8_are_of_pairs(case: str) -> None:
 
 @products(CORTEX_A7, ARMV7)
 def test_products_of_32_bit_processors_are_multiply_adds(target: Target, case: str) -> None:
-    """Of 16 registers 8 are accumulators. A spilled one comes from an address that is made of sp first."""
+    """The accumulators take 8 of 16 registers. A spill would show as an address computed from sp."""
     text = assembly(kernel(*CASES[case], target), target)
     inner = max(innermost(text), key=lambda loop: Counter(line.split()[0] for line in loop)["vmla.f32"])
     multiply_adds = [line for line in inner if line.startswith("vmla.f32")]
@@ -178,7 +180,7 @@ def test_products_of_32_bit_processors_are_multiply_adds(target: Target, case: s
 
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_inner_loops_spill_nothing(graph: str) -> None:
-    """But Winograd's transforms, nests over 36 vectors, of which there are registers for 32."""
+    """No inner loop spills, except Winograd's transforms, which use 36 vectors but have 32 registers."""
     for template, text in texts(graph, CORTEX_A72):
         for loop in innermost(text):
             assert template == "nest" or not any(re.search(r"\[sp\b", line) for line in loop), template
@@ -186,7 +188,8 @@ def test_inner_loops_spill_nothing(graph: str) -> None:
 
 @pytest.mark.parametrize("graph", [g for g in GRAPHS if g not in FOR_MORE_REGISTERS])
 def test_inner_loops_of_32_bit_processors_spill_no_vector(graph: str) -> None:
-    """Which would take an address made of sp. Addresses may be: there are 13 registers for them."""
+    """A spilled vector would show as an address computed from sp. Addresses may be spilled, because there are
+    only 13 registers for them."""
     for template, text in texts(graph, CORTEX_A7):
         for loop in innermost(text):
             spilled = [line for line in loop if re.match(r"v.*\bsp\b|(add|mov)\s+r\d+, sp\b", line)]
@@ -195,7 +198,7 @@ def test_inner_loops_of_32_bit_processors_spill_no_vector(graph: str) -> None:
 
 @pytest.mark.parametrize("target", [CORTEX_A72, CORTEX_A7], ids=lambda t: t.name)
 def test_windows_of_any_channels_have_no_masks(target: Target) -> None:
-    """Under which vectors would be loaded and stored lane by lane."""
+    """Masks would load and store vectors lane by lane."""
     for template, text in texts("depthwise 3x3, 58 channels", target):
         for loop in innermost(text):
             lanes = [line for line in loop if re.match(r"v?(ld|st)1.*\}?\[\d\]", line)]
@@ -204,7 +207,7 @@ def test_windows_of_any_channels_have_no_masks(target: Target) -> None:
 
 
 def test_depthwise_products_of_int16_are_added_widened() -> None:
-    """Two instructions for eight products, and nothing is widened by itself."""
+    """Two instructions make eight products, without separate widening."""
     x, w = (Buffer(n, I16, tuple(map(const, s))) for n, s in (("x", (1, 9, 21, 24)), ("w", (24, 1, 3, 3))))
     attrs = Conv((3, 3), (1, 1), (1, 1), (0,) * 4, 24, "last", dtype=I32)
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in (x, w)], attrs)
@@ -218,7 +221,8 @@ def test_depthwise_products_of_int16_are_added_widened() -> None:
 
 
 def test_indices_of_32_bit_processors_are_words() -> None:
-    """A quotient of 64 bits would be a call, and a counter of 64 four instructions a turn."""
+    """A quotient of 64 bits would be a call, and a counter of 64 bits would take four instructions an
+    iteration."""
     text = assembly(kernel(*CASES["conv 7x7 3 to 64"], ARMV7), ARMV7)
     assert "__aeabi" not in text
     words = max(
@@ -235,7 +239,7 @@ def test_maximum_keeps_nan_by_one_instruction() -> None:
 
 
 def test_addends_of_polynomials_come_by_fours() -> None:
-    """A multiply-add overwrites its addend, and to copy a constant for it would be one more instruction."""
+    """A multiply-add overwrites its addend, so copying a constant for it would take one more instruction."""
     x = Buffer("x", F32, (const(4096),))
     i = te.Axis(Var("i"), const(4096))
     stage = te.Stage(Buffer("y", F32, x.shape), (i,), call("erf", Load(x, (i.var,))))

@@ -1,4 +1,4 @@
-"""The instructions of inner loops: as many as by hand, and no spills."""
+"""Inner loops have as few instructions as written by hand, and no spills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ K = 128
 
 
 def instructions(text: str) -> list[list[str]]:
-    """Each innermost loop's instructions: from a label to the jump back to it."""
+    """Return each innermost loop's instructions, from a label to the jump back to it."""
     loops, start = [], dict[str, int]()
     lines = [line.strip() for line in text.splitlines()]
     for n, line in enumerate(lines):
@@ -43,7 +43,8 @@ def counts(loop: list[str]) -> Counter[str]:
 
 
 def micro_kernel(rows: int, vectors: int, lanes: int, unroll: int) -> Func:
-    """C = relu(A B) in register tiles of rows x vectors, `unroll` steps of k at a time."""
+    """Return the micro-kernel of C = relu(A B) in register tiles of rows x vectors, with `unroll` steps of k
+    at a time."""
     panels, tiles = 3, 4
     width = vectors * lanes
     i, j, m, n, v, k, u = (Var(name) for name in ("i", "j", "m", "n", "v", "k", "u"))
@@ -91,7 +92,7 @@ def test_gemm(level: str, rows: int, vectors: int, unroll: int) -> None:
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("width", [4, 8])
 def test_groups_that_share_a_vector_are_not_gathered(level: str, width: int) -> None:
-    """Each group's element is broadcast to its lanes: a gather loads it once for each."""
+    """Each group's element is broadcast to its lanes. A gather would load it once for each lane."""
     on, groups = target(level), 32
     shapes = ((1, 30, 30, groups * width), (groups * width, width, 3, 3))
     text = assembly(kernel(replace(conv(3, 1), groups=groups), shapes, on), on)
@@ -102,7 +103,7 @@ def test_groups_that_share_a_vector_are_not_gathered(level: str, width: int) -> 
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 def test_filling_up_channels_gathers_nothing(level: str) -> None:
-    """Three channels as four: a row is loaded, and its elements change places."""
+    """Three channels are padded to four: a row is loaded, and its elements are shuffled."""
     on, (p, q) = target(level), (Var(n) for n in "pq")
     x, y = (Buffer(n, F32, (const(64), const(size))) for n, size in (("x", 96), ("y", 128)))
     lanes = on.processor.lanes(4)
@@ -117,7 +118,7 @@ def test_filling_up_channels_gathers_nothing(level: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", ["x86-64-v3-vnni", "x86-64-v4-vnni"])
 def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
-    """Of a product's elements the rows' are repeated for all lanes, and the columns' come by vectors."""
+    """The rows' elements are broadcast to all lanes, and the columns' are loaded in vectors."""
     on, (attrs, shapes) = target(level), CASES[case]
     text = assembly(kernel(replace(attrs, dtype=I32, dot=on.machine.products[0]), shapes, on), on)
     inner = max(instructions(text.replace("{vex}", "")), key=lambda body: counts(body)["vpdpbusd"])
@@ -128,7 +129,7 @@ def test_products_of_bytes_add_up_four(level: str, case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 def test_products_of_bytes_without_vnni(level: str, case: str) -> None:
-    """A product of words is three instructions, and the words are bytes."""
+    """A product of words takes three instructions, and the words are bytes."""
     on, (attrs, shapes) = target(level), CASES[case]
     text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT4S), shapes, on), on)
     inner = max(instructions(text), key=lambda body: counts(body)["vpmaddubsw"])
@@ -141,8 +142,8 @@ def test_products_of_bytes_without_vnni(level: str, case: str) -> None:
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("depth", [8192, 18_816, 150_528])
 def test_long_rows_are_read_upwards(level: str, depth: int) -> None:
-    """In the other order within a line or two, what is fetched ahead comes late: rows from memory took four
-    times as long."""
+    """Rows are read upwards. Reading downwards within a line or two makes the prefetched data late: rows from
+    memory took four times as long."""
     attrs, x = Reduce("sum", (1,)), Buffer("x", F32, (const(64), const(depth)))
     stages = CORE[attrs.op].te([x], Buffer("out", F32, (const(64),)), attrs)
     func = choose(Workload("k", stages, (x,), {}, (), target(level))).func
@@ -163,7 +164,7 @@ def test_only_the_tail_is_masked_one_access_each() -> None:
 
 
 def test_some_lanes_of_every_second_element_are_masked_rows() -> None:
-    """A row for each tap, and one that is stored; a maximum that lets NaN through is three instructions."""
+    """Each tap and the result are masked rows. A maximum that propagates NaN takes three instructions."""
     i, v, n = Var("i"), Var("v"), const(27)
     x, y = Buffer("x", F32, (const(64), const(55))), Buffer("y", F32, (const(64), n))
     pair = maximum(x[i, v * 2 + 48], x[i, v * 2 + 49])

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(not COMPILERS, reason="no C compiler here: neith
 def built(
     funcs: Sequence[Func], on: Target, folder: Path, level: str = "-O0", compiler: str = ""
 ) -> ctypes.CDLL:
-    """A library of kernels, all in one C file, of which the compiler has nothing to say. `level`: flags."""
+    """Compile kernels in one C file to a library, without any compiler warning. `level` has flags."""
     compiler = compiler or COMPILERS[0]
     source, library = folder / "kernels.c", folder / f"{compiler}.so"
     source.write_text(emit_kernels(funcs, on, C()))
@@ -66,7 +66,7 @@ def called(library: ctypes.CDLL, func: Func, *args: Any) -> dict[str, Array]:
 
 
 def assert_same_bits(got: Mapping[str, Array], want: Mapping[str, Array], func: Func) -> None:
-    """Of a NaN, the bits are those of whichever operand the compiler put first."""
+    """Compare bits. The bits of a NaN may be those of either operand."""
     for name, value in want.items():
         bits = f"u{value.itemsize}"
         differ = got[name].view(bits) != value.view(bits)
@@ -89,7 +89,8 @@ def random_values(b: Buffer, symbols: Mapping[str, int], rng: np.random.Generato
 
 
 def quantized(b: Builder) -> Tensor:
-    """Convolutions of bytes, of which Winograd's method makes one, and what rounds their sums."""
+    """Convolutions of bytes, of which one is computed by Winograd's method, and the rounding of their
+    sums."""
     random, zero = np.random.default_rng(), b.scalar(90, U8)
     x = b.input("x", F32, tuple(const(d) for d in (1, 64, 28, 28)))
     q = quantize(b, x, b.scalar(0.01, F32), zero, dtype=U8)
@@ -101,7 +102,7 @@ def quantized(b: Builder) -> Tensor:
 
 
 def pairs() -> Iterator[Any]:
-    """Of models and compilers: each large model is one's when tests are to be quick."""
+    """Yield pairs of models and compilers. The quick suite gives each large model to one compiler."""
     for n, model in enumerate(("squeezenet", "shufflenet", "quantized")):
         for m, compiler in enumerate(COMPILERS):
             slow = model != "quantized" and m != (n + 1) % len(COMPILERS)
@@ -130,7 +131,7 @@ def test_models(model: str, compiler: str, tmp_path: Path) -> None:
 
 
 def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The tests of a module, with the arguments of each of their cases on one target."""
+    """Yield the tests of a module, with the arguments of each of their cases on one target."""
     for name, test in [*vars(module).items()]:
         if not name.startswith("test_"):
             continue
@@ -145,14 +146,16 @@ def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 MODULES = (test_kernels, test_small_types, test_naive_nests, test_operations)
-"""Masked tails, gathers, reductions across lanes, small types."""
+"""Modules whose kernels have masked tails, gathers, reductions across lanes, and small types."""
 
 
 def kernels_of(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Target, list[tuple[Func, Any, dict[str, Array]]]]:
-    """Each kernel that a module's tests run on a target, with what it was given and what it made. That the
-    interpreter makes the same, which takes as long, is theirs to say: here machine code stands for it."""
+    """Return each kernel that a module's tests run on a target, with its inputs and its machine code's
+    results.
+
+    The module itself compares them with the interpreter's results, which takes as long."""
     on = machine.runnable()[min(1, len(machine.runnable()) - 1)]
     ran: list[tuple[Func, Any, dict[str, Array]]] = []
 
@@ -177,7 +180,7 @@ def kernels_of(
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on, ran = kernels_of(module, monkeypatch)
-    level = "-O0" if module is test_operations else "-O1"  # of many kernels, -O1 takes long
+    level = "-O0" if module is test_operations else "-O1"  # -O1 takes long for many kernels
     library = built([func for func, _, _ in ran], on, tmp_path, level)
     for func, given, want in ran:
         assert_same_bits(called(library, func, *given), want, func)

@@ -36,7 +36,7 @@ def layer() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_objects_of_other_architectures(name: str, tmp_path: Path) -> None:
-    """All objects of a file are the architecture's, and this machine says why it can't load them."""
+    """All objects of a file are the architecture's, and an error tells why this machine can't load them."""
     made = jangin.build(layer(), name, cache=False)
     made.save(tmp_path / "m.jgn")
     again = Artifact.read(tmp_path / "m.jgn")
@@ -71,7 +71,8 @@ def test_unknown_targets_are_told_the_nearest() -> None:
 
 
 def test_a_target_of_ones_own_is_not_cached(tmp_path: Path) -> None:
-    """Its rows are in no key: the same name with others would get the first one's code."""
+    """The cache key doesn't have a custom target's rows. Another target of the same name would get the first
+    one's code."""
     for target, kept in ((replace(NAMED["x86-64-v2"]), 0), ("x86-64-v2", 1)):
         jangin.build(layer(), target, cache=tmp_path)
         assert len([*tmp_path.rglob("*.jgn")]) == kept

@@ -26,11 +26,11 @@ MACHINES = ("cortex-a72", "neoverse-n1", "neoverse-v1", "cortex-a7", "riscv64-v 
 
 def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outputs: int, depthwise: bool,
           signed: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A convolution with a bias, requantized; gives it and its zero point."""
+    """Return a quantized convolution with a bias, and its zero point."""
     dtype, channels = (I8 if signed else U8), int(str(x.shape[1]))
     kernel, stride = (int(random.choice([3, 5])), int(random.choice([1, 2]))) if depthwise else (1, 1)
     w = random.integers(-127, 127, (outputs, 1 if depthwise else channels, kernel, kernel), np.int8, True)
-    if random.random() < 0.5:  # sums of products as large as they may be
+    if random.random() < 0.5:  # sums of products are as large as possible
         w = np.where(w < 0, -127, 127).astype(np.int8)
     sums = integer_conv(
         b, x, b.const(w), zero, strides=(stride,) * 2, pads=(kernel // 2,) * 4,
@@ -51,7 +51,7 @@ def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outp
 def test_layers_are_exact(
     machine: str, channels: int | None, signed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of whole vectors, of part of one, and of any number of channels (None)."""
+    """Channels are whole vectors, a part of one, or any number (None)."""
     seed = int(np.random.default_rng().integers(1 << 30))
     random = np.random.default_rng(seed)
     count = channels or int(random.integers(1, 40))

@@ -49,7 +49,7 @@ MACHINES = {
 
 
 def convolution() -> tuple[Any, ...]:
-    """A convolution with bias and rectifier, of random sizes, sometimes in groups or one filter a channel."""
+    """A convolution with bias and rectifier of random sizes, sometimes grouped or depthwise."""
     kernel, stride = (int(RNG.choice(n)) for n in ((1, 3, 5), (1, 2)))
     channels, size = int(RNG.integers(1, 40)), int(RNG.integers(kernel, 19))
     depthwise = kernel > 1 and RNG.random() < 0.3
@@ -73,7 +73,7 @@ def product() -> tuple[Any, ...]:
 
 
 def model(node: Any, weights: Any, bias: Any, shape: tuple[int, ...], end: str = "Relu") -> onnx.ModelProto:
-    """`end`: the operator behind it."""
+    """`end` is the operator after the bias."""
     relu = helper.make_node(end, ["y"], ["z"])
     ends = (
         helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
@@ -84,7 +84,7 @@ def model(node: Any, weights: Any, bias: Any, shape: tuple[int, ...], end: str =
 
 
 def test_long_sums_over_windows_are_in_parts() -> None:
-    """Of more than 512 terms, with a row's terms in registers."""
+    """Sums have more than 512 terms, with a row's terms in registers."""
     weights = RNG.standard_normal((40, 24, 5, 5), np.float32)
     node = helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[2] * 4)
     proto = model(node, weights, RNG.standard_normal(40, np.float32), (1, 24, 12, 15))
@@ -121,7 +121,7 @@ def test_random_attention(machine: str, tmp_path: Path, monkeypatch: pytest.Monk
 def compare(
     machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
 ) -> None:
-    """Run a model on a machine, and the reference here."""
+    """Compare a model's result on an emulated machine with the reference here."""
     got = run(machine, proto, inputs, folder, patch)
     (want,) = ReferenceEvaluator(proto).run(None, inputs)
     title = " ".join(f"{n.op_type}" for n in proto.graph.node)
@@ -131,7 +131,7 @@ def compare(
 def run(
     machine: str, proto: onnx.ModelProto, inputs: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
 ) -> Any:
-    """The one result of a model on a machine."""
+    """Return the only result of a model on a machine."""
     artifact = jangin.build(proto, machine.split()[0], 1, cache=False)
     assert isinstance(artifact, Artifact)
     return execute(machine, artifact, inputs, folder, patch)
@@ -158,7 +158,7 @@ def execute(
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_casts(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To integers that haven't got the number: as on x86-64, though instructions saturate here."""
+    """Casts of numbers out of range give the results of x86-64, although Arm's instructions saturate."""
     model, x, want = casts()
     np.testing.assert_array_equal(run(machine, model, {"x": x}, tmp_path, monkeypatch), want)
 
@@ -166,8 +166,9 @@ def test_casts(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("rows", [1, 5, 19])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_half_precision(machine: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights stored as halves, widened where they are multiplied, or for many rows before; computed in f32,
-    and not rounded behind a product."""
+    """Weights are stored as halves and widened when they are multiplied, or in advance for many rows.
+
+    Products are computed in f32 and not rounded afterwards."""
     terms, columns = (int(n) for n in RNG.integers(129, 200, 2))
     sizes = {"x": (rows, terms), "y": (rows, columns)}
     half, wide = TensorProto.FLOAT16, TensorProto.FLOAT
@@ -192,14 +193,14 @@ BYTES = {TensorProto.UINT8: np.uint8, TensorProto.INT8: np.int8}
 def bytes_of(kind: int, *shape: int) -> Any:
     info = np.iinfo(BYTES[kind])
     numbers = RNG.integers(info.min, info.max, shape, info.dtype, endpoint=True)
-    numbers.flat[: numbers.size // 3] = RNG.choice([info.min, info.max])  # sums as large as they may be
+    numbers.flat[: numbers.size // 3] = RNG.choice([info.min, info.max])  # sums are as large as possible
     return numbers
 
 
 @pytest.mark.parametrize("layer", ["conv"] * 3 + ["product"] * 2)
 @pytest.mark.parametrize("machine", INTEGERS)
 def test_sums_of_integers(machine: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sums are exact, of random sizes, signs and zero points."""
+    """All sums are exact, for random sizes, signs and zero points."""
     kind = int(RNG.choice([*BYTES]))
     if layer == "conv":
         node, weights, _, shape = convolution()
@@ -226,8 +227,8 @@ def test_sums_of_integers(machine: str, layer: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("rows", [1, 5, 19])
 def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By BFDOT, or BFMMLA for several rows: f32 at either end, the sums of products of bfloat16 exact but for
-    f32's rounding."""
+    """Products of bfloat16 are by BFDOT, or by BFMMLA for several rows. Inputs and outputs are f32, and sums
+    are exact except for f32's rounding."""
     terms, columns = (int(n) for n in RNG.integers(129, 200, 2))
     small, wide = TensorProto.BFLOAT16, TensorProto.FLOAT
     w = RNG.standard_normal((terms, columns)).astype(ml_dtypes.bfloat16)
@@ -251,8 +252,8 @@ def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("layer", ["a point", "a window", "a stride", "groups", "a product", "a row"])
 def test_products_of_f16_are_fused(layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By FMLAL: numbers of all sizes, subnormal ones too, are multiplied exactly, and sums are those of f32.
-    The result alone is rounded to f16."""
+    """FMLAL multiplies numbers of all sizes exactly, including subnormal ones, and adds them in f32. Only the
+    result is rounded to f16."""
     random, b = np.random.default_rng(seed := int(RNG.integers(1 << 30))), Builder("net", {})
     channels, outputs, size = (int(n) for n in random.integers((9, 3, 5), (70, 60, 15)))
 
@@ -294,7 +295,7 @@ def test_products_of_f16_are_fused(layer: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_conversions_of_halves(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All halves to f32, and back after a step to either side, which is rounded to the nearest."""
+    """All halves are converted to f32. One step to either side is rounded back to the nearest half."""
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]
     beside = [np.nextafter(halves.astype(np.float32), np.float32(to)) for to in (-np.inf, np.inf)]

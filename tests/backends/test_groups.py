@@ -56,7 +56,7 @@ KERNELS = {
 
 @cache
 def expected(name: str) -> tuple[Func, dict[str, Array], dict[str, Array]]:
-    """The kernel, what it is given, and what the interpreter makes of it."""
+    """Return a kernel, its inputs, and the interpreter's results."""
     func, rng = parse_func(KERNELS[name]), np.random.default_rng()
     sizes = {v.name: 11 for v, _ in func.symbols}
     arrays: dict[str, Array] = {}

@@ -58,7 +58,7 @@ def check(
     rtol: float = 1e-5,
     pieces: int = 2,
 ) -> None:
-    """The machine code's outputs are the interpreter's."""
+    """The machine code's outputs equal the interpreter's."""
     values = {"N": n, "M": m}
     rng = np.random.default_rng(0)
     arrays = {p.name: filled(p, values, rng) for p in func.params} | dict(given or {})
@@ -79,7 +79,7 @@ X, Y = buffer("x", N), buffer("y", N)
 
 
 def tiles(extent: Expr, w: int, body: Stmt, kind: str = "serial") -> For:
-    """Vector tiles of `w` over `extent`, rounded up."""
+    """Loops over vector tiles of `w` lanes that cover `extent`, rounded up."""
     return loop(R, (extent + (w - 1)) // w, loop(L, w, body, "vector"), kind)
 
 
@@ -101,7 +101,7 @@ def test_any_width(on: str, width: int) -> None:
 
 @each_target
 def test_guarded_loads_are_lazy(on: str) -> None:
-    """A convolution's padding: what lies outside is never read."""
+    """A convolution's padding: elements outside are never read."""
     w = lanes(on)
     at = R * w + L
     inside = land(at + K - 2 >= const(0), at + K - 2 < N)
@@ -128,7 +128,7 @@ def test_uniform_guard_is_a_branch(on: str) -> None:
 
 @each_target
 def test_uniform_load_under_a_lane_mask(on: str) -> None:
-    """No lane chooses the arm in the last tile, and then its one place isn't read."""
+    """In the last tile no lane chooses the arm, so its single element isn't read."""
     w = lanes(on)
     at = R * w + L
     bias = buffer("b", (N + (w - 1)) // w)
@@ -159,7 +159,7 @@ def test_strided_access(on: str, step: int) -> None:
 @each_target
 @pytest.mark.parametrize("dtype", [F32, F64, I32, I64, I8, U8, BOOL, F16, BF16])
 def test_gather_scatter(on: str, dtype: DType) -> None:
-    """Transposition, quotients and remainders of the lane, indices from memory; with and without a mask."""
+    """Kernels transpose, divide lane numbers, and take indices from memory, with and without a mask."""
     w = target(on).machine.lanes(dtype.bytes)
     x, y = buffer("x", N, M, dtype=dtype), buffer("y", M, N, dtype=dtype)
     at = R * w + L
@@ -179,8 +179,8 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
 @each_target
 @pytest.mark.parametrize("dtype", [F32, F64, I8, U8, BOOL, F16])
 def test_lanes_of_a_row_under_a_mask(on: str, dtype: DType) -> None:
-    """Elements that lie near each other, in an order that is known, of which lanes that are off may share
-    one; masks that are known, and those that aren't."""
+    """Elements lie near each other in a known order, and lanes that are off may share one. Masks are known or
+    unknown."""
     w = max(4, target(on).machine.lanes(dtype.bytes))
     x, y = buffer("x", 3 * w // 4 * 5, dtype=dtype), buffer("y", 5, w, dtype=dtype)
     three, nothing = (L // 4) * 3 + L % 4, const(0, dtype)
@@ -195,7 +195,7 @@ def test_lanes_of_a_row_under_a_mask(on: str, dtype: DType) -> None:
 
 @each_target
 def test_let(on: str) -> None:
-    """Bindings of scalars, of places linear in the lane, and of values that differ by lane."""
+    """Let binds scalars, positions linear in the lane, and values that differ by lane."""
     w = lanes(on)
     place, value, start = Var("at"), Var("value", F32), Var("start")
     out = buffer("y", 4 * w)
@@ -233,7 +233,7 @@ def test_lanes_that_reduce(on: str, op: str) -> None:
 
 @each_target
 def test_lanes_with_their_own_accumulator(on: str) -> None:
-    """A naive nest, vectorized over an output axis around its accumulator."""
+    """A naive nest is vectorized over an output axis around its accumulator."""
     w = lanes(on)
     acc = buffer("acc", 1, memory="register")
     x, wgt, out = buffer("x", M, N), buffer("w", N, 2 * w), buffer("y", M, 2 * w)
@@ -260,7 +260,7 @@ def test_lanes_that_cannot_run_together_run_in_turn(on: str) -> None:
 
 @each_target
 def test_scratch(on: str) -> None:
-    """Nested buffers lie apart, siblings share, sizes follow the symbols."""
+    """Nested buffers are disjoint, siblings share memory, and sizes follow the symbols."""
     a, b, c = (buffer(n, N, memory="scratch") for n in "abc")
     first = block(loop(R, N, Store(a, (R,), X[R] + 1.0)), loop(R, N, Store(b, (R,), a[R] * 2.0)))
     use = loop(R, N, Store(buffer("y", M, N), (J, R), a[R] + b[R] + cast(F32, J)))
@@ -277,7 +277,7 @@ def test_scratch(on: str) -> None:
 
 @each_target
 def test_tasks(on: str) -> None:
-    """Without a parallel loop the kernel is one task; Lets may stand around one."""
+    """A kernel without a parallel loop is one task. Lets may surround a parallel loop."""
     assert tasks(kernel([X, Y], loop(R, N, Store(Y, (R,), X[R])))) == const(1)
     half = Var("half")
     func = kernel([X, Y], Let(half, N // 2, loop(P, half, Store(Y, (P,), X[P + half]), "parallel")))
@@ -288,7 +288,7 @@ def test_tasks(on: str) -> None:
 
 @each_target
 def test_register_tile_with_masks(on: str) -> None:
-    """A GEMM tile at sizes that don't divide: masked columns, guarded rows."""
+    """A GEMM register tile with remainders: masked columns, guarded rows."""
     w, mr = lanes(on), 3
     a, b, out = buffer("a", N, K_SIZE), buffer("b", K_SIZE, M), buffer("y", N, M)
     r, acc = Var("r"), buffer("acc", mr, w, memory="register")
@@ -350,7 +350,8 @@ def test_same_text_each_time() -> None:
 @each_target
 @pytest.mark.parametrize("width", [16, 19])
 def test_lanes_that_share_elements(on: str, width: int) -> None:
-    """Each two lanes read one element: of an aligned row (as many as lanes), or across its end."""
+    """Every two lanes read one element, of an aligned row (with as many elements as lanes) or across its
+    end."""
     w = lanes(on)
     for first in (0, 1, width - w + 1):
         x, y = buffer("x", 3, width), buffer("y", 3, w)

@@ -1,4 +1,4 @@
-"""Which LLVM makes the code: one that was checked, and an error with a remedy where there is none to use."""
+"""The code is made by a checked version of LLVM. Without a usable one, an error has a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_this_llvm_was_checked() -> None:
-    """Another one may store more than it is told to, as 22.1.0 does."""
+    """An unchecked version may store more than it is told to, as 22.1.0 does."""
     assert is_checked(), (
         f"LLVM {version()} isn't one of those that were checked ({CHECKED}): run all of what makes and runs "
         'kernels, pytest -m "slow or not slow" tests/instr tests/backends, and add it to jangin.llvm.CHECKED'
@@ -41,7 +41,7 @@ STUBS = {
         'python -m pip install --force-reinstall "llvmlite>=0.50"',
     ),
 }  # fmt: skip
-"""What stands in the place of llvmlite, and in that of its binding, and what is said."""
+"""Replacements of llvmlite and of its binding, and the expected messages."""
 COMPILE = """
 import jangin, sys
 try:
@@ -53,7 +53,7 @@ except OSError as error:
 
 @pytest.mark.parametrize(("stub", "isolated"), [("missing", True), *((stub, False) for stub in STUBS)])
 def test_llvm_that_cant_be_used(stub: str, isolated: bool, tmp_path: Path) -> None:
-    """One line says what to do, whichever process compiles."""
+    """One line tells the remedy, whichever process compiles."""
     package, binding, said = STUBS[stub]
     folder, model = tmp_path / "llvmlite", tmp_path / "m.onnx"
     folder.mkdir()

@@ -23,11 +23,11 @@ _TRUTH: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: np.where(x >= 0, 1.0, np.exp(-abs(x))) / (1.0 + np.exp(-abs(x))),
 }  # fmt: skip
 WITHOUT_FMA = 0.5
-"""More ulp where products are rounded before they are added."""
+"""Additional ulp if products are rounded before they are added."""
 
 
 def samples() -> Array:
-    """Every magnitude of f32, denser where functions bend, and the special values."""
+    """Return every magnitude of f32, denser where functions bend, and the special values."""
     with np.errstate(over="ignore", under="ignore"):
         magnitudes = np.geomspace(1e-45, 3.4e38, 60_000).astype(np.float32)
         near = np.concatenate(
@@ -52,7 +52,8 @@ def unary(fn: str, count: int, lanes: int, dtype: DType = F32) -> Func:
 
 
 def ulps(got: Array, truth: Array) -> Array:
-    """Error in units of the last place of the f32 nearest the truth; special values must be equal."""
+    """Return the error in units in the last place of the f32 nearest the truth. Special values must be
+    equal."""
     with np.errstate(all="ignore"):
         nearest = truth.astype(np.float32)
         error = np.abs(got.astype(np.float64) - truth) / np.spacing(np.abs(nearest)).astype(np.float64)
@@ -69,7 +70,8 @@ def test_accuracy(fn: str, on: str) -> None:
 
 @pytest.mark.parametrize("fn", ["erf"])
 def test_accuracy_where_few_instructions_begin_a_cycle(fn: str) -> None:
-    """Such processors get forms of fewer operations, which others would wait for."""
+    """Processors that begin few instructions a cycle get forms with fewer operations. Other processors would
+    wait for their results."""
     check_accuracy(fn, target(runnable()[-1]).with_figures(issue=2))
 
 
@@ -90,7 +92,7 @@ def check_accuracy(fn: str, machine: Target) -> None:
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize(("fn", "lowest"), [("exp", -87.336540), ("exp2", -126.0)])
 def test_no_normal_result_is_flushed(fn: str, lowest: float, on: str) -> None:
-    """All floats near the smallest argument whose result is a normal number, and the largest."""
+    """Results are normal for all floats near the smallest and the largest argument with a normal result."""
     edges = [[lowest, lowest * 0.994], [lowest, lowest * 1.004], [-lowest * 1.011, -lowest * 1.018]]
     x = np.concatenate([floats(*sorted(map(abs, e))) * np.float32(np.sign(e[0])) for e in edges])
     x = x[: x.size // 16 * 16]
@@ -104,7 +106,7 @@ def test_no_normal_result_is_flushed(fn: str, lowest: float, on: str) -> None:
 
 
 def floats(low: float, high: float) -> Array:
-    """All f32 of a range of positive numbers."""
+    """Return all f32 of a range of positive numbers."""
     first, last = np.array([low, high], np.float32).view(np.int32)
     return np.arange(first, last + 1, dtype=np.int32).view(np.float32)
 

@@ -71,7 +71,7 @@ SIZES = {"n": 5}
 
 
 def workload(case: str, dot: Product, target: Target = V4_AMX) -> Workload:
-    """With a bias and a rectifier."""
+    """Return a workload with a bias and a rectifier."""
     attrs, shapes = (CASES | OTHERS)[case]
     attrs = replace(attrs, dot=dot, dtype=dot.total)
     symbols: dict[Var, Range] = {Var("n"): (const(1), const(999))}
@@ -104,7 +104,7 @@ def arrays(work: Workload, dot: Product) -> dict[str, Array]:
 
 
 def tiles(work: Workload) -> Iterator[tuple[contraction.Contraction, Params]]:
-    """The candidates in matrix registers, one of each kind."""
+    """Yield the candidates in matrix registers, one of each kind."""
     template = contraction.match(work)
     assert template is not None
     kinds = {}
@@ -116,7 +116,7 @@ def tiles(work: Workload) -> Iterator[tuple[contraction.Contraction, Params]]:
 
 
 def assert_close(got: Array, want: Array) -> None:
-    """Exact of integers; else sums of up to 300 products of numbers around 1 in another order."""
+    """Integers must be equal. Sums of up to 300 products of numbers around 1 may be in another order."""
     if want.dtype == np.float32:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     else:
@@ -146,8 +146,8 @@ def test_equal_to_the_naive_nest(case: str, dot: Product) -> None:
 
 
 def check(case: str, dot: Product) -> None:
-    """On whatever machine this is, where matrices are local arrays; for those that have registers for them it
-    is compiled."""
+    """Run the candidates on this machine with local arrays as matrices. For machines with matrix registers,
+    they are compiled."""
     work, host = workload(case, dot), resolve()
     plain = replace(host, rows=tuple(r for r in host.rows if not r.of_tiles))
     given, naive = arrays(work, dot), te.lower("k", work.stages, work.inputs, work.symbols)
@@ -169,7 +169,7 @@ def check(case: str, dot: Product) -> None:
 
 
 def matrices(func: Func) -> bool:
-    """Whether its code for AMX compiles, and multiplies matrices."""
+    """Tell if the kernel's code for AMX compiles and multiplies matrices."""
     text = emit_kernel(func, V4_AMX)
     return bool(compile_modules([("k", text)], V4_AMX)) and "llvm.x86.tdp" in text
 
@@ -192,12 +192,12 @@ def test_chosen_where_there_are_registers() -> None:
 
 
 AS_IF = replace(V4_AMX, name="as if", cpu=V3.cpu, features=f"{V3.features},+amx-int8,+amx-bf16")
-"""Schedules for AMX on processors with AVX2: without the feature amx-tile matrices are local arrays."""
+"""Schedules for AMX on processors with AVX2. Without the feature amx-tile, matrices are local arrays."""
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_quantized_layers(kernel: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows a sum is done to it in memory: it is scaled, clamped and made bytes."""
+    """The epilogue of a sum works in memory: the sum is scaled, clamped and converted to bytes."""
     if why := processor.why_not(str(V3)):
         pytest.skip(f"it runs in AVX2: {why}")
     channels, outputs = (4 * int(RNG.choice((16, 18, 20, 24))) for _ in range(2))

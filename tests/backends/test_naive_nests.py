@@ -1,4 +1,4 @@
-"""Naive nests of real operators, their loops made vector, unrolled or parallel at random."""
+"""Naive nests of real operators, whose loops are made vector, unrolled or parallel at random."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ NESTS = {
 
 
 def varied(s: Stmt, rng: Random, parallel: bool, lanes: bool) -> Stmt:
-    """The statement with some loops of another kind: each means the same. One vector loop a path."""
+    """Return the statement with some loops of another kind, which means the same. Each path has one vector
+    loop."""
     if isinstance(s, For):
         kinds = ["serial"]
         if isinstance(s.extent, Const):
@@ -89,14 +90,14 @@ def varied(s: Stmt, rng: Random, parallel: bool, lanes: bool) -> Stmt:
 
 
 def _rebuilt(s: Stmt, parts: list[Stmt]) -> Stmt:
-    """A statement of a naive nest (block, allocation or store) with other sub-statements."""
+    """Return a statement of a naive nest (block, allocation or store) with other sub-statements."""
     if isinstance(s, Alloc):
         return replace(s, body=parts[0])
     return block(*parts) if parts else s
 
 
 def split_symbolic(s: Stmt, width: int) -> Stmt:
-    """Innermost symbolic loops as masked tiles of `width` lanes."""
+    """Replace innermost symbolic loops by masked tiles of `width` lanes."""
     if isinstance(s, For) and not any(isinstance(k, For) for k in statements(s.body)) and s.extent == N:
         outer, lane = Var(f"{s.var}.o"), Var(f"{s.var}.l")
         body = If(outer * width + lane < N, substitute_stmt(s.body, {s.var: outer * width + lane}))

@@ -52,8 +52,8 @@ def pairs(dtype: DType) -> tuple[Array, Array]:
 
 
 def check(operands: dict[str, Array], dtype: DType, values: dict[str, Expr]) -> None:
-    """One kernel that computes all the `values` of the operands: the machine's results, on every
-    target, as scalar and as vector code, against the interpreter's."""
+    """Compare one kernel that computes all `values` of the operands with the interpreter, on every target, as
+    scalar and as vector code."""
     count = -(-next(iter(operands.values())).size // LANES) * LANES
     arrays = {n: np.resize(a, count) for n, a in operands.items()}
     ins = {n: Buffer(n, dtype, (const(count),)) for n in operands}
@@ -119,7 +119,7 @@ def test_binary_with_a_constant(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_float_power(dtype: DType) -> None:
-    """NumPy takes -inf**0.5 to be NaN; C, and this compiler, inf."""
+    """NumPy gives NaN for -inf ** 0.5. C and this compiler give inf."""
     left, right = pairs(dtype)
     keep = ~(np.isneginf(left.astype(np.float32)) & (np.abs(right.astype(np.float32)) == 0.5))
     x, y = Var("a", dtype), Var("b", dtype)
@@ -146,7 +146,7 @@ def test_bool() -> None:
 
 @pytest.mark.parametrize("source", list(DTYPES.values()), ids=str)
 def test_cast(source: DType) -> None:
-    """Floats that an integer type hasn't got too."""
+    """Floats may be beyond the integer type's range."""
     x = edges(source)
     check({"a": x}, source, {t.name: cast(t, Var("a", source)) for t in (*FLOATS, BOOL)})
     if source.is_float:
@@ -157,7 +157,7 @@ def test_cast(source: DType) -> None:
 
 @pytest.mark.parametrize("source", [F32, F64, F16], ids=str)
 def test_cast_of_what_is_clamped(source: DType) -> None:
-    """As of others, NaN too, which small integers take for 0."""
+    """Clamped floats are cast like others. NaN becomes 0 in small integer types."""
     a = Var("a", source)
     values: dict[str, Expr] = {}
     for t in (I8, U8, I16):
@@ -169,7 +169,8 @@ def test_cast_of_what_is_clamped(source: DType) -> None:
 
 
 def test_casts_are_what_onnxruntime_gives() -> None:
-    """On x86-64, of single numbers: vectors of uint32 are others there than the elements left over."""
+    """The casts are those of x86-64 for single numbers. Vectors of uint32 differ there from the remaining
+    elements."""
     onnxruntime = pytest.importorskip("onnxruntime")
     if architecture() != "x86_64":
         pytest.skip("other processors convert otherwise in ONNX Runtime")
@@ -187,8 +188,9 @@ def test_casts_are_what_onnxruntime_gives() -> None:
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_sixteen_bit_floats_round_once(dtype: DType) -> None:
-    """Every value widens exactly; what lies between two rounds to the nearest, ties to even
-    (of f64 to bf16, ml_dtypes rounds twice, and is no oracle)."""
+    """Every value widens exactly. A value between two rounds to the nearest, and ties to even.
+
+    For f64 to bf16, ml_dtypes rounds twice and is no reference."""
     every = np.arange(0, 65536, 7, dtype=np.uint16).view(dtype.numpy)
     finite = every[np.isfinite(every.astype(np.float32))].astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -231,7 +233,8 @@ def test_bits_and_several_arguments() -> None:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_words(name: str) -> None:
-    """Numbers whose products no machine clamps, rounds to 0 or adds up inexactly but for a last place."""
+    """The numbers' products are never clamped, rounded to 0 or summed inexactly on any machine, except in the
+    last place."""
     random, count, product = np.random.default_rng(), 16 * LANES, PRODUCTS[name]
     left, right = (
         random.uniform(0.5, 2, (count, product.terms)).astype(t.numpy)

@@ -1,4 +1,5 @@
-"""Inner loops with RISC-V's vector instructions: as many as by hand, and no spills."""
+"""Inner loops with RISC-V's vector instructions have as few instructions as written by hand, and no
+spills."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SPILL = re.compile(r"\(sp\)|^v[ls]\dr")
 
 
 def sums(text: str) -> list[str]:
-    """The shortest loop with multiply-adds."""
+    """Return the shortest loop with multiply-adds."""
     return min((b for b in innermost(text) if any("vfmacc" in line for line in b)), key=len)
 
 
@@ -42,7 +43,8 @@ def test_products_as_they_are_scheduled(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_products_of_int8_are_widening_multiply_adds(case: str) -> None:
-    """Of eight lanes each, twice those of floats. Of seven rows some addresses are kept in memory."""
+    """Products have eight lanes each, twice as many as floats. With seven rows, some addresses are kept in
+    memory."""
     attrs, shapes = CASES[case]
     text = assembly(kernel(replace(attrs, dtype=I32, dot=DOT1), shapes, ON), ON)
     inner = max(innermost(text), key=lambda loop: sum(line.startswith("vwmacc") for line in loop))
@@ -56,7 +58,7 @@ def test_products_of_int8_are_widening_multiply_adds(case: str) -> None:
     ("rows", "vectors", "unroll"), [(4, 3, 1), (6, 2, 4), (6, 4, 1), (6, 4, 4), (7, 3, 2)]
 )
 def test_gemm(rows: int, vectors: int, unroll: int) -> None:
-    """Each element of a row is loaded once, into a scalar register that the multiply-add takes as it is."""
+    """Each element of a row is loaded once into a scalar register, which the multiply-add reads directly."""
     inner = sums(assembly(micro_kernel(rows, vectors, ON.machine.lanes(4), unroll), ON))
     words = [line.split()[0] for line in inner]
     assert words.count("vfmacc.vf") + words.count("vfmadd.vf") == rows * vectors * unroll

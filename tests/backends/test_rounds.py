@@ -1,5 +1,5 @@
-"""Loops over rounds: in machine code, on the pool and as text. All tasks of a round end before the next
-begins, so a task may read what others wrote in the round before."""
+"""Loops over rounds: in machine code, on the pool and as text. All tasks of a round end before the next round
+begins. A task may therefore read what others wrote in the round before."""
 
 from __future__ import annotations
 

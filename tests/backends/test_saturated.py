@@ -1,5 +1,5 @@
-"""Floats rounded, moved and clamped to small integers: exact at ties and beyond all ends, and in how many
-instructions."""
+"""Floats are rounded, moved and clamped to small integers. Results are exact at ties and beyond both limits,
+and take few instructions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_rounds_half_to_even_and_saturates(
     x = np.concatenate([near, np.nextafter(near, np.float32(np.inf)), far, drawn])
     x = np.resize(x, -(-x.size // lanes) * lanes)
     exact = np.clip(np.rint(x.astype(np.float64)) + offset, low, high)
-    want = np.where(np.isnan(exact), low, exact).astype(dtype.numpy)  # NaN as by ONNX Runtime on x86
+    want = np.where(np.isnan(exact), low, exact).astype(dtype.numpy)  # NaN gives ONNX Runtime's result on x86
     func = kernel(dtype, low, high, offset, x.size, lanes)
     got = run(func, {"x": x, "out": np.zeros(x.size, dtype.numpy)}, {}, target(on))["out"]
     np.testing.assert_array_equal(got, want)
@@ -66,7 +66,7 @@ def test_rounds_half_to_even_and_saturates(
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize(("dtype", "offset"), [(U8, 0), (U8, 130), (I8, -5)])
 def test_quotients_step_where_divisions_do(dtype: DType, offset: int, on: str) -> None:
-    """Of the floats next to each step, and of those without one."""
+    """The tested floats are those next to each step, and some away from steps."""
     by = float(np.float32(np.random.default_rng().uniform(1e-3, 3.0)))
     low, high = map(int, dtype.limits)
     steps = ((np.arange(low - offset - 2, high - offset + 2) + 0.5) * by).astype(np.float32)
@@ -122,7 +122,8 @@ def test_no_instruction_that_rounds_alone(dtype: DType, packs: str, on: Target) 
 def test_arm_narrows_by_clamping(
     dtype: DType, low: int, high: int, offset: int, lanes: int, most: int
 ) -> None:
-    """Each vector is rounded and cut to int16 by an instruction each, and those are cut further together."""
+    """Each vector is rounded and narrowed to int16 by one instruction each. Several vectors are then narrowed
+    together."""
     (inner,) = innermost(assembly(kernel(dtype, low, high, offset, 64, lanes), NEOVERSE_N1))
     words = Counter(line.split()[0].rstrip("2") for line in inner)
     assert words["fcvtns"] == words["sqxtn"] - (dtype is I8 and low - offset != 0) == lanes // 4, inner
@@ -132,8 +133,10 @@ def test_arm_narrows_by_clamping(
 
 @pytest.mark.parametrize(("dtype", "last"), [(U8, "vpackuswb"), (I16, "vpackusdw")])
 def test_avx2_packs_whole_registers(dtype: DType, last: str) -> None:
-    """Sixteen numbers are two registers of sums, packed by one instruction to int16 and stored at once; what
-    lies below 0 is cut by a pack without a sign."""
+    """Sixteen numbers are two registers of sums. One instruction packs them to int16, and they are stored at
+    once.
+
+    A pack to unsigned bytes clamps negative numbers."""
     text = assembly(kernel(dtype, 0, 255, 0, 64, 16), V3)
     words = Counter(line.split()[0] for line in text.splitlines() if line.strip())
     assert words["vcvtps2dq"] == 2 * words[last] == 2 * words["vmovdqu"], text

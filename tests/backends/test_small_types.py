@@ -1,4 +1,4 @@
-"""Small element types: every code decoded, and float32 around every code encoded, as ml_dtypes does."""
+"""Small element types: every code is decoded, and float32 around every code is encoded, as in ml_dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOATS = [t for t in SMALL if t.is_float]
 
 
 def converted(x: Array, source: DType, to: DType, on: str) -> Array:
-    """`x` cast by a vector loop."""
+    """Return `x` cast by a vector loop."""
     count = x.size // LANES
     ins, out = (Buffer(n, t, (const(x.size),)) for n, t in (("x", source), ("out", to)))
     i, v = Var("i"), Var("v")
@@ -43,14 +43,14 @@ def test_decodes(dtype: DType, on: str) -> None:
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_encodes_to_the_nearest(dtype: DType, on: str) -> None:
-    """Codes, the middles between them, and their neighbours in float32."""
+    """Codes, the midpoints between them, and their neighbours in float32 are encoded to the nearest code."""
     values = every_code(dtype).astype(np.float32)
     values = np.unique(values[np.isfinite(values)])
     with np.errstate(all="ignore"):
         middles = (values[1:] + values[:-1]) / 2
         known = np.concatenate([values, middles, [np.inf, -np.inf, 1e30, -1e30, 1e-30]]).astype(np.float32)
         x = np.concatenate([known, np.nextafter(known, np.float32(np.inf)), np.nextafter(known, -np.inf)])
-        if dtype is F8E8M0:  # of subnormal numbers ml_dtypes doesn't give the nearest
+        if dtype is F8E8M0:  # for subnormal numbers ml_dtypes doesn't give the nearest
             x = x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)]
         x = np.resize(x, -(-x.size // LANES) * LANES).astype(np.float32)
         want = x.astype(dtype.numpy).view(np.uint8)
@@ -60,7 +60,7 @@ def test_encodes_to_the_nearest(dtype: DType, on: str) -> None:
 
 @pytest.mark.parametrize("dtype", SMALL, ids=str)
 def test_bits_are_kept(dtype: DType) -> None:
-    """Moving a value, and reading its bits, changes none of them: NaNs' either."""
+    """Moving a value and reading its bits change no bit, not even of a NaN."""
     codes = every_code(dtype)
     np.testing.assert_array_equal(
         converted(codes, dtype, dtype, runnable()[0]).view(np.uint8), codes.view(np.uint8)
@@ -72,7 +72,8 @@ def test_bits_are_kept(dtype: DType) -> None:
 @pytest.mark.parametrize("lanes", [4, 8, 16, 32])
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_sums_of_products_round_as_each_operation_does(dtype: DType, lanes: int, on: str) -> None:
-    """Kept in the type itself, behind masked stores: no multiply-add leaves out a product's rounding."""
+    """Sums in the type itself, with masked stores, round each product. No multiply-add skips a product's
+    rounding."""
     m, k, n = 21, 5, 87
     func = parse_func(f"""func k(a: {dtype}[{m}, {k}], b: {dtype}[{k}, {n}], out: out {dtype}[{m}, {n}]) {{
       parallel i in {m} {{

@@ -1,4 +1,4 @@
-"""Tile buffers: matrix registers where there are some, else local arrays that mean the same."""
+"""Tile buffers are matrix registers if the machine has them, else local arrays with the same meaning."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ func k(a: i32[13, 22], b: i32[22, 23], begin: i32[23], out: out i32[13, 23]) {
 
 
 def test_nests_are_instructions() -> None:
-    """Of the matrices that live one after the other, those of other sizes have registers of their own."""
+    """Matrices of different sizes that are used one after another have registers of their own."""
     func = parse_func(PRODUCT)
     verify_func(func)
     assert parse_func(print_func(func)) == func
@@ -96,7 +96,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_no_instruction_does_is_an_error(case: str) -> None:
-    """With the statement, or what there is too much of; it has a meaning all the same."""
+    """The error names the statement, or the exceeded limit. The interpreter still runs the kernel."""
     func = parse_func(PRODUCT.replace(*OTHERS[case]))
     verify_func(func)
     with pytest.raises(
@@ -127,12 +127,12 @@ LAYERS = {
     "3x3 512 to 512": (conv(3, 1), ((1, 9, 9, 128), (512, 128, 3, 3)), DOT4U),
     "3x3 64 to 64 in bfloat16": (conv(3, 1), ((1, 58, 58, 32), (64, 32, 3, 3)), DOT2BF),
 }
-"""Of ResNet-50, as words of four int8 or two bfloat16."""
+"""Layers of ResNet-50, as words of four int8 or two bfloat16."""
 
 
 @pytest.mark.parametrize("case", LAYERS)
 def test_layers_are_products_of_matrices(case: str) -> None:
-    """The sum's loop multiplies as often as it loads, and does little else."""
+    """The sum's loop multiplies as often as it loads, and has few other instructions."""
     attrs, shapes, dot = LAYERS[case]
     word = {DOT4U: "tdpbusd", DOT2BF: "tdpbf16ps"}[dot]
     text = assembly(kernel(replace(attrs, dtype=dot.total, dot=dot), shapes, V4_AMX), V4_AMX)

@@ -1,5 +1,6 @@
-"""A back end and a device from outside the package, with nothing in it patched: code is the text of a
-kernel's loops, and what runs it is the interpreter."""
+"""A back end and a device from outside the package, without patching the package.
+
+Code is the text of a kernel's loops, and the interpreter runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from jangin.templates import rows
 from jangin.templates.choose import Match
 
 SEEN: list[str] = []
-"""Graphs that the back end's own pass was given."""
+"""The graphs that the back end's own pass received."""
 
 
 def look(graph: Graph, target: Target) -> Graph:
@@ -96,7 +97,7 @@ class ToyModule:
 
 
 class ToyMemory:
-    """A buffer of bytes for each that has memory of its own."""
+    """A buffer of bytes for each value with memory of its own."""
 
     def __init__(self, module: ToyModule) -> None:
         self.module = module
@@ -165,7 +166,8 @@ def network() -> onnx.ModelProto:
 
 
 def branches() -> onnx.ModelProto:
-    """y = x + 1 or x * 2, whichever the input c says: steps that a device without flows leaves to Python."""
+    """y = x + 1 or x * 2, chosen by the input c. A device without control flow leaves such steps to
+    Python."""
     value = helper.make_tensor_value_info("z", TensorProto.FLOAT, [3])
     ways = [
         helper.make_graph([helper.make_node(op, ["x", "two"], ["z"])], op, [], [value])

@@ -1,4 +1,4 @@
-"""The command line called in this process."""
+"""A fixture that calls the command line in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jangin.environment import TARGET
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    """Runs `jangin` with arguments, for the target of all tests, its cache in a folder of the test's own."""
+    """Run `jangin` with arguments, for the target of all tests, with a cache in the test's own folder."""
     for name in [n for n in os.environ if n.startswith("JANGIN_") and n != TARGET]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path / "cache"))

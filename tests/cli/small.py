@@ -1,4 +1,4 @@
-"""A small model, and what the command line says of one call."""
+"""A small model, and the output of a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 @dataclass(frozen=True)
 class Done:
-    """What a command printed, and its exit status."""
+    """The text that a command printed, and its exit status."""
 
     status: int
     out: str
@@ -23,7 +23,7 @@ Cli = Callable[..., Done]
 
 
 def small_model() -> onnx.ModelProto:
-    """A convolution with 3 channels on 8 x 8, ReLU, mean, and 12 class scores; `batch` symbolic."""
+    """A convolution with 3 channels on 8 x 8, ReLU, mean, and 12 class scores; `batch` is symbolic."""
     rng = np.random.default_rng(0)
     constants = {
         "kernel": rng.standard_normal((16, 3, 3, 3)).astype(np.float32),

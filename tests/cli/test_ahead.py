@@ -65,8 +65,8 @@ def test_what_can_not_be(cli: Cli, model: Path, tmp_path: Path) -> None:
 def test_outputs_are_looked_at_before_any_work(
     cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    """A model isn't written over, and a folder that can't be written is told at once (os.access is asked, as
-    root may write everywhere)."""
+    """A model isn't overwritten, and a folder without write permission is reported at once. os.access is
+    patched, because root may write everywhere."""
     before = model.read_bytes()
     assert "is the model itself" in cli("compile", model, "-o", model, *more).err
     assert model.read_bytes() == before

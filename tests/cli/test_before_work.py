@@ -14,7 +14,7 @@ from jangin.commands import bench
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may be measured."""
+    """Let every measurement fail."""
 
     def measured(*_: Any, **__: Any) -> None:
         raise AssertionError("something ran")
@@ -38,7 +38,7 @@ def test_bench_says_before_anything_runs(cli: Cli, model: Path, tmp_path: Path, 
 def test_bench_says_which_package_a_peer_lacks(
     cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ncnn is here, and its converter isn't."""
+    """ncnn is installed, but not its converter."""
     if importlib.util.find_spec("pnnx") is not None:
         pytest.skip("pnnx is installed, so that ncnn lacks nothing")
     (tmp_path / "ncnn.py").write_text("")

@@ -1,4 +1,4 @@
-"""What a user reads when something is wrong: one message, status 1, no traceback."""
+"""A user reads one message for each error, with status 1 and no traceback."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_damaged_artefact(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 
 def test_sizes_are_asked_for_by_the_option(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """In Python's words and, for who reads them here, the command's."""
+    """The remedy has Python's words, and the command's option for its users."""
     done = cli("convert", model, tmp_path / "out.nnef")
     assert done.status == 1 and list(tmp_path.glob("out*")) == []
     assert "give 'batch' by shapes=" in done.err and "shapes= is the option --shape" in done.err

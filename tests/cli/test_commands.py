@@ -93,7 +93,7 @@ def test_inspect_summary(cli: Cli, model: Path) -> None:
 
 
 def test_inspect_finds_the_shapes_of_outputs(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """Which the model doesn't say."""
+    """The model doesn't declare the outputs' shapes."""
     message = onnx.load(model)
     message.graph.output[0].type.tensor_type.ClearField("shape")
     onnx.save(message, tmp_path / "unsaid.onnx")
@@ -101,7 +101,7 @@ def test_inspect_finds_the_shapes_of_outputs(cli: Cli, model: Path, tmp_path: Pa
 
 
 def test_inspect_shows_names_with_brackets(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """They aren't taken for markup."""
+    """Brackets in names aren't taken for markup."""
     message = onnx.load(model)
     message.graph.node[0].name = "layer[0]"
     path = tmp_path / "brackets.onnx"
@@ -253,7 +253,8 @@ def test_progress_never_goes_back() -> None:
 
 
 def test_run_on_a_classifier_of_maps(cli: Cli, tmp_path: Path) -> None:
-    """As scikit-learn's exporter makes them: labels, and a sequence of maps from label to probability."""
+    """The outputs are those of scikit-learn's exporter: labels, and a sequence of maps from label to
+    probability."""
     ml = helper.make_opsetid("ai.onnx.ml", 3)
     nodes = [
         helper.make_node("Softmax", ["x"], ["p"]),
@@ -274,7 +275,7 @@ def test_run_on_a_classifier_of_maps(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_shapes_are_told_for_each_variant(cli: Cli, tmp_path: Path) -> None:
-    """Squeezing a batch of one gives another rank."""
+    """Squeezing a batch of one gives another rank, so there are two variants."""
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Squeeze", ["x"], ["y"])], "g", [info("x", 1, ["batch", 3])], [info("y", 1, None)]
@@ -297,7 +298,8 @@ def test_shapes_are_told_for_each_variant(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_products_of_bfloat16_can_be_of_float32(cli: Cli, tmp_path: Path) -> None:
-    """Where the target has an instruction that makes them."""
+    """Products of bfloat16 are computed in float32 on request, if the target has an instruction for
+    bfloat16."""
     bf16 = onnx.TensorProto.BFLOAT16
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],

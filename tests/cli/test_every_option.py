@@ -22,7 +22,7 @@ FLAGS = {
     "unchecked": "--unchecked", "bf16": "--no-bf16", "cache": "--cache-dir {cache}",
     "limits": "--limits seconds=321,nodes=4321",
 }  # fmt: skip
-"""The values of `values`, as they stand before a command."""
+"""The flags of the options with the values of `values`, as they stand before a command."""
 PLACED = "--shape batch=1 --target x86-64-v2"
 COMMANDS = {
     "run": f"run {{model}} {PLACED} --threads 1",
@@ -46,14 +46,15 @@ COMMANDS = {
     "draw": f"inspect {{model}} {PLACED} --html {{out}}.html --times",
     "inspect for two devices": "inspect {model} --shape batch=1 --target cpu+x86-64-v2",
 }
-"""Every way through a command that compiles. `bench` and `inspect --minimize` have tests of their own."""
+"""Every way in which a command compiles. `bench` and `inspect --minimize` have tests of their own."""
 UNCOMPILED = {"opt", "templates", "devices"}
 """The commands that read no model."""
 
 
 @pytest.fixture
 def call(cli: Cli, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Calls a command with all options but some, and gives their values."""
+    """A fixture that calls a command with all options except some, and returns the values that reached the
+    compiler."""
     model, weights = network(tmp_path)
     rng = np.random.default_rng(0)
     np.save(tmp_path / "data.npy", rng.standard_normal((2, 3, 8, 8)).astype(np.float32))
@@ -110,7 +111,7 @@ def test_no_command_is_left_out() -> None:
 def test_bench_hands_every_option_on(
     call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The benchmark's options have every option; `tests/test_options.py` tests their way to the timed
+    """The benchmark's options include every option. `tests/test_options.py` tests their way to the timed
     processes."""
     taken: list[benchmark.Options] = []
 
@@ -130,7 +131,7 @@ def test_bench_hands_every_option_on(
 def test_minimizing_hands_every_option_on(
     call: Callable[..., dict[str, Any]], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is for ONNX models alone, which have their weights in themselves, and keeps nothing."""
+    """Minimizing is only for ONNX models, which contain their weights, and stores nothing."""
     broken = onnx.load(model)
     broken.graph.node[1].op_type = "NoSuchOperator"
     onnx.save(broken, tmp_path / "broken.onnx")
@@ -151,7 +152,7 @@ def test_formats_settings_reach_the_pipeline(
 
 
 def test_flags_say_what_the_record_says(cli: Cli) -> None:
-    """The help text of each option is the record's."""
+    """The help text of each option is that of the record."""
     told = "".join(cli("--help").out.replace("│", " ").split())
     for name in command_line.BEFORE:
         flag, help = ABOUT[name].flag, "".join(ABOUT[name].help.split())

@@ -1,4 +1,5 @@
-"""Help: an example a command that parses, whole words at 80 columns, no types of flags; shells complete."""
+"""Help shows an example that parses for each command, whole words at 80 columns, and flags without types.
+Shells complete values."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ node = helper.make_node
 
 
 def chain(planted: onnx.NodeProto) -> onnx.ModelProto:
-    """Two branches of ten nodes; `planted` takes "a5" of one and "b5" of the other."""
+    """Two branches of ten nodes. `planted` takes "a5" of one and "b5" of the other."""
     nodes = [
         node("Shape", ["x"], ["sizes"]),
         node("ConstantOfShape", ["sizes"], ["b0"], value=numpy_helper.from_array(np.float32([2]))),
@@ -64,7 +64,7 @@ def test_an_operator_that_raises() -> None:
 
 
 def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expand breaks for one shape only, which is computed: it stays a constant of the part."""
+    """Expand fails for one computed shape, which stays a constant of the part."""
 
     def lower(b: Any, x: Any, shape: Any) -> Any:
         assert [str(d) for d in b.require_sizes(shape, "shape")] != ["2", "3"]
@@ -81,7 +81,7 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_wrong_result() -> None:
-    """Two nodes that together give something else than recorded."""
+    """Two nodes together give a result other than the recorded one."""
     model = chain(node("Max", ["a5", "b5"], ["bad"]))
     values = evaluated(model, {})
     model.graph.node[15].CopyFrom(node("Wrong", ["a5", "b5"], ["bad"], domain="mine"))
@@ -97,7 +97,7 @@ def test_nothing_to_minimize(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [13, 17, 19])
 def test_quantized_models_of_any_opset(cli: Cli, tmp_path: Path, opset: int) -> None:
-    """ONNX's evaluator has no QuantizeLinear before opset 19."""
+    """ONNX's evaluator lacks QuantizeLinear before opset 19."""
     make, rng = onnx.helper.make_node, np.random.default_rng(0)
     nodes = [
         make("QuantizeLinear", ["x", "s", "z"], ["q"]),

@@ -65,7 +65,7 @@ SPIN = "import time; print(flush=True)\nwhile time.process_time() < 0.4: pass\nt
 
 @pytest.mark.skipif(not busy_seconds(), reason="the system doesn't tell what time processes use")
 def test_the_next_engine_waits_until_one_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long that takes where others want the cores too."""
+    """Settling may take long if other programs use the cores."""
     monkeypatch.setattr(measure, "SETTLE_TRIES", 4000)
     with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

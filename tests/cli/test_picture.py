@@ -1,4 +1,4 @@
-"""The picture of a graph: its layout, the page, and the page in a browser without a window."""
+"""The picture of a graph: its layout, the page, and the page in a headless browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPT = "</script><b>"
 
 
 def model(path: Path) -> Path:
-    """Two branches that meet, one much longer; names that HTML must escape."""
+    """Write a model with two branches of very different lengths, and with names that HTML must escape."""
     node = helper.make_node
     nodes = [
         node("Relu", ["x"], ["a"], name=SCRIPT),
@@ -75,7 +75,8 @@ def test_layout() -> None:
 
 
 def test_apart() -> None:
-    """Against all orders of colliding blocks: the nearest places that don't overlap."""
+    """The results are compared with all orders of colliding blocks: they are the nearest positions without
+    overlap."""
     assert apart([0, 100, 300], [20, 20, 20]) == [0, 100, 300]
     assert apart([0, 0], [20, 40]) == [-(30 + GAP) / 2, (30 + GAP) / 2]
     found = apart([0, 0, 0, 500], [10] * 4)
@@ -83,7 +84,7 @@ def test_apart() -> None:
 
 
 def test_page(tmp_path: Path) -> None:
-    """Each node with its types, attributes and kernel; nothing from elsewhere; names escaped."""
+    """The page shows each node's types, attributes and kernel, loads nothing else, and escapes names."""
     page = written(tmp_path)
     nodes = shown(page)
     assert [n["title"].split()[0] for n in nodes] == [
@@ -137,13 +138,13 @@ TRIED = """<pre id="tried"></pre><script>
   said.push(text().split("\\n")[0]);
   document.getElementById("tried").textContent = JSON.stringify(said);
 </script>"""
-"""Uses the page as a reader would, and leaves what came of it in the page."""
+"""A script that uses the page like a reader, and stores the results in the page."""
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="Debian's chromium isn't installed here")
 def test_in_a_browser(tmp_path: Path) -> None:
-    """Search, zoom, pan and a click. All of it happens while the page loads, so its DOM is enough."""
+    """Search, zoom, pan and a click happen while the page loads, so its DOM shows the results."""
     page = tmp_path / "page.html"
     page.write_text(written(tmp_path) + TRIED, "utf-8")
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]

@@ -1,4 +1,4 @@
-"""`jangin inspect --placement`: every node of the model, and where it runs."""
+"""`jangin inspect --placement` shows where every node of the model runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def body(*nodes: onnx.NodeProto, inputs: Sequence[Any] = (), outputs: list[str])
 
 
 def varied() -> onnx.ModelProto:
-    """Compiled and fused nodes, a shape, a view, a loop, a branch, a size of data, and text."""
+    """Compiled and fused nodes, a shape, a view, a loop, a branch, a size that depends on data, and text."""
     grow = body(
         node("Mul", ["acc", "two"], ["s"], name="grow"),
         node("Add", ["s", "x"], ["next"], name="plus"),

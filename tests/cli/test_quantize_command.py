@@ -1,4 +1,4 @@
-"""`jangin quantize`: files out, what is told, and wrong usage."""
+"""`jangin quantize`: its files, its output, and wrong usage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_both_files(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
 
 
 def test_tflite(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
-    """Alone, where the name says so; open sizes are refused before anything is measured."""
+    """A .tflite name writes only this file. Open sizes are refused before anything is measured."""
     pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
     out = tmp_path / "out.tflite"
     given = ("quantize", model, "--data", data, "--method", "minmax", "-o", out, "--threads", 1)
@@ -65,7 +65,7 @@ def test_pictures(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 
 def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
-    """One message each, and nothing is written."""
+    """Each case has one message, and nothing is written."""
     empty = tmp_path / "empty"
     empty.mkdir()
     broken = tmp_path / "broken"
@@ -88,7 +88,7 @@ def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["--int8", "--int4", "--fp16"])
 def test_drop_that_can_not_be_met(cli: Cli, data: Path, tmp_path: Path, kind: str) -> None:
-    """The best found is told, and nothing is written, not even a folder. Of 5 scores, which are no classes,
+    """The best drop is reported, and nothing is written, not even a folder. The 5 scores are no classes, so
     any difference counts."""
     proto = small_model()
     (scores,) = (t for t in proto.graph.initializer if t.name == "scores")
@@ -107,7 +107,7 @@ def test_drop_that_can_not_be_met(cli: Cli, data: Path, tmp_path: Path, kind: st
 
 
 def test_auto(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
-    """Whatever is the quicker here, each part has its row, in both reports, and its reason."""
+    """Each part has its row with a reason in both reports, whichever kind is quicker here."""
     page = tmp_path / "why.html"
     given = ("--data", data, "--threads", 1, "-o", tmp_path / "out.onnx")
     done = cli("quantize", model, *given, "--auto", "--drop", "30%", "--html", page)

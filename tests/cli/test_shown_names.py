@@ -1,4 +1,4 @@
-"""A model's names, which may hold anything, steer no terminal and no browser, and are taken for no markup."""
+"""A model's names may hold any text. They control no terminal or browser, and aren't taken for markup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 
 def named(text: str) -> onnx.ModelProto:
-    """A model with the text in each of its names."""
+    """Return a model with the text in each of its names."""
     w = numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{text}")
     nodes = [
         helper.make_node("MatMul", [f"x{text}", f"w{text}"], [f"m{text}"], name=f"product{text}"),

@@ -1,4 +1,4 @@
-"""A terminal of 80 columns, a pipe and another program read whole words, whatever room there is."""
+"""A terminal of 80 columns, a pipe and another program get whole words, however little room there is."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_lines_stay_whole(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Path) -> None:
-    """A path that is to be copied has no line's end in it."""
+    """A path isn't broken across lines, so that it can be copied."""
     monkeypatch.setenv("COLUMNS", "40")
     folder = tmp_path / ("a" * 30) / ("b c" * 10)
     done = cli("run", model, "--shape", "batch=1", "--output", folder)

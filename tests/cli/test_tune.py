@@ -1,4 +1,4 @@
-"""`jangin tune`: the report, what it keeps, and its errors."""
+"""`jangin tune`: the report, the stored findings, and errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from jangin.tune import tuner
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Races of one round, and something to gain everywhere: beside other work a kernel of a microsecond can
-    seem to take no longer than a call that does nothing, and isn't tried then."""
+    """Races have one round, and every kernel promises a gain.
+
+    Under load, a kernel of a microsecond may seem as quick as an empty call, and wouldn't be tried."""
     monkeypatch.setattr(Launches, "call_seconds", lambda _: 0.0)
     monkeypatch.setattr(Processor, "least_seconds", lambda *_: 0.0)
     for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):

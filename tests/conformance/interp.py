@@ -35,7 +35,7 @@ PASSES = [
 def check(
     model: ModelProto, inputs: list[Any], wanted: list[Any], rtol: float, atol: float, passes: bool
 ) -> str:
-    """ "" where the model gives the wanted outputs, else what is wrong."""
+    """Return "" if the model gives the wanted outputs, else the error."""
     arrays = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in inputs]
     references = [numpy_helper.to_array(x) if isinstance(x, TensorProto) else x for x in wanted]
     given = dict(zip([i.name for i in model.graph.input], arrays, strict=False))

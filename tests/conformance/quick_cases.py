@@ -1,5 +1,7 @@
-"""ONNX's node tests, made in a fifth of the time: the expected values of poolings without padding come from
-NumPy's windows, not from a Python loop over them, and no test's source is read for documentation."""
+"""Make ONNX's node tests in a fifth of the time.
+
+The expected values of poolings without padding come from NumPy's windows, not from a Python loop. No test's
+source is read for documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def pool(
     x: Array, x_shape: Sequence[int], kernel: Sequence[int], strides: Sequence[int], out_shape: Sequence[int],
     kind: str, *others: Any, p: int = 1, **options: Any,
 ) -> Array:  # fmt: skip
-    """What ONNX's own function gives, and by it where anything is padded or skipped."""
+    """Return the result of ONNX's own function. Padded or dilated windows are passed to it."""
     if others or options or set(strides or ()) != {1}:
         return OFFICIAL(x, x_shape, kernel, strides, out_shape, kind, *others, p=p, **options)
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=tuple(range(2, x.ndim)))
@@ -36,7 +38,7 @@ OFFICIAL = reference.pool
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """While the tests are made."""
+    """A context in which the tests are made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "pool", pool)
         patch.setattr(case, "process_snippet", lambda op, name, export: (name, ""))

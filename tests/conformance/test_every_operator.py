@@ -12,7 +12,7 @@ from jangin.frontends.onnx.importer import node_op
 from jangin.ir.graph import ImportedAttributes, Node
 
 LEFT_OUT: Mapping[tuple[str, str, int], str] = {}
-"""(domain, operator, version): why."""
+"""Reasons by (domain, operator, version)."""
 MICROSOFT = (
     "Attention", "BiasGelu", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "EmbedLayerNormalization",
     "FastGelu", "FusedConv", "FusedGemm", "FusedMatMul", "Gelu", "GroupQueryAttention",
@@ -22,12 +22,12 @@ MICROSOFT = (
     "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere", "QuickGelu", "RotaryEmbedding",
     "SimplifiedLayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization",
 )  # fmt: skip
-"""What ONNX Runtime's exporters and optimizers put into models; ONNX has no schemas of them."""
+"""Operators that ONNX Runtime's exporters and optimizers put into models. ONNX has no schemas for them."""
 BLOCKS = (
     "AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReorderInput", "ReorderOutput",
     "Upsample",
 )  # fmt: skip
-"""Operators of models that ONNX Runtime has written for one processor."""
+"""Operators of models that ONNX Runtime has optimized for one processor."""
 
 
 def implemented(domain: str, name: str, version: int) -> bool:

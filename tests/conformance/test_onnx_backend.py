@@ -1,8 +1,7 @@
-"""ONNX's own backend tests, through the official runner.
+"""ONNX's own backend tests, by the official runner.
 
-`skips.toml` says in words why a test is left out. Such a test is run all the same, and has to fail
-as it says: one that passes must be taken off the list. The light models are in `tests/models`.
-"""
+`skips.toml` has the reason for each test that is left out. Such a test is run too, and must fail as the
+reason says. A test that passes must be taken off the list. The light models are in `tests/models`."""
 
 from __future__ import annotations
 
@@ -29,18 +28,18 @@ INTERPRETED = 1693
 """The node tests that pass by the interpreter: all but programs, and but types that it rounds less."""
 SKIPS = tomllib.loads((Path(__file__).parent / "skips.toml").read_text())
 KINDS = {"unsupported": CompileError, "differs": AssertionError, "uncomparable": TypeError}
-"""How tests of each part of the table fail."""
+"""The errors of the tests in each part of the table."""
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
 class Backend(JanginBackend):
-    """What can't be compiled is an error here, not a silent skip."""
+    """A back end that raises an error for models that can't be compiled, instead of skipping them."""
 
     is_compatible = None  # type: ignore[assignment]
 
 
 def left_out(name: str) -> tuple[type[Exception], str] | None:
-    """How and why a test fails, where it is in the table."""
+    """Return the error and the reason of a test in the table, or None."""
     for kind, failure in KINDS.items():
         for entry in SKIPS.get(kind, ()):
             if re.fullmatch(entry["tests"], name):
@@ -61,7 +60,7 @@ def expected_to_fail(test: Test, failure: type[Exception], reason: str) -> Test:
 
 
 def cases(backend: type[JanginBackend]) -> dict[str, type[unittest.TestCase]]:
-    """The runner's test classes: the CPU's tests of all groups but the light models."""
+    """Return the runner's test classes: the CPU's tests of all groups except the light models."""
     with warnings.catch_warnings(), quickly():
         warnings.simplefilter("ignore")  # the tests' own expected values overflow on purpose
         groups = onnx.backend.test.BackendTest(backend, __name__).test_cases

@@ -1,6 +1,8 @@
-"""ONNX's node tests of operators that take sizes as inputs, compiled as a user would: no input is made a
-constant (as the backend interface may, see `jangin.onnx_backend`). Sizes are bound in the run; what decides
-ranks or loops, such as axes, must be constants, and is refused by the node's name."""
+"""ONNX's node tests of operators with sizes as inputs, compiled as a user would.
+
+No input is made a constant (unlike in the backend interface, see `jangin.onnx_backend`). Sizes are bound at
+run time. Inputs that decide ranks or loops, such as axes, must be constants. Otherwise an error names the
+node."""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ SETTINGS = {
 
 
 def examples(module: str, function: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """(model, inputs, outputs) of each case that one of ONNX's functions makes."""
+    """Return (model, inputs, outputs) of each case that one of ONNX's functions makes."""
     made: list[tuple[Any, ...]] = []
 
     def record(node: Any, inputs: Any, outputs: Any, name: str, **_: Any) -> None:

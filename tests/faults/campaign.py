@@ -1,8 +1,7 @@
-"""Lets allocations of a process fail in turn; the process is one that `failing.environment` is for.
+"""Let allocations of a process fail in turn. The process has the environment of `failing.environment`.
 
-Its input has a job a line, as JSON, and its output what `Campaign.counts` gives for each: a failed allocation
-must end in what the call should give, or in an error that says so, and what follows it must be right.
-"""
+Its input has a job in each line, as JSON, and its output has `Campaign.counts` for each job. A failed
+allocation must end in the correct result or in an error that says so. The call that follows must be right."""
 
 from __future__ import annotations
 
@@ -26,23 +25,25 @@ from jangin.runtime.arrays import address
 
 CLEAR = re.compile(
     r"memory|allocate|can't start new thread"
-    # What CPython 3.11, NumPy and OpenSSL say where it is their own allocation that fails, of a few bytes:
+    # The messages of CPython 3.11, NumPy and OpenSSL if their own small allocations fail:
     r"|os\.PathLike|without exception set|without setting an exception"
     r"|digital envelope routines",
     re.IGNORECASE,
 )
-"""What an error says that comes of a failed allocation."""
+"""A pattern of the errors that a failed allocation causes."""
 RUNS = ("first", "again", "addressed")
 FATAL = ("llvmlite", "libstdc++", "_upb", "pocl", "LLVM", "clang", "OpenCL")
-"""LLVM, protobuf and OpenCL's driver end the process where they have no memory: theirs doesn't fail."""
+"""Libraries that end the process if they have no memory, so their allocations don't fail: LLVM, protobuf and
+OpenCL's driver."""
 TOLD = 5
-"""Wrong ends that are told in full."""
+"""The most wrong endings that are described in full."""
 
 
 class Campaign:
-    """Of one kind of executable, which a `file` has, and one `action`: the `first` run after loading, one
-    that is told where arrays lie (`addressed`), a run for other sizes `again`, to `load`, to `save`, to
-    `compile` for a target."""
+    """The failed allocations of one `action` on one kind of executable. The results are stored in a `file`.
+
+    The actions are `load`, `save`, `compile` for a target, and three runs. `first` is the first run after
+    loading, `addressed` is a run with given addresses, and `again` is a run for other sizes."""
 
     def __init__(self, file: Path, name: str, action: str, target: str) -> None:
         self.kind, self.action, self.target, self.file = kind(name), action, target, file
@@ -58,7 +59,7 @@ class Campaign:
         return self.kind.compiled(target=self.target, isolated=False)
 
     def _act(self) -> Callable[[], Any]:
-        """What is done while an allocation fails."""
+        """Return the function during which an allocation fails."""
         kind, feeds = self.kind, self.kind.feeds
         if self.action == "load":
             return lambda: kind.loaded(self.file)
@@ -82,7 +83,8 @@ class Campaign:
         return {"y": y}
 
     def _confirm(self, made: Any) -> None:
-        """Raises where the act's result is wrong, or what follows it: `made` is the result, or its error."""
+        """Raise if the action's result is wrong, or if the next call is. `made` is the result or the
+        error."""
         kind, failed = self.kind, isinstance(made, Exception)
         if self.action in RUNS:
             if not failed:
@@ -97,7 +99,8 @@ class Campaign:
             kind.check(repeated, kind.feeds[1])
 
     def once(self, n: int, *, forever: bool, least: int) -> str:
-        """How the act ended with allocation number `n` failing. Raises AssertionError where that is wrong."""
+        """Return how the action ended with allocation number `n` failing. Raises AssertionError if the ending
+        is wrong."""
         act = self._act()
         made: Any
         try:
@@ -112,8 +115,9 @@ class Campaign:
         return type(made).__name__ if isinstance(made, Exception) else "right"
 
     def counts(self, *, forever: bool, least: int, some: int, seed: int) -> Mapping[str, Any]:
-        """How many allocations the act makes, and how it ended with each of them failing, or with `some` of
-        them (0: all), drawn by the seed."""
+        """Return the number of the action's allocations, and how it ended with each of them failing.
+
+        `some` is the number of allocations that fail, drawn by the seed; 0 means all."""
         for _ in range(2):  # the first may import modules
             self.once(1 << 40, forever=forever, least=least)
         count = self.failing.seen

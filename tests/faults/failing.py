@@ -1,4 +1,4 @@
-"""A library that lets the n-th allocation of a process fail, loaded before all others."""
+"""A library that lets the n-th allocation of a process fail. It is loaded before all others."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), vo
 
 
 def library(folder: Path) -> Path:
-    """The library, built there."""
+    """Build the library in a folder."""
     source, built = folder / "failing.c", folder / "failing.so"
     if not built.exists():
         source.write_text(SOURCE)
@@ -95,12 +95,13 @@ def library(folder: Path) -> Path:
 
 
 def environment(built: Path) -> dict[str, str]:
-    """Of a process whose allocations can fail: Python's objects are each an allocation of their own."""
+    """Return the environment of a process whose allocations can fail. Each of Python's objects is an
+    allocation of its own."""
     return {**os.environ, "LD_PRELOAD": str(built), "PYTHONMALLOC": "malloc"}
 
 
 class Failing:
-    """In such a process: what lets allocations fail."""
+    """The control, in such a process, of the allocations that fail."""
 
     def __init__(self) -> None:
         self._own = ctypes.CDLL(None)
@@ -110,7 +111,7 @@ class Failing:
         self.seen = 0
 
     def spare(self, *libraries: str) -> None:
-        """Let those pass that libraries make which end the process where one fails."""
+        """Let the allocations of libraries succeed that would end the process."""
         self._own.failing_spare_none()
         for line in Path("/proc/self/maps").read_text().splitlines():
             ends, mode, *_, path = line.split()
@@ -119,8 +120,9 @@ class Failing:
 
     @contextmanager
     def at(self, n: int, *, forever: bool, least: int, alone: bool) -> Iterator[None]:
-        """Number `n` of at least so many bytes fails, or that and all behind it; of this thread `alone`, or
-        of all. `seen` is then how many were asked for."""
+        """Let allocation number `n` of at least `least` bytes fail, or with `forever` all that follow too.
+
+        `alone` counts only this thread. `seen` is then the number of allocations requested."""
         self._own.failing_arm(n, forever, least, alone)
         try:
             yield

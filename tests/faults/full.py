@@ -35,7 +35,7 @@ returns the error's text."""
 
 
 def large_model(folder: Path) -> Path:
-    """A product with weights of 256 KB."""
+    """Write a model of a product with weights of 256 KB."""
     w = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
     path = folder / "large.onnx"
     path.write_bytes(model("g (float[n,256] x) => (float[n,256] y) { m = MatMul(x, w) y = Relu(m) }", w=w))
@@ -93,7 +93,7 @@ def ways(source: Path, to: Path) -> Iterator[Way]:
 
 
 def _locked(source: Path, to: Path) -> Iterator[Way]:
-    """Files that are signed or encrypted."""
+    """Yield files that are signed or encrypted."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -130,7 +130,7 @@ def state(folder: Path) -> dict[str, bytes]:
 
 
 def wrong(way: Way, said: str, before: dict[str, bytes], after: dict[str, bytes]) -> str:
-    """Return the fault in how a way ended, "" if there is none."""
+    """Return the fault of a way's ending, or "" if there is none."""
     if not said:
         return "nothing was said, as if it had been written"
     if way[1] not in said or "Traceback" in said or "defect" in said:
@@ -152,7 +152,7 @@ def tried(way: Way, folder: Path, how: str) -> dict[str, str]:
 
 
 def cached(source: Path, folder: Path, how: str, quick: bool) -> bool:
-    """Whether compiling goes on where the cache can't be written, and tuning too."""
+    """Tell if compiling and tuning continue although the cache can't be written."""
     all_ways = [{"isolated": False}, {"isolated": True}, {"tune": "1s", "sizes": {"n": 3}}]
     x = np.ones((3, 256), np.float32)
     with no_more(folder, how):

@@ -1,4 +1,4 @@
-"""A small model of each kind of executable, with inputs of two sizes and what NumPy says of them."""
+"""A small model of each kind of executable, with inputs of two sizes and NumPy's results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ Feeds = Mapping[str, Any]
 RNG = np.random.default_rng(0)
 W = (RNG.standard_normal((8, 8)) / 4).astype(np.float32)
 CLOSE = 1e-5
-"""Relative, and of values near 1: sums of eight products in another order."""
+"""The relative difference allowed for values near 1, because eight products may be summed in another
+order."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`feeds`: inputs of one run each; `expected`: the outputs in order for such; `options`: for compiling;
-    `own`: with operators of the caller's, which loading takes too; `keeps`: it has state, so that a run's
-    outputs depend on those before; `needs`: a package without which it can't be read."""
+    """A kind of executable.
+
+    `feeds` has the inputs of runs. `expected` returns the outputs in order for inputs. `options` are for
+    compiling. `own` tells if it has operators of the caller's, which loading takes too. `keeps` tells if it
+    has state, so that a run's outputs depend on earlier runs. `needs` is a package that reads it."""
 
     name: str
     model: bytes
@@ -42,7 +45,7 @@ class Kind:
 
     @property
     def missing(self) -> str:
-        """Why it can't be compiled here; "" where it can."""
+        """Return the reason why it can't be compiled here, or ""."""
         return "" if find_spec(self.needs) else f"the package {self.needs} isn't installed"
 
     def compiled(self, **options: Any) -> Any:
@@ -53,18 +56,18 @@ class Kind:
         return jangin.load(path, **{"threads": 2, "operators": self.own, **options})
 
     def check(self, exe: Any, feeds: Feeds) -> None:
-        """Raises AssertionError where a run gives anything but what is expected."""
+        """Raise AssertionError if a run's outputs aren't the expected ones."""
         if self.keeps:
             exe.reset()
         self.confirm(exe.run(feeds), feeds)
 
     def confirm(self, results: Mapping[str, Any], feeds: Feeds) -> None:
-        """As `check`, of a run that was made."""
+        """Check the outputs of a finished run, as `check` does."""
         same(list(results.values()), self.expected(**feeds))
 
 
 def same(found: Any, wanted: Any) -> None:
-    """Numbers nearly, all else just so."""
+    """Compare results. Numbers may differ slightly; everything else must be equal."""
     if isinstance(wanted, Mapping):
         assert found.keys() == wanted.keys()
         same(list(found.values()), [wanted[k] for k in found])
@@ -86,7 +89,7 @@ def same(found: Any, wanted: Any) -> None:
 
 
 def model(text: str, **constants: Any) -> bytes:
-    """A graph in ONNX's text form, with the constants that it names."""
+    """Return a graph in ONNX's text form, with the constants that it names."""
     made = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 3, "mine" : 1]>\n' + text
     )
@@ -232,7 +235,7 @@ _STATE = (
 
 
 def _state_model() -> bytes:
-    """Of a variable of zeros, in an archive."""
+    """Return a model with a variable of zeros, in an archive."""
     head = bytearray(128)
     struct.pack_into("<BBBBIIII", head, 0, 0x4E, 0xEF, 1, 0, 64, 2, 2, 8)
     struct.pack_into("<II", head, 44, 32, 0)

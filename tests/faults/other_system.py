@@ -8,7 +8,7 @@ It prints its findings as a line of JSON.
 from __future__ import annotations
 
 import builtins
-import concurrent.futures.thread  # Python and other makers' packages ask the true system for their own parts
+import concurrent.futures.thread  # Python and other packages request the true system's parts
 import ctypes
 import io
 import json
@@ -43,11 +43,11 @@ MMAP = ("MAP_ANONYMOUS", "MAP_PRIVATE", "MAP_SHARED", "PROT_EXEC", "PROT_READ", 
 """Names that Python's module `mmap` lacks on Windows."""
 SYMBOLS = ("getauxval", "prctl", "process_vm_readv", "syscall", "mprotect")
 OTHERS = ("torch", "coremltools", "tensorflow", "sklearn", "pyopencl", "pytest")
-"""Packages of other makers, which would find their own systems' parts missing, or take long to import."""
+"""Packages of other makers, which would miss their own systems' parts or take long to import."""
 
 
 def pretend(system: str) -> None:
-    """Be on another system, as far as Python tells."""
+    """Pretend to be on another system, as far as Python tells."""
     sys.platform = system
     for name in OS:
         delattr(os, name)
@@ -83,8 +83,8 @@ def pretend(system: str) -> None:
 
 
 def imported() -> int:
-    """Import the modules of the package, and count them. Those that need another maker's package, which isn't
-    installed or is one of OTHERS, stay out."""
+    """Import the modules of the package, and count them. Modules that need a missing package, or one of
+    OTHERS, are left out."""
     import jangin
 
     for name in OTHERS:
@@ -102,7 +102,7 @@ def imported() -> int:
 
 
 def modules(folders: Sequence[str], name: str) -> Sequence[str]:
-    """The names of a package's modules, none of which is imported for that."""
+    """Return the names of a package's modules without importing them."""
     found = []
     for folder in folders:
         for file in sorted(Path(folder).rglob("*.py")):
@@ -112,7 +112,7 @@ def modules(folders: Sequence[str], name: str) -> Sequence[str]:
 
 
 def told(work: Callable[[], object]) -> str:
-    """The error that something ends with, and its kind; empty where there is none."""
+    """Return the error of a function and its class, or ""."""
     try:
         work()
     except Exception as error:

@@ -1,5 +1,5 @@
-"""Every allocation that loading, running, compiling or saving makes may fail: that call says so, and the next
-one is right."""
+"""Every allocation of loading, running, compiling or saving may fail. The call then reports an error, and the
+next call is right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="allocations are made to fail in glibc's way"),
 ]
 FEW = {"again": 30, "first": 20, "addressed": 10, "load": 8, "save": 6, "compile": 3}
-"""Allocations of each action that fail in the quick suite."""
+"""The number of allocations of each action that fail in the quick suite."""
 QUICK = ("counted", "text")
 
 
@@ -44,7 +44,7 @@ def folder() -> Iterator[Path]:
 
 
 def campaign(folder: Path, jobs: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
-    """What came of each job (see `campaign`). The process that is told of them must not die."""
+    """Return the result of each job (see `campaign`). The process that runs the jobs must not die."""
     lines = []
     for job in jobs:
         file = folder / f"{job['kind']} {job['target']}.jgn"
@@ -78,7 +78,8 @@ def actions(name: str) -> list[str]:
 
 
 def least(action: str) -> int:
-    """What smaller allocations are left alone: protobuf takes a name that it has no memory for as bytes."""
+    """Return the size in bytes below which allocations succeed. protobuf reads a name as bytes if its small
+    allocation fails."""
     return 512 if action == "compile" else 1
 
 
@@ -97,7 +98,8 @@ def test_some_allocations_fail(folder: Path) -> None:
 @pytest.mark.parametrize("action", FEW)
 @pytest.mark.parametrize("name", [k.name for k in KINDS])
 def test_every_allocation_fails(folder: Path, name: str, action: str) -> None:
-    """Of compiling one in ten, as there are thousands, each for a whole compilation."""
+    """One allocation in ten fails during compilation, because there are thousands, each with a whole
+    compilation."""
     if kind(name).missing:
         pytest.skip(kind(name).missing)
     if action not in actions(name):
@@ -110,7 +112,7 @@ def test_every_allocation_fails(folder: Path, name: str, action: str) -> None:
 @pytest.mark.parametrize("action", ["first", "again", "load", "save"])
 @pytest.mark.parametrize("name", [k.name for k in KINDS])
 def test_memory_stays_away(folder: Path, name: str, action: str) -> None:
-    """All of some size fail from one on, as where a limit is met."""
+    """All allocations of some size fail from one on, as if a limit is met."""
     if kind(name).missing:
         pytest.skip(kind(name).missing)
     job = {"kind": name, "action": action, "target": "cpu", "forever": True}
@@ -137,7 +139,7 @@ def test_other_devices(folder: Path, name: str, target: str, action: str) -> Non
 
 
 def test_room_that_was_asked_for_in_vain_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that makes more slices than there is memory for leaves the next run its own."""
+    """A loop that makes more slices than memory holds leaves the next run its own memory."""
     counted = kind("counted")
     exe, array = counted.compiled(isolated=False), Script._array
 
@@ -161,7 +163,7 @@ def test_threads_that_do_not_start_are_done_without(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(mapped, "start_new_thread", refused)
     parts = [memoryview(bytes([n]) * (mapped.BLOCK + n)) for n in range(3)]
     assert mapped.Digests(parts).wait() == [mapped.digest(p) for p in parts]
-    monkeypatch.setattr(mapped, "start_new_thread", lambda *_: None)  # as one that ends at once
+    monkeypatch.setattr(mapped, "start_new_thread", lambda *_: None)  # as a thread that ends at once
     assert mapped.Digests(parts).wait() == [mapped.digest(p) for p in parts]
 
 
@@ -181,8 +183,8 @@ def test_an_entry_that_there_is_no_memory_for_stays(tmp_path: Path) -> None:
 def test_what_there_was_no_memory_for_is_not_left_out(
     name: str, operator: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A branch or a variant that can't be right is left to a run's error, but none for want of memory: the
-    model would stay so, in the cache too."""
+    """A branch or variant that can't be right becomes an error at run time, but not for lack of memory. The
+    model would otherwise stay broken, in the cache too."""
     which, lowered = kind(name), _Lowering._lowered
     calls: list[str] = []
 

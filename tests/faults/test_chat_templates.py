@@ -1,4 +1,5 @@
-"""Chat templates come from files of others: each ends in bounded time and memory, in a text or one error."""
+"""Chat templates come from files of others. Each ends in bounded time and memory, with a text or one
+error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The compiler's processes are killed, as where a system or a control group is out of memory: one error says
-so, soon, and nothing is left."""
+"""The compiler's processes are killed, as by a system or a control group without memory. One error reports it
+soon, and no process is left."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def victim(server: int, which: str) -> int | None:
     "which", ["model", *(pytest.param(n, marks=pytest.mark.slow) for n in ("other", "server", "first"))]
 )
 def test_a_killed_process_is_one_error(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # others' processes have another, so that none waits for this
+    # other tests' processes use another folder, so that none waits for this one
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     made: list[isolated._Started] = []
     start = isolated._start
     monkeypatch.setattr(isolated, "_start", lambda: made.append(start()) or made[-1])
@@ -107,7 +108,7 @@ except (jangin.CompileError, MemoryError, OSError) as error:
 
 @contextmanager
 def control_group(controller: str, settings: dict[str, int]) -> Iterator[Callable[[], None]]:
-    """A control group of the first version with a limit; gives what moves a process there."""
+    """A control group of version 1 with a limit. Yields a function that moves a process into it."""
     folder = Path(f"/sys/fs/cgroup/{controller}/jangin-test-{os.getpid()}")
     try:
         folder.mkdir()

@@ -1,5 +1,7 @@
-"""Executables of every kind, compiled with a cache, without one and with one that can't be written, in this
-process and in one of their own; then saved and loaded."""
+"""Executables of every kind are compiled, saved and loaded.
+
+They are compiled with a cache, without one and with a read-only one, in this process and in one of their
+own."""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ each_kind = pytest.mark.parametrize("which", KINDS, ids=lambda k: k.name)
 
 
 def cache_of(what: str, folder: Path) -> Any:
-    """What `cache=` is given."""
+    """Return the value of `cache=`."""
     if what == "none":
         return False
     if what == "not writable":
         folder = folder / "file"
-        folder.touch()  # a file holds no folder, whoever asks
+        folder.touch()  # a file can't hold a folder, whoever asks
     return folder / "cache"
 
 
@@ -44,7 +46,8 @@ def check(which: Kind, cache: str, apart: bool, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small types", "text"])
 def test_handed_over_without_a_cache(name: str, tmp_path: Path) -> None:
-    """The way on which nothing but the executable itself travels, for kinds that hold different things."""
+    """Without a cache, only the executable itself travels between processes, for each kind with other
+    contents."""
     check(kind(name), "none", True, tmp_path)
 
 

@@ -1,5 +1,5 @@
-"""Other operating systems: the package imports, compiled models are read and described, models are compiled,
-and what can't be run says in one error why."""
+"""On other operating systems the package imports, and compiled models are read and described. Models are
+compiled, and one error tells why one can't be run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {"win32": "Windows", "darwin": "macOS"}
 
 @pytest.mark.parametrize("system", NAMES)
 def test_what_only_linux_has_is_not_needed(system: str, tmp_path: Path) -> None:
-    """In a process from which it is taken (see `other_system`)."""
+    """The process lacks everything that only Linux has (see `other_system`)."""
     files = {}
     for name in ("plan", "variants", "flow"):
         files[name] = str(tmp_path / f"{name}.jgn")

@@ -53,7 +53,7 @@ def run_there(exe: Any, feeds: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.slow)])
 def test_in_another_process(way: str) -> None:
-    """A spawned process gets the bytes, a forked one what was pickled for it too."""
+    """A spawned process gets the bytes. A forked one gets the pickled executable too."""
     which = kind("symbolic")
     exe = which.compiled(isolated=False)
     with multiprocessing.get_context(way).Pool(1) as pool:
@@ -70,7 +70,7 @@ def test_a_session_pickles(tmp_path: Any) -> None:
 
 
 def test_own_functions_without_a_name_are_refused() -> None:
-    """As pickle refuses them: by their name."""
+    """pickle refuses functions without a name in the same way."""
     which = kind("own operators")
     nameless = jangin.hosted("Median", "mine", lambda x, **_: [(x.dtype, x.shape[:-1])])(lambda x: x.max(-1))
     exe = jangin.compile(which.model, operators=[which.own[0], nameless], cache=False, isolated=False)

@@ -1,4 +1,5 @@
-"""The working directory was removed: absolute paths go on working, relative ones say why they don't."""
+"""If the working directory was removed, absolute paths work, and relative ones raise an error with the
+reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Machines that lack what others have: no /dev/shm, no /proc, a home or a folder for temporary files that
-can't be written, a full disk. Real ones, in a process with mounts of its own where this one may make them."""
+"""Machines without /dev/shm or /proc, without write permission in the home or the temporary folder, or with a
+full disk.
+
+They are real if this process may create mounts of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import pytest
 HERE = Path(__file__).parent
 HIDDEN = "mount -t tmpfs -o ro none {}"
 READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0}"
-"""Python and this file may lie in a folder for temporary files: they are still read."""
+"""A read-only mount of a folder. Python and this file may lie in a temporary folder and are still read."""
 
 
 def _mounts() -> bool:
-    """Whether a process may have mounts of its own."""
+    """Tell if a process may have mounts of its own."""
     if shutil.which("unshare") is None:
         return False
     asked = ["unshare", "-m", "sh", "-c", HIDDEN.format("/mnt")]
@@ -31,7 +33,7 @@ needs_mounts = pytest.mark.skipif(not MOUNTS, reason="mounts of its own are root
 
 
 def there(mounts: str, *command: object, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """A command run with mounts of its own."""
+    """Run a command with mounts of its own."""
     line = [*(["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh"] if mounts else []), *command]
     around = {k: v for k, v in os.environ.items() if not k.startswith("JANGIN_")}
     around |= {"HOME": str(home), "XDG_CACHE_HOME": "", **env}
@@ -71,19 +73,19 @@ MISSING = {
     "what", [pytest.param(n, marks=() if n == "everything" else pytest.mark.slow) for n in MISSING]
 )
 def test_what_is_missing(what: str, tmp_path: Path) -> None:
-    """The home can't be written in any of them. A message of protobuf's goes to the other process in a
-    temporary file: where there is no folder for one the error says so."""
+    """The home is read-only in all cases. A message of protobuf's goes to the other process in a temporary
+    file. Without a folder for it, an error says so."""
     home, folder = tmp_path / "home", tmp_path / "folder"
     home.mkdir()
     folder.mkdir()
     no_room = "/tmp" in MISSING[what]
     mounts = [
         f"mount --bind {folder} /mnt"
-    ]  # pytest's folders lie in /tmp: that of the results is seen in /mnt too
+    ]  # pytest's folders are in /tmp; the results' folder is also visible in /mnt
     for place in (home, *MISSING[what]):
         mounts.append((READ_ONLY if str(place).endswith("tmp") else HIDDEN).format(place))
     kinds = ["text"] if what == "everything" else ["plan", "text"]
-    at = "/tmp" if no_room else "/mnt"  # where Python makes temporary files at last
+    at = "/tmp" if no_room else "/mnt"  # the last place where Python makes temporary files
     run = [sys.executable, "-c", f"import os; os.chdir('{at}')\n{WORK}", HERE, "/mnt", *kinds]
     done = there(" && ".join(mounts), *run, home=home)
     assert done.stdout.endswith("right\n"), done.stderr[-3000:]
@@ -94,7 +96,7 @@ def test_what_is_missing(what: str, tmp_path: Path) -> None:
 # --- full disks
 
 FEW = ["save text", "object", "convert.onnx", "placement"]
-"""Ways to write that the quick suite tries."""
+"""The ways to write that the quick suite tries."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Wherever a number of threads is given: whole numbers of any kind are taken, all else is refused at once."""
+"""A number of threads may be any kind of integer. Everything else is refused at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_of_an_executable(which: Kind, tmp_path: Path) -> None:
 
 
 def test_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A session's count of 0 stands for the threads that the process may use."""
+    """A session's count of 0 means all threads that the process may use."""
     monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path))
     which = kind("plan")
     for given in RIGHT:
@@ -63,7 +63,7 @@ def test_of_a_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [1.5, True, 0])
 def test_of_what_compiles_later(given: Any) -> None:
-    """It is said before any work is done."""
+    """The error comes before any work."""
     model = kind("plan").model
     for act in (
         lambda: jangin.build(model, threads=given, cache=False, isolated=False),

@@ -1,4 +1,4 @@
-"""Small ONNX models that the tests here take apart."""
+"""Small ONNX models that the tests of this folder change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(
     opset: int = 17,
     **more: Any,
 ) -> onnx.ModelProto:
-    """A model whose outputs' types are left open."""
+    """Return a model whose outputs' types are left open."""
     initializers = [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()]
     outs = [helper.make_empty_tensor_value_info(n) for n in outputs]
     graph = helper.make_graph(nodes, "test", inputs, outs, initializers)
@@ -37,7 +37,7 @@ def model(
 
 
 def node(op: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
-    """A node of values named in strings: "x w" (and "-" for an absent one)."""
+    """Return a node of values named in strings: "x w" (and "-" for an absent one)."""
     names = [["" if n == "-" else n for n in names.split()] for names in (inputs, outputs)]
     return helper.make_node(op, *names, name=f"{op.lower()}_{outputs.split()[0]}", **attrs)
 
@@ -48,7 +48,7 @@ def run(proto: onnx.ModelProto, shapes: dict[str, Any] | None = None, **feeds: A
 
 
 def classifier(batch: int | str = "batch") -> onnx.ModelProto:
-    """conv, batch normalization, relu, pool, flatten by Shape arithmetic, gemm, softmax."""
+    """Convolution, batch normalization, relu, pool, flatten by Shape arithmetic, gemm, softmax."""
     random = np.random.default_rng(3)
 
     def weight(*shape: int) -> Array:

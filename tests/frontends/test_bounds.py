@@ -1,4 +1,4 @@
-"""Models that ask for too much: refused at once by one error, or cut to what matters."""
+"""Models that request too much are refused at once by one error, or reduced to what matters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jangin.ir.graph import CompileError
 
 HUGE = 2**31 - 1
 SECONDS = 5.0
-"""In which each must be refused: a hundredth of it on a quiet machine."""
+"""Seconds in which each model must be refused. A quiet machine takes a hundredth."""
 
 
 def refused(proto: onnx.ModelProto, why: str) -> None:
@@ -67,7 +67,7 @@ X = [info("x", [2, 2])]
     ("MatMul", "ab", {"a": np.zeros((FEW, 1), np.float32), "b": np.zeros((1, FEW), np.float32)}),
 ])  # fmt: skip
 def test_results_no_machine_holds(op: str, inputs: str, given: dict[str, Any]) -> None:
-    """2**64 elements too: their product is 0 in 64 bits."""
+    """2**64 elements are refused too, although their product is 0 in 64 bits."""
     x = X if "x" in inputs else []
     refused(model([node(op, " ".join(inputs), "y")], x, ["y"], given, opset=18), f"{op} .*takes [0-9]+ bytes")
 
@@ -144,7 +144,7 @@ def test_n_grams() -> None:
 
 
 def nested(depth: int, width: int) -> onnx.ModelProto:
-    """Functions that each call the next `width` times."""
+    """Return functions that each call the next one `width` times."""
     proto = model([helper.make_node("F0", ["x"], ["y"], domain="d")], [info("x", [4])], ["y"])
     proto.opset_import.append(helper.make_opsetid("d", 1))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
@@ -192,7 +192,7 @@ def test_bits_of_floats(op: str) -> None:
 def test_means_of_windows_beyond_the_input(
     pads: list[int], dilations: list[int], ceil: int, count_include_pad: int
 ) -> None:
-    """A window that holds nothing of it gives 0, as one over zeros does."""
+    """A window without elements of the input gives 0, like one over zeros."""
     x = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3)
     attrs = {
         "kernel_shape": [2], "pads": pads, "dilations": dilations, "ceil_mode": ceil,

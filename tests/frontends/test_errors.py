@@ -1,4 +1,4 @@
-"""Models that can't be compiled: one error that names what is wrong and where."""
+"""Models that can't be compiled raise one error that names the cause and the place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = info("x", [2, 3])
 
 
 def refused(proto: onnx.ModelProto | bytes, *words: str) -> str:
-    """The error's text, which has every one of the words."""
+    """Return the error's text, which must have every one of the words."""
     with pytest.raises(CompileError) as error:
         lower(load(proto))
     text = str(error.value)
@@ -172,7 +172,7 @@ def test_names_that_are_no_text() -> None:
 
 
 def test_a_result_larger_than_memory() -> None:
-    """A graph may say so; compiling it must not try."""
+    """A graph may declare such a result, but compiling must not try it."""
     size = np.array([1 << 20, 1 << 20], np.int64)
     lower(load(model([node("Expand", "x s", "y")], [info("x", [1])], ["y"], {"s": size})))
     lower(load(model([node("ConstantOfShape", "s", "y")], [X], ["y"], {"s": size})))

@@ -28,7 +28,7 @@ from jangin.ops.nontensor import Item
 from jangin.ops.values import Tensor
 
 TOLERANCE = 1e-5
-"""Of the largest value: sums of at most eight products in float32."""
+"""The largest difference, as a share of the largest value: sums of at most eight products in float32."""
 
 
 def dense(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -40,7 +40,7 @@ def dense(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def repeat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Sequence[Item]:
-    """Layers applied to their own result several times."""
+    """Lower layers that are applied to their own result several times."""
     (x,) = inputs
     assert x is not None
     attrs = node.of(ImportedAttributes)
@@ -118,7 +118,7 @@ def encoded(*layers: Mapping[str, Any], inputs: int = 4) -> bytes:
 
 
 def expected(layers: Sequence[Mapping[str, Any]], x: Array) -> Array:
-    """In float64."""
+    """Return the result in float64."""
     y = x.astype(np.float64)
     for each in layers:
         y = y @ np.array(each["weights"]) + np.array(each["bias"])
@@ -130,7 +130,7 @@ MODEL = (layer(0, 4, 8, activation="relu"), layer(1, 8, 3))
 
 
 def test_compiled_and_run(tmp_path: Path) -> None:
-    """By its content, whatever the file is called; no entry is made in the cache."""
+    """The model is recognized by content, whatever its file is called. No cache entry is made."""
     path = tmp_path / "model.onnx"
     path.write_bytes(encoded(*MODEL))
     x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
@@ -145,7 +145,8 @@ def test_compiled_and_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [3, 100])
 def test_loops(times: int) -> None:
-    """Of few iterations, which are unrolled, and of many, in steps; 100 halvings are exact."""
+    """Loops of few iterations are unrolled, and loops of many iterations run in steps. 100 halvings are
+    exact."""
     exe = jangin.compile(
         encoded({"kind": "repeat", "times": times, "layers": [{"kind": "halve"}]}),
         threads=1, formats=[Layers()], cache=False,

@@ -1,4 +1,4 @@
-"""Models damaged at random: each gives a graph or one CompileError, never anything else."""
+"""ONNX models damaged at random: each gives a graph or one CompileError, never another error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PASSES = [
 
 
 def attention() -> onnx.ModelProto:
-    """Products, a mask by Where, softmax, split, slice, layer normalization; two symbols."""
+    """Attention with masks by Where, softmax, split, slice and layer normalization. Two sizes are symbols."""
     random_ = np.random.default_rng(5)
     nodes = [
         node("LayerNormalization", "x scale", "n", axis=-1),
@@ -57,7 +57,7 @@ def attention() -> onnx.ModelProto:
 
 
 def recurrent() -> onnx.ModelProto:
-    """Pooling, padding, resizing, top-k, scatter, cumulative sums, a branch."""
+    """A model with pooling, padding, resizing, top-k, scatter, cumulative sums and a branch."""
     out = helper.make_empty_tensor_value_info("out")
     branch = helper.make_graph([node("Neg", "t", "out")], "b", [], [out])
     nodes = [
@@ -80,7 +80,8 @@ def recurrent() -> onnx.ModelProto:
 
 
 def survives(given: onnx.ModelProto | bytes) -> bool:
-    """Whether the model compiles as far as the graph passes; CompileError is the only way out."""
+    """Return whether a model compiles up to the graph passes. CompileError is the only error that it may
+    raise."""
     try:
         graph = lower(load(given))
         for graph_pass in PASSES:
@@ -141,8 +142,8 @@ def test_damaged_graphs(make: Callable[[], onnx.ModelProto]) -> None:
 
 @Models
 def test_graphs_that_survive_run(make: Callable[[], onnx.ModelProto]) -> None:
-    """Compiled code of what is left gives what the interpreter gives (where rounding can't reorder
-    a top-k)."""
+    """Damaged models that still compile give the interpreter's results. Top-k is left out where rounding
+    could change its order."""
     random_ = np.random.default_rng(0)
     for proto in damaged(make, 3, 40):
         with suppress(CompileError):
@@ -175,7 +176,7 @@ NUMBERS = (0, 1, -1, 2, 3, 5, -7, 100, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) -
 
 
 def _rewire(rng: random.Random, graph: onnx.GraphProto) -> None:
-    """An input of a node becomes another value."""
+    """Replace one input of a node by another value."""
     names = ["", "nowhere", *(o for n in graph.node for o in n.output), *(t.name for t in graph.initializer)]
     target = rng.choice([n for n in graph.node if n.input])
     target.input[rng.randrange(len(target.input))] = rng.choice(names)
@@ -201,7 +202,7 @@ def _operator(rng: random.Random, graph: onnx.GraphProto) -> None:
 
 
 def _attribute(rng: random.Random, graph: onnx.GraphProto) -> None:
-    """An attribute gets another value, kind or name, or goes."""
+    """Give an attribute another value, kind or name, or remove it."""
     owners = [n for n in graph.node if n.attribute]
     owner = rng.choice(owners)
     a = rng.choice(owner.attribute)
@@ -229,7 +230,7 @@ def _dims(rng: random.Random, graph: onnx.GraphProto) -> None:
 
 
 def _contents(rng: random.Random, graph: onnx.GraphProto) -> None:
-    """Other numbers in an integer constant: axes, sizes and counts that make no sense."""
+    """Put other numbers into an integer constant: axes, sizes and counts that make no sense."""
     integers = [t for t in graph.initializer if t.data_type == TensorProto.INT64]
     if not integers:
         return

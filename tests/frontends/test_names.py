@@ -1,4 +1,4 @@
-"""What the author called layers is what reports and errors call them, in every format."""
+"""Reports and errors call layers as the model's author did, in every format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMED = {
     "coreml": "convolution conv",
     "gguf": "mul_mat blk.0.attn_q",
 }
-"""What a kernel of the format's first model is called."""
+"""The name of a kernel of each format's first model."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def jangin(*words: Any) -> str:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_reports_call_layers_as_the_model_does(name: str, tmp_path: Path) -> None:
-    """`--placement`, `--layers` with its table and its trace, and `--profile`."""
+    """`--placement`, `--layers` (its table and its trace) and `--profile` use the model's names."""
     if not FORMATS[name].here:
         pytest.skip(f"{', '.join(FORMATS[name].needs)}, which {name} needs, isn't installed: an extra has it")
     model = save(next(iter(FORMATS[name].models())), tmp_path)

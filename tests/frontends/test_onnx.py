@@ -1,4 +1,4 @@
-"""Importing ONNX models: what a graph holds, how shapes are bound, how functions are expanded."""
+"""Importing ONNX models: the contents of a graph, how shapes are bound, and how functions are expanded."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def test_nameless_dimensions_are_symbols_of_their_own() -> None:
 
 
 def test_symbols_are_no_names_that_the_compiler_makes() -> None:
-    """Until there is a plan, which has the model's own."""
+    """Symbols are renamed if their names are no words, or names that the compiler gives itself. A plan has
+    the model's names again."""
     own = ["batch size", "2*n", "i0", "i_0"]
     graph = load(model([RELU], [info("x", own)], ["y"])).graph
     symbols = [d for d in graph.shape("x") if isinstance(d, Var)]
@@ -271,7 +272,7 @@ def test_an_output_that_is_an_input_or_a_constant() -> None:
 
 
 def test_tensors_in_every_encoding() -> None:
-    """Raw bytes, and the typed fields that older writers use."""
+    """Constants are read from raw bytes and from the typed fields that older writers use."""
     for dtype in (np.float32, np.int64, np.float16, np.bool_, np.uint8):
         array = np.array([0, 1, 3], dtype)
         for raw in (True, False):

@@ -1,4 +1,4 @@
-"""Large constants are left where they lie in a model's file, and all else is as protobuf has it."""
+"""Large constants stay where they lie in a model's file. Everything else is as protobuf parses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jangin.ir.graph import CompileError
 from jangin.mapped import map_file
 
 SMALL = 8
-"""Bytes from which on a constant counts as large here."""
+"""Bytes from which on these tests take a constant as large."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model_of(tensors: list[TensorProto]) -> onnx.ModelProto:
-    """A model that gives its constants back."""
+    """Make a model whose outputs are its constants."""
     nodes = [helper.make_node("Identity", [t.name], [f"{t.name}.out"]) for t in tensors]
     outputs = [helper.make_tensor_value_info(f"{t.name}.out", t.data_type, list(t.dims)) for t in tensors]
     return helper.make_model(helper.make_graph(nodes, "constants", [], outputs, tensors))
@@ -45,7 +45,7 @@ def tensor(number: int, kind: str, size: int) -> TensorProto:
 
 
 def delimited(number: int, content: bytes) -> bytes:
-    """A length-delimited field of 128 to 16383 bytes, as protobuf writes it."""
+    """Return a length-delimited field of 128 to 16383 bytes, encoded as protobuf encodes it."""
     return bytes([number << 3 | 2, len(content) & 0x7F | 0x80, len(content) >> 7]) + content
 
 
@@ -70,7 +70,7 @@ def test_what_is_split_off_comes_back(parts: list[tuple[str, int]]) -> None:
 
 
 def test_a_graph_in_two_fields() -> None:
-    """Protobuf merges them, and constants count through."""
+    """Protobuf merges the two fields, and the numbers of constants go on through the second."""
     first = model_of([tensor(0, "float32", 9), tensor(1, "float32", 9)])
     second = onnx.ModelProto(graph=onnx.GraphProto(initializer=[tensor(2, "int64", 9)]))
     data = first.SerializeToString() + second.SerializeToString()
@@ -81,7 +81,7 @@ def test_a_graph_in_two_fields() -> None:
 
 
 def test_contents_given_twice() -> None:
-    """The later ones count, as protobuf has it."""
+    """If a tensor has contents twice, the later ones count, as in protobuf."""
     once = tensor(0, "float32", 40)
     again = TensorProto(raw_data=bytes(160))
     twice = TensorProto.FromString(once.SerializeToString() + again.SerializeToString())
@@ -96,7 +96,7 @@ def test_contents_given_twice() -> None:
 
 
 def test_a_model_cut_short_anywhere() -> None:
-    """`split` leaves to protobuf what it can't follow."""
+    """`split` leaves a file that it can't follow to protobuf."""
     data = model_of([tensor(n, "float32", 30) for n in range(3)]).SerializeToString()
     for end in range(1, len(data)):
         pieces = split(memoryview(data[:end]))

@@ -1,4 +1,5 @@
-"""`python -m tests.fuzz --minutes 10`: mutants for so long, and what came of them; 1 if any was wrong."""
+"""`python -m tests.fuzz --minutes 10` runs mutants for that time and prints the outcomes. It exits with 1 if
+any was wrong."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Mutants of models in other formats than ONNX: of the files that a model consists of, and of their texts.
+"""Mutants of models in formats other than ONNX. The files of a model are mutated, and the texts in them.
 
-A format is a line in `FORMATS`: what it needs, and models in it as files by name, first the one to compile.
+`FORMATS` has a line for each format: the packages that it needs, and its models. A model is a mapping from
+names to files. The first file is the one to compile.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from . import mutants, seeds
 Files = Mapping[str, bytes]
 TESTS = Path(__file__).parents[1] / "frontends"
 BUFFERS = (".mlmodel", ".caffemodel")
-"""Files that are protocol buffers."""
+"""Suffixes of files that are protocol buffers."""
 TEXTS = (".cfg", ".nnef", ".quant", ".prototxt")
 NUMBERS = (0, 1, 2, 3, 7, 127, 255, 1 << 15, 1 << 24, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, (1 << 32) - 2)
 HARM = ("../../etc/passwd", "/dev/zero", "nan", "1e999", "[]", "99999999999999999999", "a" * 5000, "(" * 3000)
 
 
 PACKAGE = ".mlpackage"
-"""A folder that is a model."""
+"""The suffix of a folder that is a model."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`needs`: packages without which there are no mutants; `models` makes what they are made of."""
+    """A format's mutants. `needs`: packages without which there are none. `models` makes the originals."""
 
     needs: Sequence[str]
     models: Callable[[], Iterator[Files]]
@@ -49,7 +50,7 @@ class Kind:
 
 
 def mutant(files: Files, rng: random.Random) -> Files:
-    """The model with one or two of its files changed, cut, lengthened, exchanged or missing."""
+    """Return the model with one or two of its files changed, cut, lengthened, exchanged or missing."""
     changed = dict(files)
     for _ in range(rng.choice((1, 1, 2))):
         name = rng.choice(list(changed))
@@ -74,7 +75,7 @@ def mutant(files: Files, rng: random.Random) -> Files:
 
 
 def _huge(name: str, data: bytes, rng: random.Random) -> bytes:
-    """One of a file's integers huge: a number of a text, of a protocol buffer, or of 4 or 8 bytes."""
+    """Make one of a file's integers huge: in a text, in a protocol buffer, or in words of 4 or 8 bytes."""
     if name.endswith(TEXTS):
         numbers = list(re.finditer(r"\b\d+\b", data.decode("utf-8", "replace")))
         if not numbers:
@@ -93,7 +94,7 @@ def _huge(name: str, data: bytes, rng: random.Random) -> bytes:
 
 
 def _huge_setting(data: bytes, rng: random.Random) -> bytes:
-    """A setting of a GGUF file: a name, its type and its value follow each other."""
+    """Make a setting of a GGUF file huge. A setting is a name, followed by its type and its value."""
     settings = list(re.finditer(rb"llama\.[a-z_.]+(?=[\x04\x05\x06]\0\0\0)", data))
     if not settings:
         return data
@@ -112,7 +113,7 @@ def _text(data: bytes, rng: random.Random) -> bytes:
 
 
 def _words(data: bytes, rng: random.Random) -> bytes:
-    """Aligned words of 4 bytes, which are offsets, lengths and codes, as other numbers."""
+    """Change some aligned 4-byte words, which are offsets, lengths and codes, to other numbers."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 3))):
         if len(changed) < 8:
@@ -138,8 +139,8 @@ def _module(path: Path) -> ModuleType:
 
 
 def _tflite() -> Iterator[Files]:
-    """A quantized convolution, products, operators that read shapes and indices from tensors, a state, and
-    complex numbers."""
+    """Yield a quantized convolution, products, operators that read shapes and indices from tensors, a state,
+    and complex numbers."""
     made = _module(TESTS / "tflite_format" / "files.py")
     t, o, random = made.Tensor, made.Operator, np.random.default_rng(0)
     image = t([1, 6, 6, 3], "int8", [0.05], [3])
@@ -182,7 +183,8 @@ def _tflite() -> Iterator[Files]:
 
 
 def _nnef() -> Iterator[Files]:
-    """Fragments and variables, as a folder, as an archive, and a quantized one; a state, and regions."""
+    """Yield models with fragments and variables as a folder and as an archive, a quantized one, a state, and
+    regions."""
     from jangin.frontends.nnef.tensors import tensor_bytes
 
     made = _module(TESTS / "nnef_format" / "test_nnef_models.py")
@@ -218,7 +220,7 @@ QUANTIZED = b'"a": linear_quantize(min = 0.0, max = 9.5, bits = 8, signed = true
 
 
 def _darknet() -> Iterator[Files]:
-    """A cfg and its weights for each group of layers."""
+    """Yield a cfg and its weights for each group of layers."""
     made = _module(TESTS / "darknet_format" / "test_darknet.py")
     for text in made.NETWORKS.values():
         with TemporaryDirectory() as folder:
@@ -227,7 +229,7 @@ def _darknet() -> Iterator[Files]:
 
 
 def _torch() -> Iterator[Files]:
-    """A traced convolution and a transformer's parts with an open size, and PyTorch's own archive."""
+    """Yield a traced convolution, parts of a transformer with an open size, and PyTorch's own archive."""
     import torch
 
     from jangin.frontends.torch.trace import traced
@@ -250,7 +252,7 @@ def _torch() -> Iterator[Files]:
 
 
 def _caffe() -> Iterator[Files]:
-    """A prototxt and its blobs: layers with and without weights."""
+    """Yield a prototxt and its blobs, with layers that have weights and layers without."""
     made = _module(TESTS / "caffe_format" / "test_caffe.py")
     convolution = "convolution_param { num_output: 4 kernel_size: 3 pad: 1 }"
     layers = [
@@ -266,14 +268,14 @@ def _caffe() -> Iterator[Files]:
 
 
 def _coreml() -> Iterator[Files]:
-    """A network with a loop, and a program's package with a branch and weights beside it."""
+    """Yield a network with a loop, and the package of a program with a branch and a file of weights."""
     made = _module(TESTS / "coreml_format" / "coreml_models.py")
     yield {"net.mlmodel": made.network()}
     yield {f"net.mlpackage/{name}": content for name, content in made.package().items()}
 
 
 def _gguf() -> Iterator[Files]:
-    """A small LLaMA with plain weights and with weights in blocks."""
+    """Yield a small LLaMA with plain weights, and one with block-quantized weights."""
     from gguf import GGMLQuantizationType as Kind
 
     made = _module(TESTS.parent / "models" / "gguf_files.py")
@@ -295,14 +297,14 @@ FORMATS: Mapping[str, Kind] = {
 
 
 def prepare(folder: Path) -> None:
-    """The models of all formats that are here, a folder each."""
+    """Write the models of all available formats, each to its own folder."""
     for name, kind in FORMATS.items():
         for i, files in enumerate(kind.models() if kind.here else ()):
             save(files, folder / name / str(i))
 
 
 def save(files: Files, folder: Path) -> Path:
-    """Write a model; gives the path to compile. Which file that is, `order` beside it tells."""
+    """Write a model, and return the path to compile. The file `order` beside the model names it."""
     for name, content in files.items():
         path = folder / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """Mutants of `.jgn` files. `mutants.py FOLDER SEED COUNT KIND` reads them in a process of its own.
 
-KIND `bytes`: what accidents do to a file. `fields`: what is written on purpose: fields of the header and
-pieces of the plan's text are changed and the checksums made right again. Each mutant must be refused with
-ArtifactError or LoadError; one of `bytes` that is read all the same must give the right results.
+KIND `bytes` makes accidental damage. KIND `fields` makes deliberate damage: it changes fields of the header
+and pieces of the plan's text, and corrects the checksums. Each mutant must be refused with ArtifactError or
+LoadError. If a mutant of `bytes` is read, it must give the right results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ X = np.arange(1000, dtype=np.float32)
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """Bits, runs and blocks changed, exchanged, left out or doubled."""
+    """Change, exchange, remove or double bits, runs and blocks."""
     changed = bytearray(data)
     kind, at = rng.randrange(6), rng.randrange(len(data))
     size = rng.choice((1, 4, 64, 4096))
@@ -57,7 +57,7 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 
 def rewrite(data: bytes, rng: random.Random) -> bytes:
-    """Fields of the header changed, and its checksum right."""
+    """Change fields of the header, and correct its checksum."""
     magic, version, length, _ = PREFIX.unpack_from(data)
     header = json.loads(data[PREFIX.size : PREFIX.size + length])
     code = data[PREFIX.size + length : PREFIX.size + length + sum(header.get("objects", []))]
@@ -78,7 +78,7 @@ def rewrite(data: bytes, rng: random.Random) -> bytes:
 
 
 def _field(value: Any, rng: random.Random) -> Any:
-    """One entry somewhere in JSON changed, left out or doubled."""
+    """Change, remove or double one entry somewhere in JSON."""
     inside = isinstance(value, (dict, list)) and value and rng.random() < 0.9
     if not inside:
         return rng.choice(VALUES)
@@ -95,7 +95,7 @@ def _field(value: Any, rng: random.Random) -> Any:
 
 
 def words(text: str, rng: random.Random) -> str:
-    """Numbers and words of a text changed, exchanged, left out or doubled."""
+    """Change, exchange, remove or double numbers and words of a text."""
     parts = re.split(r"(\s+|[(),:;=\[\]{}])", text)
     places = [i for i, p in enumerate(parts) if p.strip()]
     for _ in range(rng.choice((1, 1, 2))):
@@ -116,7 +116,7 @@ def words(text: str, rng: random.Random) -> str:
 
 
 def is_plain(data: bytes) -> bool:
-    """Whether it is a plan or a program, whose header `rewrite` knows."""
+    """Return whether the file is a plan or a program. `rewrite` knows their headers."""
     return data[:4] in (b"\x8aJGN", b"\x8aJGP")
 
 

@@ -1,4 +1,4 @@
-"""Mutants by the thousand in child processes: what they say is counted, what hangs is ended."""
+"""Runs thousands of mutants in child processes, counts the outcomes, and ends processes that hang."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ BATCH = {
     "values": 1000,
     **dict.fromkeys(OTHERS, 100),
 }
-"""Mutants that a process gets: some seconds."""
+"""The mutants that each process gets, by kind: some seconds of work."""
 SECONDS = 60.0
-"""Longer than this no mutant may take to compile or load; one that runs so long is ended, as a model may ask
-for any number of iterations."""
+"""The most seconds that a mutant may compile or load. A run that takes longer is ended without a fault,
+because a model may ask for any number of iterations."""
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass
 class Tally:
-    """What came of the mutants of one kind; `wrong` has how to make each again, and the error."""
+    """The outcomes of the mutants of one kind. `wrong` has each error, and how to make its mutant again."""
 
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
     peak: int = 0
-    """KiB of the largest process."""
+    """Memory of the largest process, in KiB."""
 
     @property
     def count(self) -> int:
@@ -54,7 +54,7 @@ class Tally:
 
 
 def prepare(folder: Path, whole: bool) -> None:
-    """What mutants are made of: a few models, if `whole` those of ONNX's node tests too, and files."""
+    """Write what mutants are made of: a few models and files. If `whole`, ONNX's node tests are added."""
     for name in ("models", "files"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, model in values.models().items():
@@ -71,14 +71,14 @@ def prepare(folder: Path, whole: bool) -> None:
 
 
 def batch(kind: str, seed: str, first: int, count: int, folder: Path, tally: Tally) -> None:
-    """Run mutants `first` to `first + count`, in as many processes as that takes."""
+    """Run the mutants `first` to `first + count`, in as many processes as needed."""
     end = first + count
     while first < end:
         first = _process(kind, seed, first, end - first, folder, tally)
 
 
 def _process(kind: str, seed: str, first: int, count: int, folder: Path, tally: Tally) -> int:
-    """One process; gives the number of the mutant to go on with."""
+    """Run one process, and return the number of the next mutant."""
     command = [sys.executable, "-m", "tests.fuzz.worker", kind, seed, str(first), str(count), str(folder)]
     paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
     start, at, doing, errors = time.monotonic(), first, "compile", folder / f"errors-{kind}-{first}"
@@ -126,7 +126,7 @@ def _read(process: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
 
 
 def _saved(folder: Path, kind: str, seed: str, first: int, number: int) -> Path:
-    """The mutant, kept under a name of its own."""
+    """Keep a mutant under a name of its own."""
     kept = folder / "wrong" / f"{kind}-{seed}-{number}"
     kept.parent.mkdir(exist_ok=True)
     current = folder / f"current-{kind}-{first}"
@@ -144,7 +144,8 @@ def campaign(
     tell: Callable[[float, dict[str, Tally]], None],
     whole: bool = True,
 ) -> dict[str, Tally]:
-    """Mutants of all kinds in turn for so long. `tell(seconds so far, tallies)`."""
+    """Run mutants of all kinds in turn for `seconds`. `tell` is called with the seconds so far and the
+    tallies."""
     prepare(folder, whole)
     tallies = {kind: Tally() for kind in KINDS}
     begin = time.monotonic()

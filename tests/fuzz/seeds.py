@@ -15,7 +15,7 @@ NUMBERS = (
     0, 1, -1, 2, 3, 5, -7, 100, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63),
 )  # fmt: skip
 HUGE = (1000, 10**6, 10**9, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1)
-"""Integers that ask for much time or memory if they are a size or a count."""
+"""Integers that ask for much time or memory when they are a size or a count."""
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, float("inf"), float("-inf"), float("nan"))
 WORDS = (
     "", "x", "y", "nowhere", "axis", "axes", "constant", "reflect", "linear", "SAME_UPPER", "ij,jk->ik",
@@ -24,7 +24,7 @@ WORDS = (
 
 
 def fields(data: bytes, rng: random.Random) -> bytes:
-    """A model with some fields changed, taken away, doubled or exchanged, anywhere in it."""
+    """Change, remove, double or exchange some fields anywhere in a model."""
     model = onnx.ModelProto.FromString(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         message = rng.choice(list(_messages(model)))
@@ -85,7 +85,7 @@ def _value(field: Any, old: Any, rng: random.Random) -> Any:
 
 
 def huge(data: bytes, rng: random.Random) -> bytes:
-    """A model with one or two of its integers huge: in attributes, shapes or constants."""
+    """Make one or two of a model's integers huge: in attributes, shapes or constants."""
     model = onnx.ModelProto.FromString(data)
     for _ in range(rng.choice((1, 1, 2))):
         places = list(_integers(model))
@@ -109,7 +109,7 @@ def _integers(model: Message) -> Iterator[Callable[[int], None]]:
 
 
 MANY = 16
-"""Integers of a list that are tried."""
+"""The most integers of a list that are tried."""
 
 
 def _set_item(items: Any, n: int, value: int) -> None:
@@ -129,7 +129,7 @@ def _set_raw(tensor: onnx.TensorProto, n: int, value: int) -> None:
 
 
 def huge_varint(data: bytes, rng: random.Random) -> bytes:
-    """A protocol buffer of any kind with one of its integers huge, and the lengths around it right."""
+    """Make one integer of any protocol buffer huge, and correct the lengths around it."""
     places: list[tuple[tuple[int, ...], int, int]] = []
     with suppress(ValueError, IndexError):
         places = list(_varints(data, ()))
@@ -197,7 +197,7 @@ def _varint(value: int) -> bytes:
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
-    """Bytes with bits and runs changed, left out, doubled or put in."""
+    """Change, remove, double or insert bits and runs of bytes."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at, how = rng.randrange(max(1, len(changed))), rng.randrange(5)

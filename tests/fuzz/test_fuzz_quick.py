@@ -1,4 +1,4 @@
-"""Some mutants of each kind; `python -m tests.fuzz` has as many as there is time for."""
+"""Some mutants of each kind. `python -m tests.fuzz` runs as many as there is time for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fields", *OTHERS])
 def test_hundreds_of_each_format(kind: str, folder: Path) -> None:
-    """ONNX's are `fields`: at most 4 GiB each, and a minute (see `run.SECONDS`)."""
+    """Hundreds of mutants of each format. ONNX's are of the kind `fields`. Each may take 4 GiB and a minute
+    (see `run.SECONDS`)."""
     tally = Tally()
     batch(kind, "many", 0, 300, folder, tally)
     assert not tally.wrong, "\n".join(tally.wrong)
@@ -40,7 +41,7 @@ def test_hundreds_of_each_format(kind: str, folder: Path) -> None:
 
 
 def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant that isn't refused as it should be, one that ends the process, one that hangs."""
+    """The tally has a mutant that isn't refused, one that ends the process, and one that hangs."""
     for name in ("models", "files"):
         (tmp_path / name).mkdir()
     tally = Tally()

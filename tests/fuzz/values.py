@@ -1,4 +1,4 @@
-"""Inputs of runs that no model expects: other shapes and types, extreme numbers, indices from anywhere."""
+"""Unexpected inputs of runs: other shapes and types, extreme numbers, and indices from anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTEGERS = np.array([0, 1, -1, 2, 5, -6, 7, 100, 1 << 31, -(1 << 31), (1 << 63) 
 
 
 def models() -> Mapping[str, onnx.ModelProto]:
-    """Models whose code depends on what they are given."""
+    """Return models whose code depends on the values of their inputs."""
 
     def info(name: str, dims: list[Any], kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, kind, dims)
@@ -89,7 +89,7 @@ def models() -> Mapping[str, onnx.ModelProto]:
 
 
 def feeds(specs: Any, rng: random.Random) -> dict[str, Any]:
-    """Inputs: mostly of the declared types and of shapes that fit each other, sometimes not."""
+    """Draw inputs: mostly of the declared types and of shapes that fit each other, sometimes not."""
     sizes: dict[str, int] = {}
     made: dict[str, Any] = {}
     odd = rng.random() < 0.3

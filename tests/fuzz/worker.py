@@ -33,11 +33,11 @@ from tests.guarded import Memory, watched
 from . import formats, mutants, seeds, values
 
 MOST_BYTES = 4 << 30
-"""Memory of its own that a process may take."""
+"""The most memory that a process may take for itself, in bytes."""
 LIMITS = jangin.Limits(seconds=20, memory=2 << 30)
 """The limits of a compilation. They are well within the limit that ends the process (see `run.SECONDS`)."""
 MOST_ELEMENTS = 1 << 20
-"""A model that takes larger inputs is compiled, but not run."""
+"""The most elements of an input with which a model is run. A model with larger inputs is only compiled."""
 IN_PAGES = 0.1
 """Share of processes whose buffers end at a page that can't be read."""
 RUN_ERRORS = (ValueError, TypeError, IndexOutOfRange, MemoryError)
@@ -45,7 +45,7 @@ LOAD_ERRORS = (ArtifactError, LoadError)
 
 
 def refusal(error: CompileError) -> str:
-    """Return how a model ended that isn't compiled: `over` if it came to a limit, else `refused`."""
+    """Return the outcome for a model that isn't compiled: `over` if it reached a limit, else `refused`."""
     return "over" if "limits=" in str(error) else "refused"
 
 
@@ -54,7 +54,7 @@ def say(number: int, what: str) -> None:
 
 
 class Worker:
-    """The mutants of one kind; `folder` has what they are made of (see `__main__.prepare`)."""
+    """The mutants of one kind. `folder` has what they are made of (see `run.prepare`)."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         other = kind in formats.FORMATS
@@ -69,7 +69,7 @@ class Worker:
         self.memory = Memory()
 
     def mutant(self, number: int, seed: str, current: Path) -> str:
-        """How the mutant of this number ended."""
+        """Compile and run the mutant of a number, and return its outcome."""
         try:
             return self.do(number, random.Random(f"{seed}/{number}"), current)
         except Exception as error:
@@ -95,7 +95,8 @@ class Worker:
         return self._run(number, exe, rng)
 
     def _format(self, number: int, rng: random.Random, current: Path) -> str:
-        """Kernels are kept, as most mutants have those of the whole model."""
+        """Compile and run a mutant of another format. The kernel cache is kept, because most mutants share
+        kernels with the original."""
         shutil.rmtree(current, ignore_errors=True)
         path = formats.save(formats.mutant(rng.choice(self.others), rng), current)
         say(number, "compile")
@@ -163,7 +164,7 @@ def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
 
 
 def peak() -> int:
-    """KiB of memory that this process took at most."""
+    """Return the peak memory of this process, in KiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

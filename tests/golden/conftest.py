@@ -15,7 +15,8 @@ Golden = Callable[[str, str, str], None]
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """`golden(stage, name, text)` compares with the file, or writes it under `--update-golden`."""
+    """`golden(stage, name, text)` compares a text with the file, or writes the file under
+    `--update-golden`."""
 
     def check(stage: str, name: str, text: str) -> None:
         path = HERE / stage / f"{name}.txt"

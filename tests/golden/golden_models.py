@@ -1,5 +1,5 @@
-"""Two small models whose way through the compiler is written down. Their weights are whole numbers, so
-that no folding rounds."""
+"""Two small models whose graphs after each pass are golden files. Their weights are whole numbers, so that no
+folding rounds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class _Net:
 
 
 def convolutional() -> onnx.ModelProto:
-    """Convolution with batch normalization, depthwise convolution, residual, pool, classifier."""
+    """Make a model with convolution, batch normalization, depthwise convolution, residual, pool and
+    classifier."""
     t = _Net()
     c = t.node("Conv", ["x", t.weight("w1", 8, 3, 3, 3)], "c", kernel_shape=[3, 3], pads=[1] * 4)
     statistics = [t.weight(n, 8, value=v) for n, v in (("scale", 3), ("shift", 1), ("mean", 2), ("var", 4))]
@@ -52,7 +53,7 @@ def convolutional() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Layer normalization, two heads of attention over any length, and a residual."""
+    """Make a model with layer normalization, two heads of attention over any length, and a residual."""
     t = _Net()
     n = t.node("LayerNormalization", ["x", t.weight("scale", 8), t.weight("shift", 8)], "n", epsilon=0.5)
     t.weights.append(numpy_helper.from_array(np.array([0, 0, 2, 4]), "heads"))

@@ -1,4 +1,4 @@
-"""The text that each stage makes of small models and kernels, before and after."""
+"""The text of small models and kernels before and after each stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The inner loops of products in machine code: every multiply-add of the tile, and no spills."""
+"""The machine code of products has inner loops with every multiply-add of the register tile, and without
+spills."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Golden = Callable[[str, str, str], None]
 
 
 def innermost_loops(text: str) -> list[list[str]]:
-    """The instructions from a label to the jump back to it, where no label stands between."""
+    """Return the instructions of each innermost loop: from a label to the jump back to it, without a label
+    between."""
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     lines = [line for line in lines if line and (line.endswith(":") or not line.startswith("."))]
     labels = {line[:-1]: n for n, line in enumerate(lines) if line.endswith(":")}
@@ -45,7 +47,7 @@ def multiply_adds(loop: list[str]) -> int:
 
 
 def unrolled(found: Scheduled) -> int:
-    """Steps of the sum that the schedule copies out in the loop that runs most."""
+    """Return how many steps of the sum the schedule unrolls in the hottest loop."""
     factors = {f"{s.args[0]}i": s.args[1] for s in found.steps if s.name == "split" and s.args[0][0] == "k"}
     copied = [s.args[0] for s in found.steps if s.name == "unroll" and s.args[0] in factors]
     return int(factors[copied[0]]) if copied else 1

@@ -1,8 +1,8 @@
-"""Kernels that each access memory under one kind of mask, for several numbers of lanes that it leaves on.
+"""Kernels that each access memory under one kind of mask, for several numbers of active lanes.
 
 A kernel moves vectors between rows of memory and a plain array, and converts them on the way. All bytes
-around what a store may write are guards. What a load may read begins or ends where a page does, and the pages
-beside that one can't be read.
+around a stored row are guards. A loaded row begins or ends at a page boundary, and the pages beside it can't
+be read.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from jangin.targets import Target
 TYPES = (I8, U8, I16, U16, I32, U32, I64, U64, F8E4M3FN, F16, BF16, F32, F64, BOOL)
 _STORES = "store", "store step 2", "store step 3", "scatter", "blend"
 WAYS = "load", "load step 2", "load step 3", "gather", *_STORES
-"""How memory is accessed. A blend stores whole rows, of which it loads the lanes that are off."""
+"""How memory is accessed. A blend loads a whole row, changes the active lanes, and stores the whole row."""
 MASKS = ("first", "last", "one", "both", "running")
-"""Which of a vector's lanes are on: the first of them, the last, a single one, those in the middle that two
-conditions leave, and the first, of a number that is known only when the kernel runs."""
+"""The masks: a vector's first lanes are active, its last ones, a single one, or some in the middle by two
+conditions. `running` has its first lanes active, and their number is known only when the kernel runs."""
 PAGE = 4096
 """Bytes of a page on the machines that the tests run on or emulate."""
 PITCH = 2048
-"""Bytes from row to row of what is stored to: three times the 64 lanes of 8 bytes, with guards around."""
+"""Bytes from row to row of stored memory: three times 64 lanes of 8 bytes, with guards around."""
 START = 256
-"""Bytes of guards before a row."""
+"""Bytes of guards before a stored row."""
 GUARD = 0x5A
 LOWEST, HIGHEST = 0x3D, 0x40
-"""Bytes of which all numbers are made: in every type they are far from its limits, and none is a guard."""
+"""The bytes that all numbers are made of. In every type they are far from its limits, and none is a guard
+byte."""
 MIDDLE, MIDDLE_INT = 1.6, 0x3F
-"""Numbers that some of those are less than."""
+"""Thresholds, as a float and an integer, that lie between those numbers."""
 SMALL_FLOATS = (F8E4M3FN, F16, BF16)
 MOST = 64
-"""Rows of memory: the lanes of AVX-512's bytes."""
+"""The most rows of memory: AVX-512's lanes of bytes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`memory`: the type of what is accessed under a mask; `other`: that of the plain array. `made`: how one
-    becomes the other, by a `cast`, a comparison (`compare`), a `clamp` to what the type has and a cast, or as
-    a float is quantized (`quantize`). `counts`: of lanes that are on, one for each row of memory."""
+    """A kernel to test.
+
+    `memory`: the type of what is accessed under a mask. `other`: the type of the plain array. `made`: how one
+    becomes the other. `cast` is a cast, `compare` a comparison, `clamp` a cast after a clamp to the type's
+    range, and `quantize` a float's quantization. `counts`: the active lanes of each row."""
 
     way: str
     mask: str
@@ -70,13 +73,15 @@ class Case:
         return int(self.way[-1]) if "step" in self.way else 1
 
     def on(self, count: int) -> range:
-        """The lanes that are on in the row of a count."""
+        """Return the lanes that are active in a row with `count` active lanes."""
         first = {"last": self.lanes - count, "one": count - 1, "both": count // 2}.get(self.mask, 0)
         return range(first, self.lanes if self.mask == "last" else count)
 
     def places(self) -> Array:
-        """The element of its row that each lane accesses: those that are on have all of it for them, and
-        those that are off lie outside, by a table's numbers beyond any memory."""
+        """Return the element of its row that each lane accesses.
+
+        The active lanes' elements fill the row. The other lanes' elements lie outside, and the table's lie
+        beyond any memory."""
         found = np.full((len(self.counts), self.lanes), 1 << 40)
         for row, on in enumerate(map(self.on, self.counts)):
             if self.way in ("gather", "scatter"):
@@ -88,7 +93,7 @@ class Case:
         return found
 
     def sizes(self) -> list[int]:
-        """Elements of each row of memory."""
+        """Return the number of elements of each row of memory."""
         if self.way == "blend":
             return [self.lanes] * len(self.counts)
         return [(len(self.on(count)) - 1) * self.step + 1 for count in self.counts]
@@ -96,8 +101,11 @@ class Case:
     # --- the kernel
 
     def func(self) -> Func:
-        """Parameters: what is read, places by lanes, what is written; rows of memory are buffers of their
-        own. A running number of lanes is a symbol, and the kernel does one row."""
+        """Make the kernel. Its parameters are what it reads, a table of places for each lane, and what it
+        writes.
+
+        Each row of memory is a buffer. If the number of lanes is `running`, it is a symbol, and the kernel
+        does one row."""
         running, lane = self.mask == "running", Var("l")
         counts: list[Expr] = [Var("N")] if running else [*map(const, self.counts)]
         sizes: list[Expr] = [*map(const, self.sizes())]
@@ -150,7 +158,7 @@ class Case:
         return cast(to, x)
 
     def by_numpy(self, x: Array) -> Array:
-        """What becomes of some numbers."""
+        """Return converted numbers, by NumPy."""
         old, to = (self.memory, self.other) if self.loads else (self.other, self.memory)
         if self.made == "compare":
             return np.asarray(x < (MIDDLE_INT if old.is_int else MIDDLE))
@@ -170,9 +178,10 @@ class Case:
     # --- what is given and what is wanted
 
     def calls(self) -> list[tuple[int, list[tuple[str, int]]]]:
-        """For each time that the kernel is to be called the symbol's value, and where each parameter lies: in
-        `pages` (of which every second can't be read), `plain`, `table` or `out`, so many bytes after its
-        start."""
+        """Return the kernel's calls. Each call has the symbol's value, and a place for each parameter.
+
+        A place is an array and an offset in bytes. The arrays are `pages` (every second page can't be read),
+        `plain`, `table` and `out`."""
         rows = [("pages" if self.loads else "out", at) for at in self.starts()]
         plain = "out" if self.loads else "plain"
         if self.mask != "running":
@@ -186,19 +195,20 @@ class Case:
         return found
 
     def starts(self) -> list[int]:
-        """Bytes before each row of memory. What is read begins, or else ends, where a page does."""
+        """Return the offset of each row of memory, in bytes. A loaded row begins or ends at a page
+        boundary."""
         if not self.loads:
             return [n * PITCH + START for n in range(len(self.counts))]
         lengths = [0 if self.mask == "last" else PAGE - self.memory.bytes * n for n in self.sizes()]
         return [(2 * n + 1) * PAGE + at for n, at in enumerate(lengths)]
 
     def blank(self) -> Array:
-        """What is written to, before the kernel runs."""
+        """Return the contents of the written array before the kernel runs."""
         rows = len(self.counts)
         return np.full(rows * (self.other.bytes * self.lanes if self.loads else PITCH), GUARD, np.uint8)
 
     def wanted(self) -> Array:
-        """That after it."""
+        """Return the contents of the written array after the kernel."""
         out, places = self.blank(), self.places()
         given = numbers(self.memory if self.loads else self.other)
         plain = out.view(self.other.numpy) if self.loads else given
@@ -217,14 +227,14 @@ class Case:
 
 @cache
 def numbers(dtype: DType) -> Array:
-    """Numbers of a type, as many as `pages` have bytes for, and the same bytes for each type but bool."""
+    """Make numbers of a type, as many as fill `pages`. They have the same bytes for each type but bool."""
     low, high = (0, 1) if dtype is BOOL else (LOWEST, HIGHEST)
     random = np.random.default_rng(0)
     return random.integers(low, high, (2 * MOST + 1) * PAGE, np.uint8, endpoint=True).view(dtype.numpy)
 
 
 def conversions() -> Iterator[tuple[DType, DType, str]]:
-    """(from, to, how) of every conversion."""
+    """Yield every conversion: from a type, to a type, and how."""
     for old in TYPES:
         for to in TYPES:
             yield old, to, "cast"
@@ -237,32 +247,36 @@ def conversions() -> Iterator[tuple[DType, DType, str]]:
 
 
 def narrowing() -> Iterator[tuple[DType, DType, str]]:
-    """Those before which a value was wider, or may be."""
+    """Yield the conversions to a narrower type or to bool, before which the value's register is or may be
+    wider."""
     return ((old, to, made) for old, to, made in conversions() if to.bytes < old.bytes or to is BOOL)
 
 
 def widths(on: Target, *types: DType) -> list[int]:
-    """Lanes of a vector: those of a register of one type or the other or f32, and an odd number."""
+    """Return the numbers of lanes to try: a register's lanes of either type and of f32, and an odd number."""
     return sorted({3, *(on.machine.lanes(size) for size in (4, *(t.bytes for t in types)))})
 
 
 def ways(to: DType) -> Sequence[str]:
-    """Those for results of a type: guards are no bool, and a blend would load them."""
+    """Return the ways to access results of a type. For bool there is no blend, because it would load guards,
+    which are no bool."""
     return WAYS if to is not BOOL else [way for way in WAYS if way != "blend"]
 
 
 def case(
     way: str, mask: str, old: DType, to: DType, made: str, lanes: int, counts: Sequence[int] = ()
 ) -> Case:
-    """One that goes from one type to another. `counts`: by default all."""
+    """Make the case of one conversion. By default it has all counts of active lanes."""
     loads = way.startswith("load") or way == "gather"
     every = tuple(counts) if counts and mask != "running" else (*range(1, lanes + 1),)
     return Case(way, mask, *((old, to) if loads else (to, old)), lanes, every, made)
 
 
 def every_case(on: Target, random: np.random.Generator) -> Iterator[Case]:
-    """Every access, kind of mask, conversion and number of lanes; of stores of what was wider, every number
-    of lanes that are on, else three. Of what is no such store one in ten."""
+    """Yield cases of every access, mask, conversion and number of lanes.
+
+    A store after a narrowing conversion is tried with every count of active lanes. One in ten of the other
+    cases is tried, with three counts."""
     wider = {*narrowing()}
     for conversion in conversions():
         for lanes in widths(on, *conversion[:2]):
@@ -275,7 +289,7 @@ def every_case(on: Target, random: np.random.Generator) -> Iterator[Case]:
 
 
 def some_cases(on: Target, random: np.random.Generator, count: int) -> Iterator[Case]:
-    """So many different ones, half of them stores of what was wider."""
+    """Yield `count` different random cases. Half of them are stores after narrowing conversions."""
     wider, every, seen = [*narrowing()], [*conversions()], set[str]()
     while len(seen) < count:
         stored = len(seen) % 2 == 0
@@ -289,5 +303,5 @@ def some_cases(on: Target, random: np.random.Generator, count: int) -> Iterator[
 
 
 def few(lanes: int, random: np.random.Generator) -> list[int]:
-    """One lane that is on, all but one, and another number."""
+    """Return three counts of active lanes: one, all but one, and a random one."""
     return sorted({1, lanes - 1, int(random.integers(lanes)) + 1})

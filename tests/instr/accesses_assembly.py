@@ -1,4 +1,5 @@
-"""What x86's instructions store, read in LLVM's assembly: every host checks what it can't run."""
+"""The bytes that x86's store instructions write, read from LLVM's assembly. So every host checks code that it
+can't run."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from accesses import Case
 
 _REGISTERS = {"x": 16, "y": 32, "z": 64}
 _NARROWED = {"wb": 2, "dw": 2, "qd": 2, "db": 4, "qw": 4, "qb": 8}
-"""How many times narrower the elements are that vpmov with these letters stores."""
+"""How many times narrower than its source elements a vpmov with these letters stores its elements."""
 _WIDTHS = {
     r"vpextrb|set\w+": 1, r"vpextrw": 2, r"v(movss|movd|extractps|pextrd)": 4,
     r"v(movsd|movq|mov[lh]p[sd]|pextrq)": 8, r"vextract[fi](128|32x4|64x2)": 16,
@@ -22,8 +23,8 @@ _READS = re.compile(r"cmp|test|vp?test|v?p?cmp|vu?comi|lea|prefetch|push|call|jm
 
 
 def beyond(case: Case, text: str) -> list[str]:
-    """The instructions of a kernel of one row that store more than its row has. The row's address is the
-    third parameter's, in %rdx."""
+    """Return the instructions of a one-row kernel that store more than its row. The row's address is the
+    third parameter, in %rdx."""
     (size,), found = case.sizes(), False
     wrong = list[str]()
     body = text.partition(f"\n{case.name}.body:\n")[2].partition("\n.Lfunc_end")[0]
@@ -48,7 +49,7 @@ def beyond(case: Case, text: str) -> list[str]:
 
 
 def _stores(body: str) -> Iterator[tuple[str, re.Match[str]]]:
-    """Of a function's lines those that store, but for those to its stack."""
+    """Yield the lines of a function that store, except for stores to its stack."""
     for written in body.splitlines():
         line = written.partition("#")[0].strip().replace("\t", " ")
         match = _TO_MEMORY.match(line)
@@ -57,7 +58,7 @@ def _stores(body: str) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _width(word: str, sources: str) -> int:
-    """Bytes that an instruction stores."""
+    """Return the bytes that an instruction stores."""
     vectors = [_REGISTERS[r] for r in re.findall(r"%([xyz])mm", sources)]
     if narrowed := re.fullmatch(r"vpmovu?s?([bwdq]{2})", word):
         return vectors[-1] // _NARROWED[narrowed[1]]

@@ -22,8 +22,10 @@ _REGIONS = "pages", "plain", "table", "out"
 def run(
     cases: Sequence[Case], objects: Sequence[bytes], machine: tuple[str, str, str], folder: Path
 ) -> list[Array]:
-    """What each kernel of some objects leaves where it writes, on a machine: (compiler, emulator, processor).
-    Names the one that the processor stops. Skips the test where the machine isn't there."""
+    """Run the kernels of some objects on an emulated machine (compiler, emulator, processor), and return what
+    each wrote.
+
+    The error for a crash names the kernel. The test is skipped if the machine isn't installed."""
     compiler, emulator, processor = machine
     if not (shutil.which(compiler) and shutil.which(emulator)):
         pytest.skip(f"needs {compiler} to link with and {emulator} to run with")

@@ -1,4 +1,4 @@
-"""Runs the kernels of `accesses` on this machine, in a process of their own that may die of what they do."""
+"""Runs the kernels of `accesses` on this machine, in another process, because a wrong kernel may crash."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _SCRATCH = 4096
 
 
 def run(cases: Sequence[Case], address: Callable[[str], int]) -> list[Array]:
-    """What each kernel, at the address of its name, leaves where it writes. Names the one that the processor
-    stops."""
+    """Run each kernel, at the address of its name, and return what each wrote. The error for a crash names
+    the kernel."""
     blanks = [c.blank() for c in cases]
     ends = np.cumsum([8, *(b.nbytes for b in blanks)])
     with mmap.mmap(-1, int(ends[-1])) as shared:  # how many have run, then what they wrote
@@ -68,7 +68,7 @@ def _run_all(
 
 
 def _pages(data: Array) -> mmap.mmap:
-    """A copy of which every second page can't be read, from the first on."""
+    """Copy data into pages, of which the first and then every second can't be read."""
     held = mmap.mmap(-1, data.nbytes)
     held[:] = data.tobytes()
     start = ctypes.addressof(ctypes.c_char.from_buffer(held))

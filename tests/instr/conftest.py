@@ -1,4 +1,4 @@
-"""The rows run on a target of `tests/backends`."""
+"""The instruction rows' tests run on a target of `tests/backends`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Instruction rows as functions of their own: their LLVM IR, their inputs, their reference's results."""
+"""Functions that each do one instruction row: their LLVM IR, their inputs, and their reference's results."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ from jangin.targets import Target
 from jangin.targets.rows import Row
 
 COUNT = 384
-"""Elements of a test: a multiple of every number of lanes."""
+"""Elements of a test. It is a multiple of every number of lanes."""
 OFF = 5
-"""The last lanes, masked off: what they would access lies beyond memory that can be read."""
+"""The last lanes are masked off. Their memory can't be read."""
 EDGES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.0, -7.25, 0.3, 65504.0, 65519.0, 65520.0, 7e-8,
          6.1e-5, -5.9e-8, 2.9e-8, 1e-42, 3.4e38, 8388609.0, np.inf, -np.inf, np.nan, 2147483520.0, 2.0**31,
          -(2.0**31), -2147483904.0, 3e9, -3e9, 9.2e18, -9.2e18, 2.0**63, -(2.0**63), -9.3e18)  # fmt: skip
 
 
 def address(p: Buffer) -> bool:
-    """Whether an operand is memory that the row accesses itself, not a value."""
+    """Return whether an operand is memory that the row accesses itself, not a value."""
     return p.name == "memory"
 
 
 def blocks(p: Buffer) -> bool:
-    """Whether each group of lanes has its own part of an operand."""
+    """Return whether each group of lanes has its own part of an operand."""
     return str(p.shape[0]) == "N"
 
 
 def size(p: Buffer) -> int:
-    """Elements of an operand that all lanes share."""
+    """Return the number of elements of an operand that all lanes share."""
     (count,) = p.shape
     return int(count.value) if isinstance(count, Const) else COUNT
 
 
 def widths(row: Row, dtype: DType, on: Target) -> list[int]:
-    """Numbers of lanes to try: the row's own, else one, an odd number, a vector register and two."""
+    """Return the numbers of lanes to try: the row's own, or one, an odd number, a vector register and two
+    registers."""
     if row.lanes:
         return [row.lanes]
     func = row.func(dtype)
@@ -67,8 +68,8 @@ def name(row: Row, dtype: DType, lanes: int) -> str:
 
 
 def function(row: Row, dtype: DType, lanes: int, on: Target) -> tuple[str, list[str]]:
-    """LLVM IR of `void name(address of each operand and result)`, which does the row on COUNT
-    elements; and the declarations it needs."""
+    """Return LLVM IR of `void name(address of each operand and result)`, and the declarations that it needs.
+    The function does the row on COUNT elements."""
     w, func = LlvmWriter(replace(on, rows=(replace(row, needs=()),))), row.func(dtype)
 
     def group(n: Value) -> None:
@@ -115,7 +116,7 @@ def module(row: Row, dtypes: tuple[DType, ...], lanes: dict[DType, list[int]], o
 
 
 def assembly(row: Row, dtype: DType, on: Target) -> str:
-    """What one vector register's worth becomes on a target."""
+    """Return a target's assembly of the row on one vector register."""
     lanes = widths(row, dtype, on)
     full = row.lanes or lanes[lanes.index(3) + 1]
     parsed = llvm.parse_assembly(module(row, (dtype,), {dtype: [full]}, on))
@@ -123,7 +124,7 @@ def assembly(row: Row, dtype: DType, on: Target) -> str:
 
 
 def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
-    """Inputs of an operand: every edge, then random ones."""
+    """Return inputs of an operand: every edge value, then random ones."""
     count = size(p)
     if p.name == "index":
         out: Array = rng.integers(0, COUNT, COUNT)
@@ -162,7 +163,7 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
 
 @cache
 def inputs(row: Row, dtype: DType) -> dict[str, Array]:
-    """The same at every call, by operand name."""
+    """Return the inputs by operand name. They are the same at every call."""
     rng = np.random.default_rng([*f"{row.name} {dtype}".encode()])
     arrays = {p.name: values(p, row, rng) for p in row.func(dtype).params}
     if row.result:
@@ -172,7 +173,7 @@ def inputs(row: Row, dtype: DType) -> dict[str, Array]:
 
 @cache
 def expected(row: Row, dtype: DType) -> Array:
-    """What the reference leaves in its last parameter."""
+    """Return what the reference writes to its last parameter."""
     func: Func = row.func(dtype)
     arrays = {n: a.copy() for n, a in inputs(row, dtype).items()}
     with warnings.catch_warnings():
@@ -182,7 +183,8 @@ def expected(row: Row, dtype: DType) -> Array:
 
 
 def run(row: Row, on: Target) -> dict[str, Array]:
-    """What the machine leaves there, by function name. Memory ends where masked-off lanes begin."""
+    """Run the row on the machine, and return what it writes, by function name. Memory ends where the
+    masked-off lanes begin."""
     lanes = {t: widths(row, t, on) for t in row.dtypes}
     image = Image([compile_modules([(row.name, module(row, row.dtypes, lanes, on))], on)])
     out: dict[str, Array] = {}
@@ -199,13 +201,13 @@ def run(row: Row, on: Target) -> dict[str, Array]:
 
 
 SIZES = {"R": 11, "C": 7, "K": 13, "M": 11 * 10}
-"""Rows, columns and terms of matrices, and elements of memory for them."""
+"""Sizes of matrices: rows, columns, terms, and the elements of their memory."""
 STRIDE = 10
-"""Elements from row to row in that memory."""
+"""Elements from row to row in the matrices' memory."""
 
 
 def matrix_inputs(row: Row, dtype: DType) -> dict[str, Array]:
-    """Operands of a row of matrix registers: words of random bytes, or of two bfloat16."""
+    """Return random operands of a row of matrix registers: words of random bytes, or of two bfloat16."""
     rng, found = np.random.default_rng(), {}
     for p in row.func(dtype).params:
         shape = tuple(SIZES.get(str(d), 1) for d in p.shape)
@@ -219,8 +221,8 @@ def matrix_inputs(row: Row, dtype: DType) -> dict[str, Array]:
 
 
 def matrix_module(row: Row, dtype: DType, on: Target) -> str:
-    """The LLVM IR of a function that does the row once, of the addresses of its operands: matrices are loaded
-    before, and the one that it changes is stored."""
+    """Return LLVM IR of a function that does the row once. It takes the operands' addresses, loads the
+    matrices, and stores the one that changes."""
     w, operands, shapes = LlvmWriter(on), dict[str, str](), list[tuple[int, int]]()
     params = row.func(dtype).params
     for p in params:
@@ -243,26 +245,26 @@ def matrix_module(row: Row, dtype: DType, on: Target) -> str:
 
 
 def matrix_assembly(row: Row, dtype: DType, on: Target) -> str:
-    """What that becomes."""
+    """Return the assembly of the function."""
     return str(target_machine(on).emit_assembly(llvm.parse_assembly(matrix_module(row, dtype, on))))
 
 
 def matrices_expected(row: Row, dtype: DType, arrays: dict[str, Array]) -> Array:
-    """What the reference leaves in the last operand."""
+    """Return what the reference writes to the last operand."""
     func, held = row.func(dtype), {n: a.copy() for n, a in arrays.items()}
     run_func(func, held, {v.name: SIZES[v.name] for v, _ in func.symbols})
     return held[func.params[-1].name]
 
 
 def matrices_got(row: Row, dtype: DType, arrays: dict[str, Array], on: Target) -> Array:
-    """What the machine leaves there."""
+    """Return what the machine writes to the last operand."""
     image = Image([compile_modules([(row.name, matrix_module(row, dtype, on))], on)])
     memory = Memory(pages=True)
     return called(image, row.name, memory, [memory.copy(a) for a in arrays.values()])
 
 
 def called(image: Image, function: str, memory: Memory, arrays: Sequence[Array]) -> Array:
-    """What a function leaves in the last of the arrays whose addresses it is given."""
+    """Call a function with the arrays' addresses, and return what it leaves in the last array."""
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))
     call(image.address(function))(*(a.ctypes.data for a in arrays))
     assert not (faults := memory.faults()), faults

@@ -1,8 +1,9 @@
-"""No masked access touches memory beyond the lanes that are on, and those get the right values: every access,
-conversion, mask and number of lanes. What a host can't run it reads in the assembly.
+"""No masked access touches memory beyond the active lanes, and the active lanes get the right values. The
+tests cover every access, conversion, mask and number of lanes. Code that a host can't run is checked by its
+assembly.
 
-All of it (`-m "slow or not slow"`) is run for a version of LLVM before that is called checked in
-`backends.llvm.versions`.
+A version of LLVM is listed as checked in `backends.llvm.versions` only after all of these tests ran (`-m
+"slow or not slow"`).
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ from jangin.targets import NAMED, Target, resolve
 
 SEED = int(np.random.SeedSequence().generate_state(1)[0])
 AT_ONCE = 200
-"""Kernels that are compiled and run together."""
+"""The number of kernels that are compiled and run together."""
 HERE = list(dict.fromkeys([*runnable(), resolve("host").name]))
 EMULATED = {**MACHINES, "riscv64": ("riscv64-linux-gnu-gcc", "qemu-riscv64-static", "rv64")}
 QUICKLY = "neoverse-v1", "riscv64-v of 256 bits", "cortex-a7", "x86-64-v3", "x86-64-v4", "x86-64-v4-amx"
-"""Machines of several kinds, for quick tests."""
+"""Machines of several kinds, for the quick tests."""
 
 
 def machines(names: Sequence[str], both: bool = True) -> list[object]:
-    """For each name a quick test, where it is in QUICKLY, and one of everything."""
+    """Return two tests for each name: some cases, and all cases. The first is quick if the name is in
+    QUICKLY."""
     return [
         pytest.param(name, whole, id=f"{name}-{'all' if whole else 'some'}",
                      marks=[pytest.mark.slow] if whole or name not in QUICKLY else [])
@@ -49,8 +51,8 @@ def check(
     on: Target, whole: bool, count: int, run: Callable[[Sequence[Case]], Sequence[Array]],
     fits: Callable[[Case], bool] = lambda _: True,
 ) -> None:  # fmt: skip
-    """Run every case that fits, or those of so many random ones, and compare all bytes around what may have
-    been written."""
+    """Run every case that fits, or `count` random ones. Compare all bytes that may have been written, and
+    those around them."""
     print(f"seed {SEED}")
     random = np.random.default_rng(SEED)
     cases = [*filter(fits, every_case(on, random) if whole else some_cases(on, random, count))]
@@ -62,7 +64,7 @@ def check(
 
 
 def compiled(cases: Sequence[Case], on: Target) -> list[bytes]:
-    """Objects of their code, half of it made by the passes for kernels of fixed sizes."""
+    """Compile the cases to two objects. One is compiled by the passes for kernels of fixed sizes."""
     texts = [(c.name, emit_kernel(c.func(), on)) for c in cases]
     return [compile_modules(half, on, fixed=n == 1) for n in range(2) if (half := texts[n::2])]
 
@@ -79,9 +81,11 @@ def test_on_this_machine(name: str, whole: bool) -> None:
 
 @pytest.mark.parametrize(("name", "whole"), machines([*EMULATED]))
 def test_on_emulated_machines(name: str, whole: bool, tmp_path: Path) -> None:
-    """QEMU 7.2 ends with a failed assertion at RISC-V's vector conversions from float to integer that don't
-    round, so that those are left out there. So does LLVM 22.1 at a store of three int64 as bytes for AArch64
-    (its pull request 202039): no schedule has vectors of three lanes."""
+    """Every case gives the right bytes on an emulated machine, except for two faults of the tools.
+
+    QEMU 7.2 aborts at RISC-V's vector conversions from float to integer that don't round. LLVM 22.1 aborts at
+    a store of three int64 as bytes for AArch64 (its pull request 202039); no schedule has vectors of three
+    lanes."""
     on = NAMED[name.split()[0]]
 
     def fits(c: Case) -> bool:
@@ -99,8 +103,8 @@ def test_on_emulated_machines(name: str, whole: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "some"])
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_in_c(compiler: str, whole: bool, tmp_path: Path) -> None:
-    """Of vectors of three lanes gcc says that the fourth may be used before it is set: it is used for
-    nothing."""
+    """The same in C. gcc warns that the fourth lane of a three-lane vector may be used before it is set. It
+    is never used."""
     level = "-O2 -Wno-psabi" + " -Wno-maybe-uninitialized" * (compiler == "gcc")
     on = next(NAMED[name] for name in reversed(runnable()) if name in NAMED)
 
@@ -119,7 +123,8 @@ def test_in_c(compiler: str, whole: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "whole"), machines([n for n in NAMED if n.startswith("x86-64-v4")]))
 def test_no_instruction_stores_more_than_its_row(name: str, whole: bool) -> None:
-    """Rows of one element, after every conversion that makes a value narrower; or all stores and lanes."""
+    """No instruction stores more than its row. Quick tests store rows of one element after each narrowing
+    conversion, and the whole test does all stores and lanes."""
     on, ways = NAMED[name], ("store", "store step 2", "store step 3", "scatter") if whole else ("store",)
     cases = [
         case(way, mask, *change, lanes, [1])

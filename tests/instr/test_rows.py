@@ -1,4 +1,5 @@
-"""Each instruction row against its reference body, on edge and random inputs, and what it becomes."""
+"""Each instruction row against its reference body, on edge and random inputs, and the instruction that it
+becomes."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_AMX, V4_BF16, V4_VNNI
 from jangin.targets.x86_rows import AMX, AVX2, AVX512, SSE4
 
 RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
-"""This architecture's targets. `wide` runs what AVX-512 gets where there is none: the same LLVM IR in AVX2's
-instructions."""
+"""This architecture's targets. `wide` is AVX-512's LLVM IR in AVX2's instructions, for machines without
+AVX-512."""
 
 
 def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]:
@@ -70,8 +71,10 @@ def test_computes_its_reference(on: Target, row: Row) -> None:
 
 
 def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
-    """Equal, except that a product and sum may round once or twice. Of two products of bfloat16 each sum is
-    rounded, some machines' to odd, and subnormal numbers may be 0."""
+    """Check that results are equal, except that a product and sum may be rounded once or twice.
+
+    In a sum of two bfloat16 products each addition is rounded, on some machines to odd. Subnormal numbers may
+    be 0."""
     with np.errstate(all="ignore"):
         if dtype.is_float:
             got, want = got.astype(np.float64), want[: got.size].astype(np.float64)
@@ -100,7 +103,7 @@ def close(got: Array, want: Array, row: Row, dtype: DType, lanes: int) -> None:
     cases({t.name: t for t in (V2, V3, V4, AARCH64, ARMV7, WASM32, RISCV64_V)}, only_single=True),
 )
 def test_becomes_its_instruction(on: Target, row: Row) -> None:
-    """Also of processors that aren't here: this only compiles."""
+    """A row compiles to its instruction, also for other processors than this machine's."""
     for dtype in row.dtypes:
         if on.row(row.name, dtype, row.lanes) is not row:
             continue  # the target has a better one
@@ -114,7 +117,7 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
 @pytest.mark.parametrize(("dot", "becomes"), [(DOT2, "vpdpwssd"), (DOT4U, "vpdpbusd")])
 @pytest.mark.parametrize("on", [V3_VNNI, V4_VNNI], ids=lambda t: t.name)
 def test_vnni_adds_to_products(on: Target, dot: Product, becomes: str) -> None:
-    """One instruction, which adds without saturation."""
+    """VNNI multiplies and adds in one instruction, without saturation."""
     row = on.product_row(dot, on.machine.lanes(4))
     assert row is not None and "vnni" in row.needs[0]
     text = assembly(row, I32, on)
@@ -132,7 +135,7 @@ def test_pairs_of_bfloat16_are_one_instruction(on: Target, becomes: str) -> None
 
 
 def test_f16_is_multiplied_by_two_instructions() -> None:
-    """One for each half of a register, which widens nothing first."""
+    """f16 products take one instruction for each half of a register. Nothing is widened before."""
     row = NEOVERSE_V1.product_row(DOT1H, 8)
     assert row is not None and AARCH64.product_row(DOT1H, 8) is None
     text = assembly(row, F32, NEOVERSE_V1)
@@ -144,7 +147,7 @@ def test_f16_is_multiplied_by_two_instructions() -> None:
     ("dot", "becomes"), [(DOT8, r"\bsmmla\s"), (DOT8U, r"\busmmla\s"), (DOT4BF, r"\bbfmmla\s")]
 )
 def test_matrices_are_one_instruction(dot: Product, becomes: str) -> None:
-    """Of two rows by two columns."""
+    """A product of two rows by two columns is one instruction."""
     row = NEOVERSE_V1.product_row(dot, 4)
     assert row is not None and AARCH64.product_row(dot, 4) is None
     text = assembly(row, dot.row_type, NEOVERSE_V1)
@@ -152,7 +155,8 @@ def test_matrices_are_one_instruction(dot: Product, becomes: str) -> None:
 
 
 def test_pairs_are_multiplied_in_general_registers() -> None:
-    """As LLVM makes it for Armv7-A, which has the instruction too: of Cortex-M there is C alone."""
+    """LLVM compiles pairs for Armv7-A, which has the instruction too, because Jangin has only C for
+    Cortex-M."""
     row = CORTEX_M4.product_row(DOT2, 1)
     assert row is not None
     text = assembly(row, I32, ARMV7)
@@ -161,7 +165,7 @@ def test_pairs_are_multiplied_in_general_registers() -> None:
 
 @pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])
 def test_matrices_are_of_rows_by_columns(name: str) -> None:
-    """What a matrix's row says of each lane is what the row of one sum says."""
+    """A matrix row computes in each lane what the row of a single sum computes."""
     on, product = NEOVERSE_V1, PRODUCTS[name]
     one, four = on.product_row(product.by_lanes), on.product_row(product, 4)
     assert one is not None and four is not None
@@ -180,7 +184,7 @@ MATRIX_ROWS = [pytest.param(row, t, id=f"{row.name}-{t}") for row in AMX for t i
 
 @pytest.mark.parametrize(("row", "dtype"), MATRIX_ROWS)
 def test_matrix_registers_are_configured_and_used(row: Row, dtype: DType) -> None:
-    """One instruction each, beside those that load and store what it is of."""
+    """Each row of matrix registers is one instruction, beside the loads and stores of its operands."""
     text = matrix_assembly(row, dtype, V4_AMX)
     found = re.findall(r"(?m)^\s+(tile\w+|tdp\w+|ldtile\w+)[ \t]*(.*)$", text)
     matrices = sum(len(p.shape) == 2 for p in row.func(dtype).params)
@@ -193,7 +197,8 @@ def test_matrix_registers_are_configured_and_used(row: Row, dtype: DType) -> Non
 
 @pytest.mark.parametrize(("row", "dtype"), MATRIX_ROWS)
 def test_matrix_registers_compute_their_reference(row: Row, dtype: DType) -> None:
-    """Of bfloat16 the sums of firsts and of seconds are added at the end, which rounds otherwise."""
+    """AMX adds the sums of the first and of the second bfloat16 of each pair at the end, which rounds
+    differently."""
     if missing := why_not(str(V4_AMX)):
         pytest.skip(f"matrix registers work only where the processor has them: {missing}")
     arrays = matrix_inputs(row, dtype)
@@ -206,7 +211,8 @@ def test_matrix_registers_compute_their_reference(row: Row, dtype: DType) -> Non
 
 @pytest.mark.parametrize(("on", "becomes"), [(AARCH64, r"fmla\s"), (RISCV64_V, r"vf(madd|macc)\.")])
 def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str) -> None:
-    """As AVX2 does, so that a model's results are the same bits there."""
+    """A product and sum is rounded once, as in AVX2, so that a model's results have the same bits on other
+    processors."""
     row = on.row("fma", F32)
     assert row is not None and not row.needs
     text = assembly(row, F32, on)

@@ -45,8 +45,8 @@ def exprs(
     depth: int = 3,
     exact: bool = False,
 ) -> Expr:
-    """A random expression of `dtype`. `exact`: only operations whose result no rounding, and no
-    behaviour that C leaves undefined, can change."""
+    """A random expression of `dtype`. If `exact`, no rounding and no undefined behaviour of C can change its
+    result."""
 
     def sub(t: DType) -> Expr:
         return draw(exprs(t, variables, buffers, depth - 1, exact))
@@ -89,7 +89,7 @@ def _inside(index: Expr, size: Expr) -> Expr:
 
 @st.composite
 def funcs(draw: st.DrawFn) -> Func:
-    """A random well-formed kernel; it may access its buffers out of range."""
+    """A random well-formed kernel. It may access its buffers out of range."""
     style = draw(NAMES)
     names = (f"{style}{n}" if n else style for n in count())
     symbol = Var(next(names))

@@ -1,4 +1,4 @@
-"""The constructors of expressions fold exactly, and what they build is equal when it should be."""
+"""The constructors of expressions fold exactly, and equal expressions compare equal."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_threads_make_one_object() -> None:
 
 
 def test_long_chains_are_no_deep_calls() -> None:
-    """10,000 nodes one in the other, of floats and of integers, through all that takes expressions."""
+    """A chain of 10,000 nodes, of floats and of integers, passes through all functions on expressions."""
     n = 10_000
     chain: Expr = Y
     for _ in range(n):
@@ -182,7 +182,7 @@ def test_long_chains_are_no_deep_calls() -> None:
 
 
 def test_shared_nodes_are_done_once() -> None:
-    """x*x sixty times is 61 nodes, though 2^60 are mentioned."""
+    """Squaring x sixty times makes 61 nodes. They are visited once each, not 2^60 times."""
     e: Expr = Y
     for _ in range(60):
         e = e * e

@@ -1,4 +1,4 @@
-"""Blocks and threads: what the verifier refuses, and the barriers that follow from what threads touch."""
+"""Blocks and threads: the errors of the verifier, and the barriers that follow from the threads' accesses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_right_kernels(name: str) -> None:
 
 
 def result(func: Func, seed: int = 0) -> Array:
-    """What the interpreter makes of one of the kernels above, for random inputs."""
+    """Run one of the kernels above in the interpreter, on random inputs."""
     rng, sizes = np.random.default_rng(seed), {v.name: 5 for v, _ in func.symbols}
     arrays: dict[str, Array] = {}
     for p in func.params:
@@ -116,7 +116,7 @@ def test_what_a_launch_needs() -> None:
 
 
 def test_barriers() -> None:
-    """Only where work-items wait for what others wrote, or for others to have read it."""
+    """A barrier stands only where work-items wait for others to write or to read."""
 
     def found(text: str) -> list[str]:
         func = parse_func(text)
@@ -214,8 +214,8 @@ def test_races_are_those_that_happen(stride: int, order: tuple[str, str]) -> Non
 @pytest.mark.parametrize("split", [(28, 28), (7, 7), (5, 5), (7, 5)])
 @pytest.mark.parametrize("start", ["", " + s"])
 def test_pixels_of_images_one_after_another(rows: int, split: tuple[int, int], start: str) -> None:
-    """Sixteen pixels from any place on, of rows that don't end there, where the row's number begins again
-    with each image, in columns from any one on: refused if and only if two are one."""
+    """Sixteen threads write pixels of rows that end anywhere. The row's number begins again with each image,
+    and the columns begin anywhere. The loop is refused if and only if two threads write one place."""
     over, modulo = split
     pixel = "(t * 16 + y)"
     index = f"{pixel} // {over} % {rows}, {pixel} % {modulo}{start}"

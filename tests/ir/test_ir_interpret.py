@@ -26,7 +26,8 @@ N = Var("N")
 
 
 def both(stages: list[te.Stage], arrays: dict[str, Array], symbols: dict[str, int]) -> Array:
-    """The result of stages by `evaluate_stage`, after comparing it with their lowered nest's."""
+    """Return the result of stages by `evaluate_stage`, after comparing it with the result of their lowered
+    nest."""
     local = dict(arrays)
     for stage in stages:
         local[stage.out.name] = evaluate_stage(stage, local, symbols)
@@ -111,7 +112,7 @@ def test_softmax_in_stages() -> None:
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 2, 1), (0, 1, 2)])
 def test_axes_in_another_order(order: tuple[int, int, int]) -> None:
-    """Whole, and where the result is of a part."""
+    """The axes of a whole result and of a part of it are exchanged."""
     data = np.random.default_rng(0).integers(0, 9, (3, 4, 5)).astype(np.int32)
     x = Buffer("x", I32, tuple(map(const, data.shape)))
     whole = data.transpose(np.argsort(order))
@@ -218,7 +219,7 @@ def test_symbols_are_bound_and_checked() -> None:
 
 
 def plan_of(offset: int) -> Plan:
-    """out = (x + 1) * 2 over a static plan whose two arena buffers are `offset` bytes apart."""
+    """Make a static plan of out = (x + 1) * 2, whose two arena buffers are `offset` bytes apart."""
     add = parse_func("func add(x: f32[4], y: out f32[4]) { serial i in 4 { y[i] = x[i] + 1.0 } }")
     mul = parse_func("func mul(x: f32[4], y: out f32[4]) { serial i in 4 { y[i] = x[i] * 2.0 } }")
     shape = (const(4),)

@@ -27,7 +27,7 @@ DIVISORS = (1, 2, 3, 4, 6, 8, 16, -2, -3)
 
 @st.composite
 def indices(draw: st.DrawFn, depth: int = 3) -> Expr:
-    """Random i64 arithmetic of N, M, i, j; every divisor is non-zero."""
+    """Draw random i64 arithmetic of N, M, i, j. Every divisor is non-zero."""
 
     def sub() -> Expr:
         return draw(indices(depth - 1))

@@ -1,4 +1,5 @@
-"""Text forms: whatever is printed reads back equal, quickly, without the compiler; errors say where."""
+"""Text forms: every printed form reads back equal, quickly and without the compiler. Errors name the
+place."""
 
 from __future__ import annotations
 

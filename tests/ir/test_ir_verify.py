@@ -126,7 +126,7 @@ def test_bad_constants_and_kernels() -> None:
 
 
 def change(changed: str, **fields: object) -> Callable[[Plan], Plan]:
-    """A plan with one buffer changed."""
+    """Return a function that changes one buffer of a plan."""
 
     def edit(plan: Plan) -> Plan:
         buffers = tuple(replace(b, **fields) if b.name == changed else b for b in plan.buffers)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def change(changed: str, **fields: object) -> Callable[[Plan], Plan]:
 
 
 def launch(n: int, **fields: object) -> Callable[[Plan], Plan]:
-    """A plan with one launch changed."""
+    """Return a function that changes one launch of a plan."""
 
     def edit(plan: Plan) -> Plan:
         steps = [replace(x, **fields) if i == n else x for i, x in enumerate(plan.launches)]  # type: ignore[arg-type]

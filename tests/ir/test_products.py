@@ -1,4 +1,4 @@
-"""Products: records that fit themselves, which every text form and every instruction row names."""
+"""The records of products are consistent, and every text form and instruction row names them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_no_product(case: str) -> None:
 
 
 def test_shapes_and_words() -> None:
-    """A word has all terms of a vector's sum, and 32 bits in a matrix register."""
+    """A word has all terms of a vector's sum. In a matrix register it has 32 bits."""
     tile = replace(DOT4U, rows=16, columns=16, terms=64, held="matrix register")
     assert (tile.terms_of_word, tile.word, tile.of_matrices) == (4, I32, False)
     assert tile.by_lanes == DOT4U == DOT4U.by_lanes != DOT4S
@@ -55,7 +55,7 @@ def test_shapes_and_words() -> None:
 
 
 def graph(name: str) -> Graph:
-    """A product and a convolution of words."""
+    """Make a graph of a product and a convolution on words."""
     b, dot = Builder("net", {}), PRODUCTS[name]
     x, y = (b.input(n, dot.word, (const(3), const(3))) for n in "xy")
     image, w = (
@@ -85,7 +85,7 @@ def test_a_product_multiplies_its_own_words() -> None:
 
 
 def rows() -> list[Any]:
-    """Those that multiply words lane by lane, one for each reference."""
+    """Return one row for each reference that multiplies words lane by lane."""
     found = {
         r.reference: r
         for target in NAMED.values()
@@ -97,7 +97,7 @@ def rows() -> list[Any]:
 
 @pytest.mark.parametrize("row", rows())
 def test_a_row_computes_its_product(row: Row) -> None:
-    """Its reference, on small numbers: floats whose sums are exact."""
+    """The row's reference computes the product, on small numbers. Sums of floats are exact."""
     product, count = row.product, 64
     assert product is not None
     random = np.random.default_rng()

@@ -1,4 +1,4 @@
-"""`records.dataclass` gives what the standard library's does."""
+"""`records.dataclass` makes the same classes as the standard library's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jangin.ir import records
 
 
 def classes(make: Callable[..., Any]) -> dict[str, Any]:
-    """Classes of each kind, by either decorator."""
+    """Make classes of each kind, by either decorator."""
 
     @make(frozen=True)
     class Empty:

@@ -1,4 +1,4 @@
-"""Sources of nodes are records: whatever a name holds, it stays one name in all that tells of it."""
+"""The sources of nodes are records. Whatever a name contains, it stays one name in all texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ N = Var("N")
 
 
 def every_source() -> Sources:
-    """Each name in each field of a record, among fields that are left at their defaults."""
+    """Return sources with each name in each field of a record. The other fields have their defaults."""
     return Sources(
         [
             *(Source(n) for n in NAMES if n),
@@ -95,7 +95,7 @@ def test_texts_for_people() -> None:
 
 
 def model(names: Sequence[str]) -> onnx.ModelProto:
-    """Products and functions in turn, so that there are several kernels of several nodes each."""
+    """Make a model of products and functions in turn, so that there are several kernels of several nodes."""
     nodes, x = [], "x"
     w = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
     for n, name in enumerate(names):
@@ -113,7 +113,7 @@ def compiled() -> Any:
 
 
 def told(sources: Sources) -> set[str]:
-    """The names of a model's nodes; one without a name is called after its first result."""
+    """Return the names of a model's nodes. A node without a name is called after its first result."""
     return {"" if s.name == f"y{NAMES.index('')}" else s.name for s in sources if s.is_own}
 
 
@@ -138,7 +138,8 @@ def test_accounts_have_every_name(compiled: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_node_is_placed() -> None:
-    """Those with one name in another too, and those that a pass folded into others."""
+    """The placement has every node, also nodes with names inside other names, and nodes that a pass
+    folded."""
     imported = import_model(model(NAMES), Options("x86-64-v3"), until="import")
     rows = placement.placement(imported, plan_model(model(NAMES), Options("x86-64-v3")))
     assert [row.runs for row in rows] == ["compiled"] * len(NAMES)
@@ -148,7 +149,7 @@ def test_every_node_is_placed() -> None:
 def test_files_of_version_6_have_texts(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which are read as sources that are called so."""
+    """Sources in files of version 6 are texts. They are read as sources of that name."""
     text = print_plan(compiled.plan)
     first = compiled.plan.launches[0].sources
     old = text.replace(print_source(first), " from (\"A 'a' (ai.onnx 13)\", \"B 'b'\")")
@@ -166,7 +167,7 @@ def test_files_of_version_6_have_texts(
 
 
 def test_a_formats_own_text_becomes_a_source() -> None:
-    """Formats from outside gave texts until now."""
+    """A format from outside may still give texts as sources, with a warning."""
     with pytest.warns(DeprecationWarning, match=r"Sources\.of"):
         node = Node("n", (), (), Map(Var("x0", F32)), "layer 1 (dense)")  # type: ignore[arg-type]
     assert node.source == Sources.of("layer 1 (dense)")

@@ -1,4 +1,5 @@
-"""Kernels that call OpenBLAS and oneDNN: the same results, from memory and a file, on one and two threads."""
+"""Kernels that call OpenBLAS and oneDNN give the same results from memory and from a file, on one and two
+threads."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def node(op: str, inputs: str, output: str = "y", **attrs: Any) -> onnx.NodeProt
 
 
 def dense() -> Model:
-    """With a bias, an activation and a residual behind it."""
+    """Make a dense layer with a bias, an activation and a residual."""
     nodes = [node("MatMul", "x w", "p"), node("Add", "p b", "q"), node("Relu", "q", "r"), node("Add", "r x")]
     return model(nodes, {"x": floats(70, 48)}, w=floats(48, 48), b=floats(48))
 
@@ -62,7 +63,7 @@ def transposed_left() -> Model:
 
 
 def batched_heads() -> Model:
-    """Scores of attention: both operands are views [batch, length, heads, width] in another order."""
+    """Make attention scores. Both operands are views [batch, length, heads, width] with exchanged axes."""
     nodes = [
         node("Transpose", "q", "qt", perm=[0, 2, 1, 3]),
         node("Transpose", "k", "kt", perm=[0, 2, 3, 1]),

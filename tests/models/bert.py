@@ -1,8 +1,7 @@
-"""MiniLM-L6 (a BERT encoder) as ONNX with symbolic batch and sequence, from its safetensors file.
+"""MiniLM-L6 (a BERT encoder) as ONNX with symbolic batch and sequence, made from its safetensors file.
 
-The graph has what PyTorch's exporter writes: sizes read with Shape and put into Reshape with
-Concat, positions sliced to the sequence, the mask made additive, GELU spelled with Erf.
-"""
+The graph is as PyTorch's exporter writes it. Shape reads the sizes, and Concat puts them into Reshape.
+Positions are sliced to the sequence, the mask is additive, and GELU is made with Erf."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def load_safetensors(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The f32 and i64 tensors of a safetensors file, by name."""
+    """Return the f32 and i64 tensors of a safetensors file, by name."""
     raw = path.read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     kinds = {"F32": np.float32, "I64": np.int64}
@@ -119,7 +118,7 @@ class _Bert:
 
 
 def build_minilm(folder: Path) -> bytes:
-    """The model of `packages.minilm()`'s folder."""
+    """Return the model in the folder of `packages.minilm()`."""
     config = json.loads((folder / "config.json").read_text())
     model = _Bert(load_safetensors(folder / "model.safetensors"), config).model()
     return bytes(model.SerializeToString())

@@ -1,4 +1,4 @@
-"""References to compare a model's results with, and the compiled model."""
+"""Compiles models, and compares their results with references."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jangin.runtime.program import ProgramExecutable
 
 
 def onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """ONNX Runtime's outputs by name."""
+    """Return ONNX Runtime's outputs by name."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -22,7 +22,7 @@ def onnxruntime(model: bytes, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any
 
 
 def compiled(model: Any, **options: Any) -> Executable | ProgramExecutable:
-    """The model, compiled anew. Nothing of it may run in Python."""
+    """Compile a model without the compile cache. Fails if a part of it would run in Python."""
     exe = compile_model(model, cache=False, **options)
     if isinstance(exe, ProgramExecutable):
         assert not exe.artifact.host_functions()
@@ -30,7 +30,7 @@ def compiled(model: Any, **options: Any) -> Executable | ProgramExecutable:
 
 
 def error(ours: Any, reference: Any) -> float:
-    """The largest difference, as a share of the reference's largest value."""
+    """Return the largest difference, as a share of the reference's largest value."""
     ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
     assert ours.shape == reference.shape
     return float(np.abs(ours - reference).max() / (np.abs(reference).max() or 1.0))

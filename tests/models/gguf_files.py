@@ -14,11 +14,12 @@ WIDTH, HIDDEN, HEADS, GROUPS, VOCABULARY, LAYERS, CONTEXT = 64, 96, 4, 2, 40, 2,
 
 
 MARKS = {"<|start|>": 3, "<|im_end|>": 3, "<think>": 4, "<tool call>": 4, "<pad>": 5}
-"""Tokens that are no text of the vocabulary below, with their types: control, user-defined and unused."""
+"""Special tokens that are not in the vocabulary below, with their types: control (3), user-defined (4) and
+unused (5)."""
 
 
 def letters() -> list[str]:
-    """The letter that stands for each byte in vocabularies of bytes (Radford et al. 2019)."""
+    """Return the letter that stands for each byte in vocabularies of bytes (Radford et al. 2019)."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(b if b in plain else next(others)) for b in range(256)]
@@ -27,8 +28,8 @@ def letters() -> list[str]:
 def vocabulary(
     writer: GGUFWriter, pre: str | None = None, merged: Sequence[bytes] = (), whole: Sequence[bytes] = ()
 ) -> int:
-    """All bytes, pairs of `merged` bytes, `whole` words that no merging makes, and marks. Gives their
-    count."""
+    """Write a vocabulary and return its size. It has all bytes, pairs of `merged` bytes, `whole` words that
+    no merge makes, and special tokens."""
     letter = letters()
     pairs = [(letter[a], letter[b]) for a, b in merged]
     words = ["".join(letter[b] for b in word) for word in whole]
@@ -49,9 +50,10 @@ def write(
     more: Callable[[GGUFWriter], int | None] | None = None, groups: int | Sequence[int] = GROUPS,
     several: bool = False,
 ) -> Path:  # fmt: skip
-    """A network of two layers; matrices are of `kind` if their rows are whole blocks. `more` adds settings,
-    and gives the size of a vocabulary that it adds. `several` files have some tensors each: the first is
-    given."""
+    """Write a network of two layers, and return its path.
+
+    Matrices are of `kind` if their rows are whole blocks. `more` adds settings, and returns the size of a
+    vocabulary if it adds one. `several` splits the tensors over several files; the first one is returned."""
     rng = np.random.default_rng(0)
     writer = GGUFWriter(path, family, split_max_tensors=8 if several else 0)
     tokens = (more and more(writer)) or VOCABULARY

@@ -1,4 +1,4 @@
-"""LLaMA-like networks of GGUF files in float64, written from the papers: what compiled ones are held to."""
+"""LLaMA-like networks of GGUF files in float64, written from the papers, as a reference for compiled ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def logits(file: Any, tokens: list[int]) -> Array:
-    """What follows the last token, by the whole text at once."""
+    """Return the logits of the token that follows the text. The text is read at once."""
     tensors = {t.name: t for t in file._reader.tensors}
     kind = file.setting("general.architecture")
 

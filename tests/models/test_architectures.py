@@ -1,5 +1,5 @@
-"""Twelve transformer architectures as PyTorch exports them, tiny, with symbolic batch and sequence:
-one plan gives PyTorch's outputs at several sizes."""
+"""Twelve tiny transformer architectures, exported by PyTorch with symbolic batch and sequence. One plan gives
+PyTorch's outputs at several sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `.jgn` files promise, on a real model: determinism, small memory, no compiler to load them."""
+"""The promises of `.jgn` files on a real model: they are deterministic, take little memory, and load without
+the compiler."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Basic Pitch (notes in a recording; R. Bittner et al., ICASSP 2022): ONNX Runtime's outputs.
+"""Basic Pitch (notes in a recording; R. Bittner et al., ICASSP 2022) gives ONNX Runtime's outputs.
 
-Its spectrum is made by convolutions inside the model, and the logarithm of that is scaled by the least
-and the largest value. Where tones leave little between them, rounding shows: ONNX Runtime with and
-without its optimizations differs by 3e-4 for the chord, and by 2e-6 for noise."""
+Convolutions inside the model make a spectrum. Its logarithm is scaled by its smallest and largest value. A
+chord leaves little between the two, so that rounding shows. With and without its optimizations, ONNX Runtime
+differs by 3e-4 for the chord, and by 2e-6 for noise.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 SAMPLES, RATE = 43844, 22050
 TOLERANCE = (5e-4, 1e-4)
-"""Of the chord, and of noise."""
+"""The largest differences, for the chord and for noise."""
 CHORD = (60, 64, 67)
-"""C major, as MIDI numbers; the model's 88 notes start with 21."""
+"""C major, as MIDI numbers. The model's 88 notes start with 21."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def path() -> Path:
 
 
 def recordings() -> np.ndarray[Any, Any]:
-    """A chord and noise, [2, samples, 1]."""
+    """Return a chord and noise, [2, samples, 1]."""
     noise = np.random.default_rng(0).standard_normal((2, SAMPLES)) * [[0.05], [0.1]]
     seconds = np.arange(SAMPLES) / RATE
     for note in CHORD:
@@ -59,7 +60,7 @@ def test_notes(path: Path) -> None:
 
 
 def test_core_ml_gives_the_same(path: Path) -> None:
-    """The package's Core ML program, of one recording at a time."""
+    """The package's Core ML program gives the same, for one recording at a time."""
     pytest.importorskip("coremltools", reason="coremltools isn't installed: the extra `coreml` brings it")
     exe = jangin.compile(path.with_suffix(".mlpackage"), cache=False)
     x = recordings()[:1]

@@ -1,5 +1,5 @@
-"""Caches of keys and values in float16 and int8: attention over them held to float64, networks to float32's,
-and that nothing widens a whole cache."""
+"""Caches of keys and values in float16 and int8. Attention over them is compared with float64, and networks
+with float32. No kernel widens a whole cache."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SIZE = 24
 PAST = Var("past", I64)
 TOKENS = [3, 17, 39, 0, 8]
 ALLOWED = {"float32": 1e-5, "float16": 1e-3, "int8": 3e-2}
-"""Of a small network's logits, as a share of the largest."""
+"""The largest difference of a small network's logits, as a share of the largest logit."""
 Array = np.ndarray[Any, Any]
 
 
 def attending(kind: str, heads: int, groups: int) -> Artifact:
-    """One query over a cache of any length."""
+    """Compile attention of one query over a cache of any length."""
     b = Builder("one", {PAST: (const(0), const(4096))})
 
     def given(name: str, *shape: int | Expr, dtype: Any = F32) -> Any:
@@ -53,7 +53,7 @@ def attending(kind: str, heads: int, groups: int) -> Artifact:
 
 
 def rounded(kind: str, x: Array) -> dict[str, Array]:
-    """What a cache of a type has of x [1, places, groups, size], as `keep` says."""
+    """Return what a cache of a type stores for x [1, places, groups, size], by the operator `keep`."""
     b = Builder("kept", {})
     kept = keep(
         b, b.transpose(b.input("x", F32, tuple(map(const, x.shape))), (0, 2, 1, 3)), dtype_of(CACHES[kind])
@@ -66,7 +66,7 @@ def rounded(kind: str, x: Array) -> dict[str, Array]:
 @pytest.mark.parametrize(("heads", "groups"), [(6, 2), (3, 3)])
 @pytest.mark.parametrize("kind", CACHES)
 def test_one_query_over_a_cache(kind: str, heads: int, groups: int) -> None:
-    """As float64 has it of what the cache stands for."""
+    """Attention over the cache gives the float64 result for the dequantized cache."""
     made = attending(kind, heads, groups)
     whole = [b for b in made.plan.buffers if b.kind == "arena" and PAST in b.shape and const(SIZE) in b.shape]
     assert not whole, "the cache is widened where it is multiplied, and never kept in floats"
@@ -129,8 +129,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", CACHES)
 def test_networks(kind: str, network: Path, tmp_path: Path) -> None:
-    """Read in three parts, with the last token alone; compiled again from the compile cache, which tells the
-    types apart."""
+    """A text is read in three parts, with the last token alone. The compile cache distinguishes the cache's
+    types."""
     from llama_reference import logits
 
     from jangin.frontends.gguf.file import File

@@ -1,4 +1,4 @@
-"""YOLOv3-tiny from Darknet's own files finds the dog on Darknet's photograph, and gives OpenCV's numbers."""
+"""YOLOv3-tiny in Darknet's own files finds the dog in Darknet's photograph, and gives OpenCV's numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 cv2 = pytest.importorskip("cv2", reason="OpenCV, the reference, isn't installed: the extra `models` has it")
 
 DOG, BICYCLE, CAR = 16, 1, 2
-"""Classes of COCO, as coco.names counts them."""
+"""Numbers of classes in COCO, by coco.names."""
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""GGUF files of LLaMA's family: each architecture and block type against the network in float64, and what is
-said of files that can't be read."""
+"""GGUF files of LLaMA's family. Each architecture and block type is compared with the network in float64.
+Files that can't be read give clear errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_weights_in_blocks(shared: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_blocks_are_read_as_ggml_does(kind: str) -> None:
-    """Of random bytes, scales of which are finite."""
+    """Blocks of random bytes with finite scales are read as ggml reads them."""
     code, layout = gguf.GGMLQuantizationType[kind], LAYOUTS[kind]
     rng, width = np.random.default_rng(1), 512
     blocks = rng.integers(0, 256, (3, width // layout.size, layout.bytes)).astype(np.uint8)
@@ -97,7 +97,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
 
 
 def test_pieces_with_scores(tmp_path: Path) -> None:
-    """SentencePiece's way, as LLaMA's first files have it: best scores are joined first, bytes stand in."""
+    """The vocabulary of LLaMA's first files works as in SentencePiece: the best scores are joined first, and
+    bytes stand for unknown letters."""
     pytest.importorskip("tokenizers", reason="tokenizers is not installed (see the extra `gguf`)")
     from jangin.frontends.gguf.text import Text
 
@@ -137,7 +138,7 @@ HUGE = [
 
 @pytest.mark.parametrize(("key", "value", "why"), HUGE)
 def test_settings_beyond_what_the_file_has(key: str, value: int, why: str, tmp_path: Path) -> None:
-    """They are refused before anything is made of them. The bits of a float of 2**31 - 1 are no number."""
+    """Settings that don't fit the file are refused early. As a float, the bits of 2**31 - 1 are NaN."""
     data = write(tmp_path / "net.gguf").read_bytes()
     name = f"llama.{key}".encode()
     kind = b"\x06" if key == "rope.freq_base" else b"\x04"
@@ -176,7 +177,7 @@ def test_settings_without_effect(tmp_path: Path) -> None:
 
 
 def test_heads_of_each_block(tmp_path: Path) -> None:
-    """One number for each block is as one for all, if they are the same."""
+    """A number of heads for each block is the same as one for all, if they are equal."""
     path = write(tmp_path / "m.gguf", groups=[2, 2])
     exe = jangin.compile(path, threads=1, cache=False, isolated=False)
     alike = write(tmp_path / "one.gguf")
@@ -233,7 +234,7 @@ def text_of(path: Path, **options: Any) -> Any:
 
 
 def test_marks_of_users_are_whole(tmp_path: Path) -> None:
-    """They are text to whoever reads an answer, and control tokens aren't."""
+    """User-defined tokens are text for a reader of the answer, and control tokens aren't."""
     text = text_of(tmp_path / "m.gguf")
     tokens = text.encode("a<think>b<tool call><|im_end|>")
     assert tokens == [97, 258, 98, 259, 257]
@@ -242,7 +243,7 @@ def test_marks_of_users_are_whole(tmp_path: Path) -> None:
 
 
 def test_ends_of_turns(tmp_path: Path) -> None:
-    """The end of a turn is known by its name, that of the text by its number."""
+    """The end of a turn is found by its token's name, and the end of the text by its number."""
     assert text_of(tmp_path / "m.gguf").ends == {257, 260}
 
 
@@ -275,7 +276,7 @@ RENDERED = {
 
 @pytest.mark.parametrize("template", RENDERED)
 def test_templates_see_what_transformers_gives_them(template: str, tmp_path: Path) -> None:
-    """Expected texts are those of `apply_chat_template` in Transformers 5.24."""
+    """The expected texts are from `apply_chat_template` in Transformers 5.24."""
     pytest.importorskip("jinja2", reason="jinja2 is not installed (see the extra `gguf`)")
     text = text_of(tmp_path / "m.gguf", template=template)
     assert text.chat(TALK, tools=TOOLS, custom="yes") == RENDERED[template]

@@ -1,4 +1,5 @@
-"""GGUF files beside llama.cpp: tokens by each way to cut words, and logits by each setting of positions."""
+"""GGUF files beside llama.cpp: the tokens of each pre-tokenizer, and the logits of each setting of
+positions."""
 
 from __future__ import annotations
 
@@ -29,22 +30,22 @@ PIECES = (
     "x1y22z333", "HelloWorld", "fooBAR", "ǅ", "²", "½", "\u3000", "\u00a0", "(", ")", "#!", "zebra",
     "<think>", "<|im_end|>",
 )  # fmt: skip
-"""Texts on which the ways to cut differ."""
+"""Texts that pre-tokenizers split differently."""
 ONES = b" aZ19'sLdonte!.$+=`~<|>^_-/xyzHlWrfBARO(#\t\n\r"
 PAIRS = [bytes((a, b)) for a in ONES for b in ONES]
 PAIRS += [bytes((a, b)) for a in range(0xC2, 0xF1) for b in range(0x80, 0xC0)]
-"""Bytes that are joined if they are in one word: so tokens show where words are cut."""
+"""Pairs of bytes that are merged within a word, so that tokens show where words are split."""
 UNCASED = tuple(piece for piece in PIECES if piece.isascii() or piece.lower() == piece.upper())
 BY_CASE = ("gpt-4o", "llama4", "tekken")
-"""Ways to cut words that tell small letters from capital ones. llama.cpp does so in ASCII only, and takes
-other letters as both. The models' own tokenizers don't."""
+"""Pre-tokenizers that split between small and capital letters. llama.cpp knows case in ASCII only. Elsewhere
+it takes each letter as both, and the models' own tokenizers don't."""
 TEXTS = 100
 COUNT = 20
-"""Likeliest tokens that are compared."""
+"""The number of likeliest tokens that are compared."""
 
 
 class LlamaCpp:
-    """Its server, asked by HTTP as its users do."""
+    """llama.cpp's server, called over HTTP as its users call it."""
 
     def __init__(self, path: Path) -> None:
         params = xllamacpp.CommonParams()
@@ -80,8 +81,10 @@ def test_tokens(pre: str | None, tmp_path: Path) -> None:
     [("हि x", ["हि", " x"]), ("zebraΩzebra", ["zebra", "Ωzebra"]), ("éZa", ["é", "Za"]), ("ǅa", ["ǅa"])],
 )
 def test_marks_and_case_beyond_ascii(text: str, words: list[str]) -> None:
-    """llama.cpp has no classes of Unicode's marks and cases. It cuts words before a mark, but not before a
-    Greek capital. The models' own expressions are right, and are tried here by their own tokenizer."""
+    """The models' own expressions, tried by their own tokenizer, split correctly at marks and capitals.
+
+    llama.cpp lacks Unicode's classes of marks and cases. It splits a word before a mark, and doesn't split
+    before a Greek capital."""
     from tokenizers import Regex, pre_tokenizers
 
     for pattern in (GPT4O, TEKKEN):
@@ -110,8 +113,8 @@ POSITIONS = {
 
 @pytest.mark.parametrize("settings", POSITIONS)
 def test_logits(settings: str, tmp_path: Path) -> None:
-    """Logarithms of probabilities are 0.02 apart at most: llama.cpp keeps keys and values in float16. A wrong
-    factor puts them 0.2 to 3 apart."""
+    """Logarithms of probabilities differ by at most 0.02, because llama.cpp keeps keys and values in float16.
+    A wrong factor makes them differ by 0.2 to 3."""
     path = write(tmp_path / "m.gguf", more=positions(*POSITIONS[settings]))
     theirs, rng = LlamaCpp(path), np.random.default_rng(7)
     answer: dict[str, Any] = {}

@@ -1,8 +1,7 @@
-"""The architectures that ship with onnx: AlexNet to ZFNet, at full size.
+"""The architectures that ship with onnx, from AlexNet to ZFNet, at full size.
 
-Their weights are constants, so that every stored output is one value 1,000 times. Each is therefore
-compiled once more with random weights, and compared with ONNX Runtime. Quick tests do one of the two, or
-none (`SLOW`).
+Their weights are constants, so that every stored output is one value 1,000 times. So each is compiled once
+more with random weights, and compared with ONNX Runtime. Quick tests do one of the two, or none (`SLOW`).
 """
 
 from __future__ import annotations
@@ -22,14 +21,13 @@ import jangin
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 LONG = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50")
-"""With random weights only when slow tests are asked for: their stored outputs are compared anyway."""
+"""Models whose random weights are slow tests. Their stored outputs are compared in quick tests."""
 NAMES = [p.stem.removeprefix("light_") for p in sorted(LIGHT.glob("*.onnx"))]
 SLOW = ("densenet121", "inception_v1", "vgg19")
-"""Compared only when slow tests are asked for: of networks whose branches are joined, Inception v2 is quick,
-of those of one row of convolutions AlexNet and ZFNet, and what is special of DenseNet's blocks is in
-`passes/test_in_place.py`."""
+"""Models that only slow tests compare. Quick tests have similar ones: Inception v2 has joined branches, and
+AlexNet and ZFNet have one chain of convolutions. `passes/test_in_place.py` has DenseNet's blocks."""
 STORED_ALONE = ("vgg19", "zfnet512")
-"""Compared with their stored outputs alone."""
+"""Models that are compared with their stored outputs alone."""
 RANDOM = [n for n in NAMES if n not in STORED_ALONE]
 
 
@@ -45,7 +43,7 @@ def load(name: str) -> tuple[onnx.ModelProto, str]:
 
 
 def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model up to its last Softmax (which would hide differences), with seeded weights that keep
+    """Return the model up to its last Softmax, which would hide differences. The weights are seeded, and keep
     activations at a sane scale."""
     rng = np.random.default_rng(0)
     shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}

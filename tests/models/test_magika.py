@@ -1,4 +1,4 @@
-"""Magika (file types from content) on real files: the same answers as ONNX Runtime."""
+"""Magika (file types from content) gives ONNX Runtime's answers for real files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder() -> Path:
 
 
 def some_files() -> list[Path]:
-    """Files of many kinds from installed packages, a few of each suffix."""
+    """Return files of many kinds from installed packages, a few of each suffix."""
     found: dict[str, list[Path]] = {suffix: [] for suffix in SUFFIXES}
     for name in PACKAGES:
         for file in sorted(metadata.files(name) or [], key=str):
@@ -38,7 +38,7 @@ def some_files() -> list[Path]:
 
 
 def features(path: Path, config: dict[str, Any]) -> np.ndarray[Any, Any]:
-    """The first and last 1,024 bytes that aren't white space, padded, as magika takes them."""
+    """Return the first and last 1,024 bytes that aren't white space, padded as magika pads them."""
     size, pad, block = config["beg_size"], config["padding_token"], config["block_size"]
     content = path.read_bytes()
     begin = list(content[:block].lstrip()[:size])
@@ -60,8 +60,8 @@ def test_same_labels_as_onnx_runtime(folder: Path) -> None:
     (together,) = onnxruntime(model, {name: batch}).values()
     (ours,) = exe.run({name: batch}).values()
     assert (ours.argmax(axis=1) == singly.argmax(axis=1)).all()
-    # ONNX Runtime's two runs differ by 5e-3 on one of these files: there float64 is 4.9e-3 from the one,
-    # 5.7e-4 from the other, and 1.9e-4 from ours
+    # ONNX Runtime's two runs differ by 5e-3 on one of these files. There float64 differs by 4.9e-3 from one
+    # run, by 5.7e-4 from the other, and by 1.9e-4 from Jangin.
     for row, *references in zip(ours, singly, together, strict=True):
         assert min(np.abs(row - reference).max() for reference in references) < 5e-4  # probabilities
     single = np.concatenate([np.asarray(exe(row[None])) for row in batch])

@@ -11,7 +11,7 @@ from bert import INPUTS, build_minilm
 from compared import compiled, error, onnxruntime
 
 GOLDEN = Path(__file__).with_name("minilm_golden.npz")
-"""Token ids and PyTorch's embeddings of `packages.SENTENCES`, by `benchmarks/make_models.py`."""
+"""The token ids and PyTorch's embeddings of `packages.SENTENCES`, made by `benchmarks/make_models.py`."""
 SENTENCES = 5
 
 

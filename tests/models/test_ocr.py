@@ -1,5 +1,6 @@
-"""RapidOCR reads a page, its pictures prepared and its answers decoded by its own code, with Jangin's
-`InferenceSession` in place of ONNX Runtime's: detector, classifier and recogniser (SVTR), all sizes open."""
+"""RapidOCR reads a page with Jangin's `InferenceSession` in place of ONNX Runtime's. Its own code prepares
+the pictures and decodes the answers. The detector, the classifier and the recogniser (SVTR) have open
+sizes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LINES = [
     "unambiguously as either object or background.Here,",
     "histogram ofgreyvalues:",
 ]
-"""What it reads with ONNX Runtime: the title and four lines (the networks see no blanks in places)."""
+"""The text that RapidOCR reads with ONNX Runtime: the title and four lines. The networks miss some blanks."""
 SCALES = (0.75, 1.0, 1.3, 1.6, 2.0)
 
 
@@ -53,7 +54,7 @@ def page() -> Any:
 
 @pytest.fixture(scope="module")
 def reader(rapidocr: Any) -> Any:
-    """RapidOCR on Jangin; each of its models is compiled once."""
+    """Return RapidOCR on Jangin. Each of its models is compiled once."""
     from rapidocr_onnxruntime.utils import infer_engine
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,8 +11,8 @@ import jangin
 
 @pytest.mark.slow
 def test_photographs_in_int8(efficientnet: bytes) -> None:
-    """18 of 20 stay recognised, and what ONNX Runtime makes of the file, its products not saturated, has the
-    same classes."""
+    """18 of 20 photographs stay recognised in int8. ONNX Runtime gives the same classes for the file, if its
+    products don't saturate."""
     from efficientnet import pictures
 
     found = pictures()
@@ -31,7 +31,7 @@ def test_photographs_in_int8(efficientnet: bytes) -> None:
 
 @pytest.mark.slow
 def test_photographs_in_litert(efficientnet: bytes) -> None:
-    """18 of 20 stay recognised by the TensorFlow Lite file too, whose operators are all of int8."""
+    """18 of 20 photographs stay recognised by the TensorFlow Lite file. All of its operators are of int8."""
     pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
     litert = pytest.importorskip(
         "ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed"

@@ -1,5 +1,5 @@
-"""EfficientNet-Lite0 quantized by ONNX Runtime (static int8, QDQ): the logits are ONNX Runtime's, and the
-photographs are still recognised."""
+"""EfficientNet-Lite0 quantized by ONNX Runtime (static int8, QDQ) gives ONNX Runtime's logits, and still
+recognises the photographs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def photographs() -> tuple[Any, Any]:
 def model(
     efficientnet: bytes, photographs: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """8-bit activations, 7-bit weights by channel: with 8 bits ONNX Runtime's sums of 16-bit products
-    saturate on processors without VNNI."""
+    """Quantize activations to 8 bits and weights to 7 bits by channel. With 8 bits, ONNX Runtime's sums of
+    16-bit products saturate on processors without VNNI."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 

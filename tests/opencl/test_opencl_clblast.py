@@ -1,5 +1,5 @@
-"""Products by CLBlast among a plan's own kernels: the same results, from memory and a file, on each driver
-that is here, with both kinds of schedules behind them; and its race with our own kernels."""
+"""Products by CLBlast among a plan's own kernels give the same results from memory and from a file. They are
+tried on each driver, with both kinds of schedules, and in a race with Jangin's kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ pytestmark = pytest.mark.skipif(
 )
 ALL = [(d, kind, case) for d in DEVICES for kind in ("cpu", "gpu") for case in CASES]
 QUICK = [(d, "gpu", dense) for d in DEVICES[:1]]
-"""CLBlast has the driver compile for seconds where it is first called."""
+"""The quick tests use one device, because the driver compiles CLBlast's kernels for seconds at the first
+call."""
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,8 @@ def test_descriptions_of_products() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 def test_it_races_ours(device: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured beside our kernels, checked against them, and kept for that device and driver."""
+    """CLBlast is timed beside Jangin's kernels and checked against them. The result is kept for this device
+    and driver."""
 
     def won(race: Race, seconds: float, ways: list[int] | None = None) -> list[Timing]:
         measured = time(race, seconds, ways)

@@ -1,5 +1,5 @@
-"""What goes wrong with OpenCL's drivers and devices: each is told in one error, with the device, the kernel,
-the model's node and a way out."""
+"""Each fault of OpenCL's drivers and devices is one error that names the device, the kernel, the model's node
+and a way out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ X = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
 
 
 def failing(message: str, after: int = 0) -> Callable[..., Any]:
-    """What raises an error with OpenCL's name for it, once it was called so often."""
+    """Return a function that raises an error with an OpenCL error's name, after `after` successful calls."""
     calls = iter(range(after))
 
     def fail(*_: object, **__: object) -> None:
@@ -69,7 +69,8 @@ def test_a_driver_s_file_that_names_a_wrong_path(tmp_path: Path, monkeypatch: py
 
 
 def test_a_driver_that_is_broken_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device that isn't found may be its."""
+    """If no device is found, the error tells that a driver is broken, since the device may be that
+    driver's."""
     opencl_devices.devices()
     (tmp_path / "broken.icd").write_text("/nowhere/libbroken.so\n")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
@@ -140,7 +141,7 @@ def test_a_build_that_fails(device: Found, monkeypatch: pytest.MonkeyPatch) -> N
 
 @on_each
 def test_a_build_that_fails_where_a_model_is_loaded(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a driver of another version may refuse what was built, and the source too."""
+    """A driver of another version may refuse the binary, and the source too."""
     made = jangin.compile(RELU, name(device), cache=False).artifact
     (built,) = map(opencl_programs.Built.of, made.objects)
     damaged = replace(built, source=b"this is no OpenCL", binary=b"nor code")
@@ -212,7 +213,7 @@ def test_a_device_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch)
 
 @on_each
 def test_the_next_run_after_one_without_memory(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run of more couldn't be given is not left to the next one."""
+    """A failed allocation of a larger run doesn't disturb the next run."""
     exe = jangin.compile(network(), name(device), cache=False)
     expected = exe(X[:1])
     true = Code.room

@@ -1,5 +1,7 @@
-"""Kernels for work-groups on each driver that is here, and in Oclgrind, a simulated device that finds races,
-barriers which not all reach, reads of what nobody wrote, and accesses outside memory."""
+"""Kernels for work-groups on each driver, and in Oclgrind.
+
+Oclgrind simulates a device. It finds races, barriers that not all work-items reach, reads of unwritten
+memory, and accesses outside of memory."""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ DEVICES = [d for d in usable() if d.platform != SIMULATOR]
 DRIVER = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
 ON = next(n for n in reversed(machine.runnable()) if NAMED.get(n))
 ULPS = 20
-"""Units in the last place by which a driver's functions may be off (see `test_opencl_kernels`)."""
+"""The most units in the last place by which a driver's functions may be off (see `test_opencl_kernels`)."""
 SOME = ("product", "softmax", "sum", "pool", "symbolic", "attention")
 
 
@@ -55,7 +57,8 @@ def target(device: Found) -> Target:
 
 
 def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
-    """A kernel by each template that fits, best parameters first, with what it is given for size `n`."""
+    """Yield a kernel of each template that fits, with its best parameters, and with arguments for size
+    `n`."""
     wanted = asked(name)
     for match in TEMPLATES.values():
         template = match(wanted)
@@ -74,9 +77,11 @@ def calls_library(func: Func) -> bool:
 
 
 def run_on(device: Found, names: list[str]) -> None:
-    """Kernels in one program, each by a group for each task and by one, against native code. (Most scratch
-    memory comes first: what Oclgrind knows of a buffer it keeps for the next that takes its number, as far as
-    that one's bytes went.)"""
+    """Run kernels of one program, with a group for each task and with one group, and compare with native
+    code.
+
+    The kernels with the most scratch memory come first. Oclgrind keeps what it knows of a buffer's bytes for
+    the next buffer of that number, which is then not larger."""
     cases = [c for name in names for c in made(name, 5)]
     cases.sort(key=lambda c: str(scratch_bytes(c[0], groups=True)) == "0")
     funcs = [replace(func, name=f"k{n}") for n, (func, _, _) in enumerate(cases)]
@@ -95,14 +100,14 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def numbers(dtype: DType, *shape: int) -> np.ndarray:
-    """Of any type, whole ones as large as half of its bits."""
+    """Return numbers of a type. Integers have at most half of the type's bits."""
     if dtype.numpy.kind == "f":
         return floats(*shape).astype(dtype.numpy)
     return np.random.default_rng(len(shape)).integers(0, 1 << dtype.bits // 2, shape).astype(dtype.numpy)
 
 
 def network(op: str, shape: tuple[int, ...], weights: list[np.ndarray], **attrs: Any) -> onnx.ModelProto:
-    """One node with constant weights."""
+    """Make a model of one node with constant weights."""
     names = [f"w{n}" for n in range(len(weights))]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", shape), ("y", None))]
     constants = [numpy_helper.from_array(w, n) for w, n in zip(weights, names, strict=True)]
@@ -113,7 +118,7 @@ def network(op: str, shape: tuple[int, ...], weights: list[np.ndarray], **attrs:
 
 
 def recurrence(op: str, gates: int, sizes: tuple[int, int, int], **attrs: Any) -> onnx.ModelProto:
-    """`sizes`: of the batch, of the hidden layer, and of its directions."""
+    """Make a recurrent layer. `sizes` has the batch, the hidden size, and the number of directions."""
     batch, hidden, directions = sizes
     rows = gates * hidden
     weights = [floats(directions, rows, 7), floats(directions, rows, hidden), floats(directions, 2 * rows)]
@@ -121,7 +126,7 @@ def recurrence(op: str, gates: int, sizes: tuple[int, int, int], **attrs: Any) -
 
 
 def blocks() -> onnx.ModelProto:
-    """A product with weights of 4 bits in blocks of 16."""
+    """Make a product with 4-bit weights in blocks of 16."""
     weights = np.random.default_rng(0).integers(0, 256, (9, 3, 8)).astype(np.uint8)
     attrs = {"K": 48, "N": 9, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
     return network("MatMulNBits", (21, 48), [weights, floats(27)], **attrs)
@@ -133,15 +138,15 @@ NETWORKS: dict[str, tuple[str, Callable[[], onnx.ModelProto]]] = {
     "winograd": ("nest", lambda: network("Conv", (1, 20, 13, 11), [floats(24, 20, 3, 3)], pads=[1] * 4)),
     "blocks": ("contraction", blocks),
 }
-"""Models with the template of which at least one of their kernels is."""
+"""Models, each with the template that makes at least one of its kernels."""
 
 
 @pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 def test_networks(device: Found, name: str) -> None:
-    """Kernels that came as loop nests too have more than one work-item in a group, and give what native code
-    does."""
+    """Kernels that came as loop nests have several work-items in a group, too. The results are native
+    code's."""
     template, make = NETWORKS[name]
     model = make()
     exe = jangin.compile(model, f"opencl:{device.number}@gpu", cache=False)
@@ -172,7 +177,7 @@ simulated = pytest.mark.skipif(
 
 
 def simulate(tmp_path: Path, what: str, *arguments: str) -> str:
-    """What Oclgrind reports of one of this file's functions, which a process of its own calls."""
+    """Call one of this file's functions in another process, under Oclgrind, and return Oclgrind's report."""
     (tmp_path / "oclgrind.icd").write_text(f"{DRIVER}\n")
     here = Path(__file__).resolve().parent
     env = os.environ | {
@@ -187,18 +192,19 @@ def simulate(tmp_path: Path, what: str, *arguments: str) -> str:
 
 
 def as_written() -> None:
-    """Have programs built without optimizations, whose results Oclgrind can't all run."""
+    """Have programs built without optimizations, because Oclgrind can't run all optimized code."""
     opencl_programs.OPTIONS += ("-cl-opt-disable",)
 
 
 def all_kernels(*names: str) -> None:
-    """In the process with the simulated device."""
+    """Run kernels on the simulated device. It is called in Oclgrind's process."""
     (device,) = [d for d in usable() if d.platform == SIMULATOR]
     run_on(device, list(names))
 
 
 def networks(*names: str) -> None:
-    """In the process with the simulated device: all kernels of networks, against native code."""
+    """Run all kernels of networks on the simulated device, against native code. It is called in Oclgrind's
+    process."""
     (device,) = [d for d in usable() if d.platform == SIMULATOR]
     options = Options(replace(TARGET, backend="opencl"))
     plans = [plan for name in names for plan in plan_model(NETWORKS[name][1](), options).plans]
@@ -212,7 +218,7 @@ def networks(*names: str) -> None:
 
 
 def tiled(ahead: int) -> tuple[Func, dict[str, Array], dict[str, int]]:
-    """A product of several tiles and panels, which are fetched ahead or not."""
+    """Return a product of several tiles and panels. `ahead` says whether panels are fetched ahead."""
     built_of = matmul((20, 20), (20, 20))
     product = contraction.match(workload(built_of, target=TARGET))
     assert product is not None
@@ -221,7 +227,7 @@ def tiled(ahead: int) -> tuple[Func, dict[str, Array], dict[str, int]]:
 
 
 def without_barrier(ahead: str, number: str) -> None:
-    """As `all_kernels`, of a product of which one barrier is gone, or none (-1)."""
+    """Run a product on the simulated device without its barrier of a `number`. -1 leaves all barriers in."""
     (device,) = [d for d in usable() if d.platform == SIMULATOR]
     func, given, sizes = tiled(int(ahead))
     wait = f"  {GROUPED.groups.barrier};"
@@ -261,8 +267,9 @@ def test_simulated_networks(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ahead", "more"), [(0, 0), (1, 1)])
 def test_every_barrier_is_needed(ahead: int, more: int, tmp_path: Path) -> None:
-    """But one before a tile's first panels: the threads that store those are the ones that store others, and
-    so can't meet them, which their conditions don't show."""
+    """Without any one barrier there is a race, except for the barrier before a tile's first panels.
+
+    There the same threads store both panels, so no race happens, but their conditions don't show it."""
     assert not reports(simulate(tmp_path, "without_barrier", str(ahead), "-1"))
     assert len(barriers(tiled(ahead)[0])) == 2 + more
     for number in (more, more + 1):

@@ -1,4 +1,4 @@
-"""The same kernels in OpenCL C, on each driver that is here, and in LLVM IR give the same bits."""
+"""The same kernels in OpenCL C, on each driver, and in LLVM IR give the same bits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from jangin.targets.x86 import V3
 
 DEVICES = usable()
 ULPS = 20
-"""Units in the last place by which functions may be off: OpenCL C allows pow 16, the rest is the other
-library's."""
+"""The most units in the last place by which functions may be off. OpenCL C allows 16 for pow, and the other
+library adds the rest."""
 pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 
 
@@ -47,7 +47,8 @@ def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: 
 
 
 def test_a_loop_of_more_lanes_than_vectors_have_is_cut_into_vectors() -> None:
-    """Four vectors of a processor's exponentials side by side: OpenCL C's vectors have 16 lanes at most."""
+    """A loop over four of the processor's vectors is cut, because OpenCL C's vectors have at most 16
+    lanes."""
     x, y, i, n = Buffer("x", F32, (const(64),)), Buffer("y", F32, (const(64),)), Var("i"), Var("n")
     place = (n * 32 + i,)
     body = Store(y, place, call("exp", Load(x, place)))
@@ -58,7 +59,7 @@ def test_a_loop_of_more_lanes_than_vectors_have_is_cut_into_vectors() -> None:
 
 
 def calls_library(func: Func) -> bool:
-    """Whether a driver's own functions are in it, which may round otherwise."""
+    """Return whether a kernel calls a driver's own functions, which may round differently."""
     nodes = [n for s in statements(func.body) for e in expressions(s) for n in walk(e)]
     return any(
         (isinstance(n, Binary) and n.op == "pow")

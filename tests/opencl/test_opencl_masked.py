@@ -1,4 +1,4 @@
-"""No masked access of a kernel in OpenCL C writes beyond the lanes that are on (see `tests/instr`)."""
+"""No masked access of a kernel in OpenCL C writes beyond the active lanes (see `tests/instr`)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_masked_accesses(device: Found, count: int) -> None:
 
 
 def written(case: Case, program: object, device: Found) -> Array:
-    """What a kernel leaves where it writes. Buffers are as large as the kernel takes them to be, and those
-    that it writes to have guards behind them."""
+    """Run a kernel and return what it writes. Buffers have the declared sizes, and written buffers end with
+    guards."""
     func, out = case.func(), case.blank()
     places = {"plain": numbers(case.other), "pages": numbers(case.memory), "table": case.places(), "out": out}
     regions = {name: array.reshape(-1).view(np.uint8) for name, array in places.items()}

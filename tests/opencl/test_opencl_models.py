@@ -1,4 +1,4 @@
-"""The benchmarks' models on each driver that is here, with both kinds of schedules, against native code."""
+"""The benchmarks' models on each driver, with both kinds of schedules, against native code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from catalogue import CATALOGUE, Model
 
 DEVICES = [d for d in usable() if d.platform != SIMULATOR]
 CLOSE = {"cpu": 1e-5, "gpu": 1e-4}
-"""Share of the largest value that results may differ by: other schedules add in another order."""
+"""The largest difference, as a share of the largest value. The schedules add in different orders."""
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver"),
@@ -29,7 +29,7 @@ pytestmark = [
 
 @cache
 def native(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs of a model, and what native code makes of them."""
+    """Return a model's inputs, and native code's results."""
     model: Model = CATALOGUE[name]
     exe = jangin.compile(model.path)
     rng = np.random.default_rng(0)

@@ -1,6 +1,7 @@
-"""ONNX's node tests on each driver that is here, with the schedules of processors and those for work-groups.
+"""ONNX's node tests on each driver, with schedules for processors and for work-groups.
 
-A sample runs always, all of them with `-m slow`; `tests/conformance` says which are left out, and why."""
+A sample runs always, and all tests run with `-m slow`. `tests/conformance` lists tests that are left out, and
+why."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ import test_onnx_backend as official
 
 Test = Callable[[unittest.TestCase], Any]
 STRIDE = 311
-"""Of the tests, one in so many is in the sample, another for each device and kind of schedule."""
+"""One of so many tests is in the sample. Each device and kind of schedule has another sample."""
 LACKING = "has no numbers of 64 bits"
 KERNELS = tempfile.TemporaryDirectory()
-"""A cache: many tests have the same kernels, and drivers take longest of all to build."""
+"""A cache of kernels. Many tests share kernels, and drivers need most of the time to build them."""
 
 
 class Backend(official.Backend):
@@ -51,7 +52,7 @@ def on(target: str, test: Test) -> Test:
 
 
 def groups() -> dict[str, type[unittest.TestCase]]:
-    """A class of tests for each device and kind of schedule."""
+    """Return a class of tests for each device and kind of schedule."""
     devices = [d for d in usable() if d.platform != SIMULATOR]
     if not devices:
         return {}

@@ -1,7 +1,9 @@
-"""Random ONNX models on each driver that is here, with both kinds of schedules, against ONNX's
-ReferenceEvaluator in double precision. A few run always, 40 for each with `-m slow`: a model takes 0.7 s of a
-processor on either driver here, mostly to build its kernels, so that 200 for each take 9 minutes of one.
-`tests/properties/test_gpu_plans.py` has a thousand, without drivers."""
+"""Random ONNX models on each driver, with both kinds of schedules, against ONNX's ReferenceEvaluator in
+double precision.
+
+A few run always, and 40 of each kind with `-m slow`. A model takes 0.7 s of a core on either driver here,
+mostly to build its kernels. So 200 of each kind would take 9 minutes. `tests/properties/test_gpu_plans.py`
+plans a thousand, without drivers."""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neit
 
 @pytest.mark.parametrize(("device", "kind"), WAYS, ids=str)
 def test_random_models(device: Found, kind: str) -> None:
-    """Others for each device and kind of schedule."""
+    """Each device and kind of schedule has other models."""
     first = 300 + FEW * WAYS.index((device, kind))
     for seed in range(first, first + FEW):
         check(seed, LENGTHS[seed % len(LENGTHS)], f"opencl:{device.number}@{kind}")
@@ -34,7 +36,7 @@ def test_random_models(device: Found, kind: str) -> None:
 
 @pytest.mark.parametrize(("device", "kind"), WAYS, ids=str)
 def test_rounding_that_a_model_asks_for(device: Found, kind: str) -> None:
-    """Some of the graphs of `test_rounding`, to the last bit."""
+    """Some graphs of `test_rounding` give the same bits."""
     for seed in test_rounding.SEEDS[:3]:
         test_rounding.check(seed, test_rounding.on(resolve(f"opencl:{device.number}@{kind}")))
 

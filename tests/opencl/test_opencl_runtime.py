@@ -1,4 +1,4 @@
-"""Models compiled for OpenCL devices, on each driver that is here, side by side in this process."""
+"""Models compiled for OpenCL devices run on each driver, side by side in this process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
 
 @on_each
 def test_threads_have_kernels_of_their_own(device: Found) -> None:
-    """Arguments are a kernel's: the first run takes those that were loaded, others copies."""
+    """A kernel object holds its arguments. So the first run uses the loaded kernels, and runs at the same
+    time use copies."""
     exe = jangin.compile(network(), name(device), cache=False)
     xs = [np.random.default_rng(n).standard_normal((n, 3, 8, 8)).astype(np.float32) for n in (1, 2, 3)]
     expected = [exe(x) for x in xs]

@@ -1,4 +1,4 @@
-"""Compares one-node models with ONNX Runtime, with the inputs' own shapes and with symbolic ones."""
+"""Compares one-node models with ONNX Runtime, for the inputs' own shapes and for symbolic ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def interpreted(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
 
 
 def symbolic(inputs: Sequence[Array | None], constants: Mapping[int, Array]) -> dict[int, list[int | str]]:
-    """A symbol for every dimension of every input that is not a constant."""
+    """Return a symbol for every dimension of every input that is not a constant."""
     return {
         i: [f"in{i}_size{k}" for k in range(a.ndim)]
         for i, a in enumerate(inputs)
@@ -41,8 +41,10 @@ def check(
     op: str, inputs: Sequence[Array | None], opset: int, *, want: Sequence[Array] | None = None,
     dims: Dims | None = None, tolerance: float = 1e-5, **settings: Any,
 ) -> Graph:  # fmt: skip
-    """The node gives `want` (or what ONNX Runtime gives), also where dimensions are symbols (`dims`,
-    or all of them; {} leaves that out). Returns the graph for symbolic sizes."""
+    """Check that the node gives `want`, or ONNX Runtime's results. Returns the graph for symbolic sizes.
+
+    The check is repeated with `dims` as symbols, or with all dimensions as symbols. `dims={}` leaves this
+    out."""
     feeds = {f"in{i}": a for i, a in enumerate(inputs) if a is not None}
     if want is None:
         want = onnxruntime_outputs(model(op, inputs, opset, **settings), feeds)

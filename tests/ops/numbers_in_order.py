@@ -18,7 +18,7 @@ LEFT, RIGHT = np.repeat(LINE, 16).reshape(16, 16), np.tile(LINE, 16).reshape(16,
 
 
 def long_rows(dtype: type) -> Array:
-    """Rows in which few can be among the best, with none, some and many NaN."""
+    """Make rows in which few elements can be among the best, with no, some and many NaN."""
     rng = np.random.default_rng(11)
     x = rng.integers(-300, 300, (5, 2000)).astype(dtype)
     for row, count in ((1, 2), (2, 40), (3, 1998)):

@@ -22,8 +22,9 @@ def model(
     outputs: int = 1, domain: str = "", dims: Mapping[int, Sequence[int | str]] | None = None,
     version: int = 1, **attrs: Any,
 ) -> ModelProto:  # fmt: skip
-    """A model of one node, of `version` of its `domain` if it has one. `constants` takes the place of
-    inputs by number; `dims` declares shapes other than the inputs' own."""
+    """Make a model of one node. `version` is the version of its `domain`.
+
+    `constants` replaces inputs by number. `dims` declares shapes other than the inputs' own."""
     constants, dims = constants or {}, dims or {}
     names = [f"in{i}" for i in range(max([len(inputs), *(n + 1 for n in constants)]))]
     given = {i: a for i, a in enumerate(inputs) if a is not None and i not in constants}
@@ -52,7 +53,7 @@ def lowered(*args: Any, **kwargs: Any) -> Graph:
 
 
 def run(op: str, inputs: Sequence[Array | None], opset: int, **kwargs: Any) -> list[Array]:
-    """The node's outputs, interpreted."""
+    """Interpret the node, and return its outputs."""
     graph = lowered(op, inputs, opset, **kwargs)
     feeds = {f"in{i}": a for i, a in enumerate(inputs) if f"in{i}" in graph.inputs}
     return list(run_graph(graph, feeds).values())

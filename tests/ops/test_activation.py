@@ -1,4 +1,4 @@
-"""Activations far from 0 and in 16 bits; softmax and hardmax of old opsets."""
+"""Activations far from 0 and in 16 bits, and softmax and hardmax of old opsets."""
 
 from __future__ import annotations
 

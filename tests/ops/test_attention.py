@@ -1,4 +1,4 @@
-"""Attention with symbolic lengths and shared heads; scans and determinants."""
+"""Attention with symbolic lengths and shared heads, scans and determinants."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_a_query_that_sees_nothing_gives_zero() -> None:
 @pytest.mark.parametrize("mask", [-np.inf, np.inf, np.nan, -3.4028235e38, -2e38])
 @pytest.mark.parametrize("inside", [0, np.nan, np.inf])
 def test_masks_and_queries_without_numbers(mask: float, inside: float) -> None:
-    """Rows of masks that hide all, that are infinite or NaN; queries that are: as in ONNX's definition.
-    (ONNX Runtime takes the lowest finite number for -inf.)"""
+    """Mask rows that hide everything or are infinite or NaN, and queries that are, give what ONNX defines.
+    (ONNX Runtime replaces -inf by the lowest finite number.)"""
     q, k, v = f32(1, 2, 3, 4), f32(1, 2, 5, 4, seed=1), f32(1, 2, 5, 4, seed=2)
     q[0, 0, 2, 0] += inside
     added = np.zeros((3, 5), np.float32)
@@ -58,7 +58,7 @@ def test_masks_and_queries_without_numbers(mask: float, inside: float) -> None:
 
 
 def test_heads_share_one_product() -> None:
-    """No key or value is repeated: two products, and nothing expanded."""
+    """Attention with shared heads is two products. No key or value is repeated."""
     q, k = f32(1, 8, 3, 4), f32(1, 2, 5, 4)
     ops = [n.op for n in lowered("Attention", [q, k, k], 23).nodes]
     assert ops.count("matmul") == 2 and "expand" not in ops

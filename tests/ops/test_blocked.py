@@ -1,4 +1,4 @@
-"""Products with weights that DequantizeLinear makes floats of by blocks stay in their blocks."""
+"""Products with weights that DequantizeLinear dequantizes by blocks keep the weights in blocks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ FLOATS = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 
 
 class Blocked:
-    """x times weights [terms, columns], turned for Gemm, which has a bias; scales and zero points by `block`
-    neighbours along `axis` of the weights (0: along the terms)."""
+    """A product of x and weights [terms, columns]. For Gemm, the weights are transposed, and there is a bias.
+
+    Scales and zero points are for `block` neighbours along `axis` of the weights. Axis 0 is along the
+    terms."""
 
     def __init__(
         self, kind: str, terms: int, columns: int, block: int, *, gemm: bool = False, zeros: bool = True,

@@ -1,4 +1,5 @@
-"""The best of long rows, of which most elements are passed over, against the interpreter and NumPy."""
+"""The best elements of long rows, against the interpreter and NumPy. Most elements of the rows are passed
+over."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def run(graph: Graph, x: Array) -> dict[str, Array]:
 
 
 def assert_best(x: Array, got: dict[str, Array], k: int, *, largest: bool) -> None:
-    """Sorted, the first among equals first."""
+    """Check the best elements and their indices. They are sorted, and the first of equals comes first."""
     key = -x.astype(np.float64) if largest else x.astype(np.float64)
     places = np.argsort(key, axis=1, kind="stable")[:, :k]
     np.testing.assert_array_equal(got["places"], places)
@@ -69,7 +70,7 @@ def test_rows_that_are_hard_to_halve(what: str) -> None:
 
 
 def test_numbers_beside_some_that_are_none() -> None:
-    """Places are distinct and in the row."""
+    """In rows with NaN, the indices are distinct and within the row."""
     x = np.random.default_rng(0).standard_normal((2, 1003)).astype(np.float32)
     x[:, ::9] = np.nan
     got = run(best_of(F32, 2, 1003, 20, largest=True), x)

@@ -1,7 +1,8 @@
 """ONNX's operators that compare, with NaN, infinities, both zeros and ties, against ONNX's reference.
 
-NaN is the largest element, as NumPy sorts it, and the extreme of all that it is among. Where the reference
-depends on the order of operands (MaxPool and ScatterElements with NaN), NumPy's `maximum` and `minimum` say.
+NaN is the largest element, as in NumPy's sort, and the extreme of all elements that it is among. With NaN,
+the reference's MaxPool and ScatterElements depend on the order of operands, so NumPy's `maximum` and
+`minimum` are the reference there.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def results(made: Any, feeds: dict[str, Array]) -> list[Array]:
 
 CASES = cases()
 TYPED = [(n, t) for n in CASES for t in (np.float32, np.float16) if (n, t) != ("Celu", np.float16)]
-"""The standard has Celu of float32 alone."""
+"""Cases and types. The standard has Celu for float32 alone."""
 
 
 @pytest.mark.parametrize(("name", "dtype"), TYPED)
@@ -80,7 +81,8 @@ def test_as_the_reference(name: str, dtype: Any) -> None:
 @pytest.mark.parametrize("k", [1, 3, 15, 16])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_top_k(dtype: Any, k: int, largest: int) -> None:
-    """The first of equals; long rows look at those alone that may be among the best."""
+    """The first of equals comes first. Long rows take a way that looks only at elements that may be among the
+    best."""
     for x in (ROWS.astype(dtype), long_rows(dtype)):
         made, feeds = given(
             "TopK", [x, np.array([k])], outputs=2, constants={1: np.array([k])}, axis=1, largest=largest
@@ -110,7 +112,7 @@ def test_unique(dtype: Any, axis: int | None, ascending: int) -> None:
 
 @pytest.mark.parametrize("pads", [0, 1])
 def test_max_pool(pads: int) -> None:
-    """NaN is the maximum of each window that has one, and the index is that of the first."""
+    """NaN is the maximum of each window that has one. The index is that of the first NaN."""
     made, feeds = given("MaxPool", [IMAGE], outputs=2, kernel_shape=[3, 3], pads=[pads] * 4)
     values, indices = results(made, feeds)
     padded = np.pad(IMAGE, ((0, 0), (0, 0), (pads, pads), (pads, pads)), constant_values=-np.inf)
@@ -130,7 +132,7 @@ def test_scattered_extremes(how: str) -> None:
 
 @pytest.mark.parametrize("floor", [None, -np.inf, 0.6])
 def test_boxes_without_a_score(floor: float | None) -> None:
-    """A NaN is no score: such a box is never chosen, and hides none. One with a NaN corner overlaps none."""
+    """NaN is no score: its box is never chosen and hides no other. A box with a NaN corner overlaps none."""
     corners = np.array([[n, n, n + 1, n + 1] for n in (0, 2, 4, 4, 6, 8, 8)], np.float32)
     corners[5, 0] = np.nan
     scores = np.array([0.5, np.nan, 0.9, np.nan, 0.7, 0.8, 0.65], np.float32)

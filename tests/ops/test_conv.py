@@ -1,4 +1,4 @@
-"""Convolutions, transposed ones and integer ones."""
+"""Convolutions, transposed convolutions and integer convolutions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_conv_transpose(kernel: int, stride: int, dilation: int, group: int) -> 
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), list(product([1, 2, 3, 4], [1, 2, 3], [1, 2])))
 @pytest.mark.parametrize("where", ["x", "w"])
 def test_what_no_window_reaches_is_no_product(kernel: int, stride: int, dilation: int, where: str) -> None:
-    """An infinity or NaN reaches what its window covers, and nothing beside it."""
+    """An infinity or NaN changes the results whose windows cover it, and no others."""
     x, w = f32(2, 3, 4, 5), f32(3, 2, kernel, kernel, seed=3)
     for holes in (x, w)[where == "w" :][:1]:
         holes[0, 0, 0, 0], holes[1, 1, -1, -1] = np.inf, np.nan

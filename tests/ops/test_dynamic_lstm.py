@@ -1,9 +1,9 @@
 """DynamicQuantizeLSTM as ONNX Runtime computes it on one thread: inputs and states are rounded to 8 bits, and
 products are of integers.
 
-A state that differs in its last bit may be rounded to another level, which is no error of the step that gave
-it. So each step is held to the states that the same run gave before it. Those have the same levels, and the
-roundings of gates are all that may differ."""
+A state that differs in its last bit may be rounded to another level. This is no error of the step that gave
+it. So each step is compared with a reference step from the states that the same run gave before. Both have
+the same levels, and only the roundings of gates differ."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from jangin.options import Options
 from jangin.targets import resolve
 
 CLOSE = 3e-6
-"""Gates are sums of some ten products near 1, in float32, and functions of these; states are below 1."""
+"""The largest difference. Gates are functions of sums of some ten float32 products near 1, and states are
+below 1."""
 WEIGHTS = ["w_scale", "w_zero", "r_scale", "r_zero"]
 NAMES = ["x", "w", "r", "bias", "lengths", "h", "c", "peepholes", *WEIGHTS]
 
 
 @dataclass
 class Case:
-    """A node's inputs by name and its attributes."""
+    """A node's inputs by name, and its attributes."""
 
     inputs: dict[str, Array]
     how: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +60,8 @@ class Case:
 
 
 def drawn(rng: np.random.Generator, dtype: str, most: tuple[int, ...] = (8, 6, 20, 70)) -> Case:
-    """Weights of int8 are at most 63: on AVX2 without VNNI ONNX Runtime clamps sums of two products."""
+    """Draw a node. Weights of int8 are at most 63, because on AVX2 without VNNI ONNX Runtime clamps sums of
+    two products."""
     direction = str(rng.choice(["forward", "reverse", "bidirectional"]))
     d = 1 + (direction == "bidirectional")
     steps, batch, size, hidden = (int(rng.integers(1, n)) for n in most)
@@ -90,7 +92,7 @@ def drawn(rng: np.random.Generator, dtype: str, most: tuple[int, ...] = (8, 6, 2
 
 
 def levels(rows: Array) -> tuple[Array, np.float32]:
-    """What float32 numbers are rounded to, less the zero point, and their scale."""
+    """Quantize float32 numbers to 8 bits, and return them less the zero point, with their scale."""
     low, high = np.minimum(rows.min(), np.float32(0)), np.maximum(rows.max(), np.float32(0))
     scale = (high - low) / np.float32(255) if high > low else np.float32(1)
     zero = np.rint(np.clip(-low / scale, 0, 255))
@@ -104,7 +106,7 @@ def product(rows: Array, name: str, case: Case, d: int) -> Array:
 
 
 def step(sums: Array, c: Array, case: Case, d: int) -> tuple[Array, Array]:
-    """The next h and c. The cell is never clipped."""
+    """Return the next h and c. The cell is never clipped."""
     squash = sigmoid if "activations" in case.how else np.tanh
     bound = case.how.get("clip", np.inf)
     seen = (
@@ -122,7 +124,8 @@ def step(sums: Array, c: Array, case: Case, d: int) -> tuple[Array, Array]:
 
 
 def errors(case: Case, found: Mapping[str, Array] | list[Array]) -> dict[str, float]:
-    """How far each result is from float64, every step after the states that were found."""
+    """Return each result's difference from float64. Every step of the reference starts at the found
+    states."""
     y, last_h, last_c = found.values() if isinstance(found, Mapping) else found
     (steps, batch, _), hidden, off = case.inputs["x"].shape, case.how["hidden_size"], [0.0] * 3
     lengths = case.inputs.get("lengths", np.full(batch, steps))
@@ -184,7 +187,7 @@ def test_the_interpreter_agrees() -> None:
 
 @pytest.mark.parametrize(("seed", "dtype"), [(0, "int8"), (3, "uint8"), (5, "int8"), (6, "uint8")])
 def test_it_is_written_as_itself(seed: int, dtype: str) -> None:
-    """With its bounds, functions and zero points, for ONNX Runtime."""
+    """The node is written for ONNX Runtime with its clip, functions and zero points."""
     case = drawn(np.random.default_rng(seed), dtype)
     whole = lower(load(case.model()), whole=True)
     made = onnx.load_from_string(written(whole))
@@ -194,7 +197,7 @@ def test_it_is_written_as_itself(seed: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4-vnni", "neoverse-n1", "cortex-a53", "riscv64"])
 def test_weights_stay_bytes(target: str) -> None:
-    """A step reads all weights of the state, which is what it costs."""
+    """Weights of the state stay bytes, because a step's cost is to read all of them."""
     case = drawn(np.random.default_rng(7), "int8")
     rows = 64
     case.how |= {"hidden_size": rows, "direction": "forward"}

@@ -1,4 +1,4 @@
-"""The graph editor: names are unique, types inferred, small constants folded where that is asked."""
+"""The graph editor makes names unique, infers types, and folds small constants if asked to."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_cast_refuses_types_that_tensors_cannot_have() -> None:
 
 
 def test_arithmetic_of_sizes_vanishes() -> None:
-    """x reshaped to [batch / 2 * 2, -1 replaced by 6]: nothing but the reshape is left."""
+    """x reshaped to [batch / 2 * 2, -1 replaced by 6] keeps only the reshape."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Mul", ["shape", "two"], ["doubled"]),

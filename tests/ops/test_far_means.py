@@ -1,8 +1,8 @@
 """Normalizations and variances of numbers that lie far from 0 and close to each other, against float64.
 
-A mean of f32 about 10⁶ is rounded by up to 0.03: whatever takes it off and does no more is wrong by as much,
-as ONNX Runtime and PyTorch are. Here the rounding does not show: results are off by some roundings of numbers
-of up to 5, 2e-6 in all.
+A mean in f32 about 10⁶ is rounded by up to 0.03. If a normalization only subtracts it, its results are wrong
+by as much, as in ONNX Runtime and PyTorch. Jangin corrects the rounding: results are off by some roundings of
+numbers of up to 5, 2e-6 in all.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def test_normalizations(name: str) -> None:
 
 
 def far(shape: Sequence[int], mean: float) -> Array:
-    """Numbers about a mean, of which f32 has them; some rows are about 0."""
+    """Return numbers about a mean, as f32 holds them. Some rows are about 0."""
     x = np.random.default_rng(7).standard_normal(shape) + mean
     x[1:2] -= mean
     return x.astype(np.float32)
 
 
 def test_rows_of_one_number() -> None:
-    """Nothing is left of them, at any mean."""
+    """Rows of one number give 0, at any mean."""
     exe = jangin.compile(model(CASES["layer of 384"]), cache=False, isolated=False)
     x = np.repeat(np.array([0, 1, 1 / 3, -1e3, 12345.678, 1e6 + 1 / 3, 3e7, 1e-3, 7], "f4"), 384).reshape(
         9, 384
@@ -97,7 +97,7 @@ def test_rows_of_one_number() -> None:
 
 @pytest.mark.parametrize("make", ["moments", "batch"])
 def test_statistics(make: str) -> None:
-    """What PyTorch's, NNEF's, Caffe's and ONNX's operators make of mean and variance."""
+    """The mean and variance, by which operators of PyTorch, NNEF, Caffe and ONNX are made, are right."""
     b = Builder("statistics", {})
     x = b.input("x", F32, tuple(map(const, (6, 5, 11, 13))))
     if make == "moments":

@@ -1,4 +1,4 @@
-"""ONNX Runtime's transformer operators against ONNX Runtime itself."""
+"""ONNX Runtime's transformer operators give ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_group_query_attention(past: int, attrs: dict[str, Any]) -> None:
 
 
 def test_items_of_unequal_length() -> None:
-    """Prompts of 5 and 3 tokens, then one more of each, in a cache of fixed room."""
+    """Prompts of 5 and 3 tokens, followed by one token each, in a cache of fixed size."""
     settings = {"num_heads": 4, "kv_num_heads": 2, "outputs": 3, **MS}
     q, k, v = f32(B, 1, 64), f32(B, 1, 32, seed=1), f32(B, 1, 32, seed=2)
     caches = [f32(B, 2, 9, 16, seed=s) for s in (3, 4)]

@@ -1,4 +1,4 @@
-"""Gradients of parts of a graph, against differences of the graph's own results."""
+"""Gradients of parts of a graph, against finite differences of the graph's results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP = 1e-6
 
 
 def graph(nodes: list[str], shapes: dict[str, tuple[int, ...]], xs: list[str], y: str) -> Graph:
-    """`nodes`: "result = Op(inputs)"; outputs y and its gradients."""
+    """Make a graph of `nodes` ("result = Op(inputs)"). Its outputs are y and y's gradients."""
     protos = []
     for text in nodes:
         result, op, *inputs = (

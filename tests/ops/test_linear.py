@@ -1,4 +1,4 @@
-"""Matrix products: ranks, broadcasting, Einsum, integer forms."""
+"""Matrix products: ranks, broadcasting, Einsum and integer forms."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_integer_products() -> None:
 @pytest.mark.parametrize("moved", [(1, 0), (0, 1), (1, 1)])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_rows_before_the_batch(moved: tuple[int, int], transposed: int) -> None:
-    """com.microsoft's FusedMatMul: an operand's first axis holds its rows."""
+    """com.microsoft's FusedMatMul takes an operand whose first axis has the rows."""
     x, y = f32(2, 3, 4, 5), f32(2, 3, *((6, 5) if transposed else (5, 6)), seed=1)
     inputs = [np.moveaxis(a, -2, 0).copy() if m else a for a, m in zip((x, y), moved, strict=True)]
     want = 0.5 * x @ (y.swapaxes(-1, -2) if transposed else y)

@@ -1,4 +1,5 @@
-"""Concatenations and splits of very many parts: no recursion, and a time that grows with their number."""
+"""Concatenations and splits of very many parts work without recursion, in a time that grows with their
+number."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from jangin.ops.builder import MOST_SYMBOLIC
 
 
 def joined(count: int, distinct: bool) -> onnx.ModelProto:
-    """Of two inputs again and again, or of as many inputs."""
+    """Make a concatenation of `count` parts: of two inputs again and again, or of `count` inputs."""
     names = [f"x{i}" for i in range(count if distinct else 2)]
     node = helper.make_node("Concat", [names[i % len(names)] for i in range(count)], ["y"], axis=1)
     inputs = [helper.make_tensor_value_info(n, 1, [2, 1 + i % 3]) for i, n in enumerate(names)]
@@ -43,7 +44,7 @@ def test_splits(count: int) -> None:
 
 
 def symbolic(count: int) -> onnx.ModelProto:
-    """A concatenation of inputs of as many sizes, known only at run time."""
+    """Make a concatenation of `count` inputs, each with a size that is known only at run time."""
     names = [f"x{i}" for i in range(count)]
     node = helper.make_node("Concat", names, ["y"], axis=0)
     inputs = [helper.make_tensor_value_info(n, 1, [f"s{i}", 2]) for i, n in enumerate(names)]
@@ -53,8 +54,9 @@ def symbolic(count: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("count", [20, 150])
 def test_a_concatenation_of_many_symbols(count: int) -> None:
-    """Each kernel joins a few, and takes their sizes for symbols, of however many they are the sum: in one of
-    all, the places would be as many sums of as many symbols."""
+    """Each kernel joins a few parts, and takes their sizes as symbols, even if they are sums.
+
+    In one kernel of all parts, the offsets would be `count` sums of up to `count` symbols."""
     exe = jangin.compile(symbolic(count), cache=False, isolated=False)
     launches = exe.plan.launches
     assert max(len(launch.args) for launch in launches) <= MOST_SYMBOLIC + 1
@@ -67,7 +69,7 @@ def test_a_concatenation_of_many_symbols(count: int) -> None:
 
 
 def test_symbolic_parts_must_fit() -> None:
-    """Also those that a kernel of its own joins."""
+    """Parts must fit, also those that a kernel of its own joins."""
     inputs = [helper.make_tensor_value_info(f"x{i}", 1, [f"s{i}", f"w{i}"]) for i in range(12)]
     node = helper.make_node("Concat", [i.name for i in inputs], ["y"], axis=0)
     graph = helper.make_graph([node], "g", inputs, [helper.make_empty_tensor_value_info("y")])

@@ -1,7 +1,8 @@
-"""Masks of attention that hide by -inf, by truth, or by the lowest finite number, as Hugging Face's do.
+"""Masks of attention that hide by -inf, by a truth value, or by the lowest finite number, as in Hugging
+Face's models.
 
-By the last nothing is hidden for good: of a row all of which has it, all scores are the same, and the result
-is the mean of the values. A row all of -inf sees nothing, which gives 0, as ONNX and PyTorch define it.
+The lowest number hides nothing for good. If a whole row has it, all scores are equal, and the result is the
+mean of the values. If a whole row is -inf, the result is 0, as ONNX and PyTorch define it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ KINDS = ("-inf", "lowest", "-10000", "both", "truth")
 
 
 def mask(kind: str, rows: int, columns: int, dtype: Any = np.float32) -> Array:
-    """What hides all of the first row, all but the last key of the second, and one key of the third."""
+    """Return a mask that hides all of the first row, all but the last key of the second row, and one key of
+    the third."""
     lowest = float(np.finfo(dtype).min)
     hidden = np.zeros((rows, columns), bool)
     hidden[0], hidden[1, :-1], hidden[2, 1] = True, True, True
@@ -68,7 +70,7 @@ def compiled(model: onnx.ModelProto) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize(("heads", "queries", "keys", "size"), [(2, 4, 5, 8), (8, 40, 37, 16)])
 def test_onnx(kind: str, dtype: Any, heads: int, queries: int, keys: int, size: int) -> None:
-    """The larger ones in one kernel, which a mask doesn't keep them from."""
+    """The larger cases are one kernel. A mask doesn't prevent that."""
     feeds = tensors(1, heads, queries, size, keys=keys, dtype=dtype)
     feeds["m"] = mask(kind, queries, keys, dtype)
     model = attention(feeds)
@@ -83,7 +85,7 @@ def test_onnx(kind: str, dtype: Any, heads: int, queries: int, keys: int, size: 
 
 @pytest.mark.parametrize("kind", ["lowest", "-10000", "-inf", "both"])
 def test_what_is_added_in_onnxruntimes_own(kind: str) -> None:
-    """MultiHeadAttention adds its bias as it is; a row of -inf, which it makes NaN, is 0 here."""
+    """MultiHeadAttention adds its bias as it is. A row of -inf gives NaN in ONNX Runtime, and 0 in Jangin."""
     feeds = tensors(1, 4, 16, keys=5)
     feeds["m"] = np.broadcast_to(mask(kind, 4, 5), (1, 2, 4, 5)).copy()
     model = attention(feeds, "MultiHeadAttention", "com.microsoft", num_heads=2)
@@ -94,7 +96,7 @@ def test_what_is_added_in_onnxruntimes_own(kind: str) -> None:
 
 @pytest.mark.parametrize("hidden", [-10000.0, float(np.finfo(np.float32).min)])
 def test_the_number_that_hides_in_onnxruntimes_own(hidden: float) -> None:
-    """It stands for keys that are padding, all of them in the second item."""
+    """`mask_filter_value` replaces the scores of padding keys. In the second item, all keys are padding."""
     feeds = tensors(2, 4, 16, keys=5)
     feeds["keys"] = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], np.int32)
     model = attention(feeds, "MultiHeadAttention", "com.microsoft", num_heads=2, mask_filter_value=hidden)
@@ -131,7 +133,7 @@ def test_pytorch(kind: str, name: str) -> None:
 def test_converted(
     kind: str, suffix: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Formats without such an attention say the same in operators that they have."""
+    """Formats without such an attention get the same masks in their own operators."""
     pytest.importorskip(package, reason=f"{package} isn't installed: the extra `{package}` brings it")
     feeds = tensors(1, 2, 4, 8, keys=5)
     feeds["m"] = mask(kind, 4, 5)

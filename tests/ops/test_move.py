@@ -1,4 +1,4 @@
-"""Slices, pads and their kin, with constant and with symbolic sizes."""
+"""Slices, pads and similar operators, with constant and with symbolic sizes."""
 
 from __future__ import annotations
 

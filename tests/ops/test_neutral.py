@@ -1,5 +1,5 @@
-"""The neutral operators without any format: built with `Builder`, run by the interpreter, held to NumPy in
-float64."""
+"""The neutral operators without a format: built with `Builder`, run by the interpreter, and compared with
+NumPy in float64."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 
 def computed(make: Callable[..., Tensor], *arrays: Array) -> Array:
-    """What `make(b, *tensors)` gives for inputs that are not known while building."""
+    """Return the result of `make(b, *tensors)` for inputs that aren't known at build time."""
     b = Builder("test", {})
     inputs = [
         b.input(f"in{i}", from_numpy(a.dtype), tuple(map(const, a.shape))) for i, a in enumerate(arrays)
@@ -68,7 +68,7 @@ EXPECTED: dict[str, Callable[[Array], Array]] = {
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation(name: str) -> None:
-    """Bound: SELU's constants are given to eight digits."""
+    """The tolerance is for SELU, whose constants are given to eight digits."""
     x = np.linspace(-6, 6, 101)
     found = computed(lambda b, t: b.map(ACTIVATIONS[name], t), x)
     np.testing.assert_allclose(found, EXPECTED[name](x), rtol=1e-7, atol=1e-12)
@@ -105,7 +105,8 @@ def test_average_pool_with_same_padding() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 9), (2, 3, 9), (9,)])
 def test_zero_points_that_a_run_gives(shape: tuple[int, ...]) -> None:
-    """One for all is multiplied by the weights' sums, whose own zero point has been taken off."""
+    """A run gives the zero points. A single zero point of x is multiplied by the sums of the weights, from
+    which the weights' zero point is subtracted."""
     rng = np.random.default_rng(len(shape))
     x, w = rng.integers(0, 256, shape).astype(np.uint8), rng.integers(-128, 128, (9, 5)).astype(np.int8)
     for zero in (0, 131, 255):
@@ -116,7 +117,8 @@ def test_zero_points_that_a_run_gives(shape: tuple[int, ...]) -> None:
 
 
 def test_quantized_product() -> None:
-    """A product of u8 with a scale for each column: rounded once, so half a step from the exact one."""
+    """A product of u8 with a scale for each column is rounded once, so it is within half a step of the exact
+    one."""
     rng = np.random.default_rng(4)
     x, w = rng.integers(0, 255, (5, 7)).astype(np.uint8), rng.integers(-99, 99, (7, 3)).astype(np.int8)
     scales, zero = np.array([0.01, 0.002, 0.03], np.float32), np.array(128, np.uint8)

@@ -1,5 +1,5 @@
-"""Neutral operators of several core nodes without any format: built with `Builder`, run by the interpreter,
-held to NumPy in float64."""
+"""Neutral operators of several core nodes without a format: built with `Builder`, run by the interpreter, and
+compared with NumPy in float64."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def random(*shape: int) -> Array:
 
 
 def test_attention_with_shared_keys_in_a_window() -> None:
-    """Four heads on two groups of keys; three queries that stand behind two earlier keys see at most
-    three places back."""
+    """Four heads share two groups of keys. Three queries, behind two earlier keys, see at most three
+    positions back."""
     q, k, v = random(2, 4, 3, 8), random(2, 2, 5, 8), random(2, 2, 5, 6)
 
     def make(b: Builder, *t: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def test_attention_with_shared_keys_in_a_window() -> None:
 
 @pytest.mark.parametrize("past", [0, 5])
 def test_one_query_sees_the_past_where_it_lies(past: int) -> None:
-    """As attention to keys and values that are joined."""
+    """One query over a cache gives the same as attention to the joined keys and values."""
     q, k, v, own_k, own_v = (random(2, h, n, 8) for h, n in ((4, 1), (2, past), (2, past), (2, 1), (2, 1)))
 
     def make(b: Builder, q: Tensor, k: Tensor, v: Tensor, *own: Tensor) -> Tensor:
@@ -69,7 +69,8 @@ def test_unpool_takes_a_pooling_back() -> None:
 
 
 def test_lstm_with_gates_in_another_order() -> None:
-    """Input, forget, candidate, output, as PyTorch has them; three steps backwards from a given state."""
+    """PyTorch's order of gates: input, forget, candidate, output. The LSTM runs three steps backwards from a
+    given state."""
     gates = ("input", "forget", "candidate", "output")
     x, w, r = random(3, 2, 4), random(1, 20, 4), random(1, 20, 5)
     bias, h, c = random(1, 2, 4, 5), random(1, 2, 5), random(1, 2, 5) + 1
@@ -88,7 +89,7 @@ def test_lstm_with_gates_in_another_order() -> None:
 
 
 def test_one_sided_transform_and_back() -> None:
-    """Seven samples cut to six, along the middle axis; the first axis is a batch."""
+    """Seven samples are cut to six, along the middle axis. The first axis is a batch."""
     x = random(3, 7, 1)
     bins = np.fft.rfft(x[:, :6, 0], axis=1)
     found = computed(lambda b, t: dft(b, t, axis=1, length=6, onesided=True), x)

@@ -1,4 +1,4 @@
-"""Normalizations against NumPy: old versions, types, extra outputs, quantization by blocks."""
+"""Normalizations against NumPy: old versions, types, extra outputs, and quantization by blocks."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def test_dynamic_quantization_of_zeros() -> None:
     [1e-45, 0, 0, 0], [1e-40, -1e-40, 0, 1e-41],
 ])  # fmt: skip
 def test_dynamic_quantization_of_a_range_beyond_numbers(values: list[float]) -> None:
-    """Where the range overflows or its 255th part is 0, ONNX Runtime and ONNX's reference agree."""
+    """If the range overflows, or its 255th part is 0, the result is that of ONNX Runtime and of ONNX's
+    reference."""
     x = np.array(values, np.float32)
     with np.errstate(all="ignore"):
         want = ReferenceEvaluator(model("DynamicQuantizeLinear", [x], 11, outputs=3)).run(None, {"in0": x})

@@ -1,4 +1,4 @@
-"""ONNX Runtime's quantized operators against ONNX Runtime itself: equal but for one unit where a
+"""ONNX Runtime's quantized operators against ONNX Runtime: the results are equal, except for one unit if a
 quotient falls on a half."""
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def data(*shape: int, seed: int = 0, dtype: type = np.uint8) -> Array:
 
 
 def weights(*shape: int) -> Array:
-    """Of 7 bits: without VNNI instructions ONNX Runtime's sums of u8 times i8 overflow beyond them."""
+    """Return 7-bit weights. Beyond 7 bits, ONNX Runtime's sums of u8 times i8 overflow without VNNI."""
     return (data(*shape, seed=1, dtype=np.int8) // 2).astype(np.int8)
 
 
 def near(op: str, inputs: Sequence[Array | None], dims: Mapping[int, Any], **attrs: Any) -> None:
-    """ONNX Runtime's integers, for fixed and for symbolic sizes."""
+    """Check that a node gives ONNX Runtime's integers, for fixed and for symbolic sizes."""
     feeds = {f"in{i}": a for i, a in enumerate(inputs) if a is not None}
     (want,) = onnxruntime_outputs(model(op, inputs, 17, **MS, **attrs), feeds)
     for shapes in (None, dims):
@@ -74,7 +74,7 @@ def test_one_tensor(op: str, attrs: dict[str, Any]) -> None:
 
 
 def test_softmax() -> None:
-    """Its attribute "opset" is one that every imported node has."""
+    """The operator's attribute "opset" has the name of a field of every imported node."""
     inputs = [data(3, 7), scale(0.05), np.asarray(100, np.uint8), scale(1 / 256), np.asarray(0, np.uint8)]
     proto = model("QLinearSoftmax", inputs, 17, axis=-1, **MS)
     proto.graph.node[0].attribute.append(helper.make_attribute("opset", 13))
@@ -190,7 +190,7 @@ SIXTEEN = np.int8(np.ones((4, 16)))
     ],
 )
 def test_wrong_scales_are_refused(op: str, wrong: Any, axis: int, message: str) -> None:
-    """Each names the node, its operator and its operands' shapes, and the scale that is wrong."""
+    """Each error names the node, its operator, its operands' shapes, and the wrong scale."""
     x = f32(4, 16) if op == "QuantizeLinear" else SIXTEEN
     constants = {1: np.asarray(wrong, np.float32)}
     with pytest.raises(CompileError, match=rf"{op} 'node'.*\[4, 16\].*{message}"):
@@ -198,7 +198,8 @@ def test_wrong_scales_are_refused(op: str, wrong: Any, axis: int, message: str) 
 
 
 def test_wrong_scales_of_products_are_refused() -> None:
-    """Of either operand and of the result, for the standard's product and ONNX Runtime's."""
+    """Wrong scales of either operand and of the result are refused, for the standard's and for ONNX Runtime's
+    product."""
     zero = np.asarray(0, np.int8)
     for op, domain in (("QLinearMatMul", {}), ("QGemm", MS)):
         for place in (1, 4, 6 if op == "QLinearMatMul" else 7):

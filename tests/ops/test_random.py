@@ -1,5 +1,5 @@
-"""Random operators: by seed the numbers of NumPy's RandomState, in moments those of their distributions;
-and optimizers' steps."""
+"""Random operators give, for a seed, the numbers of NumPy's RandomState, with their distributions' moments.
+Optimizers take right steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def test_a_seed_gives_numpys_numbers(seed: int) -> None:
 
 
 def test_numbers_of_an_unknown_count() -> None:
-    """Of symbolic sizes, more than one turn of the generator; each run gives the same."""
+    """Random numbers of symbolic sizes take more than one turn of the generator. Each run gives the same
+    numbers."""
     x = np.zeros((50, 60), np.float32)
     exe = jangin.compile(model("RandomUniformLike", [x], 22, dims={0: ["n", "m"]}, seed=3.0), cache=False)
     for shape in ((50, 60), (2, 3), (50, 60)):
@@ -85,7 +86,7 @@ def test_dropout_that_a_run_turns_off() -> None:
 
 
 def test_optimizers_take_all_weights_at_once() -> None:
-    """Results are grouped by kind, as the inputs."""
+    """Results are grouped by kind, in the order of the inputs."""
     x1, x2, g1, g2 = (np.float32([n, n + 0.5]) for n in range(4))
     zero = np.zeros(2, np.float32)
     inputs: list[Array | None] = [np.asarray(np.float32(0.1)), np.asarray(0), x1, x2, g1, g2, zero, zero]
@@ -96,5 +97,5 @@ def test_optimizers_take_all_weights_at_once() -> None:
 
 
 def test_large_constants_of_nests_are_left_to_the_machine() -> None:
-    """The interpreter would take minutes."""
+    """Large constants stay loop nests for compiled code. The interpreter would take minutes for them."""
     assert any(n.op == "loop_nest" for n in lowered("RandomUniform", [], 22, shape=[1000, 1000]).nodes)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in machine code, each round shared among threads, against plain float64 loops."""
+"""LSTM, GRU and RNN in machine code, with each round shared among threads, against plain float64 loops."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def clip(how: dict[str, Any]) -> Callable[[Array], Array]:
 
 
 def reference(name: str, given: Sequence[Array | None], how: dict[str, Any]) -> list[Array]:
-    """Y, Y_h (and Y_c) in float64, sequence by sequence."""
+    """Return Y, Y_h (and Y_c) in float64, sequence by sequence."""
     x, w, r, bias, lengths, h0, c0, p = [None if a is None else a.astype(np.float64) for a in given]
     assert x is not None and w is not None and r is not None
     (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
@@ -93,7 +93,7 @@ def reference(name: str, given: Sequence[Array | None], how: dict[str, Any]) -> 
 
 
 def shared(graph: Graph, threads: int) -> Executable:
-    """The graph compiled, every launch shared among the threads however small."""
+    """Compile the graph. Every launch is shared among the threads, however small it is."""
     options = Options(resolve(), verify=True)
     graph = optimize(graph, options)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
@@ -102,7 +102,7 @@ def shared(graph: Graph, threads: int) -> Executable:
 
 
 def drawn(name: str, rng: np.random.Generator) -> tuple[list[Array | None], dict[str, Any]]:
-    """Inputs and attributes of a node, any of the optional ones left out."""
+    """Draw a node's inputs and attributes. Any optional ones may be left out."""
     direction = str(rng.choice(["forward", "reverse", "bidirectional"]))
     d, gates = 1 + (direction == "bidirectional"), GATES[name]
     steps, batch, size, hidden = (int(rng.integers(1, n)) for n in (6, 8, 6, 40))
@@ -177,7 +177,8 @@ def test_lstm_with_everything() -> None:
 
 @given(st.integers(1, 600), st.integers(1, 4), st.integers(1, 40), st.sampled_from([4, 8]))
 def test_tiles_fit_the_registers(hidden: int, gates: int, batch: int, element: int) -> None:
-    """Also: the tiles of a batch are of about the same size, so that little is computed twice."""
+    """Register tiles fit the registers. The tiles of a batch have about the same size, so that little is
+    computed twice."""
     tile = Tile.fit(hidden, gates, const(batch), element, ANY_MACHINE)
     vectors = tile.lanes * element // 32
     assert tile.rows * gates * vectors <= ANY_MACHINE.accumulators and 1 <= tile.rows <= min(
@@ -187,7 +188,7 @@ def test_tiles_fit_the_registers(hidden: int, gates: int, batch: int, element: i
 
 
 def test_inputs_are_one_product() -> None:
-    """All steps' inputs go through the weights at once; the constant weights need no work at run time."""
+    """One product takes the inputs of all steps. Constant weights need no work at run time."""
     constants = {1: f32(1, 80, 4), 2: f32(1, 80, 20), 3: f32(1, 160)}
     graph = lowered("LSTM", [f32(50, 1, 4)], 14, hidden_size=20, constants=constants)
     graph = optimize(graph, Options(resolve()))

@@ -1,4 +1,4 @@
-"""Reductions: axes as attribute and as input, no axes, empty tensors, types."""
+"""Reductions: axes as an attribute and as an input, no axes, empty tensors, and types."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ UNORDERED = [
     [INF, INF, -INF, NAN],
     [-INF, 2, INF, 0],
 ]
-"""Rows in which a place of the largest is hard to name."""
+"""Rows with ties, NaN or infinities, in which the index of the largest element is easily wrong."""
 
 
 @pytest.mark.parametrize("name, combine", [("ArgMax", np.argmax), ("ArgMin", np.argmin)])

@@ -1,4 +1,4 @@
-"""Regular expressions are RE2's: linear time, and no other library's syntax."""
+"""Regular expressions are RE2's: they take linear time, and no other library's syntax."""
 
 from __future__ import annotations
 

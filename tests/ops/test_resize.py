@@ -1,4 +1,4 @@
-"""Resize and Upsample: every mode against ONNX Runtime, sizes that are symbols."""
+"""Resize and Upsample: every mode against ONNX Runtime, also with symbolic sizes."""
 
 from __future__ import annotations
 

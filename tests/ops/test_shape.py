@@ -106,7 +106,7 @@ def test_depth_and_space(mode: str) -> None:
 
 
 def test_shape_arithmetic_vanishes() -> None:
-    """Flattening heads the way exporters write it: Shape, Gather, Mul, Unsqueeze, Concat, Reshape."""
+    """A reshape of heads as exporters write it vanishes: Shape, Gather, Mul, Unsqueeze, Concat, Reshape."""
     node = helper.make_node
     nodes = [
         node("Shape", ["x"], ["s"]),

@@ -1,4 +1,4 @@
-"""Models of scikit-learn, exported by skl2onnx, compiled: their predictions are scikit-learn's."""
+"""Compiled models of scikit-learn, exported by skl2onnx, give scikit-learn's predictions."""
 
 from __future__ import annotations
 

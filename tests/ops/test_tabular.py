@@ -1,4 +1,4 @@
-"""ai.onnx.ml against ONNX's reference: trees of any kind, tables of labels, columns."""
+"""ai.onnx.ml against ONNX's reference: trees of any kind, tables of labels, and columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ML = {"domain": "ai.onnx.ml"}
 def walk(
     node: int, leaf: bool, row: Array, tree: dict[str, Any], member: dict[int, list[float]]
 ) -> tuple[int, float]:
-    """The (target, weight) that a row comes to."""
+    """Return the (target, weight) of the leaf that a row reaches."""
     while not leaf:
         x, split = row[tree["nodes_featureids"][node]], tree["nodes_splits"][node]
         mode = tree["nodes_modes"][node]
@@ -40,7 +40,7 @@ def walk(
 def random_trees(
     rng: np.random.Generator, count: int, size: int, targets: int
 ) -> tuple[dict[str, Any], dict[int, list[float]]]:
-    """Trees of `size` inner nodes, each below one before it."""
+    """Draw trees of `size` inner nodes. Each node is below an earlier one."""
     names = "featureids splits modes missing_value_tracks_true truenodeids falsenodeids trueleafs falseleafs"
     tree: dict[str, Any] = {f"nodes_{n}": [] for n in names.split()} | {
         "leaf_targetids": [],
@@ -121,7 +121,7 @@ def test_trees_that_lead_back_are_refused() -> None:
 
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO", "PROBIT"])
 def test_score_transforms(post: str) -> None:
-    """Scores between 0 and 1, where each is defined; zeros too."""
+    """The transforms of scores between 0 and 1, where each is defined, and of zeros."""
     x = np.abs(f32(4, 3)) % 0.9
     x[1] = 0
     want = transform(x.astype(np.float64), post)

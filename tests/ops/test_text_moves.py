@@ -1,4 +1,4 @@
-"""Text through operators that move elements: the reference's results."""
+"""Text passes through operators that move elements, with the reference's results."""
 
 from __future__ import annotations
 

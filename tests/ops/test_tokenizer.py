@@ -1,4 +1,4 @@
-"""ONNX Runtime's Tokenizer, and what scikit-learn's exporters make of text: ONNX Runtime's results."""
+"""ONNX Runtime's Tokenizer and the text operators of scikit-learn's exporters give ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session(made: bytes) -> onnxruntime.InferenceSession:
 
 
 def settings(r: Random) -> dict[str, Any]:
-    """The attributes of a node: any kind of separators, or an expression."""
+    """Draw the attributes of a node, with any kind of separators, or with an expression."""
     kind = r.choice(("characters", "separators", "separators", "expression"))
     aims: dict[str, Any] = {"separators": [""]} if kind == "characters" else {"tokenexp": r.choice(PATTERNS)}
     if kind == "separators":
@@ -89,7 +89,7 @@ def test_text_vectorizers(name: str, lowercase: bool) -> None:
 
 @pytest.mark.parametrize("labels", [{"classlabels_int64s": [3, 5]}, {"classlabels_strings": ["no", "yes"]}])
 def test_maps_are_of_python_values(labels: dict[str, Any]) -> None:
-    """They have the types that ONNX Runtime's have, so that JSON takes them."""
+    """Maps have Python's types, as ONNX Runtime's have, so that JSON takes them."""
     node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **labels)
     made = model(node, TensorProto.FLOAT, ["n", 2])
     x = np.array([[0.1, 0.9], [0.75, 0.25]], np.float32)

@@ -1,5 +1,7 @@
-"""Decision trees of opsets before 5 against ONNX Runtime, to the last bit: weights are eighths of small
-integers, whose sums are exact in any order. Test after test is drawn by a seed, which each failure names."""
+"""Decision trees of opsets before 5 give ONNX Runtime's results to the last bit.
+
+Weights are eighths of small integers, whose sums are exact in any order. Cases are drawn by seeds. Each
+failure names its seed."""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ def grown(
     r: Random, trees: int, targets: int, kind: str, modes: tuple[str, ...], whole: bool = False,
     share: bool = False,
 ) -> Attributes:  # fmt: skip
-    """Trees of any form, whose nodes stand in any order behind their roots. `kind`: what the leaves'
-    attributes are called after. `whole`: each leaf adds something to all targets. `share`: some nodes have
-    several parents, as LightGBM's exporter says that a value is in a set (ONNX Runtime refuses some)."""
+    """Draw trees of any form, with nodes in any order behind their roots.
+
+    `kind`: the prefix of the leaves' attributes. `whole`: each leaf adds to all targets. `share`: some nodes
+    have several parents, as LightGBM's exporter writes a test of a set (ONNX Runtime refuses some)."""
     rows: list[tuple[Any, ...]] = []
     leaves: list[tuple[int, int, int, float]] = []
     for tree in r.sample(range(100), trees):
@@ -56,7 +59,7 @@ def grown(
 
 
 def model(op: str, outputs: list[str], attrs: dict[str, Any]) -> bytes:
-    """A node alone, with a free number of rows."""
+    """Make a model of one node, with a free number of rows."""
     node = helper.make_node(op, ["x"], outputs, **ML, **attrs)
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", FEATURES])
     ends = [helper.make_empty_tensor_value_info(n) for n in outputs]
@@ -67,7 +70,7 @@ def model(op: str, outputs: list[str], attrs: dict[str, Any]) -> bytes:
 
 
 def check(op: str, outputs: list[str], seed: str, attrs: dict[str, Any]) -> None:
-    """A node gives ONNX Runtime's results."""
+    """Check that a node gives ONNX Runtime's results."""
     made = model(op, outputs, attrs)
     rng = np.random.default_rng(len(seed))
     rows = rng.integers(-3, 4, (64, FEATURES)).astype(np.float32)
@@ -115,7 +118,7 @@ TESTS = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_
 
 
 def walked(attrs: Attributes, row: np.ndarray[Any, Any]) -> list[float]:
-    """The sums of three targets, by going from node to node."""
+    """Return the sums of three targets, by a walk from node to node."""
     columns = zip(*(attrs[f"nodes_{c}"] for c in COLUMNS), strict=True)
     nodes = {(tree, number): rest for tree, number, *rest in columns}
     total = [0.0] * 3
@@ -132,7 +135,8 @@ def walked(attrs: Attributes, row: np.ndarray[Any, Any]) -> list[float]:
 
 
 def test_how_nodes_are_numbered_changes_nothing() -> None:
-    """Nor in what order they stand, but for a tree's first. Some have several parents."""
+    """The numbers and the order of nodes don't change results, as long as a tree's root comes first. Some
+    nodes have several parents."""
     for n in range(8):
         r = Random(n)
         attrs = grown(r, 5, 3, "target", BRANCHES, share=True)

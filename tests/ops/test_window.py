@@ -1,4 +1,4 @@
-"""Poolings: padding, ceil mode, indices, types, unknown sizes."""
+"""Poolings: padding, ceil mode, indices, types, and unknown sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs' calls of onnxruntime, made to the real one and to Jangin. Each test holds for both."""
+"""Calls of onnxruntime, made to the real one and to Jangin. Each test holds for both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("ort", [onnxruntime, jangin.onnxruntime], ids=["o
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Y = X * W and Z = -X, for X of [batch, 2]; W lies beside the file."""
+    """Write a model of Y = X * W and Z = -X, for X of [batch, 2]. W lies in a file beside the model."""
     x, y, z = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 2]) for n in "XYZ")
     x.type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
     nodes = [helper.make_node("Mul", ["X", "W"], ["Y"], "times"), helper.make_node("Neg", ["X"], ["Z"])]
@@ -157,7 +157,7 @@ def test_values(ort: ModuleType) -> None:
 
 
 def test_tensors_are_copied() -> None:
-    """Onnxruntime itself refuses it on the CPU."""
+    """Onnxruntime refuses to copy tensors on the CPU, and Jangin copies them."""
     a, b = (jangin.onnxruntime.OrtValue.ortvalue_from_numpy(np.full(3, n)) for n in (1, 2))
     jangin.onnxruntime.copy_tensors([a], [b])
     assert b.numpy().tolist() == [1, 1, 1]
@@ -246,7 +246,7 @@ def test_a_trace(ort: ModuleType, model: Path, tmp_path: Path) -> None:
 
 
 def options_of(ort: ModuleType, way: str) -> tuple[Any, Any]:
-    """Options by which W is [5, 6], and what must live as long as they do."""
+    """Return options that replace W by [5, 6], and an object that must live as long as they do."""
     options, numbers = ort.SessionOptions(), np.array([5, 6], np.float32)
     five = ort.OrtValue.ortvalue_from_numpy(numbers)
     if way == "external":
@@ -379,7 +379,7 @@ def test_onnxs_backend(ort: ModuleType, model: Path) -> None:
 
 
 def small(op: str, kind: int, *names: str, dims: Any = (2,), outputs: Any = (), **attrs: Any) -> bytes:
-    """A model of one node."""
+    """Return a model of one node."""
     inputs = [helper.make_tensor_value_info(n, kind, dims) for n in names]
     made = [helper.make_tensor_value_info("y", kind, dims), *outputs]
     graph = helper.make_graph([helper.make_node(op, names, ["y"], **attrs)], "small", inputs, made)
@@ -389,7 +389,7 @@ def small(op: str, kind: int, *names: str, dims: Any = (2,), outputs: Any = (), 
 
 @both
 def test_where_a_session_is_from(ort: ModuleType, model: Path) -> None:
-    """By the private name that other packages read."""
+    """A session has the private name of its model's path, which other packages read."""
     assert ort.InferenceSession(str(model))._model_path == str(model)
     assert ort.InferenceSession(small("Neg", TensorProto.FLOAT, "x"))._model_path is None
 
@@ -467,7 +467,7 @@ def test_which_nodes_a_provider_has(ort: ModuleType, model: Path, sessions: dict
 
 @both
 def test_tensors_of_dlpack(ort: ModuleType) -> None:
-    """Truth values, bytes, and tensors without elements."""
+    """Booleans, bytes, and tensors without elements pass through DLPack."""
     for x in (np.array([True, False]), np.array([1, 2], np.uint8), np.zeros((1, 8, 0, 3), np.float32)):
         again = ort.OrtValue.from_dlpack(ort.OrtValue.ortvalue_from_numpy(x))
         assert again.numpy().dtype == x.dtype and again.shape() == [*x.shape]

@@ -1,4 +1,4 @@
-"""Jangin in the place of `onnxruntime`, in processes of their own."""
+"""Jangin in the place of `onnxruntime`, in separate processes."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def test_the_real_one_may_not_be_there_already() -> None:
 
 @pytest.mark.parametrize("module", ["onnxruntime", "onnxruntime.capi._pybind_state"])
 def test_the_shim(module: str) -> None:
-    """Whichever of its modules is imported first."""
+    """The shim works, whichever of its modules is imported first."""
     done = run(f"import {module}\n" + PROGRAM, path=SHIM)
     assert done.stdout.startswith(SAID), done.stderr

@@ -1,5 +1,5 @@
-"""Every public name of onnxruntime is in `jangin.onnxruntime`, with its members and parameters; what differs
-is listed with its reason, and nothing else differs."""
+"""Every public name of onnxruntime is in `jangin.onnxruntime`, with its members and parameters. Differences
+are listed with their reasons."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def theirs(name: str) -> ModuleType:
 
 
 def public(thing: object) -> set[str]:
-    """The names of a thing's members; of a class those of what is made of it too."""
+    """Return the names of a thing's members. For a class they include its instances' members."""
     names = {*dir(thing)}
     if isinstance(thing, type):
         names |= {n for c in thing.__mro__ for n in getattr(c, "__annotations__", {})}
@@ -111,7 +111,7 @@ MEMBERS = {
     ".capi._pybind_state.SparseTensor": "sparse tensors are refused",
     ".capi._pybind_state.AdapterFormat": "adapters are refused",
 }
-"""Inner classes some of whose members aren't here, and why."""
+"""Inner classes without some of their members here, with the reasons."""
 
 
 def test_classes_have_every_member() -> None:
@@ -123,7 +123,7 @@ def test_classes_have_every_member() -> None:
 
 
 def functions() -> Iterator[tuple[str, Any, Any]]:
-    """The calls that are written in Python there, whose parameters can be read."""
+    """Yield the calls that onnxruntime writes in Python, so that their parameters can be read."""
     for name in MODULES:
         for n, real in inspect.getmembers(theirs(name), inspect.isfunction):
             mine = getattr(ours(name), n, None)

@@ -1,4 +1,4 @@
-"""Packages that load their models by onnxruntime run as they are, with the same results."""
+"""Packages that load their models with onnxruntime run unchanged, with the same results."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ say(len(dets)); say(dets)
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two results are the same but for rounding."""
+    """Return whether two results are the same except for rounding."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(alike, a, b))
     if isinstance(a, dict) and isinstance(b, dict):

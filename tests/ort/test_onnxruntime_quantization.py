@@ -1,4 +1,4 @@
-"""`onnxruntime.quantization` as `jangin.quantize` makes it: calls written for the real one."""
+"""`onnxruntime.quantization` made by `jangin.quantize`, in calls that are written for the real one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outputs(path: Path) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
 def test_static(model: Path, method: str, tmp_path: Path) -> None:
-    """The real onnxruntime runs what is written. 8 bits have steps of about 1/256 of the range."""
+    """The real onnxruntime runs the written files. Steps of 8 bits are about 1/256 of the range."""
     ours.quant_pre_process(model, tmp_path / "pre.onnx")
     chosen = ours.CalibrationMethod[method]
     ours.quantize_static(

@@ -1,4 +1,4 @@
-"""Files that ONNX Runtime optimized give what the original gives."""
+"""Files that ONNX Runtime optimized give the results of the original files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import jangin.onnxruntime
 from jangin.frontends.onnx.format import OnnxFormat
 
 RTOL = 1e-5
-"""Sums of at most 300 products in float32, added up in another order."""
+"""Relative tolerance of sums of at most 300 float32 products, in another order."""
 LEVELS = ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 rng = np.random.default_rng(0)
 
 
 def model(channels: int) -> onnx.ModelProto:
-    """A network of every kind of layer that ONNX Runtime moves to blocks of channels, and a Gemm."""
+    """Make a network of every kind of layer that ONNX Runtime moves to blocks of channels, and a Gemm."""
     shapes = {
         "a": (channels, 3, 3, 3), "b": (channels, channels, 1, 1), "c": (channels, 1, 3, 3),
         "d": (channels + 8, channels, 3, 3), "e": (channels, channels // 2, 3, 3),
@@ -84,7 +84,8 @@ def test_optimized_files(channels: int, level: str, tmp_path: Path) -> None:
 
 
 def test_blocks_that_nothing_tells(tmp_path: Path) -> None:
-    """All sizes are multiples of 16, as in ResNets."""
+    """ONNX Runtime's blocks of channels are recognized without a hint from sizes: all are multiples of 16, as
+    in ResNets."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32, 8, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32, 8, 8])
     w = rng.standard_normal((32, 32, 1, 1)).astype(np.float32)

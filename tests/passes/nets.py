@@ -74,7 +74,7 @@ class Net:
 
 
 def convolutional() -> Graph:
-    """conv, bias, relu, residual, pool, concat, squeeze-and-excite, flatten, product."""
+    """Return a graph of conv, bias, relu, residual, pool, concat, squeeze-and-excite, flatten and product."""
     t = Net()
     x = t.input("x", N, 3, 8, 8)
     a = t.relu(t.bias(t.conv(x, 8, 3)))
@@ -87,7 +87,7 @@ def convolutional() -> Graph:
 
 
 def attention() -> Graph:
-    """One self-attention block of 2 heads over [N, 6, 8], and a feed-forward layer."""
+    """Return a graph of one self-attention block of 2 heads over [N, 6, 8], and a feed-forward layer."""
     t = Net()
     x = t.input("x", N, 6, 8)
     normal = t.add(t.mul(t.b.normalize(x, [2], 1e-5), t.weight(8)), t.weight(8))
@@ -101,7 +101,7 @@ def attention() -> Graph:
 
 
 def feeds(graph: Graph, n: int = 2) -> dict[str, Array]:
-    """Random inputs, every symbol being `n`."""
+    """Return random inputs, with every symbol equal to `n`."""
     random = np.random.default_rng(7)
 
     def sizes(shape: Shape) -> Sequence[int]:

@@ -1,4 +1,5 @@
-"""Attention as one kernel: right at odd sizes, of any size, and only where it should be merged."""
+"""Attention as one kernel gives right results at odd and at any sizes. It is merged only where it should
+be."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def attention(
     batch: int | str, heads: int, queries: int | str, keys: int | str, width: int, *, mask: bool = True,
     constant: Mapping[str, Array] | None = None, outputs: Sequence[str] = ("y",),
 ) -> onnx.ModelProto:  # fmt: skip
-    """softmax(q k^T / sqrt(width) + mask) v for tokens of heads side by side."""
+    """Make a model of softmax(q k^T / sqrt(width) + mask) v, for tokens with their heads side by side."""
     nodes = []
     for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
         nodes.append(helper.make_node("Reshape", [name, "split"], [f"{name}4"]))
@@ -55,7 +56,8 @@ def feeds(sizes: Sizes, mask: bool = True) -> dict[str, Array]:
 
 
 def close(got: Array, given: Mapping[str, Array], heads: int) -> None:
-    """To float64: some hundred terms of f32 rounding, in values of at most some units."""
+    """Compare a result with float64. Some hundred f32 roundings of values of at most some units are
+    allowed."""
     q, k, v = (
         given[n].astype(np.float64).reshape(*given[n].shape[:2], heads, -1).transpose(0, 2, 1, 3)
         for n in "qkv"

@@ -1,4 +1,4 @@
-"""Scales and shifts after a contraction go into its weights."""
+"""Scales and shifts after a contraction are folded into its weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(graph: Graph, **expected: int) -> Graph:
 
 
 def normal(t: Net, x: Tensor) -> Tensor:
-    """Batch normalization as its lowering writes it."""
+    """Add batch normalization as its lowering writes it."""
     shape = (int(str(x.shape[1])), *(1,) * (x.rank - 2))
     return t.b.map(lambda v, s, h: v * s + h, x, t.weight(*shape), t.weight(*shape))
 
@@ -56,7 +56,7 @@ def test_a_bias_alone_stays() -> None:
 
 
 def test_what_rounds_a_product_stays() -> None:
-    """1.5 * 2**23 added and taken away leaves whole numbers, which one shift of 0 wouldn't."""
+    """1.5 * 2**23, added and subtracted, rounds to whole numbers. A single shift by 0 wouldn't."""
     t = Net()
     y = t.b.matmul(t.input("x", N, 4), t.weight(4, 6))
     y = t.mul(y, t.b.const(np.full(6, 20, np.float32)))

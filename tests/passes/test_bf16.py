@@ -1,5 +1,5 @@
-"""Products of bfloat16 made of pairs, and of float16, where a machine has an instruction for that: what goes
-through memory is of 16 bits, sums are f32."""
+"""Products of bfloat16 pairs, and of float16, where a machine has an instruction for them. Values in memory
+have 16 bits, and sums are f32."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jangin.targets.x86 import V4_AMX, V4_BF16, V4_VNNI
 
 Net = Callable[[Builder, np.random.Generator], Tensor]
 ROUNDING = 2.0**-8
-"""Half the distance of two bfloat16, as a share."""
+"""The largest relative error of rounding to bfloat16: half the distance of two numbers."""
 
 
 def weight(b: Builder, random: np.random.Generator, *shape: int, dtype: DType = BF16) -> Tensor:
@@ -63,7 +63,7 @@ def product(
     batch: tuple[int, ...] = (),
     dtype: DType = BF16,
 ) -> Net:
-    """`turned`: which operands lie across."""
+    """Make a network of one product. `turned` names the operands that are transposed: "a", "b" or both."""
 
     def net(b: Builder, random: np.random.Generator) -> Tensor:
         left = (depth, rows) if "a" in turned else (rows, depth)
@@ -129,7 +129,7 @@ def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
 
 
 def in_f64(graph: Graph, arrays: dict[str, Array]) -> tuple[Array, Array]:
-    """The result, and that of the sizes of all numbers, by which rounding is measured."""
+    """Return the result in f64, and the result for absolute values, by which rounding is measured."""
     b = Builder("wide", {})
     (node,) = (n for n in graph.nodes if isinstance(n.attrs, (Conv, MatMul)))
     (weights,) = graph.constants.values()
@@ -150,7 +150,7 @@ def products(graph: Graph) -> list[Conv | MatMul]:
 
 
 def here(target: Target, dot: Product) -> Target:
-    """This machine, with such products whether it has the instruction or not."""
+    """Return this machine's target with the product, even if it lacks the instruction."""
     others = tuple(d for d in target.machine.products if d not in (dot, DOT2BF))
     return target.with_figures(products=(*others, *dict.fromkeys((dot, DOT2BF))))
 
@@ -158,7 +158,7 @@ def here(target: Target, dot: Product) -> Target:
 @pytest.mark.parametrize("dot", [DOT2BF, DOT4BF])
 @pytest.mark.parametrize("net", NETS)
 def test_rounds_the_result_alone(net: str, dot: Product) -> None:
-    """By the interpreter and by code, the sum is that of exact products in f32."""
+    """Sums of exact products are in f32, and only the result is rounded, in the interpreter and in code."""
     graph, arrays = built(NETS[net])
     want, size = in_f64(graph, arrays)
     options = Options(here(resolve(), dot), winograd=False, verify=True)
@@ -173,7 +173,8 @@ def test_rounds_the_result_alone(net: str, dot: Product) -> None:
 @pytest.mark.parametrize("on", [V4_BF16, NEOVERSE_V1], ids=lambda t: t.name)
 @pytest.mark.parametrize("net", [*NETS, *OTHERS])
 def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
-    """Where matrices are multiplied, of four terms, but for products of one row."""
+    """A convolution or product of bfloat16 reads pairs. With matrix instructions it reads four terms, except
+    for products of one row."""
     graph, _ = built((NETS | OTHERS)[net])
     dot = DOT4BF if on is NEOVERSE_V1 and net != "a row" else DOT2BF
     made = products(optimize(graph, Options(on, winograd=False)))
@@ -182,7 +183,8 @@ def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
 
 @pytest.mark.parametrize("net", [*OF_F16, *OTHERS_OF_F16])
 def test_f16_is_multiplied_as_it_is(net: str) -> None:
-    """Where a multiply-add takes f16, but for few channels; the option leaves it out."""
+    """f16 is multiplied directly if the machine has a multiply-add for it, except for few channels.
+    `bf16=False` turns it off."""
     graph, _ = built((OF_F16 | OTHERS_OF_F16)[net])
     for on, dot in (
         (Options(NEOVERSE_V1, winograd=False), DOT1H if net in OF_F16 else None),
@@ -194,7 +196,7 @@ def test_f16_is_multiplied_as_it_is(net: str) -> None:
 
 @pytest.mark.parametrize("net", OF_F16)
 def test_sums_of_f16_are_of_f32(net: str) -> None:
-    """By the interpreter and by code, of a machine without the instruction too."""
+    """Sums of f16 products are f32, in the interpreter and in code, even without the instruction."""
     graph, arrays = built(OF_F16[net])
     want, size = in_f64(graph, arrays)
     cpu = resolve()
@@ -216,7 +218,8 @@ def test_products_of_f32_elsewhere(net: str, options: Options) -> None:
 
 @pytest.mark.parametrize("size", [8, 56])
 def test_winograds_method_where_it_is_quicker(size: int) -> None:
-    """Of large pictures of many channels, whose products it makes a quarter; the option leaves it out."""
+    """Winograd's method is chosen for large images of many channels, where it needs a quarter of the
+    products. `winograd=False` turns it off."""
     graph, _ = built(conv(128, 128, 3, size=size))
     for winograd in (True, False):
         made = products(optimize(graph, Options(V4_BF16, winograd=winograd)))
@@ -229,7 +232,8 @@ def test_no_winograd_where_matrices_are_multiplied() -> None:
 
 
 def network(b: Builder, random: np.random.Generator) -> Tensor:
-    """Convolutions with what lies between: rectifiers, a pool, an addition, a joint, a depthwise one."""
+    """Add convolutions with rectifiers, a pool, an addition, a concatenation and a depthwise convolution
+    between them."""
     x = b.input("x", BF16, tuple(const(d) for d in (1, 3, 20, 20)))
 
     def convolved(x: Tensor, outputs: int, kernel: int, groups: int = 1) -> Tensor:
@@ -249,7 +253,7 @@ def network(b: Builder, random: np.random.Generator) -> Tensor:
 
 
 def test_nothing_wider_goes_from_product_to_product() -> None:
-    """Only a depthwise convolution, whose products are of f32, reads that."""
+    """Only a depthwise convolution, whose products are in f32, reads values wider than 16 bits."""
     made = optimize(built(network)[0], Options(V4_BF16))
     kinds = [n.of(Kernel).body for n in made.nodes if isinstance(n.attrs, Kernel)]
     depthwise = [
@@ -268,7 +272,7 @@ def test_nothing_wider_goes_from_product_to_product() -> None:
 
 
 def test_a_network_is_as_exact_as_in_f32() -> None:
-    """As far from the same numbers in f32 as one that rounds what goes through memory may be."""
+    """Results differ from f32 by no more than the rounding of the values in memory allows."""
     graph, arrays = built(network)
     options = Options(here(resolve(), DOT2BF), verify=True)
     got, want = (code(graph, o, arrays).astype(np.float32) for o in (options, options.but(bf16=False)))
@@ -278,7 +282,7 @@ def test_a_network_is_as_exact_as_in_f32() -> None:
 
 
 def test_words_of_bfloat16_are_summed_in_f32() -> None:
-    """The function itself: the first of a pair is in the low bits."""
+    """The function multiplies pairs and sums in f32. The first of a pair is in the low bits."""
     pair = np.array([[2.0, -3.0]], np.float32).astype(BF16.numpy).view(np.int32)
     b = Builder("words", {})
     x, y = (b.input(n, I32, (const(1),)) for n in "xy")

@@ -1,4 +1,4 @@
-"""Rounded floats that are known to fit are clamped as i32, with the same numbers; others stay."""
+"""Rounded floats that are known to fit are clamped as i32, with the same results. Others stay."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ def same(graph: Graph, new: Graph) -> None:
 
 
 def unfolded(net: Net) -> Graph:
-    """A map of a constant, as a pass may leave one behind (the builder would fold it)."""
+    """Return a graph with a map of a constant, as a pass may leave one behind. (The builder would fold
+    it.)"""
     x = net.input("x", N, 3)
     c = net.weight(3)
     body = Var("x0", F32) + Var("x0", F32)

@@ -28,7 +28,7 @@ from jangin.passes.stages import stages
 
 N = Var("n")
 WIDE = 200
-"""Elements of a row that has vectors enough for the target."""
+"""Elements of a row that has enough vectors for the target."""
 PARAMETERS = ["reduce", "reduce", "map", "map"]
 
 
@@ -45,7 +45,7 @@ def named(b: Builder, *made: Tensor) -> Graph:
 
 
 def kernels(graph: Graph) -> list[tuple[list[str], int]]:
-    """The operators of each kernel, and how many results it has."""
+    """Return the operators of each kernel, and its number of results."""
     found = [n for n in graph.nodes if isinstance(n.attrs, Kernel)]
     return [([k.op for k in n.of(Kernel).body.nodes], len(n.outputs)) for n in found]
 
@@ -56,7 +56,8 @@ def numbers(graph: Graph, n: int) -> dict[str, Array]:
 
 
 def check(graph: Graph, n: int = 5, x: dict[str, Array] | None = None) -> list[tuple[list[str], int]]:
-    """The kernels after both passes, which give the same bits, as do their tensor expressions."""
+    """Return the kernels after both passes. Their results have the same bits, and so have their tensor
+    expressions."""
     fused = fuse(reductions(graph), TARGET)
     joined = scalars(extrema(fused, TARGET), TARGET)
     verify_graph(joined, CORE)
@@ -112,7 +113,7 @@ def test_what_is_read_elsewhere_too() -> None:
 
 
 def test_the_range_of_each_row() -> None:
-    """What is wanted is the extrema of the rows themselves."""
+    """The kernel's only results are the extrema of the rows."""
     b = builder()
     y = b.map(lambda v: call("tanh", v), given(b, N, WIDE))
     low, high = (b.reduce(c, y, (1,), True) for c in ("min", "max"))
@@ -122,7 +123,7 @@ def test_the_range_of_each_row() -> None:
 
 @pytest.mark.parametrize("rows", [16, N], ids=str)
 def test_a_product_that_is_quantized(rows: int | Expr) -> None:
-    """Its tiles aren't whole rows: one kernel finds both extrema of each row."""
+    """The product's tiles aren't whole rows, so one kernel finds both extrema of each row."""
     b = builder()
     w = b.const(np.random.default_rng(0).standard_normal((8, 4096)).astype(np.float32))
     found = check(named(b, *dynamic_quantize(b, b.matmul(given(b, rows, 8), w))))
@@ -146,7 +147,7 @@ def test_what_stays_apart(shape: tuple[int | Expr, ...], why: str) -> None:
 
 
 def test_extrema_of_extrema() -> None:
-    """The kernel that finds the largest of each row makes what another finds the least of."""
+    """The kernel that finds the largest of each row computes the values whose least another kernel finds."""
     b = builder()
     y = b.map(lambda v: v * v, given(b, 40, WIDE, WIDE))
     top = b.reduce("max", y, (2,))
@@ -179,7 +180,8 @@ def test_single_elements_of_one_another() -> None:
 
 
 def test_single_elements_with_another_reader_between_stay_in_order() -> None:
-    """A kernel that reads one of them, and makes what a later one reads, can't run before or after both."""
+    """A kernel that reads one element, and makes what a later element's kernel reads, must run between the
+    two."""
     b = builder()
     x = given(b, 9, 33)
     low = b.reduce("min", x, (0, 1))

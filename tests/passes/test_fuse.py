@@ -1,4 +1,4 @@
-"""Fusion: which kernels form, and that they compute what the nodes did."""
+"""Fusion: the kernels that form, and that they compute what the nodes did."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
 
 
 def kernels(graph: Graph) -> list[list[str]]:
-    """The operators of each kernel, in order."""
+    """Return the operators of each kernel, in order."""
     return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if k.op == "kernel"]
 
 
 def check(graph: Graph, n: int = 2) -> list[list[str]]:
-    """The kernels' operators, after comparing results: fused, and as tensor expressions."""
+    """Compare the fused graph and its tensor expressions with the graph, and return the kernels'
+    operators."""
     fused = fuse(graph, TARGET)
     x = feeds(graph, n)
     symbols = bind_symbols([(i, graph.shape(i), x[i].shape) for i in graph.inputs], graph.symbols)
@@ -267,14 +268,14 @@ def test_an_operator_that_was_not_lowered_is_named() -> None:
 
 
 def written(graph: Graph) -> list[str]:
-    """The naive nests of a graph's kernels."""
+    """Return the naive nests of a graph's kernels."""
     kernels = [n for n in fuse(graph, TARGET).nodes if isinstance(n.attrs, Kernel)]
     found = ((n.name, *stages(n)) for n in kernels)
     return [print_func(lower(name, parts, given, graph.symbols)) for name, parts, given, _ in found]
 
 
 def test_elements_round_after_every_operation() -> None:
-    """Whichever operators the products and the sums are of, and whatever lies between these."""
+    """Elements are rounded after every operation, whatever operators lie between products and sums."""
     t = Net()
     x, y, z = (t.input(n, N, 4) for n in "xyz")
     apart = t.add(t.mul(x, y), z)
@@ -296,7 +297,8 @@ def test_terms_that_are_others_products_round() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_epilogues_of_float_products_are_multiply_adds(whole: bool) -> None:
-    """What their sum goes into, but not what is beside it; sums of integers are exact, and round after."""
+    """The epilogue of a float product uses multiply-adds for operations on the sum, and not for others. Sums
+    of integers are exact, and are rounded afterwards."""
     t = Net()
     x, w, r, u, v = (t.input(n, *s) for n, s in zip("xwruv", ((N, 5), (5, 4), *[(N, 4)] * 3), strict=True))
     if whole:

@@ -1,4 +1,4 @@
-"""Weights that floats of 16 bits hold exactly stay so in memory, and results keep their bits."""
+"""Weights that 16-bit floats hold exactly are stored in 16 bits. Results keep their bits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ SMALL = [F16, BF16]
 
 
 class Weighted:
-    """A graph of float32 whose weights are numbers of a smaller type."""
+    """A float32 graph whose weights are numbers of a smaller type."""
 
     def __init__(self, dtype: DType) -> None:
         self.b, self.dtype = Builder("weighted", {}), dtype
         self.random = np.random.default_rng(0)
 
     def numbers(self, *shape: int) -> Array:
-        """Those of bf16 are too large for f16."""
+        """Return weights. bfloat16's are too large for f16."""
         scale = 2.0**20 if self.dtype is BF16 else 1
         numbers = self.random.standard_normal(shape) * scale
         return numbers.astype(self.dtype.numpy).astype(np.float32)
@@ -93,7 +93,7 @@ def planned(graph: Graph, target: Target) -> Plan:
 
 
 def kept(graph: Graph, target: Target = MADE) -> set[np.dtype[np.generic]]:
-    """The types of large constants, through all passes."""
+    """Return the types of large constants after all passes."""
     done = optimize(graph, Options(target))
     return {a.dtype for a in done.constants.values() if a.size >= LEAST}
 

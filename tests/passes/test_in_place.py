@@ -1,4 +1,4 @@
-"""Placing: what joins and cuts tensors moves nothing, where kernels write the parts anyway."""
+"""Concatenations and splits move no data if kernels write the parts at their places."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from jangin.targets import NAMED, resolve
 
 M = Var("M")
 MADE, HERE = (Options(t, verify=True) for t in (NAMED["x86-64-v3"], resolve()))
-"""What is said of graphs and plans is so for the first; the second runs."""
+"""Options for two targets. Graphs and plans are checked for the first, and code runs on the second."""
 
 
 def ops(graph: Graph) -> list[str]:
-    """The operators between kernels, and those that are kernels on their own."""
+    """Return the operators between kernels, and those that are kernels on their own."""
     bodies = [n.of(Kernel).body.nodes if n.op == "kernel" else (n,) for n in graph.nodes]
     return [body[0].op for body in bodies if len(body) == 1]
 
@@ -41,7 +41,8 @@ def planned(graph: Graph, options: Options) -> tuple[Graph, Plan]:
 
 
 def in_place(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
-    """The graph after all passes and its plan, found to compute the same there and as machine code."""
+    """Return the graph after all passes, and its plan. Their results, and those of machine code, are
+    checked."""
     used = {d for name in graph.inputs for d in graph.shape(name)}
     graph = replace(graph, symbols={v: r for v, r in graph.symbols.items() if v in used})
     (after, plan), (_, here) = (planned(graph, o) for o in (MADE, HERE))
@@ -59,7 +60,7 @@ def in_place(graph: Graph, n: int = 2) -> tuple[Graph, Plan]:
 
 
 def dense(batch: object = 1) -> Graph:
-    """A dense block of two layers, each reading all that came before it, and a last reader."""
+    """Make a dense block of two layers, each of which reads all earlier ones, and a last reader."""
     t = Net()
     x = t.relu(t.conv(t.input("x", batch, 3, 4, 4), 8, 3))  # type: ignore[arg-type]
     for _ in range(2):

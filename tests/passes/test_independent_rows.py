@@ -1,4 +1,4 @@
-"""Which batches can be shared out among devices."""
+"""The batches that can be divided among devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products of small integers: of words of two int16 or four int8, exact, and nothing wider between them."""
+"""Products of small integers, on words of two int16 or four int8, are exact. Nothing wider lies between
+them."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ def product(left: DType, right: DType, depth: int) -> Net:
 
 
 def layer(depth: int, batch: tuple[int, ...] = (), given: bool = False, most: int = 128) -> Net:
-    """A product with weights; a row's numbers are padded to whole words. `given`: a run gives the zero
-    point."""
+    """Make a product with weights. A row's numbers are padded to whole words. `given`: the zero point is an
+    input."""
 
     def net(b: Builder, random: np.random.Generator) -> Tensor:
         x = b.input("x", U8, tuple(const(n) for n in (*batch, 13, depth)))
@@ -74,7 +75,8 @@ def layer(depth: int, batch: tuple[int, ...] = (), given: bool = False, most: in
 
 
 def rescaled(b: Builder, random: np.random.Generator) -> Tensor:
-    """Floats between two products of integers, as around a Concat: what is read is known by a clamp alone."""
+    """Add floats between two integer products, as around a Concat. Only a clamp bounds what the second one
+    reads."""
     x = dequantize(b, image(b, 24, 9, 9), b.scalar(0.3, F32), b.scalar(3, U8))
     x = quantize(b, x, b.scalar(0.5, F32), b.scalar(10, U8), dtype=U8)
     return integer_conv(b, x, b.const(weights(random, 16, 24, 1, 1)), b.scalar(10, U8))
@@ -117,7 +119,7 @@ def built(net: Net, seed: int) -> tuple[Graph, dict[str, Array]]:
 
 @pytest.mark.parametrize(("height", "width"), [(9, 64), (6, 37), (5, 10)])
 def test_images_of_floats_are_quantized_plane_by_plane(height: int, width: int) -> None:
-    """By vectors along a row, and padded; rows of words, and of pixels."""
+    """Vectors along a row quantize floats, with padding, for rows of words and of pixels."""
     random, b = np.random.default_rng(width), Builder("net", {})
     x = b.input("x", F32, tuple(const(n) for n in (2, 3, height, width)))
     zero = b.scalar(101, U8)
@@ -132,8 +134,8 @@ def test_images_of_floats_are_quantized_plane_by_plane(height: int, width: int) 
 
 @pytest.mark.parametrize("net", NETS)
 def test_sums_are_exact(net: str) -> None:
-    """The optimized graph and its code give the lowered graph's integers; all values are as large as they
-    may be."""
+    """The optimized graph and its code give the lowered graph's integers. All values are as large as
+    possible."""
     graph, arrays = built(NETS[net], len(net))
     want = run_graph(graph, arrays)["out"]
     for target in (V3, V4_VNNI, NEOVERSE_N1, NEOVERSE_V1, CORTEX_A72):
@@ -180,7 +182,8 @@ def test_winograd_is_exact(
     height: int,
     width: int,
 ) -> None:
-    """At the ends of their ranges too: of 180 channels, sums are nearly as large as F(4x4) may have."""
+    """Winograd's method is exact, also at the ends of the ranges. With 180 channels, sums nearly reach the
+    limit of F(4x4)."""
     monkeypatch.setattr(Estimate, "best", lambda e: transform if transform in e.transforms else None)
     monkeypatch.setattr(Estimate, "by_blocks", lambda _, t: blocks)
     random, b = np.random.default_rng(channels), Builder("net", {})
@@ -199,7 +202,7 @@ def test_winograd_is_exact(
 
 
 def kinds(graph: Graph) -> list[list[str]]:
-    """The operators of each kernel."""
+    """Return the operators of each kernel."""
     return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if isinstance(k.attrs, Kernel)]
 
 
@@ -218,7 +221,7 @@ def test_weights_that_winograd_makes_too_large() -> None:
 
 
 def test_sums_that_are_floats_stay_so() -> None:
-    """A depthwise convolution's, with a bias as large as f32 holds, are never made integers."""
+    """The sums of a depthwise convolution stay floats if its bias is as large as f32 holds exactly."""
     random, b = np.random.default_rng(7), Builder("net", {})
     sums = integer_conv(
         b,
@@ -246,7 +249,8 @@ def test_sums_that_are_floats_stay_so() -> None:
     [(7, 2, 11, (7, 11)), (3, 2, 11, (3, 5)), (3, 1, 11, (3, 3)), (3, 2, 10, (3, 3))],
 )
 def test_words_across_pixels(kernel: int, stride: int, size: int, words: tuple[int, ...]) -> None:
-    """Of three channels, words of a window's row, where all windows and rows begin with one."""
+    """With three channels, a word has neighbours of a window's row, if all windows and rows begin at a
+    word."""
     graph, _ = built(conv(3, 8, kernel, stride, size=size), 0)
     (made,) = products(optimize(graph, Options(V3, winograd=False)))
     assert isinstance(made, Conv) and made.kernel == words
@@ -266,7 +270,8 @@ def test_products_are_of_pairs(net: str) -> None:
 
 
 def test_pairs_are_transformed_by_vectors_alone() -> None:
-    """Without them a transform's sums of pairs take six instructions each, and chips lack memory."""
+    """Winograd's transforms of pairs need vectors. Without them, sums of pairs take six instructions each,
+    and microcontrollers lack memory."""
     graph, _ = built(NARROW["Winograd's"][0], 0)
     for target, kind in ((V4, MatMul), (CORTEX_M4, Conv)):
         made = products(optimize(graph, Options(target)))
@@ -275,7 +280,8 @@ def test_pairs_are_transformed_by_vectors_alone() -> None:
 
 @pytest.mark.parametrize("net", NETS)
 def test_products_are_of_pairs_of_bytes(net: str) -> None:
-    """Of enough channels and of weights of which none is -128: else two products would leave int16."""
+    """Pairs of bytes are multiplied if there are enough channels and no weight is -128. With -128, two
+    products would exceed int16."""
     graph, _ = built(NETS[net], 0)
     assert not any(p.dot for p in products(optimize(graph, Options(CORTEX_A72))))
     found = {n: c for n, c in graph.constants.items() if c.dtype == np.int8}
@@ -286,7 +292,7 @@ def test_products_are_of_pairs_of_bytes(net: str) -> None:
 
 
 def test_integers_are_not_multiplied_as_floats() -> None:
-    """Where the machine has instructions for floats of 16 bits, and none for int16."""
+    """A machine with instructions for 16-bit floats, but not for int16, doesn't multiply int16 as floats."""
     random, b = np.random.default_rng(0), Builder("net", {})
     x = b.input("x", I16, (const(13), const(24)))
     w = random.integers(0, 1 << 15, (24, 37), np.int16)
@@ -317,13 +323,15 @@ def test_products_are_of_fours(net: str) -> None:
 
 
 OF_EIGHTS = {n: fours and n != "few channels" for n, fours in OF_FOURS.items()}
-"""Of three channels a word has as many as one of 32 bits, unless it has a row's pixels."""
+"""Products that read words of eight. With three channels, a word of 64 bits has as many numbers as one of 32,
+unless it has a row's pixels."""
 OF_EIGHTS |= {"few channels, rows of half words": False, "groups": False}
 
 
 @pytest.mark.parametrize("net", NETS)
 def test_products_are_of_matrices(net: str) -> None:
-    """Of rows and columns of eight numbers, where words of those are fewer than words of four."""
+    """Matrix instructions multiply rows and columns of eight numbers, if words of eight are fewer than words
+    of four."""
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(NEOVERSE_V1)))
     assert made and all((p.dot == DOT8U) == OF_EIGHTS[net] for p in made), [p.dot for p in made]
@@ -340,7 +348,8 @@ def test_one_row_is_no_matrix() -> None:
 
 @pytest.mark.parametrize("net", NETS)
 def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
-    """Where four are out of reach, two numbers of 16 bits are the next best; depthwise, four rows are."""
+    """Unsigned bytes are multiplied by four. If that is impossible, they become pairs of int16. Depthwise
+    convolutions take four rows."""
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V4_VNNI)))
     other = None if net == "groups of odd channels" else DOT2
@@ -351,7 +360,7 @@ def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
 def narrow(
     channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, size: int = 9, zero: int = 0
 ) -> Net:
-    """A convolution with weights of 7 bits; `zero`: the numbers' zero point."""
+    """Make a convolution with 7-bit weights. `zero` is the zero point of its input."""
 
     def net(b: Builder, random: np.random.Generator) -> Tensor:
         x = image(b, channels, size, size + 2)
@@ -390,8 +399,8 @@ NARROW: dict[str, tuple[Net, str]] = {
 
 @pytest.mark.parametrize("net", NARROW)
 def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
-    """Where no sum of two products passes 16 bits, words of four bytes are read without VNNI; exact with all
-    numbers at their ends."""
+    """If no sum of two products exceeds 16 bits, words of four bytes are read without VNNI. Results are exact
+    with all inputs at either end of their range."""
     graph, arrays = built(NARROW[net][0], len(net))
     low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
     exe = compiled(graph, Options(resolve(), verify=True))
@@ -421,7 +430,7 @@ def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
 )
 @pytest.mark.parametrize("at", [0, 2])
 def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot: Product, at: int) -> None:
-    """One pair of weights decides, by what is known of the numbers that it is multiplied with."""
+    """One pair of weights decides, together with the known range of the inputs that it multiplies."""
     b, w = Builder("net", {}), np.ones((24, 32, 1, 1), np.int8)
     w[5, 12 + at : 14 + at, 0, 0] = pair
     x = b.input("x", F32, tuple(const(d) for d in (1, 32, 5, 7)))
@@ -440,7 +449,8 @@ def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot:
 @pytest.mark.parametrize(("most", "dot"), [(128, DOT4U), (64, DOT4S)])
 @pytest.mark.parametrize("zero", [0, 101])
 def test_one_row_reads_weights_of_bytes(most: int, dot: Product, zero: int) -> None:
-    """It waits for them, and pairs are twice as many; several rows are made of pairs."""
+    """A product of one row reads weights of bytes, because it waits for memory, and pairs are twice as large.
+    With several rows, weights are stored as pairs."""
     random = np.random.default_rng()
     w = weights(random, 131, 37, most=most)
     for rows, wanted in ((1, {V2: dot, V3: dot, V4: dot}), (3, {V3: dot if most == 64 else DOT2})):
@@ -460,7 +470,8 @@ def test_one_row_reads_weights_of_bytes(most: int, dot: Product, zero: int) -> N
 
 
 def test_numbers_lie_once_for_pairs_and_bytes() -> None:
-    """Of two readers of the same numbers, the one whose weights are small reads pairs too."""
+    """Two products share their input. The one with small weights reads pairs too, so that the input is stored
+    once."""
     random, b = np.random.default_rng(3), Builder("net", {})
     x = image(b, 32, 6, 6)
     q = requantize(b, b.map(lambda v: cast(I32, v), x), b.scalar(0.7, F32), b.scalar(9, U8))
@@ -473,7 +484,7 @@ def test_numbers_lie_once_for_pairs_and_bytes() -> None:
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:
-    """A quantized residual block between convolutions."""
+    """Add a quantized residual block between convolutions."""
     x = b.input("x", F32, tuple(const(d) for d in (1, 16, 14, 14)))
     zero, scale = b.scalar(90, U8), b.scalar(0.01, F32)
 
@@ -492,7 +503,7 @@ def block(b: Builder, random: np.random.Generator) -> Tensor:
 
 
 def joined(b: Builder, random: np.random.Generator, number: int = 90) -> Tensor:
-    """Two quantized layers' results, joined as floats and quantized."""
+    """Add two quantized layers whose results are joined as floats, and quantized."""
     x = b.input("x", F32, tuple(const(d) for d in (1, 16, 14, 14)))
     zero, scale = b.scalar(number, U8), b.scalar(0.01, F32)
 
@@ -507,7 +518,7 @@ def joined(b: Builder, random: np.random.Generator, number: int = 90) -> Tensor:
 
 
 def separable(b: Builder, random: np.random.Generator) -> Tensor:
-    """A quantized depthwise layer between two others."""
+    """Add a quantized depthwise layer between two others."""
     zero, out = b.scalar(90, U8), image(b, 16, 9, 9)
     for kernel, groups in ((1, 1), (3, 16), (1, 1)):
         w = b.const(weights(random, 16, 16 // groups, kernel, kernel))
@@ -534,7 +545,7 @@ def test_nothing_wider_than_int16_lies_between_integer_operators(net: Net) -> No
 
 
 def test_bytes_that_are_joined_are_made_bytes_before() -> None:
-    """No kernel only makes bytes of int16 that others joined."""
+    """int16 values are made bytes before they are joined. No kernel exists only to convert them."""
     random, b = np.random.default_rng(), Builder("net", {})
     graph = b.graph([joined(b, random, 0)], ["out"])
     options = Options(resolve(), verify=True)
@@ -552,7 +563,8 @@ def test_bytes_that_are_joined_are_made_bytes_before() -> None:
     (CORTEX_A72, DOT4U, DOT4U),
 ], ids=lambda v: getattr(v, "name", v))  # fmt: skip
 def test_instructions_of_weights_in_blocks(target: Target, small: Product, large: Product) -> None:
-    """That which is exact for the bytes of the weights: of those beyond 127 some clamp, or take a sign."""
+    """The instruction must be exact for the weights' bytes. With weights beyond 127, some instructions
+    saturate or take a sign."""
     for most, wanted in ((7, small), (127, large)):
         b = Builder("m", {})
         numbers = np.arange(-most - 1, most + 1).astype(np.int8)[None].repeat(3, 0)

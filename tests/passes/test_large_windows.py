@@ -1,4 +1,5 @@
-"""Depthwise convolutions of large windows: the same sums, of an image copied by vectors of channels."""
+"""Depthwise convolutions of large windows give the same sums, from an image that is copied by vectors of
+channels."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def operators(graph: Graph) -> list[str]:
 
 
 def direct(x: Array, w: Array, pads: Sequence[int]) -> Array:
-    """The convolution in float64, channels first."""
+    """Return the convolution in float64, channels first."""
     top, left, bottom, right = pads
     wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (top, bottom), (left, right)])
     windows = np.lib.stride_tricks.sliding_window_view(wide, w.shape[2:], axis=(2, 3))
@@ -139,7 +140,8 @@ def test_others_stay(make: Callable[[Net], Tensor]) -> None:
 
 @pytest.mark.parametrize(("channels", "stride"), [(16, 2), (13, 1)], ids=["stride", "parts of vectors"])
 def test_what_stays_slides_in_registers(channels: int, stride: int) -> None:
-    """Their padding isn't tested tap by tap, which the template of windows leaves to scalar code."""
+    """Convolutions that keep the template of windows don't test their padding tap by tap, which would be
+    scalar code."""
     t = Net()
     x = t.conv(t.input("x", N, 8, 11, 10), channels, 1)
     graph = t.done(t.conv(x, channels, 9, stride=stride, groups=channels))

@@ -23,7 +23,7 @@ def ops(graph: Graph) -> Counter[str]:
 
 
 def check(graph: Graph, transposes: int) -> Graph:
-    """The new graph, after comparing its results, signature and number of transposes."""
+    """Return the new graph, after a comparison of its results, signature and number of transposes."""
     new = channels_last(graph, TARGET)
     x = feeds(graph)
     before, after = run_graph(graph, x), run_graph(new, x)

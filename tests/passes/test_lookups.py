@@ -1,4 +1,4 @@
-"""Functions of numbers of 8 bits: one table, read where the numbers are made."""
+"""Functions of 8-bit numbers become one table, which is read where the numbers are made."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from jangin.targets.x86 import V3
 
 
 def rounded(b: Builder, x: Tensor, scale: float, zero: int) -> Tensor:
-    """The tensor by 8 bits and back."""
+    """Quantize the tensor to 8 bits, and dequantize it."""
     given = b.scalar(scale, F32), b.scalar(zero, U8)
     return dequantize(b, quantize(b, x, *given, dtype=U8), *given)
 
 
 def gelu(b: Builder, x: Tensor) -> Tensor:
-    """Of u8 or s8, as quantizers write it: every part is rounded."""
+    """Add GELU of u8 or s8 as quantizers write it, with every part rounded."""
     real = dequantize(b, x, b.scalar(0.03, F32), b.scalar(10, x.dtype))
     half = rounded(b, b.map(lambda v: call("erf", v / const(2**0.5, F32)), real), 2 / 255, 128)
     gate = rounded(b, b.map(lambda v: (v + const(1.0, F32)) * const(0.5, F32), half), 1 / 255, 0)
@@ -69,7 +69,8 @@ def test_parts_of_gelu_are_one_table(dtype: DType, shape: tuple[int, ...]) -> No
 
 
 def test_a_product_looks_up_what_it_writes() -> None:
-    """With a bias of each column between, whose sums are many numbers."""
+    """A product looks up its results in a table. The bias of each column lies between, so its sums have many
+    values."""
     b, random = Builder("net", {}), np.random.default_rng(3)
     x = b.input("x", U8, (const(19), const(64)))
     w = b.const(random.integers(-127, 127, (64, 43), np.int8))
@@ -109,7 +110,8 @@ def test_an_inner_result_that_is_read_elsewhere_has_a_table_too() -> None:
 
 
 def test_several_readers_of_bytes_make_floats_themselves() -> None:
-    """Of a swish that a mean and a gate read, as in squeeze and excitation, what lies in memory are bytes."""
+    """Readers of bytes dequantize them by themselves. A mean and a gate read a swish, as in
+    squeeze-and-excite, and only bytes lie in memory."""
     b, random = Builder("net", {}), np.random.default_rng()
     x = b.input("x", U8, (const(6), const(40), const(16)))
     real = dequantize(b, x, b.scalar(0.03, F32), b.scalar(10, U8))

@@ -1,4 +1,4 @@
-"""Memory: which buffers there are, and that no two alive at once overlap."""
+"""Memory planning: the buffers of a plan, and that no two live ones overlap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jangin.passes.stages import stages
 
 
 def planned(graph: Graph) -> Plan:
-    """A plan of naive kernels."""
+    """Make a plan of naive kernels."""
     launches, kernels = [], {}
     for node in graph.nodes:
         if node.op == "kernel":
@@ -40,7 +40,7 @@ def planned(graph: Graph) -> Plan:
 
 
 def fixed(graph: Graph, n: int) -> Graph:
-    """The graph for one batch size, without symbols."""
+    """Return the graph for one batch size, without symbols."""
     values = {
         name: replace(v, shape=tuple(const(n) if d == N else d for d in v.shape or ()))
         for name, v in graph.values.items()

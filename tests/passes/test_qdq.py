@@ -1,4 +1,4 @@
-"""Quantized convolutions and products: found between DequantizeLinear and QuantizeLinear, and exact."""
+"""Quantized convolutions and products between DequantizeLinear and QuantizeLinear are found, and exact."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def quantized(
     also: str = "",
     bias_unit: float = 1.0,
 ) -> onnx.ModelProto:
-    """x quantized, `kind` with quantized weights (and a bias, but of MatMul), its result quantized; `also` is
-    a second output. Gemm's weights are transposed."""
+    """Make a model: x is quantized, `kind` has quantized weights (and a bias, except for MatMul), and its
+    result is quantized.
+
+    `also` is a second output. Gemm's weights are transposed."""
     rng = np.random.default_rng(0)
     axis = 1 if kind == "MatMul" else 0
     scales = rng.uniform(0.01, 0.02, weights.shape[axis] if per_filter else ()).astype(np.float32)
@@ -63,7 +65,7 @@ def operators(model: onnx.ModelProto) -> list[str]:
 
 
 def integers(*shape: int) -> Array:
-    """7 bits, so that ONNX Runtime's 16-bit instructions don't saturate."""
+    """Return 7-bit weights, so that ONNX Runtime's 16-bit instructions don't saturate."""
     return np.random.default_rng(1).integers(-64, 64, shape, np.int8)
 
 
@@ -92,7 +94,7 @@ def test_results_are_onnx_runtimes_to_the_bit(
 
 @pytest.mark.parametrize("changes", [{"also": "r"}, {"bias_unit": 1.5}])
 def test_what_integers_do_not_say_stays(changes: Any) -> None:
-    """A result that is needed unrounded, or a bias in another unit."""
+    """The product stays if its unrounded result is needed, or if the bias has another unit."""
     model = quantized("Conv", [1, 8, 9, 9], integers(16, 8, 3, 3), **changes)
     assert "Conv" in operators(model)
     x = np.random.default_rng(2).uniform(-3, 3, (1, 8, 9, 9)).astype(np.float32)
@@ -114,8 +116,8 @@ def test_what_integers_do_not_say_stays(changes: Any) -> None:
 def test_results_that_stay_floats(
     kind: str, shape: list[int], weights: Array, per_filter: bool, also: str
 ) -> None:
-    """Of a product whose result isn't quantized, or is needed unrounded too: sums of integers all the same,
-    of weights that are kept so."""
+    """Products are sums of integers, with integer weights, even if the result isn't quantized, or is needed
+    unrounded too."""
     model = quantized(kind, shape, weights, per_filter, also)
     if not also:
         del model.graph.node[-2:]
@@ -136,7 +138,7 @@ def test_results_that_stay_floats(
 
 
 def test_products_of_two_inputs_stay_floats() -> None:
-    """Weights that a run gives aren't kept as anything."""
+    """Weights that a run gives stay floats."""
     model = quantized("MatMul", [5, 40], integers(40, 24))
     del model.graph.node[-2:]
     model.graph.output[0].name = "r"
@@ -148,14 +150,14 @@ def test_products_of_two_inputs_stay_floats() -> None:
 
 
 def test_weights_of_integer_products_are_no_floats() -> None:
-    """What made floats for the product alone goes with it, what the model gives besides stays."""
+    """Dequantization for the product alone is removed. If the model also outputs the floats, it stays."""
     made = operators(quantized("MatMul", [5, 40], integers(40, 24), False))
     assert made.count("DequantizeLinear") == 1, "the result alone"
 
 
 @pytest.mark.parametrize("after", [True, False])
 def test_tables_are_gathered_as_integers(after: bool) -> None:
-    """Embeddings of 8 bits stay so: the same floats as ONNX Runtime's, of a quarter of the memory."""
+    """Embeddings stay 8-bit tables: the same floats as ONNX Runtime's, with a quarter of the memory."""
     rng = np.random.default_rng()
     constants = {
         "w": rng.integers(-128, 128, (300, 64), np.int8), "ws": np.float32(0.013), "wz": np.int8(-7),

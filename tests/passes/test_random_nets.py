@@ -22,7 +22,7 @@ C, H, W = 4, 3, 2
 
 
 def step(t: Net, r: random.Random, pool: list[Tensor]) -> Tensor:
-    """One more value of shape [N, C, H, W] made of those in the pool."""
+    """Add one more value of shape [N, C, H, W], made from those in the pool."""
     x, y = r.choice(pool[-4:]), r.choice(pool)
     b = t.b
     choices = [
@@ -60,7 +60,7 @@ def net(seed: int) -> Graph:
 
 
 def by_stages(graph: Graph, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a fused graph, each kernel run as tensor expressions."""
+    """Return the outputs of a fused graph. Each kernel runs as tensor expressions."""
     symbols = bind_symbols([(i, graph.shape(i), x[i].shape) for i in graph.inputs], graph.symbols)
     values = {**graph.constants, **x}
     for node in graph.nodes:

@@ -86,7 +86,8 @@ def test_what_is_reduced_at_once(dtype: DType, sizes: tuple[int, ...], axes: tup
 
 
 def test_maps_are_computed_where_they_are_read() -> None:
-    """A reshape between them would have what they give written to memory first."""
+    """Maps are computed inside the reduction. A reshape between them would have their results written to
+    memory first."""
     b = Builder("mean", {})
     x = b.input("x", F32, (const(300_000),))
     graph = b.graph([b.reduce("sum", b.map(lambda v: v * v, x), [0], False)], ["y"])

@@ -1,4 +1,4 @@
-"""Divisions between two quantizations: one factor, which gives every number the same."""
+"""A division between two quantizations becomes one factor, which gives every number the same result."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def test_the_same_scale_is_none() -> None:
 
 
 def test_what_a_product_rounds_otherwise_stays() -> None:
-    """Of 16 bits, 3 and 7 have ties that no float near 3 / 7 has."""
+    """A product whose rounding differs stays. For 16-bit integers, some factors have ties that no float
+    factor reproduces."""
     y = Var("x0", I16)
     ties = [
         n for n in range(1, 60, 2) if divides(by_factors(quantized(cast(F32, y) * const(n, F32), 48.0, 0)))

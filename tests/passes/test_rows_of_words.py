@@ -1,4 +1,5 @@
-"""Depthwise convolutions of bytes as products of words of their windows' rows: the integers, at any size."""
+"""Depthwise convolutions of bytes become products of words of their windows' rows. They give the same
+integers at any size."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def dots(graph: Graph, target: Target) -> list[Product | None]:
 @pytest.mark.parametrize("rescaled", [False, True], ids=["sums", "bytes"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_same_integers(case: Case, rescaled: bool) -> None:
-    """By the interpreter for all targets, and by the code of all that this machine runs."""
+    """The interpreter checks all targets, and code checks the targets that this machine runs."""
     graph, arrays = net(case, rescaled)
     want = run_graph(graph, arrays)["out"]
     for target in (V3, V4, V4_VNNI, V4_BF16, NEOVERSE_N1):
@@ -90,8 +91,8 @@ def test_the_same_integers(case: Case, rescaled: bool) -> None:
 
 
 def test_where_words_are_read() -> None:
-    """By instructions that add up four products exactly, also where a zero point that isn't 0 lies around
-    the image."""
+    """Words are read only where instructions sum four products exactly, also if the padding is a zero point
+    other than 0."""
     for graph, _ in map(net, CASES[-3:]):
         for target, dot in ((V4_BF16, DOT4U), (V4_VNNI, DOT4U), (V4, None), (V3, None), (NEOVERSE_N1, None)):
             assert dots(graph, target) == [dot]

@@ -1,4 +1,5 @@
-"""Depthwise separable convolutions as one kernel: right at odd sizes, and only where they should be."""
+"""Depthwise separable convolutions as one kernel: the results are right at odd sizes, and only suitable ones
+are merged."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def net(
     batch: int | str = 1, act: bool = True, residual: bool = False, joined: bool = False, groups: int = 1,
     results: Sequence[str] = ("y",),
 ) -> onnx.ModelProto:  # fmt: skip
-    """depthwise, clipped where `act`; pointwise, plus r where `residual`, before r where `joined`."""
+    """Make a depthwise and a pointwise convolution. `act`: the first is clipped. `residual`: r is added.
+    `joined`: r is concatenated after the result."""
     constants = {
         "w": RNG.standard_normal((channels, 1, kernel, kernel)), "b": RNG.standard_normal(channels),
         "v": RNG.standard_normal((outputs, channels // groups, 1, 1)) / 4, "c": RNG.standard_normal(outputs),
@@ -54,7 +56,7 @@ def net(
 
 
 def check(exe: Any, model: onnx.ModelProto, batch: int = 1) -> None:
-    """Against float64: some hundred terms of f32 rounding, in values of at most some units."""
+    """Compare with float64. Some hundred f32 roundings of values of at most some units are allowed."""
     given = {}
     for value in model.graph.input:
         shape = [d.dim_value or batch for d in value.type.tensor_type.shape.dim]
@@ -153,7 +155,8 @@ def test_is_left_alone(why: str) -> None:
 
 
 def test_the_convolutions_are_functions_of_their_own() -> None:
-    """What LLVM moves out of one's loops takes no registers in the other's."""
+    """Each convolution is a function of its own, so that values that LLVM hoists out of one's loops take no
+    registers in the other."""
     target = NAMED["x86-64-v3"]
     plan = made(net((28, 28), 16, 24), target.name)
     (launch,) = (n for n in plan.launches if n.template.startswith("separable"))

@@ -1,4 +1,4 @@
-"""Simplification: same results, and what should vanish does."""
+"""Simplification keeps results, and removes what it should."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A, B, C = Var("a", F32), Var("b", F32), Var("c", I32)
 
 
 def check(graph: Graph, **expected: int) -> Graph:
-    """The simplified graph, whose results are the same and whose operators are counted."""
+    """Return the simplified graph, after a comparison of its results and a count of its operators."""
     new = simplify(graph)
     verify_graph(new)
     x = feeds(graph)
@@ -39,7 +39,7 @@ def check(graph: Graph, **expected: int) -> Graph:
 
 
 def keep(t: Net, x: Tensor) -> Tensor:
-    """Something that no rule removes."""
+    """Add an operator that no rule removes."""
     return t.b.map(lambda v: maximum(v, 0.5), x)
 
 
@@ -182,7 +182,8 @@ def test_an_operand_given_twice_is_read_once() -> None:
 
 @pytest.mark.parametrize(("dtype", "left"), [(I32, 1), (F32, 3)])
 def test_constant_factors_of_integers_gather(dtype: DType, left: int) -> None:
-    """Floats are rounded after each."""
+    """Constant factors of integers are multiplied together. Floats are rounded after each factor, so theirs
+    aren't."""
     t = Net()
     y: Tensor = t.b.cast(t.input("x", N, 3), dtype)
     for _ in range(3):
@@ -198,7 +199,7 @@ def test_casts_that_lose_nothing_vanish() -> None:
 
 
 def test_substitution_is_done_once() -> None:
-    """1 * b collapses to b's replacement, which must not be replaced again."""
+    """1 * b becomes b's replacement, which must not be replaced again."""
     assert substitute(A * B, {A: const(1, F32), B: A}) == A
 
 

@@ -1,4 +1,4 @@
-"""Convolutions lose the taps that see only padding, whole or in bands, and give the same numbers."""
+"""Convolutions lose the taps that see only padding, as a whole or in bands, and give the same results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def conv(
     strides: Sequence[int] = (1, 1), *, groups: int = 1, layout: str = "first", dtype: DType = F64,
     weights: Array | None = None,
 ) -> Graph:  # fmt: skip
-    """Of two images of 4 channels with 6 outputs."""
+    """Make a convolution of two images with 4 channels and 6 outputs."""
     symbols = {s: (const(1), const(64)) for s in spatial if isinstance(s, Var)}
     b = Builder("conv", symbols)
     sizes = [s if isinstance(s, Expr) else const(s) for s in spatial]
@@ -45,7 +45,7 @@ def windows(graph: Graph) -> list[tuple[int, ...]]:
 
 
 def assert_same(graph: Graph, cut: Graph, sizes: Sequence[int] = ()) -> None:
-    """Integers in floats of 64 bits: their sums are exact in any order."""
+    """Check that results are equal. The numbers are integers in f64, whose sums are exact in any order."""
     (name,) = graph.inputs
     shape = [int(str(d)) if not isinstance(d, Var) else sizes[0] for d in graph.shape(name)]
     x = numbers(graph.dtype(name), shape)
@@ -107,7 +107,7 @@ def test_these_stay(graph: Graph) -> None:
 
 @pytest.mark.parametrize("dtype", [F32, I32])
 def test_one_axis_of_other_types(dtype: DType) -> None:
-    """A causal convolution whose first tap is before the signal's beginning."""
+    """A causal convolution whose first tap lies before the signal's beginning."""
     graph = conv((60,), (3,), (64, 0), (32,), (1,), dtype=dtype)
     cut = taps(graph)
     assert (3,) not in windows(cut)
@@ -115,7 +115,7 @@ def test_one_axis_of_other_types(dtype: DType) -> None:
 
 
 def test_random_windows() -> None:
-    """Odd sizes, strides, padding of one side."""
+    """Random windows with odd sizes, strides, and padding on one side."""
     rng = np.random.default_rng(7)
     changed = 0
     for _ in range(100):
@@ -132,7 +132,7 @@ def test_random_windows() -> None:
 
 
 def test_bands_hold_the_taps_that_see_something() -> None:
-    """Beside a count of each output's taps."""
+    """The bands are compared with a count of each output's taps."""
     for size, k, s, d, a, b in itertools.product((1, 7, 16), (2, 3), (1, 2), (1, 5), (0, 6), (3, 6)):
         axis = Axis(size, k, s, d, a, b)
         if axis.outputs > 0:

@@ -1,4 +1,4 @@
-"""Products of small floats are made of widened operands, and what follows them is not rounded between."""
+"""Products of small floats take widened operands, and the operators between them don't round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jangin.targets import NAMED
 
 
 class Halves:
-    """What a graph of a small type is made of; or, if `wide`, of the same numbers in f32."""
+    """Builds a graph of a small type, or, if `wide`, of the same numbers in f32."""
 
     def __init__(self, dtype: DType, wide: bool = False) -> None:
         self.b, self.dtype, self.held = Builder("halves", {}), dtype, F32 if wide else dtype
@@ -39,7 +39,8 @@ class Halves:
 
 
 def convolutions(dtype: DType, channels: int = 8, wide: bool = False) -> Graph:
-    """Two with a rectifier between, and the first's result added to the second's."""
+    """Make two convolutions with a rectifier between. The result of the first is added to that of the
+    second."""
     t = Halves(dtype, wide)
     first = t.b.map(lambda v: maximum(v, 0), t.conv(t.input(1, channels, 14, 14), channels))
     return t.b.graph([t.b.map(lambda v, w: v + w, t.conv(first, channels), first)], ["y"])
@@ -62,7 +63,8 @@ def types_read(graph: Graph) -> set[DType]:
 
 
 def layers(dtype: DType, wide: bool = False) -> Graph:
-    """What lies between the products of a network: moves, pools, softmax, sums, gathers, and a joint."""
+    """Make a network of products with moves, pools, softmax, sums, gathers and a concatenation between
+    them."""
     t = Halves(dtype, wide)
     b, x = t.b, t.conv(t.input(1, 8, 8, 8), 8)
     window = (2, 2), (2, 2), (1, 1), (0,) * 4
@@ -80,7 +82,8 @@ GRAPHS: dict[str, Callable[[DType], Graph]] = {
 
 
 def run(graph: Graph, dtype: DType) -> Array:
-    """Its result for the same random numbers of a small type, which is that of the graph's inputs or not."""
+    """Run a graph on random numbers of a small type, and return its result. The graph's inputs may be of
+    f32."""
     random = np.random.default_rng(1)
     sizes = {n: [int(str(d)) for d in graph.shape(n)] for n in graph.inputs}
     arrays = {n: random.standard_normal(size).astype(dtype.numpy) for n, size in sizes.items()}
@@ -105,7 +108,8 @@ def test_nothing_is_rounded_between_products(make: Callable[..., Graph], dtype: 
 
 
 def test_operators_without_twins_read_rounded_values() -> None:
-    """A comparison for equality is of the numbers that the model has; so is a joint with what is small."""
+    """A comparison for equality reads the model's rounded numbers, and so does a concatenation with a small
+    value."""
     t = Halves(F16)
     y = t.b.matmul(t.input(5, 12), t.weight(12, 20))
     past = t.b.input("past", F16, (const(3), const(20)))

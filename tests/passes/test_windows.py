@@ -1,4 +1,4 @@
-"""Large windows of pools are taken one axis after the other, with the same result."""
+"""Large pooling windows are computed one axis after the other, with the same result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pool(
     dtype: DType, combiner: str, average: str, spatial: Sequence[Expr | int], kernel: Sequence[int],
     strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], more: int = 0,
 ) -> Graph:  # fmt: skip
-    """A pool of 3 channels; the windows of each axis are `more` than fit, as where sizes are rounded up."""
+    """Make a pool of 3 channels. Each axis has `more` windows than fit, as if sizes were rounded up."""
     ranges = {s: (const(1), const(64)) for s in spatial if isinstance(s, Var)}
     b, rank = Builder("pool", ranges), len(kernel)
     sizes = [s if isinstance(s, Expr) else const(s) for s in spatial]

@@ -1,4 +1,5 @@
-"""The Winograd pass: same results within its rounding, no padded copies, only where it should pay."""
+"""The Winograd pass gives the same results within its rounding, copies nothing for padding, and applies only
+where it should pay."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def fused(graph: Graph) -> Graph:
 
 
 def direct(x: Array, w: Array, pad: int, dilations: tuple[int, int] = (1, 1)) -> Array:
-    """The convolution in float64, channels first."""
+    """Return the convolution in float64, channels first."""
     wide = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (pad, pad), (pad, pad)])
     down, across = dilations
     windows = np.lib.stride_tricks.sliding_window_view(wide, (2 * down + 1, 2 * across + 1), axis=(2, 3))
@@ -59,7 +60,7 @@ def forced(monkeypatch: pytest.MonkeyPatch, transform: Transform | None, blocks:
 
 
 def kernels(graph: Graph) -> list[list[str]]:
-    """The operators of each kernel, in order."""
+    """Return the operators of each kernel, in order."""
     return [[n.op for n in k.of(Kernel).body.nodes] for k in graph.nodes if k.op == "kernel"]
 
 
@@ -137,7 +138,7 @@ def test_videos(
     pad: int,
     blocks: bool,
 ) -> None:
-    """Windows over three frames, with what is fused to them."""
+    """Windows over three frames, with fused operators."""
     forced(monkeypatch, transform, blocks)
     t = Net()
     x = t.input("x", N, 9, frames, height, width)
@@ -226,7 +227,7 @@ def test_blocks_of_tiles_for_large_images(shape: tuple[int, int, int, int], bloc
     ("dilation", "transform"), [(1, F4), (2, F4), (4, F4), (12, F4), (24, None), (36, None)]
 )
 def test_the_choice_of_dilated_ones(dilation: int, transform: Transform | None) -> None:
-    """Of windows that are far apart, most tiles would be parts of one."""
+    """If windows' elements lie far apart, most tiles would be partial."""
     shape = 32, 32, 512, 512
     found = Estimate(*shape, WinogradFigures(), dilations=(dilation, dilation))
     assert found.best() == transform
@@ -245,7 +246,8 @@ def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch, what: str) -> 
 
 
 def model(height: int, channels: int) -> bytes:
-    """Two 3 x 3 convolutions with biases around a residual connection, ONNX, symbolic batch."""
+    """Return an ONNX model of two 3 x 3 convolutions with biases around a residual connection, with a
+    symbolic batch."""
     random = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:

@@ -1,4 +1,4 @@
-"""A caller's own operators, as the documentation shows them."""
+"""A caller's own operators, as in the documentation."""
 
 from __future__ import annotations
 

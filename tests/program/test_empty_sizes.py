@@ -1,5 +1,5 @@
-"""Sizes of 0, which every symbol of an input may have: a batch of nothing gives what ONNX says, or the run
-says which node can't have it. Sizes go by the model's own names."""
+"""Sizes of 0, which every symbol of an input may have. An empty batch gives ONNX's result, or the run's error
+names the node that can't have it. Sizes have the model's own names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def wanted(m: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
 
 
 def classifier() -> onnx.ModelProto:
-    """A convolutional net of free batch and image."""
+    """Make a convolutional network with a free batch and image size."""
     nodes = [
         node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
         node("Relu", ["c"], ["r"]),
@@ -61,7 +61,7 @@ def recurrent() -> onnx.ModelProto:
 
 
 def attention() -> onnx.ModelProto:
-    """Rows that attend to each other, of free batch and length."""
+    """Make attention between rows, with a free batch and length."""
     nodes = [
         node("MatMul", ["x", "w"], ["q"]),
         node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
@@ -75,7 +75,7 @@ def attention() -> onnx.ModelProto:
 
 
 def steps() -> onnx.ModelProto:
-    """A loop, and sizes that depend on data."""
+    """Make a model with a loop, and with sizes that depend on data."""
     inner = body(
         "inner",
         [node("Mul", ["v", "v"], ["w"]), node("Identity", ["c"], ["d"])],
@@ -101,7 +101,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Callable[[int], dict[str,
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batch_of_nothing(name: str, threads: int, tmp_path: Path) -> None:
-    """The same executable before and after others, and from its file."""
+    """The same executable runs an empty batch before and after others, also when it is loaded from a file."""
     made, feeds_of = MODELS[name]
     m = made()
     exe = jangin.compile(m, cache=False, threads=threads)
@@ -115,7 +115,7 @@ def test_a_batch_of_nothing(name: str, threads: int, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_follows_from_a_size() -> None:
-    """Squeeze without axes leaves out what is 1: there is a variant for that, and one for 0."""
+    """Squeeze without axes removes axes of size 1. There is a variant for 1, and one for 0."""
     exe = jangin.compile(model([node("Squeeze", ["x"], ["y"])], [info("x", ["n", 3])], ["y"]), cache=False)
     assert [exe(numbers(n, 3)).shape for n in (0, 1, 2, 5)] == [(0, 3), (3,), (2, 3), (5, 3)]
 
@@ -146,7 +146,7 @@ def test_a_node_that_cant_have_nothing_is_named(op: str) -> None:
 
 
 def test_boxes_and_scores_are_as_many() -> None:
-    """No box is read that isn't there."""
+    """The number of boxes equals the number of scores, so that no missing box is read."""
     m = model(
         [node("NonMaxSuppression", ["b", "s", "most"], ["y"])],
         [info("b", [1, "n", 4]), info("s", [1, 1, "k"])], ["y"], {"most": np.int64([3])},
@@ -158,7 +158,7 @@ def test_boxes_and_scores_are_as_many() -> None:
 
 
 def test_sizes_that_are_divided_by() -> None:
-    """A size divided by itself is 1 whatever it is, as it was when no size could be 0."""
+    """A size divided by itself is 1 for any size, as it was when no size could be 0."""
     nodes = [
         node("Shape", ["x"], ["n"], start=0, end=1),
         node("Div", ["n", "n"], ["one"]),
@@ -170,7 +170,7 @@ def test_sizes_that_are_divided_by() -> None:
 
 @pytest.mark.parametrize("name", ["n", "x0", "batch size", "_n", "in", "Größe", "past + 1", "a.b"])
 def test_the_models_own_names(name: str, tmp_path: Path) -> None:
-    """In shapes, in errors, in `shapes=`, and from a file."""
+    """The model's names are in shapes, in errors, in `shapes=`, and in a loaded file."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", [name, 3])], ["y"], {"w": numbers(3, 2)})
     exe = jangin.compile(m, cache=False, shapes={name: (0, 4)})
     exe.save(tmp_path / "m.jgn")

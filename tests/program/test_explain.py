@@ -1,4 +1,4 @@
-"""What an executable says of its sizes."""
+"""`explain_shapes` tells an executable's sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches and loops whose sizes are known run as native code, with no Python between their segments."""
+"""Branches and loops with known sizes run as native code, without Python between their segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.program import ProgramExecutable
 
 ROWS = 100
-"""More than are unrolled."""
+"""More rows than are unrolled."""
 Array = np.ndarray[Any, Any]
 
 
@@ -27,7 +27,7 @@ execute = Executable.execute
 
 @pytest.fixture(autouse=True)
 def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any segment that Python starts by itself is an error."""
+    """Make it an error for Python to start a segment by itself."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("a segment was started from Python")
@@ -36,7 +36,7 @@ def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(m: onnx.ModelProto, *arrays: Array) -> ProgramExecutable:
-    """One executable gives ONNX Runtime's results, again and again."""
+    """Check that one executable gives ONNX Runtime's results in every call."""
     exe = jangin.compile(m, cache=False)
     assert isinstance(exe, ProgramExecutable)
     names = [s.name for s in exe.inputs]
@@ -52,7 +52,8 @@ def check(m: onnx.ModelProto, *arrays: Array) -> ProgramExecutable:
 
 
 def scan(directions: tuple[int, int], axes: tuple[int, int]) -> onnx.ModelProto:
-    """A recurrence of two values that change places, with a slice of x in and one of y out an iteration."""
+    """Make a recurrence of two values that change places. Each iteration takes a slice of x, and gives a
+    slice of y."""
     inner = body(
         "recurrence",
         [
@@ -104,7 +105,8 @@ def recurrence(h: Array, c: Array, x: Array, m: onnx.ModelProto, directions: tup
 
 
 def countdown(limit: bool) -> onnx.ModelProto:
-    """x grows by its own half, by a branch in each iteration, while it is less than 1000."""
+    """Make a loop in which x grows by its own half, by a branch in each iteration, while it is less than
+    1000."""
     more = body("more", [helper.make_node("Add", ["v", "half"], ["m"])], [], ["m"])
     less = body("less", [helper.make_node("Sub", ["v", "half"], ["l"])], [], ["l"])
     inner = body(
@@ -139,8 +141,8 @@ def test_a_loop_ends_by_its_count(tmp_path: Path) -> None:
 
 
 def collatz(kind: int) -> onnx.ModelProto:
-    """The numbers from `start` on until they are 1, each with a row of y, whose middle doubles: nothing tells
-    how many there are before."""
+    """Make a loop of the Collatz numbers from `start` to 1, each with a row of y, whose middle doubles.
+    Nothing tells the number of iterations before."""
     step = [
         helper.make_node("Mod", ["v", "two"], ["odd"]),
         helper.make_node("Div", ["v", "two"], ["half"]),
@@ -176,7 +178,7 @@ def collatz(kind: int) -> onnx.ModelProto:
     "kind", [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64]
 )
 def test_a_loop_that_says_how_many_slices_it_collects(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows it is a segment of its own, the only one that Python starts."""
+    """Python starts only one segment: the one that follows the loop."""
     started: list[Any] = []
 
     def counted(*given: Any) -> Any:
@@ -216,7 +218,8 @@ def collatz_by_hand(v: int, trips: int, row: Array) -> list[Any]:
 
 
 def branches() -> onnx.ModelProto:
-    """Either what is computed, or what was there: a constant, an input, twice the same."""
+    """Make branches that give a computed value, or an existing one: a constant, an input, or one value
+    twice."""
     same = [helper.make_node("Identity", [n], [f"{n}_{i}"]) for n in ("k", "x") for i in range(2)]
     square = helper.make_node("Mul", ["x", "x"], ["square"])
     twice = helper.make_node("Identity", ["square"], ["again"])
@@ -235,7 +238,8 @@ def test_results_that_a_branch_does_not_compute(flag: bool) -> None:
 
 @pytest.mark.parametrize("trips", [0, 3, ROWS])
 def test_what_a_body_gives_as_it_takes_it(trips: int) -> None:
-    """Is seen from outside: a constant is one there too. Its name in the body may be another's outside."""
+    """A body's output that is its input, or a constant outside, is seen from outside. Its name in the body
+    may be another value's name outside."""
     inner = body(
         "step",
         [

@@ -1,4 +1,4 @@
-"""An If of which one branch can't be right for any sizes, as exporters write guards."""
+"""An If with a branch that can't be right for any sizes, as exporters write guards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from jangin.runtime.executable import Executable
 
 
 def guarded(by_size: bool, otherwise: bool = False) -> onnx.ModelProto:
-    """x [rows, columns] times a matrix of 3 rows where there are 3 columns (or where `flag` is true); else
-    x transposed as if it had three axes. `otherwise`: the branches change places."""
+    """Make a model with a guard. If x [rows, columns] has three columns (or `flag` is true), x is multiplied
+    by a matrix.
+
+    The other branch transposes x as if it had three axes. `otherwise`: the branches change places."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "columns"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     fine = helper.make_node("MatMul", ["x", "w"], ["a"])

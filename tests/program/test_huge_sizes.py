@@ -1,6 +1,7 @@
-"""Sizes beyond what a tensor can have, given at run time, and loops around nothing.
+"""Sizes that no tensor can have, given at run time, and loops around nothing.
 
-No size is cut to what fits: a run refuses it by the model's node. What means "to the end" is no size.
+No size is cut to fit. A run refuses it, and names the model's node. A number that means "to the end" is no
+size.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def compiled(
     op: str, given: Sequence[np.ndarray], constants: Mapping[str, Any] | None = None, results: int = 1,
     **attrs: Any,
 ) -> Any:  # fmt: skip
-    """The node on inputs like those given; an input of no elements and no axes is left out."""
+    """Compile the node for inputs like the given ones. An input without elements and axes is left out."""
     names = [f"x{i}" if a.size or a.ndim > 1 else "" for i, a in enumerate(given)]
     inputs = [
         info(n, a.shape, I64 if a.dtype == np.int64 else F32)
@@ -95,7 +96,7 @@ def test_a_range_without_a_length_is_refused(bounds: tuple[float, ...], dtype: A
 
 
 def test_any_integer_is_a_position() -> None:
-    """Slices end where the axis does, also one that is longer than the largest size of an input."""
+    """Slices end at the axis's end, even if the axis is longer than the largest size of an input."""
     x = np.arange(5, dtype=np.float32)
     exe = compiled("Slice", [x, ints(0), ints(0)])
     far = 1 << 63
@@ -116,7 +117,7 @@ def test_any_integer_is_a_position() -> None:
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceLogSumExp", "ReduceMax", "ReduceProd"])
 @pytest.mark.parametrize("shape", [(4, MAX_SIZE, 1 << 28, 0), (1 << 27, 1 << 27, 0, 8), (MAX_SIZE, 0, 3, 8)])
 def test_reductions_of_nothing_end(shape: tuple[int, ...], op: str, known: bool) -> None:
-    """However many iterations the loops around an empty one have."""
+    """Reductions of empty tensors end, however many iterations the loops around the empty one have."""
     axes = [i for i, n in enumerate(shape) if n > 8 or n == 0] + [2] * (shape[2] == 3)
     names = [n if known else f"s{i}" for i, n in enumerate(shape)]
     node = helper.make_node(op, ["x", "axes"], ["y"], keepdims=0)

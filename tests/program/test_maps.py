@@ -1,4 +1,4 @@
-"""Maps: dictionaries in Python."""
+"""Maps, which are dictionaries in Python."""
 
 from __future__ import annotations
 

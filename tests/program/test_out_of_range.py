@@ -1,4 +1,5 @@
-"""Indices that only a run knows: where one is out of range the run fails, and names node, index and range."""
+"""If an index that only a run knows is out of range, the run fails, and the error names node, index and
+range."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def ints(*values: Any, dtype: Any = np.int64) -> Array:
 def one(
     op: str, given: dict[str, Array], outputs: int = 1, domain: str = "", **attrs: Any
 ) -> onnx.ModelProto:
-    """A model of one node called `picks`."""
+    """Make a model of one node called `picks`."""
     results = [f"y{n}" for n in range(outputs)]
     node = helper.make_node(op, [*given], results, name="picks", domain=domain, **attrs)
     inputs = [info(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in given.items()]
@@ -169,7 +170,7 @@ def test_sizes_that_are_symbols() -> None:
 
 @pytest.mark.parametrize("count", [100_003, 63 * 1600])
 def test_many_indices(count: int) -> None:
-    """More than one vector, thread or task looks at (a prime number isn't cut into parts)."""
+    """More indices than one vector, thread or task takes. (A prime number isn't cut into equal parts.)"""
     given = {"x": floats(50, 3), "i": np.zeros(count, np.int64)}
     made = jangin.build(one("Gather", given), "x86-64-v3", cache=False)
     assert len(made.plan.launches) == (2 if count == 100_003 else 3)
@@ -250,7 +251,8 @@ def test_oracle_and_text_agree() -> None:
 
 
 def looped(trips: int | None) -> onnx.ModelProto:
-    """Sums rows of a table along a chain of indices, in a loop of `trips` iterations, or an input's."""
+    """Make a loop that sums rows of a table along a chain of indices. `trips` is the number of iterations, or
+    None if it is an input."""
     inner = body(
         "chain",
         [
@@ -275,7 +277,7 @@ def looped(trips: int | None) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("trips", [3, 100, None])
 def test_loops(trips: int | None) -> None:
-    """Unrolled, and as native code: the first iteration that meets a wrong index ends the run."""
+    """In an unrolled loop and in native code, the first iteration with a wrong index ends the run."""
     exe = jangin.compile(looped(trips), cache=False)
     more = [np.array(100)] if trips is None else []
     table, chain = floats(4, 3), ints(1, 2, 3, 0, 1)
@@ -293,7 +295,8 @@ def test_loops(trips: int | None) -> None:
 
 @pytest.mark.parametrize("ranks", ["alike", "differ"])
 def test_branches(ranks: str) -> None:
-    """Only the branch that is taken is checked; native code, and Python where sizes become known in it."""
+    """Only the branch that is taken is checked, in native code, and in Python if sizes become known in the
+    branch."""
     picks = helper.make_node("Gather", ["x", "i"], ["picked"], name="picks")
     finds = [helper.make_node("NonZero", ["x"], ["found"]), helper.make_node("Shape", ["found"], ["size"]),
              helper.make_node("Gather", ["size", "i"], ["picked"], name="picks")]  # fmt: skip

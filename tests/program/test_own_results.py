@@ -1,5 +1,5 @@
-"""What a run gives is the caller's: it shares no memory with inputs, constants, state or other results, and
-writing to it changes nothing."""
+"""A run's results belong to the caller. They share no memory with inputs, constants, state or each other, so
+that writing to them changes nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ node = helper.make_node
 
 
 def through_if() -> onnx.NodeProto:
-    """Either the input or a constant, which is chosen in a run."""
+    """Make an If that gives the input or a constant, by a condition that a run gives."""
     branches = {
         f"{which}_branch": body(which, [node("Identity", [of], [f"{which}_out"])], [], [f"{which}_out"])
         for which, of in (("then", "x"), ("else", "c"))
@@ -31,7 +31,7 @@ def through_if() -> onnx.NodeProto:
 
 
 def through_loop() -> onnx.NodeProto:
-    """What is carried past no iterations."""
+    """Make a Loop without iterations, which gives its initial values."""
     nodes = [node("Identity", [n], [f"{n}_out"]) for n in ("going", "held")]
     ends = info("i", [], I64), info("going", [], TensorProto.BOOL), info("held", X)
     inner = body("b", nodes, ends, ["going_out", "held_out"])
@@ -64,7 +64,7 @@ def turned(x: Array) -> Array:
 
 
 def compiled(nodes: Sequence[onnx.NodeProto], *, steps: bool) -> Any:
-    """A model with y twice over, and with a step of unknown size or without."""
+    """Compile a model with y twice among its outputs. `steps` adds a step of unknown size."""
     extra = [node("NonZero", ["x"], ["z"])] if steps else []
     inputs = [info("x", X), info("flag", [], TensorProto.BOOL), info("trips", [], I64), info("at", [], I64)]
     constants = {"c": CONSTANT, "shape": np.array([1, -1])}
@@ -76,7 +76,7 @@ def compiled(nodes: Sequence[onnx.NodeProto], *, steps: bool) -> Any:
 
 
 def test_state_is_copied() -> None:
-    """What a model keeps from run to run is given in copies, and its results are no part of it."""
+    """A state is copied when it is returned, and a result never becomes a part of the state."""
     nodes = [node("Add", ["x", "old"], ["new"]), node("Identity", ["new"], ["y"])]
     made = model(nodes, [info("x", [4]), info("old", [4])], ["new", "y"])
     exe = StatefulExecutable(jangin.compile(made, cache=False, isolated=False, threads=1), {"old": "new"})
@@ -98,7 +98,7 @@ def arrays(value: Any) -> Iterator[Array]:
 
 
 def held_apart(run: Callable[[], Any], given: Any) -> None:
-    """Two runs give the same though what the first gave is written to."""
+    """Check that two runs give the same, although the results of the first are overwritten."""
     first, before = run(), [a.copy() for a in arrays(given)]
     found = [*arrays(first)]
     want = [a.copy() for a in found]

@@ -67,7 +67,7 @@ def test_in_a_program() -> None:
 
 
 def test_what_a_loop_carries_is_of_one_length() -> None:
-    """Values that change places in a loop."""
+    """Values that change places in a loop must have one length."""
     inner = body(
         "inner",
         [node("Identity", ["c"], ["d"]), node("Relu", ["v"], ["r"]), node("Relu", ["u"], ["s"])],
@@ -93,7 +93,7 @@ def test_shapes_speak_of_all(bound: dict[str, Any]) -> None:
 
 
 def test_plans_have_one_symbol_where_lengths_meet() -> None:
-    """As if a name were a promise: no kernel pays for a hint."""
+    """Plans have one symbol where lengths must be equal, so that a hint costs kernels nothing."""
     nodes = [node("MatMul", ["a", "w"], ["h"]), node("Add", ["h", "b"], ["y"])]
     inputs = [info("a", ["batch", "N", 8]), info("b", ["batch", "N", 4])]
     m = model(nodes, inputs, ["y"], {"w": ones(8, 4)})

@@ -1,4 +1,4 @@
-"""Sizes known only at run time: empty ones, those that data decides, and those that don't fit."""
+"""Sizes known only at run time: empty ones, those that depend on data, and those that don't fit."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_computed_depth() -> None:
 
 
 def test_a_shape_to_expand_to_has_to_fit() -> None:
-    """Where it is data, and where it is another input's size."""
+    """The shape to expand to is data, or another input's size."""
     given = model(
         [helper.make_node("Expand", ["x", "to"], ["y"])],
         [info("x", [3]), info("to", [1], TensorProto.INT64)], ["y"],
@@ -154,7 +154,7 @@ def test_a_bias_may_not_be_larger_than_the_product() -> None:
 
 
 def test_nothing_repeated_without_end() -> None:
-    """Of loops around an empty one, however many iterations, none is run."""
+    """Loops around an empty one don't run, however many iterations they have."""
     often = (1 << 31) - 1
     tile = helper.make_node("Tile", ["x", "r"], ["y"])
     known = model([tile], [info("x", [2, 0])], ["y"], {"r": ints(often, 1)})
@@ -204,7 +204,8 @@ def _kept(boxes: np.ndarray, scores: np.ndarray, limit: int) -> list[int]:
 
 @pytest.mark.parametrize("open_inside", [False, True])
 def test_a_loop_of_no_turns(open_inside: bool) -> None:
-    """What it stacks has no rows, of the size that each would have; one that only a turn would know is 0."""
+    """A loop without turns stacks no rows. The rows' size is kept, and a size that only a turn would know is
+    0."""
     nodes = [
         helper.make_node("NonZero" if open_inside else "Add", ["v"] if open_inside else ["v", "v"], ["part"])
     ]

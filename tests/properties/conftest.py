@@ -1,4 +1,4 @@
-"""Exact models are run by helpers of other tests, whose folders `exact` names."""
+"""Exact models are run by helpers of other tests. `exact` names their folders."""
 
 import exact
 

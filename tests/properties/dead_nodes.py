@@ -1,7 +1,8 @@
-"""Mutants of ONNX models that give the same results: nodes that no output needs, of every kind, anywhere.
+"""Mutants of ONNX models that give the same results. They have more nodes of every kind, anywhere, that no
+output needs.
 
-An *idle* value is one that no node reads. A value made *aside* comes beside a used one: the second result of
-a function, the branch that isn't taken, a loop's further results.
+No node reads an *idle* value. A value made *aside* comes beside a used one: the second result of a function,
+a branch that isn't taken, or a loop's further results.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 TRIPS = 100
 """Iterations of a loop that isn't unrolled."""
 ANY = ("NonZero", "Unique", "Identity", "Shape", "Size", "SequenceConstruct", "Optional", "Exp", "Det")
-"""Operators that get one value as it comes, whether they take its type and shape or not."""
+"""Operators that take a value of any type and shape, whether they allow it or not."""
 OWN = "nobody.knows"
 """A domain that only these models import."""
 
 
 @dataclass
 class Place:
-    """A list of nodes into which others go: a graph's or a function's. `constants`: a graph's own."""
+    """A list of nodes into which others are inserted: a graph's or a function's. `constants` are a graph's
+    own."""
 
     nodes: Any
     inputs: Sequence[str]
@@ -36,7 +38,7 @@ class Place:
 
 @dataclass
 class Mutator:
-    """Adds dead nodes of some `kinds` to one model. `added`: those that it did."""
+    """Adds dead nodes of some `kinds` to one model. `added` lists the nodes that were added."""
 
     model: ModelProto
     rng: Random
@@ -44,7 +46,7 @@ class Mutator:
     added: list[str] = field(default_factory=list)
 
     def add(self) -> None:
-        """One kind, in one place."""
+        """Add nodes of one kind in one place."""
         place = self.rng.choice(list(places(self.model)))
         kind = self.rng.choice(self.kinds)
         KINDS[kind](self, place)
@@ -53,7 +55,7 @@ class Mutator:
     # -- what is idle ---------------------------------------------------------------------------
 
     def operator(self, place: Place) -> None:
-        """The nodes of one of ONNX's own node tests, on that test's numbers."""
+        """Add the nodes of one of ONNX's node tests, on the test's numbers."""
         imported = {o.domain: o.version for o in place.opsets}
         name, model, arrays = self.rng.choice(
             [c for c in cases()
@@ -72,7 +74,7 @@ class Mutator:
         self.added.append(name)
 
     def reader(self, place: Place) -> None:
-        """Operators that read what is used, and some that read those."""
+        """Add operators that read used values, and some that read their results."""
         at, tag = self._at(place), self._tag()
         read = self.rng.choice(self._before(place, at) or [""])
         if not read:
@@ -92,7 +94,7 @@ class Mutator:
         self._insert(place, at, made)
 
     def unknown(self, place: Place) -> None:
-        """An operator that nobody has, which reads what is used."""
+        """Add an unknown operator that reads a used value."""
         at, tag = self._at(place), self._tag()
         if all(o.domain != OWN for o in place.opsets):
             place.opsets.add().CopyFrom(helper.make_opsetid(OWN, 1))
@@ -100,7 +102,7 @@ class Mutator:
         self._insert(place, at, [helper.make_node("Anything", read, [f"{tag}a"], domain=OWN)])
 
     def control(self, place: Place) -> None:
-        """A branch or a loop with such nodes inside, whose results nothing reads."""
+        """Add a branch or a loop with dead nodes inside. Nothing reads its results."""
         at, tag = self._at(place), self._tag()
         read = self.rng.choice(self._before(place, at) or [""])
         if not read:
@@ -118,7 +120,7 @@ class Mutator:
     # -- what is made aside -----------------------------------------------------------------------
 
     def function(self, place: Place) -> None:
-        """A value goes through a function, which gives more."""
+        """Pass a value through a function that has further results."""
         if place.opsets is not self.model.opset_import:
             self.reader(place)
             return
@@ -135,7 +137,7 @@ class Mutator:
         self._through(place, at, name, [call], f"{tag}a")
 
     def taken(self, place: Place) -> None:
-        """A value goes through a branch that is known to be taken."""
+        """Pass a value through a branch that is known to be taken."""
         tag, old = self._tag(), self._edge(place)
         if old is None:
             return
@@ -147,7 +149,7 @@ class Mutator:
         self._through(place, at, name, [truth(f"{tag}t", True), node], f"{tag}a")
 
     def carried(self, place: Place) -> None:
-        """A value goes through a loop, which gives more, of sizes that depend on data."""
+        """Pass a value through a loop that has further results, with sizes that depend on data."""
         tag, old = self._tag(), self._edge(place)
         if old is None:
             return
@@ -165,16 +167,18 @@ class Mutator:
         return self.rng.randrange(len(place.nodes) + 1)
 
     def _before(self, place: Place, at: int) -> list[str]:
-        """The values that are there before a node."""
+        """Return the values that exist before a node."""
         return [*place.inputs, *place.constants, *(o for n in place.nodes[:at] for o in n.output if o)]
 
     def _edge(self, place: Place) -> tuple[int, str] | None:
-        """A node, and an input that it reads: a constant may have to stay one."""
+        """Return a node and an input that it reads. Constants are left out, since some must stay
+        constants."""
         found = [(at, name) for at, n in enumerate(place.nodes) for name in n.input if name in place.inputs]
         return self.rng.choice(found) if found else None
 
     def _through(self, place: Place, at: int, name: str, made: Sequence[NodeProto], new: str) -> None:
-        """The node at this place reads what was `made` of a value instead of it."""
+        """Insert the nodes `made` before the node at this place, which then reads their result `new` instead
+        of `name`."""
         node = place.nodes[at]
         node.input[list(node.input).index(name)] = new
         self._insert(place, at, made)
@@ -198,8 +202,8 @@ KINDS: dict[str, Callable[[Mutator, Place], None]] = {
 def with_dead_nodes(
     model: ModelProto, rng: Random, count: int, kinds: Sequence[str] = tuple(KINDS)
 ) -> tuple[ModelProto, list[str]]:
-    """A copy of the model with dead nodes of `count` of these kinds, and what they are. ONNX's checker takes
-    it."""
+    """Return a copy of the model with dead nodes of `count` of these kinds, and what they are. ONNX's checker
+    takes the copy."""
     while True:
         mutant = ModelProto()
         mutant.CopyFrom(model)
@@ -214,7 +218,8 @@ def with_dead_nodes(
 
 
 def check(model: ModelProto) -> None:
-    """ONNX's checker, which asks for types of outputs, where they are left out. Raises ValidationError."""
+    """Run ONNX's checker, with types for outputs that lack them, because it asks for them. Raises
+    ValidationError."""
     typed = ModelProto()
     typed.CopyFrom(model)
     for output in typed.graph.output:
@@ -224,7 +229,7 @@ def check(model: ModelProto) -> None:
 
 
 def places(model: ModelProto) -> Iterator[Place]:
-    """A model's graph, its functions and all that is inside them."""
+    """Yield the lists of nodes of a model: of its graph, its functions and everything inside them."""
     yield from _of_graph(model.graph, model.opset_import)
     for function in model.functions:
         yield Place(function.node, [*function.input], function.opset_import)
@@ -242,7 +247,7 @@ def _of_graph(graph: GraphProto, opsets: Any) -> Iterator[Place]:
 
 @cache
 def cases() -> list[tuple[str, ModelProto, list[TensorProto]]]:
-    """ONNX's node tests of tensors: name, model and inputs."""
+    """Return ONNX's node tests of tensors: name, model and inputs."""
     from onnx.backend.test.loader import load_model_tests
 
     found = []
@@ -261,7 +266,7 @@ def cases() -> list[tuple[str, ModelProto, list[TensorProto]]]:
 
 
 def renamed(node: NodeProto, tag: str) -> NodeProto:
-    """A node with all its values under names of their own, those of its sub-graphs too."""
+    """Return a node with new names for all its values, also in its sub-graphs."""
     made = copied(node)
     _rename(made, tag)
     return made
@@ -281,7 +286,8 @@ def _rename(node: NodeProto, tag: str) -> None:
 
 
 def loop(tag: str, value: str, inner: Sequence[NodeProto], result: str, trips: int) -> list[NodeProto]:
-    """A loop that carries `value` as it is, if there is one, and gives `result` of the last iteration too."""
+    """Return a loop that carries `value` unchanged, if there is one, and also gives `result` of the last
+    iteration."""
     start = helper.make_node(
         "Constant", [], [f"{tag}s"], value=numpy_helper.from_array(np.zeros((1, 0), np.int64))
     )

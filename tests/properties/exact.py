@@ -1,10 +1,10 @@
-"""Exact random models for as long as you like, and what came of them; 1 if anything was wrong.
+"""Runs exact random models for a given time, and prints the outcomes. It exits with 1 if anything was wrong.
 
     python -m tests.properties.exact --minutes 600                       for every target that is here
     python -m tests.properties.exact --target x86-64-v4 --seed 7 --count 1     one model again: its text
     python -m tests.properties.exact --target x86-64-v4 --seed 7 --smallest    the least part that fails
 
-Models run in processes of their own, so that one that ends its process is told by its seed.
+Models run in child processes, so that a model that crashes is told by its seed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ HERE = Path(__file__).resolve().parent
 PATHS = ("properties", ".", "ahead", "opencl", "backends", "..")
 sys.path[:0] = [str(HERE.parent / name) for name in PATHS]
 BATCH = 20
-"""Models that a process gets."""
+"""Models that each process gets."""
 SECONDS = 120
-"""Longer than this no model may take."""
+"""The most seconds that a model may take."""
 APART = 1_000_000
-"""Seeds from one target's first one to the next one's: each has models of its own."""
+"""The distance between two targets' first seeds, so that each target has its own models."""
 EVERY = 5
-"""Seconds between two lines that say how far it is."""
+"""Seconds between two lines of progress."""
 
 
 @dataclass
 class Tally:
-    """What came of the models of one target, from a `first` seed on; `wrong` says how to make each again, and
-    what is wrong. `given`: seeds that were handed out, in batches of which so many are `busy`."""
+    """The outcomes of the models of one target, from a `first` seed on.
+
+    `wrong` has each fault, and how to make its model again. `given` is the number of seeds that were handed
+    out, and `busy` the number of unfinished batches."""
 
     first: int
     ends: Counter[str] = field(default_factory=Counter)
@@ -59,7 +61,7 @@ class Tally:
         return self.ends.total()
 
     def add(self, target: str, ends: dict[int, str], seconds: float) -> list[str]:
-        """What is wrong of a batch that is done."""
+        """Count a finished batch, and return its faults."""
         self.busy, self.seconds = self.busy - 1, self.seconds + seconds
         self.ends.update(ended.partition(" ")[0] for ended in ends.values())
         wrong = {seed: ended[6:] for seed, ended in ends.items() if ended.startswith("WRONG")}
@@ -69,7 +71,7 @@ class Tally:
 
 
 def batch(target: str, first: int, count: int) -> dict[int, str]:
-    """How the models of some seeds ended, in as many processes as that takes."""
+    """Run the models of some seeds, in as many processes as needed, and return how they ended."""
     ends: dict[int, str] = {}
     while len(ends) < count:
         ends |= outcomes(target, first + len(ends), first + count)
@@ -77,7 +79,7 @@ def batch(target: str, first: int, count: int) -> dict[int, str]:
 
 
 def outcomes(target: str, first: int, end: int) -> Iterator[tuple[int, str]]:
-    """Each seed and how its model ended, as far as one process came."""
+    """Yield each seed and how its model ended, as far as one process came."""
     command = [sys.executable, __file__, "--worker", "--target", target, "--seed", str(first)]
     given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([*command, "--count", str(end - first)], **given)  # type: ignore[call-overload]
@@ -98,7 +100,7 @@ def outcomes(target: str, first: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 def worker(target: str, first: int, count: int) -> None:
-    """Say on a line each how the models of some seeds ended."""
+    """Print a line for each seed that says how its model ended."""
     from exact_check import outcome
 
     for seed in range(first, first + count):
@@ -115,7 +117,7 @@ def show(seed: int, target: str, least: bool) -> None:
 
 
 class Campaign:
-    """Models for all targets in turn, for so many seconds, or (`count`) so many each."""
+    """Models for all targets in turn, for `seconds`, or `count` models for each target."""
 
     def __init__(self, targets: list[str], first: int, seconds: float, count: int, console: Console) -> None:
         self.tallies = {target: Tally(first + n * APART) for n, target in enumerate(targets)}
@@ -125,7 +127,7 @@ class Campaign:
         self.lock = threading.Lock()
 
     def next(self) -> tuple[str, int, int] | None:
-        """The target that had the least time so far, and its next seeds."""
+        """Return the target that had the least time so far, and its next seeds."""
         with self.lock:
             left = {n: t for n, t in self.tallies.items() if not 0 < self.count <= t.given}
             if not left or time.monotonic() > self.end:

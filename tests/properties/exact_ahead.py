@@ -1,5 +1,5 @@
-"""Exact models compiled ahead of time: C and objects, called by their API in this process, and WebAssembly in
-Node. All memory of a run is the caller's, and guarded."""
+"""Exact models compiled ahead of time. C and objects are called by their API in this process, and WebAssembly
+runs in Node. All memory of a run is the caller's, and guarded."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from jangin.ir.plan import Plan
 from jangin.runtime.sizes import Evaluator
 
 IN_STEPS = "steps that depend on its data"
-"""What says that a model can't be compiled ahead of time."""
+"""The part of an error that says that a model can't be compiled ahead of time."""
 
 
 def by_api(kind: str, case: Case) -> list[str]:
-    """As C or an object, linked to this process."""
+    """Run a model as C or as an object, linked to this process, and return its faults."""
     made, found = _emitted(case, kind, "cpu"), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         api = api_of(made, kind, Path(folder), COMPILERS[case.number % len(COMPILERS)])
@@ -67,7 +67,7 @@ def _emitted(case: Case, kind: str, target: str) -> Emitted:
 
 
 def _apart(plan: Plan) -> Places:
-    """Where a plan's buffers lie, none where another does, with guards between them."""
+    """Place a plan's buffers apart, with guards between them."""
     steps: list[tuple[Var, Expr]] = []
     offsets: dict[str, Expr] = {}
     at: Expr = const(0)
@@ -81,8 +81,8 @@ def _apart(plan: Plan) -> Places:
 
 
 def _gaps(made: Emitted, sizes: Mapping[str, int]) -> list[Range]:
-    """What lies between an arena's buffers, for sizes of the symbols. None where a run takes one of several
-    plans."""
+    """Return the gaps between an arena's buffers, for given sizes of the symbols. There are none if a run
+    takes one of several plans."""
     if len(made.model.parts) > 1:
         return []
     (part,) = made.model.parts
@@ -99,7 +99,7 @@ def _gaps(made: Emitted, sizes: Mapping[str, int]) -> list[Range]:
 
 
 def _raw_differs(case: Case, run: Run, raw: Sequence[Array]) -> list[str]:
-    """What is wrong with results that came as bytes."""
+    """Return the faults of results that are raw bytes."""
     found = []
     for name, bytes in zip(case.outputs, raw, strict=True):
         want = run.wanted[name]
@@ -139,7 +139,7 @@ for (const [n, run] of JSON.parse(readFileSync("runs.json")).entries()) {
 
 
 def in_node(case: Case) -> list[str]:
-    """As WebAssembly, whose memory JavaScript hands out."""
+    """Run a model as WebAssembly, with memory from JavaScript, and return its faults."""
     made, found = _emitted(case, "shared", "wasm32"), list[str]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""One exact model on one target: how it ends."""
+"""Runs one exact model on one target, and says how it ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jangin.ops.interpret import run_graph
 LENGTHS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 10)
 OTHER_SIZES = (1, 5, 0, 33)
 SHOWN = 16
-"""Numbers of a constant that are still printed."""
+"""The most numbers of a constant that are printed."""
 
 
 def net_of(seed: int) -> ExactNet:
@@ -32,7 +32,7 @@ def case_of(seed: int, net: ExactNet) -> Case:
 
 
 def _runs(net: ExactNet, others: tuple[int, ...]) -> Iterator[Run]:
-    """For the size that the model was drawn for, and for others that its reference takes too."""
+    """Yield runs for the size that the model was drawn for, and for others that its reference allows."""
     for size in dict.fromkeys((net.size, *others)):
         feeds = net.feeds if size == net.size else net.resized(size)
         wanted = None if feeds is None else net.results(feeds)
@@ -41,7 +41,7 @@ def _runs(net: ExactNet, others: tuple[int, ...]) -> Iterator[Run]:
 
 
 def outcome(seed: int, target: str) -> str:
-    """ "fine", "skipped", or "WRONG" and what is."""
+    """Return "fine", "skipped", or "WRONG" and the fault."""
     warnings.simplefilter("ignore")
     net = net_of(seed)
     if not net.steps:
@@ -59,7 +59,7 @@ def outcome(seed: int, target: str) -> str:
 
 
 def faults(case: Case, way: Way) -> list[str]:
-    """What is wrong with a model that is run one way. Raises Skipped."""
+    """Run a model one way, and return its faults. Raises Skipped."""
     try:
         return way(case)
     except Skipped:
@@ -71,7 +71,7 @@ def faults(case: Case, way: Way) -> list[str]:
 
 
 def blamed(case: Case) -> str:
-    """Which side of lowering a wrong result comes from."""
+    """Say whether a wrong result comes from before or after lowering."""
     (run, *_) = case.runs
     try:
         results = run_graph(lower(load(case.model)), run.feeds)
@@ -82,7 +82,7 @@ def blamed(case: Case) -> str:
 
 
 def text(model: onnx.ModelProto) -> str:
-    """The model as ONNX's text; of constants with many numbers it has types and shapes alone."""
+    """Return the model as ONNX's text. Large constants have only their types and shapes in it."""
     small = onnx.ModelProto()
     small.CopyFrom(model)
     long = [t for t in small.graph.initializer if math.prod(t.dims) > SHOWN]
@@ -93,7 +93,7 @@ def text(model: onnx.ModelProto) -> str:
 
 
 def smallest(seed: int, target: str) -> Case:
-    """The model of a seed, or what is wrong already of its beginning."""
+    """Return the smallest part of a seed's model that is wrong. It is the model's beginning."""
     net, way = net_of(seed), ways()[target]
     whole = case_of(seed, net)
     steps = net.steps

@@ -1,5 +1,5 @@
-"""Exact models on other machines' processors, under QEMU's user mode, with all memory of a run guarded, and
-plans for machines that nothing here runs.
+"""Exact models on other machines' processors, under QEMU's user mode, with all memory of a run guarded. For
+machines that nothing here runs, models are only planned.
 
 Debian's packages: qemu-user-static, gcc-aarch64-linux-gnu, gcc-arm-linux-gnueabihf and
 gcc-riscv64-linux-gnu."""
@@ -42,7 +42,8 @@ MACHINES = {
 
 @cache
 def _main(compiler: str) -> bytes:
-    """run.c, compiled: what calls a model's entry with the memory of a file, and writes that to another."""
+    """Compile run.c. It calls a model's entry with the memory in a file, and writes the memory after the call
+    to another."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "run.o"
         arm = ["-marm"] if compiler.startswith("arm-") else []
@@ -51,7 +52,8 @@ def _main(compiler: str) -> bytes:
 
 
 def emulated(target: str, case: Case) -> list[str]:
-    """A plan of known sizes, run twice, with its memory as it is then."""
+    """Run a plan of known sizes in QEMU, twice with the same memory, and return the faults in its results and
+    guards."""
     compiler, emulator, processor = MACHINES[target]
     artifact = jangin.build(case.model, target, 1, case.shapes, winograd=False, cache=False, isolated=False)
     if not isinstance(artifact, Artifact) or not artifact.plan.is_static:
@@ -78,7 +80,7 @@ def emulated(target: str, case: Case) -> list[str]:
 
 
 def planned(case: Case) -> list[str]:
-    """A plan for one of all targets: each kernel has a schedule."""
+    """Check that each kernel has a schedule for one of all targets."""
     name = list(NAMED)[case.number % len(NAMED)]
     try:
         plan_model(case.model, Options(NAMED[name], case.shapes or {}, winograd=False, verify=True))
@@ -88,7 +90,7 @@ def planned(case: Case) -> list[str]:
 
 
 class Image:
-    """All memory of a run as `run.c` reads it, guards between any two buffers."""
+    """All memory of a run in the form that `run.c` reads, with guards between any two buffers."""
 
     def __init__(self, plan: Plan, feeds: Mapping[str, Array]) -> None:
         layout, self.plan = Layout(Frame(plan), (), Evaluator({})), plan

@@ -1,8 +1,10 @@
-"""Random ONNX models whose results are exact, whatever is added first and wherever is rounded: whole numbers,
-and halves of them. A compiled model gives the same numbers as ONNX's ReferenceEvaluator on double precision.
+"""Random ONNX models whose results are exact in any order of additions and roundings, because all numbers are
+whole or halves.
 
-A step is taken where each result is a number of its type, and where every part of a sum is one. Rows are as
-long as vectors, and a little longer and shorter.
+A compiled model gives the same numbers as ONNX's ReferenceEvaluator in double precision.
+
+A step is added if each result is a number of its type, and if every part of a sum is one. Rows are as long as
+vectors, and a little longer and shorter.
 """
 
 from __future__ import annotations
@@ -58,13 +60,13 @@ TYPES = (
     "int16", "uint16", "int32", "int32", "int64", "uint32", "uint64", "bool",
 )  # fmt: skip
 BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
-"""Of a number's digits in base two."""
+"""Binary digits of a number, by type."""
 ELEMENTS = 20_000
-"""That a value may have."""
+"""The most elements of a value."""
 GIVEN = 4096
-"""Elements of an input, as a rule: what a test compiles should run in no time."""
+"""The most elements of an input, so that a compiled test runs in no time."""
 PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum"}
-"""Whose sums are of f32, where their operands are smaller."""
+"""Operators whose sums are f32 if their operands are smaller."""
 SUMS = PRODUCTS | {
     "ReduceSum", "ReduceMean", "ReduceL1", "ReduceSumSquare", "ReduceProd", "CumSum", "AveragePool",
     "GlobalAveragePool", "Add", "Sub", "Mul", "Sum", "Mean",
@@ -79,17 +81,17 @@ ALONE = {
     "SpaceToDepth", "DepthToSpace", "Trilu", "Size", "Shape", "ConstantOfShape", "EyeLike", "Compress",
     "ReverseSequence",
 }  # fmt: skip
-"""Operators of floats that give numbers which a rounding can't be between."""
+"""Operators on floats whose results are exact: no rounding lies between."""
 UNDONE = {"Mean", "ReduceMean", "AveragePool", "GlobalAveragePool"}
-"""Divisions, which are by powers of two."""
+"""Operators that divide. They are taken if the divisor is a power of two."""
 
 BY_FLOATS = UNDONE | {"Gemm", "Pow", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "Shrink"}
-"""Operators that ReferenceEvaluator computes on floats for integers too: small ones are right."""
+"""Operators that ReferenceEvaluator computes with floats even for integers. Small integers are right."""
 SMALL = 9
 
 
 def fraction(array: Array) -> int:
-    """The digits behind the point that a value's numbers have in base two."""
+    """Return the number of binary digits behind the point that an array's numbers have."""
     digits, exponents = np.frexp(array[array != 0].astype(np.float64))
     whole = np.ldexp(digits, 53).astype(np.int64)
     places = 53 - np.log2((whole & -whole).astype(np.float64)).astype(int) - exponents
@@ -97,10 +99,11 @@ def fraction(array: Array) -> int:
 
 
 class ExactNet(Net):
-    """A model that grows as others do, by exact steps."""
+    """A random model of exact steps only."""
 
     def random(self, dtype: str, shape: Sequence[int], low: float = -1.0, high: float = 1.0) -> Array:
-        """Small whole numbers, or for integers any; floats now and then with a digit behind the point."""
+        """Draw small whole numbers, and for integer types sometimes any number. Some floats have a binary
+        digit behind the point."""
         rng = np.random.default_rng(self.number(0, 1 << 30))
         if dtype == "bool":
             return rng.random(shape) < 0.5
@@ -116,12 +119,12 @@ class ExactNet(Net):
         return self.const(self.random(dtype, shape))
 
     def known(self, names: Sequence[str]) -> dict[str, Item]:
-        """Values and constants."""
+        """Return values and constants by name."""
         items = {x.name: x for x in self.pool}
         return {n: items[n] if n in items else given(n, self.constants[n]) for n in names}
 
     def allows(self, op: str, *inputs: Item) -> bool:
-        """Whether the standard has the operator for these types."""
+        """Return whether the standard has the operator for these types."""
         return allowed(onnx.defs.get_schema(op, self.opset, ""), inputs)
 
     def evaluated(self, wide: onnx.NodeProto, known: Mapping[str, Array]) -> list[Array] | None:
@@ -133,7 +136,7 @@ class ExactNet(Net):
             return None
 
     def compared(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
-        """The results, where they are exact."""
+        """Return the results if they are exact, else None."""
         named = zip(step.node.output, step.dtypes, exact, strict=True)
         items = [Item(n, d, e, e) for n, d, e in named]
         floats = [x for x in known.values() if x.is_float]
@@ -149,7 +152,8 @@ class ExactNet(Net):
         return items if op not in SUMS or self.adds_exactly(step, known, floats) else None
 
     def adds_exactly(self, step: Step, known: Mapping[str, Item], floats: Sequence[Item]) -> bool:
-        """Whether whatever part of a sum's terms is added up is a number of the type that it is made in."""
+        """Return whether every partial sum of the terms is a number of the type that the sum is computed
+        in."""
         sizes = {n: np.abs(x.exact) if x.is_float else x.exact for n, x in known.items()}
         total = self.evaluated(step.wide, sizes)
         if total is None:
@@ -164,7 +168,7 @@ class ExactNet(Net):
         return all(float(np.abs(t).max(initial=0)) * 2.0**places * terms <= 2.0**bits for t in total)
 
     def in_range(self, step: Step, known: Mapping[str, Item]) -> bool:
-        """Whether a conversion to integers, which says nothing of others, has only numbers in their range."""
+        """Return whether a cast to integers has only numbers in range. The standard doesn't define others."""
         (to,), x = step.dtypes[:1], next(iter(known.values()))
         if step.node.op_type != "Cast" or "int" not in to or not x.is_float:
             return True
@@ -173,8 +177,10 @@ class ExactNet(Net):
 
 
 def turns(loop: onnx.NodeProto, known: Mapping[str, Array], opset: int) -> list[Array]:
-    """The results of a Loop over one value. ReferenceEvaluator joins what the turns give along an axis that
-    is there already, and makes no turn where no condition is given."""
+    """Return the results of a Loop over one value.
+
+    ReferenceEvaluator is wrong for it: it joins the turns' results along an existing axis, and makes no turn
+    if no condition is given."""
     (body,), (trips, go, value) = (a.g for a in loop.attribute), (known[n] for n in loop.input)
     each, turn = [], 0
     while turn < int(trips) and bool(go):
@@ -200,7 +206,7 @@ def representable(x: Item) -> bool:
 
 
 def by_power_of_two(floats: Sequence[Item], items: Sequence[Item], step: Step) -> bool:
-    """Whether what a mean is of is so many at every place."""
+    """Return whether a mean divides by a power of two at every place."""
     if step.node.op_type == "Mean":
         count: float = len(step.node.input)
     elif step.node.op_type == "AveragePool":
@@ -221,7 +227,8 @@ OPS: tuple[Op, ...] = (
 
 
 def exact_net(seed: int, length: int) -> ExactNet:
-    """A model of about `length` nodes over one to three inputs, some sizes of which may be the symbol `n`."""
+    """Draw a model of about `length` nodes over one to three inputs. Some of their sizes may be the symbol
+    `n`."""
     r = Random(f"exact {seed}")
     t = ExactNet(r, r.choice(OPSETS), r.choice((2, 3, 9, 17, 33)))
     symbolic = t.flag(0.3)

@@ -1,5 +1,5 @@
-"""An exact model and its runs in this process: native code, or a driver's, at several numbers of threads,
-with all memory guarded."""
+"""Runs an exact model in this process, by native code or a driver, at several numbers of threads, with all
+memory guarded."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CALLERS = 3
 MOST = 128
 """The symbol's largest value."""
 REFUSED = ("do not meet", "but may be")
-"""What says that a size is not one the model was compiled for."""
+"""Parts of errors that refuse a size for which the model wasn't compiled."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Inputs, for a value of the symbol, and what the model gives. `drawn`: the model was drawn for this
-    size; others may be refused."""
+    """Inputs for a value of the symbol, and the right results. If the model wasn't `drawn` for this size, it
+    may refuse it."""
 
     size: int
     feeds: Mapping[str, Array]
@@ -41,8 +41,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """A model to compile, and its runs. `number` decides how: what of memory is guarded, how kernels share
-    their work, and how inputs lie."""
+    """A model to compile, and its runs. `number` decides how memory is guarded, how kernels share their work,
+    and how inputs lie in memory."""
 
     number: int
     model: onnx.ModelProto
@@ -55,17 +55,18 @@ class Case:
 
     @property
     def pages(self) -> bool:
-        """In a tenth of the cases each buffer ends where memory does."""
+        """Whether each buffer ends at the end of a page, in a tenth of the cases."""
         return self.number % 10 == 3
 
     @property
     def apart(self) -> bool:
-        """In most cases each buffer of an arena has a place of its own; in the others, as users have it."""
+        """Whether each buffer of an arena has its own place, in most cases. In the others, buffers share
+        memory as usual."""
         return self.pages or self.number % 3 != 0
 
     @property
     def strided(self) -> bool:
-        """In a tenth of the cases inputs lie backwards, with other numbers between their rows."""
+        """Whether inputs lie backwards, with other numbers between their rows, in a tenth of the cases."""
         return self.number % 10 == 6
 
     @property
@@ -74,11 +75,11 @@ class Case:
 
 
 class Skipped(Exception):
-    """A way isn't for a model."""
+    """A model can't run in a certain way."""
 
 
 def differs(name: str, got: Array, want: Item) -> str:
-    """What is wrong with a result, or "" where nothing is. A zero's sign is no difference."""
+    """Return the fault of a result, or "" if it is right. A zero's sign doesn't matter."""
     if got.dtype != numpy_type(want.dtype) or got.shape != want.shape:
         return f"{name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
     same = got.astype(np.float64) == want.exact if want.is_float else got == want.exact
@@ -90,12 +91,13 @@ def differs(name: str, got: Array, want: Item) -> str:
 
 
 def shared_out(case: Case) -> AbstractContextManager[Any]:
-    """In every second case a kernel's tasks are handed to threads one by one, however small they are."""
+    """In every second case, hand a kernel's tasks to threads one by one, however small they are."""
     return mock.patch.object(kernels, "GRAIN_OPS", 0.0) if case.number % 2 else nullcontext()
 
 
 def native(target: str, case: Case) -> list[str]:
-    """At several numbers of threads, twice at each, and sometimes by several callers at once."""
+    """Run a model at several numbers of threads, twice at each, sometimes with several callers at once.
+    Return its faults."""
     memory, found = Memory(case.pages), list[str]()
     with watched(memory, lambda _: case.apart), shared_out(case):
         artifact = jangin.build(
@@ -113,7 +115,7 @@ def native(target: str, case: Case) -> list[str]:
 
 
 def once(exe: Runnable, case: Case, run: Run, memory: Memory) -> list[str]:
-    """What is wrong with one run."""
+    """Return the faults of one run."""
     held = {n: memory.copy(_backwards(a) if case.strided else a) for n, a in run.feeds.items()}
     before = {n: a.tobytes() for n, a in held.items()}
     given = {n: a[::-2].reshape(run.feeds[n].shape) if case.strided else a for n, a in held.items()}
@@ -129,7 +131,7 @@ def once(exe: Runnable, case: Case, run: Run, memory: Memory) -> list[str]:
 
 
 def _backwards(array: Array) -> Array:
-    """An array whose every second row, from the last one on, are those given."""
+    """Return an array that has the given rows in every second row, from the last one on."""
     return np.repeat(np.atleast_1d(array)[::-1], 2, 0)
 
 

@@ -1,5 +1,5 @@
-"""Steps that exact models have and others don't: conversions between all types, layers between quantizations,
-branches and loops."""
+"""Steps that only exact models have: conversions between all types, layers between quantizations, branches
+and loops."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CONVERTIBLE = (
 )  # fmt: skip
 SMALL = ("int8", "uint8")
 COLUMNS = (1, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 49, 63, 64, 65, 97)
-"""Of weights: whole vectors, and what is a little more or less."""
+"""Numbers of columns of weights: whole vectors, and a little more or less."""
 EACH = 3
-"""Turns of a loop, at most."""
+"""The most turns of a loop."""
 CARRIED = 60
-"""The largest number that a loop carries: a sum of two is one of every type."""
+"""The largest number that a loop carries. A sum of two such numbers fits every type."""
 MOVES = (concat, transpose, reshape, slice_, unary, clip)
-"""What else may lie between quantizations."""
+"""Further steps that may lie between quantizations."""
 
 
 def cast(t: ExactNet, x: Item) -> Any:

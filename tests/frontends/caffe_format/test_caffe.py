@@ -1,5 +1,5 @@
-"""Caffe's layers, with random weights, against OpenCV's dnn; old syntax, phases, and what is wrong with a
-file."""
+"""Caffe's layers with random weights, compared with OpenCV's dnn. Other tests are about old syntax, phases,
+and damaged files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jangin.frontends.table import load
 from jangin.ops.interpret import run_graph
 
 TOLERANCE = 2e-5
-"""Of the largest value: sums of some hundred products in another order."""
+"""The largest difference, as a share of the largest value. Sums of some hundred products are in another
+order."""
 Blobs = dict[str, list[tuple[int, ...]]]
 DATA = 'name: "tiny"\ninput: "data"\ninput_shape { dim: 2 dim: 6 dim: 11 dim: 9 }\n'
 
@@ -126,7 +127,7 @@ FORMULAS: dict[str, tuple[str, Any]] = {
         "CReLU crelu_param { negative_slope: 0.1 axis: 2 }",
         lambda x: np.concatenate([np.where(x > 0, x, 0.1 * x), np.where(x < 0, -x, -0.1 * x)], 2)),
 }  # fmt: skip
-"""What OpenCV doesn't have, or has otherwise."""
+"""Layers that OpenCV lacks or computes differently."""
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -154,7 +155,7 @@ def test_normalization_of_segnet_and_pspnet(statistics: bool, tmp_path: Path) ->
 
 @pytest.mark.parametrize("size", ["", "unpool_size: 12"])
 def test_unpooling(size: str, tmp_path: Path) -> None:
-    """The maxima, where they stood."""
+    """The maxima are put back at their positions."""
     text = layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 }", "data", "p mask", "pool")
     text += layer("Unpooling", f"unpooling_param {{ unpool: MAX kernel_size: 3 stride: 2 {size} }}", "p mask")
     shape = (2, 6, 11, 11)
@@ -184,7 +185,7 @@ def test_products_of_bottoms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted({t.split(" ")[0] for t, _ in FORMULAS.values()}))
 def test_no_parameter_is_passed_over(name: str, tmp_path: Path) -> None:
-    """One that no layer has is refused by its name."""
+    """An unknown parameter is refused by name."""
     text = next(t for t, _ in FORMULAS.values() if t.split(" ")[0] == name)
     odd = layer(*f"{text} odd_param {{ odd: 3 }}".split(" ", 1))
     with pytest.raises(jangin.CompileError, match=r"its parameters odd_param\.odd are not supported"):
@@ -192,7 +193,7 @@ def test_no_parameter_is_passed_over(name: str, tmp_path: Path) -> None:
 
 
 def write(folder: Path, text: str, blobs: Blobs, kind: str = "layer") -> Path:
-    """A prototxt and its caffemodel, of random blobs (positive, for variances)."""
+    """Write a prototxt and its caffemodel of random blobs, positive for variances."""
     net, rng = _net()(), np.random.default_rng(0)
     for name, shapes in blobs.items():
         entry = getattr(net, kind).add()
@@ -230,7 +231,7 @@ def image(seed: int = 0, shape: tuple[int, ...] = (2, 6, 11, 9)) -> Any:
 
 
 def interpreted(path: Path, x: Any) -> Any:
-    """What a layer means: the kernels that compute it have tests of their own."""
+    """Return a layer's result by the interpreter. The kernels that compute it have tests of their own."""
     graph = lower(load(path))
     return run_graph(graph, {"data": x})[graph.outputs[0]]
 
@@ -288,7 +289,7 @@ def test_regions_are_pooled(tmp_path: Path) -> None:
 
 
 def test_regions_are_pooled_by_groups(tmp_path: Path) -> None:
-    """R-FCN's: against NumPy, cell by cell."""
+    """R-FCN's pooling is compared with NumPy, cell by cell."""
     two = 'input: "data"\ninput: "rois"\ninput_shape { dim: 2 dim: 8 dim: 11 dim: 9 }\n'
     two += "input_shape { dim: 3 dim: 5 }\n"
     text = layer(
@@ -319,7 +320,8 @@ def squash(v: Any) -> Any:
 @pytest.mark.parametrize("kind", ["LSTM", "RNN"])
 @pytest.mark.parametrize("exposed", [False, True])
 def test_recurrent_layers(kind: str, exposed: bool, tmp_path: Path) -> None:
-    """Against NumPy in f64: sequences that begin anew, an input that all steps share, states in and out."""
+    """Recurrent layers are compared with NumPy in f64: sequences that begin anew, an input that all steps
+    share, and states."""
     steps, rows, size, hidden, states = 4, 2, 5, 3, 2 if kind == "LSTM" else 1
     shapes = [
         (steps, rows, size),
@@ -367,7 +369,7 @@ def test_recurrent_layers(kind: str, exposed: bool, tmp_path: Path) -> None:
 
 
 def test_maxima_are_put_back(tmp_path: Path) -> None:
-    """A fork's (SegNet's): against NumPy."""
+    """The unpooling of a fork (SegNet's) is compared with NumPy."""
     text = layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", top="p mask", name="p")
     text += layer("Upsample", "upsample_param { upsample_h: 10 upsample_w: 8 scale: 2 }", "p mask", name="u")
     path = write(tmp_path, DATA.replace("11", "10").replace("9", "8") + text, {})
@@ -378,7 +380,7 @@ def test_maxima_are_put_back(tmp_path: Path) -> None:
 
 
 def test_first_and_second_syntax(tmp_path: Path) -> None:
-    """They give what the last does, from their own form of caffemodel."""
+    """Old syntaxes give the same as the last one, from their own form of caffemodel."""
     new = layer("Convolution", CONV.format(4, 3, "pad: 1"), top="c", name="c") + layer(
         "ReLU", "", "c", "c", "r"
     )
@@ -412,7 +414,7 @@ def test_first_and_second_syntax(tmp_path: Path) -> None:
 
 
 def test_the_phase_is_test(tmp_path: Path) -> None:
-    """Layers of training are left out; what losses and accuracies read is what comes out."""
+    """Layers of training are left out. The inputs of losses and accuracies become outputs."""
     text = (
         'layer { name: "d" type: "Data" top: "data" top: "label" include { phase: TRAIN } }\n'
         'layer { name: "d" type: "MemoryData" top: "data" top: "label" include { phase: TEST }\n'

@@ -1,4 +1,4 @@
-"""What is written, as Netron draws it in a browser without a window."""
+"""Written models as Netron draws them in a headless browser."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ WATCH = """<!doctype html><iframe src="/" width="1200" height="800"></iframe><pr
     fetch("done");
   }, 100);
 </script>"""
-"""Watches Netron's page in a frame. The picture comes once something was drawn; until then the browser takes
-this page to be loading."""
+"""A page that watches Netron's page in a frame. The browser takes it to be loading until something was drawn,
+when the picture comes."""
 
 
 @contextmanager
 def served(file: Path) -> Iterator[str]:
-    """The address of a page that watches Netron's; its visitor has agreed to Netron's cookies before."""
+    """Yield the address of a page that watches Netron's. Its visitor has already accepted Netron's
+    cookies."""
     host, port = netron.start(str(file), address=("127.0.0.1", 0), browse=False)
     drawn = threading.Event()
 
@@ -70,7 +71,7 @@ def served(file: Path) -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
@@ -83,7 +84,7 @@ def served(file: Path) -> Iterator[str]:
 
 
 def drawn(file: Path, profile: Path) -> list[str]:
-    """What each box is called that Netron draws of a file."""
+    """Return the titles of the boxes that Netron draws of a file."""
     alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", alone]
     with served(file) as address:
@@ -113,7 +114,8 @@ def model(path: Path) -> Path:
 
 
 def test_netron_draws_it(tmp_path: Path) -> None:
-    """A box each for the input, the output and every operator, and no other; NNEF Netron doesn't read yet."""
+    """Netron draws a box for the input, the output and every operator, and no other. It doesn't read NNEF
+    yet."""
     path = tmp_path / "b.onnx"
     convert(model(tmp_path / "a.onnx"), Settings(cache=False), path, [])
     assert drawn(path, tmp_path / "profile") == ["x", "Conv", "MaxPool", "Exp", "y"]

@@ -1,4 +1,5 @@
-"""Lowered graphs written as ONNX: read back they compute the same, and ONNX Runtime takes them."""
+"""Lowered graphs are written as ONNX. They compute the same when they are read back, and ONNX Runtime accepts
+them."""
 
 from __future__ import annotations
 
@@ -74,11 +75,12 @@ NO_RUNTIME = (
     "int4",
     "uint16",
 )
-"""Names of tests whose types ONNX Runtime lacks operators for."""
+"""Names of tests with types for which ONNX Runtime lacks operators."""
 
 
 def round_trip(case: Any) -> str:
-    """One of the standard's own tests of an operator: what became of it. `same`: also in ONNX Runtime."""
+    """Return the outcome of one of the standard's operator tests. "same" means that ONNX Runtime agrees
+    too."""
     try:
         graph = lower(table.load(case.model))
     except CompileError:
@@ -113,7 +115,7 @@ def round_trip(case: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(12))
 def test_all_operators(part: int) -> None:
-    """The standard's own tests of operators: what is lowered and has no steps is nearly always said."""
+    """Nearly all operators in the standard's tests that are lowered without steps can be written."""
     done = [round_trip(case) for case in cases()[part::12]]
     assert done.count("same") > 90 and done.count("same") + done.count("same here") > 110
     assert done.count("refused") <= len(done) // 10
@@ -206,7 +208,7 @@ MODELS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("first", [2, "n"])
 def test_the_same_bits(name: str, first: Any, tmp_path: Path) -> None:
-    """Fixed sizes and open ones; `convert` compares the bits."""
+    """Sizes are fixed or open. `convert` compares the bits."""
     nodes, constants = MODELS[name]
     outputs = len(nodes[-1].output)
     source, output = tmp_path / "a.onnx", tmp_path / "b.onnx"
@@ -228,8 +230,10 @@ DTYPES = {"float32": F32, "int64": I64, "int8": I8}
 
 
 def said(make: Any, *inputs: Any) -> tuple[list[str], list[Any], list[Any]]:
-    """What operators say results of inputs, and these in ONNX Runtime and in the interpreter. `make` is given
-    a builder and tensors."""
+    """Return the operators that compute the results of inputs, and the results by ONNX Runtime and by the
+    interpreter.
+
+    `make` gets a builder and tensors."""
     graphs = []
     for whole in (False, True):
         b = Builder("net", {}, whole=whole)
@@ -256,7 +260,8 @@ LAYERS: dict[str, Any] = {
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("backward", [(False,), (True,), (False, True)])
 def test_recurrent_layers(name: str, backward: tuple[bool, ...]) -> None:
-    """As ONNX Runtime's own layers, their gates in ONNX's order; activations with numbers, and a bound."""
+    """Layers are ONNX Runtime's own, with their gates in ONNX's order, parameterized activations, and a
+    bound."""
     make, gates, own = LAYERS[name]
     d, steps, batch, size, hidden, n = len(backward), 5, 3, 4, 6, len(gates)
     random = np.random.default_rng(len(name))
@@ -287,7 +292,7 @@ def test_recurrent_layers(name: str, backward: tuple[bool, ...]) -> None:
 
 
 def test_boxes_of_each_class() -> None:
-    """What is suppressed within other layers: rows of NonMaxSuppression, put where they belong."""
+    """Suppression inside other layers becomes NonMaxSuppression, whose rows are put in place."""
     random = np.random.default_rng(2)
     low, size = random.random((2, 1, 40, 2)), random.random((2, 1, 40, 2)) / 3
     boxes, scores = np.concatenate([low, low + size], 3), random.random((2, 3, 40))
@@ -301,7 +306,7 @@ def test_boxes_of_each_class() -> None:
 
 
 def test_products_of_integers() -> None:
-    """Exact, in bytes and what stands for 0 in them."""
+    """Products of integers are exact, in bytes with zero points."""
     random = np.random.default_rng(3)
     w, v = random.integers(-128, 128, (4, 2, 3, 3)), random.integers(-128, 127, (7, 5))
 
@@ -358,7 +363,7 @@ agraph (float[n, 3] x, int64 times) => (float[3] y) {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_branches_and_loops(name: str, tmp_path: Path) -> None:
-    """As they were, in ONNX Runtime."""
+    """Branches and loops give the same in ONNX Runtime."""
     text = f'<ir_version: 9, opset_import: ["" : 17]>\n{STEPS[name]}'
     source, output = tmp_path / "a.onnx", tmp_path / "b.onnx"
     source.write_bytes(onnx.parser.parse_model(text).SerializeToString())
@@ -376,7 +381,7 @@ def test_branches_and_loops(name: str, tmp_path: Path) -> None:
 
 
 def test_what_onnx_cannot_say(tmp_path: Path) -> None:
-    """Each by the author's name, and nothing is written."""
+    """Each part is reported by the author's name, and nothing is written."""
     source = tmp_path / "a.onnx"
     counted = node(
         "TfIdfVectorizer", ["i"], ["y"], name="words", mode="TF", min_gram_length=1, max_gram_length=1,

@@ -1,4 +1,4 @@
-"""One network in several formats, each written as its format has it: the same numbers and code."""
+"""One network in several formats, each written in the format's way, gives the same numbers and code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ WEIGHTS = {
 W = {k: v.astype(np.float32) for k, v in WEIGHTS.items()}
 X = RANDOM.standard_normal((1, 3, 16, 16)).astype(np.float32)
 TOLERANCE = 2e-6
-"""Of probabilities: sums of at most 72 products, in another order where channels are last."""
+"""The largest difference of probabilities. Sums of at most 72 products are in another order if channels are
+last."""
 
 
 def by_numpy() -> Any:
@@ -117,7 +118,7 @@ def as_darknet(folder: Path) -> Any:
 
 
 def as_tflite(folder: Path) -> Any:
-    """Channels last."""
+    """Write the network with channels last."""
     pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
     files = _files()
     t, o, relu = files.Tensor, files.Operator, {"FusedActivationFunction": 1}
@@ -155,7 +156,7 @@ FORMATS: Mapping[str, Callable[[Path], Any]] = {
     "nnef": as_nnef, "torch": as_torch, "darknet": as_darknet, "tflite": as_tflite,
 }  # fmt: skip
 SAME_KERNELS = ("onnx", "without axes", "nnef", "torch")
-"""Formats with channels first and weights in ONNX's order: all their kernels are ONNX's."""
+"""Formats with channels first and weights in ONNX's order. All their kernels are ONNX's."""
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -172,7 +173,7 @@ def test_the_same_network(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_basic_pitch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of one author: his ONNX model and his TFLite model, on noise."""
+    """One author's ONNX model and TFLite model are compared on noise."""
     pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
     monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "examples"))
     from packages import package

@@ -1,5 +1,7 @@
-"""What is written has the shapes and types of the model: sizes that are computed, random models, and what
-`convert` says of a writer that is wrong. `pytest -m slow` on this file takes 600 more random models."""
+"""Written models have the shapes and types of the originals.
+
+Tests have computed sizes, random models, and wrong writers, which `convert` reports. `pytest -m slow` on this
+file tries 600 more random models."""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ HELD = {
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_computed_sizes(name: str, tmp_path: Path) -> None:
-    """As ONNX's types say, which the checker infers of what is written."""
+    """The sizes are those that ONNX's checker infers of the written model."""
     nodes = [SHAPE, TWO, *COMPUTED[name]]
     data = model(nodes, ["y"], [1, 1, "T"], **HELD)
     graph = lower(table.load(data))
@@ -97,14 +99,14 @@ def assert_alike(want: dict[str, Array], got: dict[str, Array], what: str) -> No
 
 
 def allowed(graph: Graph, size: int) -> bool:
-    """Whether a model takes a size of its symbol."""
+    """Tell if a model accepts a size of its symbol."""
     known = {v: const(size) for v in graph.symbols}
     met = [simplify(substitute(c, known)) for c in graph.constraints]
     return all(not isinstance(c, Const) or bool(c.value) for c in met)
 
 
 def round_trip(net: Net) -> str:
-    """What became of a random model: written at sizes that stay open, and read again."""
+    """Return the outcome of a random model that is written with open sizes and read again."""
     symbolic = any("n" in shape for shape in net.symbolic.values())
     source, shapes = net.model(), {"n": (1, 64)} if symbolic else None
     try:
@@ -136,7 +138,8 @@ def tried(seeds: Sequence[int]) -> Counter[str]:
 
 
 WRONG_ONCE = (33, 87, 465, 638, 839, 854, 874, 1343)
-"""By an axis too few, by elements where there are none, by a type that came to ONNX later, by a window."""
+"""Seeds of models that were once written wrongly. The reasons were a missing axis, empty tensors, a type that
+is newer in ONNX, and a window."""
 
 
 def test_random_models() -> None:
@@ -150,7 +153,7 @@ def test_many_random_models(first: int) -> None:
 
 
 def test_random_models_of_fixed_sizes() -> None:
-    """As TensorFlow Lite, which says few of them."""
+    """Random models are written as TensorFlow Lite, which can express few of them."""
     pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
     right = 0
     for seed in range(30):
@@ -183,7 +186,7 @@ def test_random_models_of_fixed_sizes() -> None:
 def test_convert_sees_it(
     wrong: list[Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last is right at the first size that is tried."""
+    """The last case is right at the first size that is tried."""
     source, output = tmp_path / "a.onnx", tmp_path / "b.onnx"
     source.write_bytes(
         model([SHAPE, TWO, node("Unsqueeze", ["n", "zero"], ["y"])], ["y"], [1, 1, "T"], **HELD)

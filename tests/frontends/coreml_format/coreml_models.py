@@ -1,4 +1,4 @@
-"""Small Core ML models made by hand, of coremltools' messages alone."""
+"""Small Core ML models made by hand, from coremltools' messages alone."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from jangin.frontends.coreml.schema import module
 
 F32, ARRAY = 11, 65568
-"""MIL's, and an array feature's, numbers of the type."""
+"""The numbers of float32 in MIL and in an array feature."""
 
 
 def network() -> bytes:
-    """A convolution, a loop of three steps that changes what it gives, a pool, a layer and softmax."""
+    """A convolution, a loop of three steps that changes its result, a pool, a layer and softmax."""
     rng = np.random.default_rng(0)
     message = module("Model_pb2").Model(specificationVersion=4)
     array = message.description.input.add(name="x").type.multiArrayType
@@ -48,7 +48,7 @@ def network() -> bytes:
 
 
 def package() -> Mapping[str, bytes]:
-    """A program's files: a layer whose weights lie beside it, a branch on a sum."""
+    """A program's files: a layer whose weights lie in a file beside it, and a branch on a sum."""
     message = module("Model_pb2").Model(specificationVersion=6)
     array = message.description.input.add(name="x").type.multiArrayType
     array.dataType = ARRAY

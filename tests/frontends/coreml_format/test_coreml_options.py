@@ -1,5 +1,5 @@
-"""Every parameter of a layer and every argument of an operation is read, known to change nothing, or refused
-by its name."""
+"""Every parameter of a layer and every argument of an operation is read, is known to change nothing, or is
+refused by name."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SETTLED = {
     "convolution3d": NO_PADS, "pooling3d": NO_PADS,
     "squeeze": {"squeezeAll": "the axes are all that can go"},
 }  # fmt: skip
-"""Parameters that change nothing in the case that is tried, and why."""
+"""Parameters that change nothing in the tried case, with the reason."""
 
 
 def others(field: Any) -> list[Any]:
-    """Values of a parameter other than its default."""
+    """Return values of a parameter other than its default."""
     if field.enum_type is not None:
         return [v.name for v in field.enum_type.values if v.number]
     if field.message_type is not None:
@@ -53,7 +53,7 @@ def outcome(kind: str, fields: Fields, inputs: Any) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_parameter_is_passed_over(name: str) -> None:
-    """Each one that a case leaves out changes what the layer gives, or is refused, when it is set."""
+    """Each parameter that a case leaves out changes the layer's result when it is set, or is refused."""
     fields, inputs, _ = CASES[name]
     kind = name.split()[0]
     plain = outcome(kind, fields, inputs)
@@ -108,7 +108,7 @@ def test_sliding_windows(axis: int) -> None:
 @pytest.mark.parametrize(("number", "dtype"), [(65552, "float16"), (65568, "float32"), (65600, "float64"),
                                                (131104, "int32")])  # fmt: skip
 def test_networks_compute_in_single_precision(number: int, dtype: str) -> None:
-    """Whatever type their inputs and outputs are declared to have, which callers see."""
+    """Networks compute in single precision, whatever types their inputs and outputs are declared to have."""
     message, net = network([2, 3])
     message.description.input[0].type.multiArrayType.dataType = number
     message.description.output[0].type.multiArrayType.dataType = number
@@ -138,7 +138,7 @@ def test_outputs_have_their_features_names() -> None:
 
 
 def program(body: Any, shape: tuple[int, ...], *states: tuple[int, ...]) -> Any:
-    """A program of iOS 18 of an input x and states."""
+    """Return a program of iOS 18 with an input x and states."""
     kept = [mb.StateTensorSpec(s, dtype=types.fp16) for s in states]
     specs = [mb.TensorSpec(shape, dtype=types.fp32), *kept]
     made = mb.program(input_specs=specs, opset_version=ct.target.iOS18)(body)
@@ -170,7 +170,7 @@ def test_states_are_kept_between_runs() -> None:
 
 
 def parts(kind: str, vector: int) -> dict[str, Any]:
-    """The arguments of a compressed array that is sparse: tables by halves of its columns."""
+    """Return the arguments of a sparse compressed array, with tables for each half of its columns."""
     rng = np.random.default_rng(vector)
     mask = (rng.random((4, 6)) < 0.4).astype(np.uint8)
     values = rng.integers(0, 4, int(mask.sum())).astype(np.uint8)
@@ -184,7 +184,7 @@ def parts(kind: str, vector: int) -> dict[str, Any]:
 @pytest.mark.parametrize("vector", [1, 3])
 @pytest.mark.parametrize("kind", ["constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale"])
 def test_sparse_weights(kind: str, vector: int) -> None:
-    """Against coremltools' own functions, and made dense."""
+    """The results are compared with coremltools' own functions, and made dense."""
     given = parts(kind, vector)
     theirs = {**given, "vector_axis": given.get("vector_axis")} if "lut" in given else given
     wanted = getattr(compression, kind).decompress(**theirs)
@@ -205,7 +205,7 @@ def test_tables_of_vectors() -> None:
 
 
 def test_a_program_of_sparse_weights_of_a_table(tmp_path: Path) -> None:
-    """The chain that coremltools writes for weights that are pruned and have a palette."""
+    """The program has the chain that coremltools writes for pruned weights with a palette."""
     mask = np.array([[1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 0]])
     indices = np.array([0, 1, 1, 0, 1, 1])
     lut = np.float32([0.5, -2]).reshape(1, 1, 2, 1)
@@ -225,7 +225,7 @@ def test_a_program_of_sparse_weights_of_a_table(tmp_path: Path) -> None:
 
 
 def test_arguments_that_are_not_read_are_named() -> None:
-    """Whether indices that are in range are checked changes nothing; a slope of relu would."""
+    """A flag for the check of indices changes nothing, but a slope of relu would."""
     gathered = program(
         lambda x: mb.gather(x=x, indices=np.int32([1]), validate_indices=True), (4, 3)
     ).get_spec()

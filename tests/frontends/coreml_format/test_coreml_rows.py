@@ -85,7 +85,7 @@ def test_regressors(name: str, tmp_path: Path) -> None:
 
 
 def test_features_by_name(tmp_path: Path) -> None:
-    """A pipeline whose first model puts columns side by side."""
+    """A pipeline's first model puts columns side by side."""
     model = linear_model.LinearRegression()
     exe = converted(model, tmp_path, TARGETS, ["a", "b", "c", "d"], "target")
     columns = {n: np.ascontiguousarray(X[:, i]) for i, n in enumerate("abcd")}
@@ -93,7 +93,7 @@ def test_features_by_name(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_by_hand() -> None:
-    """An imputer, a normalizer and columns picked, one after another."""
+    """A pipeline has an imputer, a normalizer and a choice of columns."""
     from jangin.frontends.coreml.schema import module
 
     message = module("Model_pb2").Model(specificationVersion=1)

@@ -1,4 +1,5 @@
-"""Core ML's layers of neural networks on arrays, against NumPy as NeuralNetwork.proto describes them."""
+"""Core ML's layers of neural networks on arrays, compared with NumPy by the definitions in
+NeuralNetwork.proto."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from jangin.passes.partition import has_steps
 RANDOM = np.random.default_rng(8)
 Fields = Mapping[str, Any]
 Case = tuple[Fields, Sequence[Any], Callable[..., Any]]
-"""A layer's parameters, its inputs, and what they should give."""
+"""A layer's parameters, its inputs, and its expected results."""
 
 
 def fill(message: Any, fields: Fields) -> None:
-    """Parameters by name: numbers, lists, other messages, enumerations' values by theirs."""
+    """Set parameters by name: numbers, lists, other messages, and enumerations' values by their names."""
     message.SetInParent()
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -90,7 +91,7 @@ def by_channel(v: Any) -> Any:
 
 
 def windows(v: Any, sizes: Sequence[int], fn: Any) -> Any:
-    """Of the last axes, in steps of 1."""
+    """Apply `fn` to windows of the last axes, in steps of 1."""
     axes = tuple(range(v.ndim - len(sizes), v.ndim))
     return fn(np.lib.stride_tricks.sliding_window_view(v, sizes, axes), tuple(range(-len(sizes), 0)))
 
@@ -101,7 +102,7 @@ def normal(v: Any, axes: tuple[int, ...], epsilon: float) -> Any:
 
 
 def space_to_depth(v: Any, n: int) -> Any:
-    """The place in the block comes first."""
+    """Move blocks of space to channels. The position in the block comes first."""
     b, c, h, w = v.shape
     parts = v.reshape(b, c, h // n, n, w // n, n)
     return parts.transpose(0, 3, 5, 1, 2, 4).reshape(b, c * n * n, h // n, w // n)
@@ -122,7 +123,7 @@ def lrn(v: Any) -> Any:
 
 
 def lines(v: Any, axis: int, at: Any) -> Any:
-    """Values of an axis between its entries."""
+    """Return values of an axis, interpolated between its entries."""
     at = np.clip(at, 0, v.shape[axis] - 1)
     low = np.floor(at).astype(int)
     high = np.minimum(low + 1, v.shape[axis] - 1)

@@ -77,7 +77,7 @@ def test_a_branch_inside_a_branch(kind: str) -> None:
 
 
 def network(shape: list[int], exact: bool = True) -> tuple[Any, Any]:
-    """An empty network of an input "x" and an output "y", and its message."""
+    """Return an empty network of an input "x" and an output "y", and its message."""
     message = module("Model_pb2").Model(specificationVersion=4)
     array = message.description.input.add(name="x").type.multiArrayType
     array.dataType = 65568
@@ -116,7 +116,7 @@ def test_layers_out_of_loops_are_named() -> None:
 
 
 def test_damaged_parameters_are_refused(tmp_path: Path) -> None:
-    """What mutants found: an enumeration's value of later versions, a name with a zero byte."""
+    """Mutants found these parameters: an enumeration's value of a later version, a name with a zero byte."""
     message, net = network([1, 3, 6, 6])
     pool = net.layers.add(name="pool", input=["x"], output=["y"]).pooling
     pool.type, pool.globalPooling = 268435455, True
@@ -139,7 +139,7 @@ def activation(message: Any, name: str) -> None:
 
 
 class Weights:
-    """Random ones, written to a message and kept."""
+    """Random weights, written to a message and kept."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -220,7 +220,8 @@ def test_lstm_with_states_peepholes_and_a_limit(exact: bool) -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_lstm_both_ways(whole: bool) -> None:
-    """Between states of each direction, forward first; of all steps, or of each direction's last one."""
+    """The layer has states of each direction, forward first. It gives all steps, or each direction's last
+    one."""
     steps, batch, size, hidden = 4, 2, 3, 5
     message, net = network([steps, batch, size, 1, 1])
     names = ["h", "c", "back_h", "back_c"]
@@ -260,7 +261,7 @@ def test_lstm_both_ways(whole: bool) -> None:
 
 
 def test_images_are_prepared() -> None:
-    """Scaled and shifted by colour, in the image's own order."""
+    """Images are scaled and shifted by colour, in the image's own order."""
     message = module("Model_pb2").Model(specificationVersion=1)
     image = message.description.input.add(name="photo").type.imageType
     image.width, image.height, image.colorSpace = 5, 4, 30

@@ -1,5 +1,5 @@
-"""Core ML's programs (MIL) and networks, converted from PyTorch by coremltools, against PyTorch; damaged
-ones."""
+"""Core ML's programs (MIL) and networks, converted from PyTorch by coremltools, are compared with PyTorch.
+Other tests damage them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MODULES: dict[str, tuple[Any, Any]] = {
 
 
 def program(folder: Path, name: str, half: bool = False) -> tuple[Path, Any, Any]:
-    """The package, the module and its input."""
+    """Return the package, the module and its input."""
     make, like = MODULES[name]
     torch.manual_seed(0)
     module = make().eval()
@@ -131,7 +131,8 @@ def test_networks_against_pytorch(name: str, tmp_path: Path) -> None:
 
 
 def test_a_classifier_of_images() -> None:
-    """Of specification 1, made by hand: four axes that its description doesn't name, weights of 8 bits."""
+    """The model has specification 1 and is made by hand: four axes that its description doesn't name, and
+    weights of 8 bits."""
     from jangin.frontends.coreml.schema import module
 
     rng = np.random.default_rng(0)

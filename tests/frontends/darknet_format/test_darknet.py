@@ -1,4 +1,4 @@
-"""Darknet's layers, with random weights, against OpenCV's dnn."""
+"""Darknet's layers with random weights, compared with OpenCV's dnn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jangin.commands.common import Settings
 from jangin.options import Options
 
 TOLERANCE = 2e-5
-"""Of the largest value: sums of some hundred products in another order, then an exponential."""
+"""The largest difference, as a share of the largest value. Sums of some hundred products are in another
+order, followed by an exponential."""
 NET = "[net]\n# a comment\nwidth=24\nheight=16\nchannels=3\n"
 CONV = "[convolutional]\nbatch_normalize=1\nfilters={0}\nsize={1}\nstride={2}\npad=1\nactivation={3}\n"
 PLAIN = "[convolutional]\nfilters={0}\nsize=1\nstride=1\npad=1\nactivation=linear\n"
@@ -42,7 +43,7 @@ NETWORKS = {
 
 
 def write(folder: Path, text: str, numbers: int | None = None) -> Path:
-    """A cfg with so many random weights, or as many as it needs."""
+    """Write a cfg with a number of random weights, by default as many as it needs."""
     path = folder / "model.cfg"
     path.write_text(text)
     count = 1 << 16 if numbers is None else numbers
@@ -85,8 +86,10 @@ def near(got: Any, wanted: Any) -> None:
 
 
 def boxes(got: Any, wanted: Any, region: bool) -> None:
-    """OpenCV multiplies classes by how certain a box is, and has 0 where that isn't above 0.2, or, of a
-    [region], where a better box lies upon it."""
+    """Compare boxes. OpenCV multiplies class probabilities by the box's probability, with 0 if it isn't above
+    0.2.
+
+    For a [region], OpenCV also gives 0 if a better box overlaps."""
     near(got[:, :5], wanted[:, :5])
     scores, kept = got[:, 5:] * got[:, 4:5], wanted[:, 5:] > 0
     assert kept.any()
@@ -142,7 +145,7 @@ def test_weights_of_another_cfg(tmp_path: Path) -> None:
 
 
 def test_boxes_are_suppressed(tmp_path: Path) -> None:
-    """Against the plain outputs, suppressed here."""
+    """The result is compared with the plain outputs, suppressed by the test."""
     from jangin.frontends.darknet.format import DarknetFormat
 
     path = write(tmp_path, NET + NETWORKS["yolo"])
@@ -178,7 +181,7 @@ def sigmoid(v: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_recurrent_sections(kind: str, tmp_path: Path) -> None:
-    """Three steps, the state carried by the caller, against what Darknet's source says."""
+    """Three steps, with the state carried by the caller, are compared with Darknet's source."""
     inputs, out = 6, 5
     shapes = {
         "rnn": [(out, inputs), (out, out), (out, out)], "gru": [(out, out)] * 3 + [(out, inputs)] * 3,
@@ -240,7 +243,7 @@ def test_recurrent_convolutions(tmp_path: Path) -> None:
 
 
 def test_bench_takes_weights(tmp_path: Path) -> None:
-    """Those that don't lie beside the cfg go to the process that is timed."""
+    """Weights that don't lie beside the cfg are passed to the timed process."""
     path = write(tmp_path, NET + next(iter(NETWORKS.values())))
     weights = path.with_suffix(".weights").rename(tmp_path / "elsewhere")
     options = measure.Options((), shapes={"batch": 1}, compiling=Options(weights=weights))

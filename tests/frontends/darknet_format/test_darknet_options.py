@@ -20,13 +20,13 @@ from jangin.ir.expr import Const
 from jangin.ops.interpret import run_graph
 
 SIZE = (4, 6, 8)
-"""Channels, rows and columns of what a network is given."""
+"""Channels, rows and columns of a network's input."""
 NET = "[net]\nwidth=8\nheight=6\nchannels=4\n"
 Array = Any
 
 
 class Numbers:
-    """A weights file's numbers, which a reference takes in the order of the file."""
+    """The numbers of a weights file, which a reference takes in the file's order."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.taken = np.random.default_rng(seed), list[Array]()
@@ -82,7 +82,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def windows(v: Array, size: int, strides: tuple[int, int], before: int, after: int, fill: float) -> Array:
-    """[n, c, rows, columns, size, size]."""
+    """Return windows [n, c, rows, columns, size, size]."""
     pads = ((0, 0), (0, 0), (before, after), (before, after))
     whole = np.pad(v, pads, constant_values=fill)
     view = np.lib.stride_tricks.sliding_window_view(whole, (size, size), (2, 3))
@@ -113,7 +113,7 @@ def convolutional(o: dict[str, str], x: Array, numbers: Numbers) -> Array:
 
 
 def pooled(o: dict[str, str], x: Array, numbers: Numbers) -> Array:
-    """[maxpool] and [local_avgpool]: NaN stands for what is outside."""
+    """Compute [maxpool] and [local_avgpool]. NaN stands for elements outside."""
     if int(o.get("maxpool_depth", 0)):
         few = int(o["out_channels"])
         return np.stack([x[:, g::few].max(1) for g in range(few)], 1)
@@ -162,7 +162,7 @@ def upsampled(o: dict[str, str], x: Array, numbers: Numbers) -> Array:
 
 
 def reorganized(o: dict[str, str], x: Array, numbers: Numbers) -> Array:
-    """`reorg_cpu`, element by element."""
+    """Compute `reorg_cpu`, element by element."""
     n, c, h, w = x.shape
     s, back, later = int(o["stride"]), bool(int(o.get("reverse", 0))), o["kind"] == "reorg3d"
     out_c, out_h, out_w = (c * s * s, h // s, w // s) if later else (c, h, w)
@@ -215,7 +215,7 @@ ALIASES = {
 
 
 def near(got: Array, wanted: Array) -> None:
-    """Sums of some hundred products of f32, in another order."""
+    """Compare numbers. Sums of some hundred products of f32 are in another order."""
     assert got.shape == wanted.shape
     np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5 * max(1, np.abs(wanted).max()))
 
@@ -232,7 +232,8 @@ def test_a_section(text: str, tmp_path: Path) -> None:
 
 
 def shortcut(first: Array, others: list[Array], weights: Array | None, norm: str) -> Array:
-    """`shortcut_cpu` of the first Darknet; of several layers and weights `shortcut_multilayer_cpu`."""
+    """Compute `shortcut_cpu` of the first Darknet, or `shortcut_multilayer_cpu` for several layers and
+    weights."""
     if weights is not None and norm != "none":
         parts = np.exp(weights - weights.max(0)) if norm == "softmax" else np.maximum(weights, 0)
         weights = parts / (parts.sum(0) + 1e-4)
@@ -268,7 +269,7 @@ def test_weighted_shortcuts(kind: str, filters: int, norm: str, tmp_path: Path) 
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("filters", [2, 7])
 def test_shortcuts_of_other_sizes(filters: int, wide: bool, tmp_path: Path) -> None:
-    """The layer that is added is larger, or smaller, in rows and columns, and in channels."""
+    """The added layer is larger or smaller in rows and columns, and in channels."""
     pooled_ = "[local_avgpool]\nsize=2\nstride=2\npadding=0\n"
     conv = CONV.replace("6", str(filters)) + f"stride={2 if wide else 1}\nactivation=linear\n"
     text = "[upsample]\nstride=1\n" if wide else pooled_ + "[route]\nlayers=-1\n[upsample]\nstride=2\n"
@@ -282,7 +283,7 @@ def test_shortcuts_of_other_sizes(filters: int, wide: bool, tmp_path: Path) -> N
 
 
 def test_learned_numbers_of_channels(tmp_path: Path) -> None:
-    """YOLOR's: [implicit_add] and [implicit_mul], which [shift_channels] and [control_channels] take."""
+    """YOLOR's [implicit_add] and [implicit_mul] feed [shift_channels] and [control_channels]."""
     text = "[implicit_add]\nfilters=4\n[implicit_mul]\nfilters=4\nmean=1.0\nstd=0.02\n[implicit]\nfilters=4\n"
     numbers = Numbers(6)
     values = [numbers.take(4, 1, 1) for _ in range(3)]
@@ -396,7 +397,7 @@ def test_sections_with_idle_options_are_tested() -> None:
 
 @pytest.mark.parametrize("kind", sorted(PLAIN))
 def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -> None:
-    """A network with all of them is the one without."""
+    """A network with all of these options equals the network without them."""
     more = "".join(f"{name}=1\n" for name in sorted({*IDLE[kind], *(ANYWHERE if kind != "net" else ())}))
     texts = [PLAIN[kind], PLAIN[kind] + more] if kind != "net" else ["[avgpool]\n", more + "[avgpool]\n"]
     x = np.random.default_rng(0).standard_normal((1, *SIZE)).astype(np.float32)
@@ -407,7 +408,7 @@ def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -
             convolutional(options(CONV + "stride=1\n"), x, numbers)
         elif "implicit" in kind:
             numbers.take(3)
-        elif kind == "rnn":  # a layer from its input, one from its state and one to its output, with biases
+        elif kind == "rnn":  # layers of the input, the state and the output, with biases
             numbers.take(3 * math.prod(SIZE) + 3 * 3 + 3 * 4 + 3 + 3 + 4)
         found.append(results(tmp_path, text, numbers, x)[0])
         assert n == 0 or np.array_equal(*found)

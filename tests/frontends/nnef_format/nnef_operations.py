@@ -1,4 +1,4 @@
-"""NNEF's operations, one by one, against NNEF-Tools' interpreter in float64 where it has one."""
+"""NNEF's operations one by one, compared with NNEF-Tools' interpreter in float64 if it has them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ reference = pytest.importorskip(
 ).Operators
 
 TOLERANCE = 3e-6
-"""Of the largest value: at most a few hundred float32 operations, each rounded to 6e-8."""
+"""The largest difference, as a share of the largest value. At most a few hundred float32 operations each
+round by 6e-8."""
 TYPES = {"f": "scalar", "i": "integer", "b": "logical"}
 COVERED: set[str] = {"external", "variable", "constant"}
-"""Operations that a test here is about (`covers`); those three are the tests' of whole models."""
+"""Operations with a test of their own (`covers`). The first three are tested with whole models."""
 SHOWN: set[str] = set()
-"""Operations that the test that runs has shown to be right."""
+"""Operations that the running test has shown to be right."""
 
 Array = np.ndarray[Any, Any]
 
@@ -42,8 +43,8 @@ def given(*shapes: tuple[int, ...], low: float = -2.0, high: float = 2.0, seed: 
 def run(
     call: str, inputs: list[Array], results: str = "y", lists: int = 0, compiled: bool = False
 ) -> list[Array]:
-    """The results of one invocation, whose tensors are x0, x1, ...; as compiled code gives them, or as the
-    interpreter does."""
+    """Return the results of one invocation with tensors x0, x1, ... They are computed by compiled code or by
+    the interpreter."""
     names = [f"x{i}" for i in range(len(inputs))]
     lines = [
         f"{n} = external<{TYPES[a.dtype.kind]}>(shape = {list(a.shape)});"
@@ -89,7 +90,8 @@ def value(v: Any) -> str:
 
 
 def covers(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """What the decorated test is about: it must show all of that; or, where it is of one `name`, that one."""
+    """Declare the operations that the decorated test is about. It must show all of them, or the one in its
+    argument `name`."""
     COVERED.update(names)
 
     def wrap(test: Callable[..., None]) -> Callable[..., None]:
@@ -111,7 +113,7 @@ def check(
     compiled: bool = False,
     **given: Any,
 ) -> None:
-    """One operation of single tensors, against the reference or an oracle of float64 arrays."""
+    """Compare one operation on single tensors with the reference or a function on float64 arrays."""
     call = ", ".join(
         [*(f"x{i}" for i in range(len(inputs))), *(f"{k} = {value(v)}" for k, v in given.items())]
     )
@@ -126,7 +128,7 @@ def check(
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These hundreds of well-formed lines are parsed in this process."""
+    """Parse these hundreds of well-formed lines in this process."""
 
     def run(command: list[str], input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
         answer = parsing._parsed(json.loads(input))

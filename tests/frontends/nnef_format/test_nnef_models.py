@@ -1,4 +1,4 @@
-"""Whole NNEF models: their files, fragments, variables and quantization; what is wrong with them; writing."""
+"""Whole NNEF models: their files, fragments, variables and quantization; damaged models; writing."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def near(got: list[Any], wanted: list[Any]) -> None:
 
 
 def test_folder_and_archives(tmp_path: Path) -> None:
-    """Fragments of the author's with arrays, generics, comprehensions and conditions; by content, whatever
-    the file is called."""
+    """The author's fragments have arrays, generics, comprehensions and conditions. A model is recognized by
+    content, whatever its file is called."""
     model = folder(tmp_path / "net")
     near(outputs(model), expected())
     near(outputs(model / "graph.nnef"), expected())
@@ -111,7 +111,7 @@ def test_folder_and_archives(tmp_path: Path) -> None:
 
 
 def test_a_changed_weight_is_another_model(tmp_path: Path) -> None:
-    """Also from the cache."""
+    """A changed weight is seen by the cache too."""
     model = folder(tmp_path / "net")
     file = model / "graph.nnef"
     file.write_text("# a comment\n" + TEXT)
@@ -122,7 +122,7 @@ def test_a_changed_weight_is_another_model(tmp_path: Path) -> None:
 
 
 def test_quantization(tmp_path: Path) -> None:
-    """A variable of integers, and an activation that is rounded."""
+    """A variable has integers, and an activation is quantized."""
     text = (
         "version 1.0; graph net( input ) -> ( y ) { input = external(shape = [1, 3, 5, 7]);"
         " filter = variable(shape = [3, 3, 3, 3], label = 'conv1/filter'); y = conv(input, filter); }"
@@ -142,7 +142,7 @@ def test_quantization(tmp_path: Path) -> None:
 
 
 def test_quantized_inputs(tmp_path: Path) -> None:
-    """What no operation gives is quantized too: an input, and a variable whose file has floats."""
+    """Tensors that no operation gives are quantized too: an input, and a variable whose file has floats."""
     text = (
         "version 1.0; graph net( input ) -> ( y ) { input = external(shape = [1, 3, 5, 7]);"
         " filter = variable(shape = [3, 3, 3, 3], label = 'conv1/filter'); y = conv(input, filter); }"
@@ -230,7 +230,8 @@ def test_archives_that_harm(tmp_path: Path) -> None:
 
 
 def test_mutants(tmp_path: Path) -> None:
-    """Of weights and archives hundreds, of texts some: each loads, or gives one CompileError."""
+    """Each of some hundred mutants of weights and archives, and of some mutants of texts, loads or gives one
+    CompileError."""
     random = np.random.default_rng(3)
     model = folder(tmp_path / "net")
     kept, whole, packed = (model / "graph.nnef").read_bytes(), tensor_bytes(FILTER), archive(model, "w:gz")
@@ -293,7 +294,7 @@ def small(*extra: str) -> Any:
 
 @pytest.mark.parametrize("name", ["small.nnef", "small.nnef.tgz"])
 def test_convert(name: str, tmp_path: Path) -> None:
-    """The same bits, which `convert` checks itself; and again after another trip."""
+    """The bits are equal, which `convert` checks itself, and again after another conversion."""
     source, output = tmp_path / "a.onnx", tmp_path / name
     source.write_bytes(small().SerializeToString())
     convert(source, Settings(cache=False), output, ["batch=2"])
@@ -312,7 +313,7 @@ def test_convert(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_the_same_everywhere(tmp_path: Path) -> None:
-    """A number for each element of an operand that isn't read otherwise."""
+    """An operand that isn't read otherwise becomes one number for each element."""
     b = Builder("net", {})
     x = b.input("x", F32, (const(2), const(3)))
     y = b.map(lambda v: const(2.5, F32), x)
@@ -324,7 +325,7 @@ def test_what_is_the_same_everywhere(tmp_path: Path) -> None:
 
 
 def test_what_nnef_cannot_say(tmp_path: Path) -> None:
-    """All of it at once, by the author's names; nothing is written."""
+    """All parts are reported at once by the author's names, and nothing is written."""
     source = tmp_path / "a.onnx"
     source.write_bytes(small("Selu", "Celu").SerializeToString())
     with pytest.raises(CompileError, match=r"2 parts have no words in NNEF:\n.*Selu 'e0'.*\n.*Celu 'e1'"):
@@ -336,7 +337,8 @@ def test_what_nnef_cannot_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["b.onnx", "b.nnef"])
 def test_a_scale_inside_of_an_activation(name: str, tmp_path: Path) -> None:
-    """It stays there: by itself it would become part of the convolution's weights, which rounds otherwise."""
+    """The scale stays there. It would otherwise move into the convolution's weights, which rounds
+    differently."""
     w, c = (np.random.default_rng(9).standard_normal(s).astype(np.float32) for s in ((5, 7, 1, 1), (5,)))
     node, value = helper.make_node, helper.make_tensor_value_info
     nodes = [
@@ -354,7 +356,7 @@ def test_a_scale_inside_of_an_activation(name: str, tmp_path: Path) -> None:
 
 
 def fragments() -> Any:
-    """Operations that NNEF lacks: normalizations, erf, the logarithm of a softmax; and changes of sizes."""
+    """Operations that NNEF lacks: normalizations, erf, log-softmax; and resizes."""
     node, value = helper.make_node, helper.make_tensor_value_info
     w = np.random.default_rng(7).standard_normal(6).astype(np.float32)
     nodes = [
@@ -373,7 +375,8 @@ def fragments() -> Any:
 
 
 def test_fragments_of_its_own(tmp_path: Path) -> None:
-    """Read as one operation each: the same bits; expanded, as by another reader: the same numbers."""
+    """A fragment is read as one operation with the same bits. Expanded, as by another reader, it gives the
+    same numbers."""
     source, output = tmp_path / "a.onnx", tmp_path / "b"
     source.write_bytes(fragments().SerializeToString())
     convert(source, Settings(cache=False), output, [])
@@ -397,7 +400,8 @@ MODELS = Path(__file__).parents[3] / ".cache" / "models"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenetv2", "resnet18", "minilm"])
 def test_round_trip_of_real_models(name: str, tmp_path: Path) -> None:
-    """To NNEF and to ONNX again: the same bits; `convert` compares with what it read, this with the first."""
+    """Converting to NNEF and back to ONNX keeps the bits. `convert` compares each step, and this test the
+    first with the last."""
     source, output = MODELS / f"{name}.onnx", tmp_path / name
     if not source.exists():
         pytest.skip(f"{source} is missing: benchmarks/make_models.py makes it")

@@ -1,5 +1,5 @@
-"""Every standard operation of NNEF, at odd sizes, against NNEF-Tools' interpreter in float64 where it has
-one, else against NumPy."""
+"""Every standard operation of NNEF at odd sizes, compared with NNEF-Tools' interpreter in float64 if it has
+it, else with NumPy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BINARY = ("add", "sub", "mul", "div", "min", "max", "lt", "gt", "le", "ge", "eq"
 @pytest.mark.parametrize("name", BINARY)
 @covers(*BINARY)
 def test_binary(name: str) -> None:
-    """Shapes are aligned at the front."""
+    """Shapes are aligned at their first axes."""
     x, y = given((2, 3, 5), (2, 3), low=0.5)
     check(name, [x, y])
     check(name, [x, y[:, :1].copy()])
@@ -204,7 +204,7 @@ def test_resizing() -> None:
 
 @covers("multilinear_upsample")
 def test_asymmetric_upsampling() -> None:
-    """Entry i lies at i / factor, as the converters mean it; NNEF-Tools' interpreter moves it."""
+    """Entry i lies at i / factor, as the converters define it. NNEF-Tools' interpreter shifts it."""
 
     def oracle(v: Array) -> Array:
         at = np.arange(2 * v.shape[-1]) / 2
@@ -262,7 +262,8 @@ def test_separable() -> None:
 
 @covers("update")
 def test_update() -> None:
-    """Variables keep their values from run to run; each reads what it was before (the standard's example)."""
+    """Variables keep their values from run to run. A run reads the value from the run before (the standard's
+    example)."""
     text = (
         "version 1.0; graph G(x) -> (new_x, sum) { x = external<scalar>(shape = [2, 1]); "
         "a = variable<scalar>(shape = [2, 1], label = 'first/a'); "
@@ -316,7 +317,7 @@ def test_quantization() -> None:
     ],
 )  # fmt: skip
 def test_signs(expression: str, oracle: Callable[..., Any]) -> None:
-    """They bind more tightly than what stands between operands, which the package's parser doesn't know."""
+    """Signs bind more tightly than binary operators, but the package's parser doesn't know it."""
     inputs = dict(zip("ab", given((3, 5), (3, 5)), strict=True))
     lines = " ".join(f"{n} = external<scalar>(shape = [3, 5]);" for n in inputs)
     text = (
@@ -338,6 +339,6 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 
 def test_every_operation() -> None:
-    """What the tests are about is what NNEF-Tools counts as the standard."""
+    """The tests cover exactly the operations that NNEF-Tools counts as standard."""
     assert test_nnef_windows.covers is covers and len(nnef.StandardOperations) == 121
     assert nnef.StandardOperations == COVERED

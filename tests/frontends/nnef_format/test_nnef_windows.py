@@ -1,5 +1,5 @@
-"""NNEF's windows (convolutions, pools) and regions, against NNEF-Tools' interpreter in float64 where it has
-them, else against NumPy."""
+"""NNEF's windows (convolutions, pools) and regions, compared with NNEF-Tools' interpreter in float64 if it
+has them, else with NumPy."""
 
 from __future__ import annotations
 
@@ -128,12 +128,13 @@ ROIS = np.array(
     [[0, 0, 6, 8], [1, 2, 5, 3], [0.4, 1.6, 6.4, 7.7], [2.6, 3.1, 3.2, 8.9], [-1.3, 4, 4, 11.2],
      [6, 9, 8, 9.1], [3, 2, 3, 7], [1.25, 0.5, 6.875, 8.125]], np.float32,
 )  # fmt: skip
-"""Of a map of 7 x 9: with and without fractions, smaller than the result, empty, and beyond the borders."""
+"""Regions of a map of 7 x 9: with and without fractions, smaller than the result, empty, and beyond the
+borders."""
 IMAGES = np.array([1, 0, 1, 1, 0, 0, 1, 0], np.int64)
 
 
 def pooled_regions(x: Array, rois: Array, images: Array, size: list[int], mode: Callable[..., Any]) -> Array:
-    """The standard's cells, of which the first begins where its region does; those of nothing give 0."""
+    """Compute the standard's cells, of which the first begins where its region does. Empty cells give 0."""
     out = np.zeros((len(rois), x.shape[1], *size))
     for n, (region, image) in enumerate(zip(np.round(rois).astype(int), images, strict=True)):
         for cell in np.ndindex(*size):
@@ -149,7 +150,7 @@ def pooled_regions(x: Array, rois: Array, images: Array, size: list[int], mode: 
 
 
 def resampled_regions(x: Array, rois: Array, images: Array, size: list[int], method: str) -> Array:
-    """By the standard's formulas for up-sampling by size / extent, in float64."""
+    """Compute the standard's formulas for up-sampling by size / extent, in float64."""
     out = np.zeros((len(rois), x.shape[1], *size))
     for n, (region, image) in enumerate(zip(rois.astype(np.float64), images, strict=True)):
         at = x[image]
@@ -195,7 +196,7 @@ def test_resampled_regions(method: str) -> None:
 
 @covers("avg_roi_align", "max_roi_align")
 def test_aligned_regions() -> None:
-    """Means also as ONNX's RoiAlign has them, where a region lies inside of the map."""
+    """Means also equal those of ONNX's RoiAlign if a region lies inside the map."""
     x = given((2, 3, 7, 9))[0]
     for method, rate in (("symmetric", [2, 3]), ("aligned", [1, 2])):
         how = {"output_size": [2, 3], "sampling_rate": rate, "resize_method": method}

@@ -23,10 +23,12 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """`data`: of a constant. `scales` and `zeros`: its quantization, along `axis` where there are several.
-    `variable`: it is a state. `sparse`: the order of its axes, its blocks' axes, and by level its size, or
-    segments and indices. `signature`: its shape with -1 for free sizes.
-    `at`: where a constant lies in the file, behind the model."""
+    """A tensor of a TFLite file.
+
+    `data`: the contents of a constant. `scales` and `zeros`: the quantization, along `axis` if there are
+    several scales. `variable`: whether it is a state. `sparse`: the order of its axes, the axes of its
+    blocks, and for each level its size, or its segments and indices. `signature`: its shape with -1 for free
+    sizes. `at`: where a constant lies in the file, behind the model."""
 
     shape: Sequence[int]
     dtype: str = "float32"
@@ -42,8 +44,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """A builtin operator by name: `options` by the schema's names, in the table `table`; or, with the bytes
-    of its options, a custom one. `between`: tensors that say how its parts are quantized."""
+    """An operator of a TFLite file.
+
+    A builtin operator has `options` by the schema's names, in the table `table`. A custom operator has the
+    bytes of its options. `between`: tensors that hold the quantization of the operator's intermediate
+    results."""
 
     name: str
     inputs: Sequence[int]
@@ -57,7 +62,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class SubGraph:
-    """What an operator with a body computes, or CALL_ONCE runs."""
+    """A sub-graph: the body of an operator, or the sub-graph that CALL_ONCE runs."""
 
     tensors: Sequence[Tensor]
     operators: Sequence[Operator]
@@ -69,7 +74,7 @@ def written(
     tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int],
     *bodies: SubGraph,
 ) -> bytes:  # fmt: skip
-    """A model of one sub-graph, and of `bodies`, which are numbered from 1."""
+    """Return the bytes of a TFLite file with one sub-graph and with `bodies`, which are numbered from 1."""
     b = flatbuffers.Builder(1024)
     graphs = [SubGraph(tensors, operators, inputs, outputs), *bodies]
     held = [t for g in graphs for t in g.tensors if t.data is not None]

@@ -19,7 +19,7 @@ RANDOM = np.random.default_rng(40)
 def tensor(
     shape: Sequence[int], dtype: str, quantized: bool = True, factor: float = 1, **given: Any
 ) -> Tensor:
-    """A tensor; of integers with a scale, `factor` times the usual, where it is `quantized`."""
+    """Make a tensor. If `quantized`, an integer tensor has `factor` times the usual scale of its type."""
     if not quantized or dtype not in QUANTIZED:
         return Tensor(shape, dtype, **given)
     scale, zero = QUANTIZED[dtype]
@@ -27,12 +27,12 @@ def tensor(
 
 
 def numbers(*values: int, shape: Sequence[int] | None = None, dtype: str = "int32") -> Tensor:
-    """A constant."""
+    """Make a constant."""
     return Tensor([len(values)] if shape is None else shape, dtype, data=list(values))
 
 
 def kinds(types: Sequence[str] = TYPES) -> Iterator[tuple[str, bool]]:
-    """Types, those that may be quantized in both ways."""
+    """Yield each type, and whether it is quantized. Types that may be quantized come in both ways."""
     for dtype in types:
         yield from ((dtype, q) for q in ((True, False) if dtype in QUANTIZED else (False,)))
 
@@ -47,7 +47,7 @@ def typed(dtype: str, quantized: bool) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """A type, quantized or not, of which an operator's cases are."""
+    """A type, quantized or not, for which an operator's cases are made."""
 
     dtype: str
     quantized: bool
@@ -58,7 +58,8 @@ class Kind:
     def made(
         self, name: str, tensors: list[Tensor], count: int, table: str = "", label: str = "", **options: Any
     ) -> tuple[str, Case]:
-        """A case of an operator: its tensors, the last `count` of which it gives."""
+        """Make a case of an operator: its name, its tensors and the operator. The last `count` tensors are
+        its results."""
         n = len(tensors)
         operator = Operator(name, [*range(n - count)], [*range(n - count, n)], table, options, 4)
         return called(name, typed(self.dtype, self.quantized), label, *options.values()), (tensors, operator)

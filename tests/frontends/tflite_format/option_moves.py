@@ -25,7 +25,7 @@ SLICES: list[Any] = [
 
 
 def gathered(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Elements that are gathered by their places."""
+    """Yield cases of operators that gather elements by index."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     shape = [2, 3, 4]
@@ -44,7 +44,7 @@ def gathered(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
 
 
 def shaped(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Elements that keep their values and go to other places."""
+    """Yield cases of operators that move elements without changing them."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     shape = [2, 3, 4]
@@ -94,7 +94,7 @@ def shaped(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
 
 
 def filled(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Elements that are put beside others or chosen."""
+    """Yield cases of operators that join, pad or select elements."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     shape = [2, 3, 4]
@@ -138,7 +138,7 @@ def filled(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
 
 
 def images(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Batches and pictures of other sizes."""
+    """Yield cases of operators between batches and space, and of operators that resize images."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     batch = tensor([1, 4, 4, 2], dtype, quantized)
@@ -165,7 +165,7 @@ def images(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
 
 
 def looked_up(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Elements that are looked up, and single ones that are counted or replaced."""
+    """Yield cases of operators that look elements up, count them or replace single ones."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     shape = [2, 3, 4]
@@ -199,7 +199,7 @@ def looked_up(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
 
 
 def built(dtype: str, quantized: bool) -> Iterator[tuple[str, Case]]:
-    """Matrices, ranges, other types and slices."""
+    """Yield cases of operators that make matrices and ranges, cast, or slice."""
     each = Kind(dtype, quantized)
     y, made = each.y, each.made
     shape = [2, 3, 4]
@@ -249,7 +249,7 @@ PARTS = (gathered, shaped, filled, images, looked_up, built)
 
 
 def moves() -> Iterator[tuple[str, Case]]:
-    """All cases, type by type."""
+    """Yield all cases, type by type."""
     for dtype, quantized in kinds():
         for part in PARTS:
             yield from part(dtype, quantized)

@@ -1,4 +1,5 @@
-"""Every option of every builtin operator, times every type: files of one operator, by names that say all."""
+"""Every option of every builtin operator for every type: files of one operator, with names that say the
+option and the type."""
 
 from __future__ import annotations
 
@@ -213,7 +214,7 @@ PRODUCTS = (
 
 
 def _weights(kind: str, shape: Sequence[int], axis: int) -> tuple[str, Tensor, Tensor | None, Tensor]:
-    """The activations' type, the weights, the bias and the result's quantization."""
+    """Return the activations' type, the weights, the bias and a result tensor with its quantization."""
     each = kind.endswith("each")
     source = kind.split()[0]
     held = (

@@ -21,7 +21,8 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 NEAR = 4e-7
-"""Of 1: the series, about -1/8, is good for 22 bits at its ends, and a reciprocal takes its error twice."""
+"""The largest error of a result, for a full scale of 1. The series about -1/8 has 22 right bits at its ends.
+A reciprocal doubles the error."""
 
 
 @pytest.mark.parametrize("bits", [4, 5, 12])
@@ -52,7 +53,8 @@ def test_divisions_round_a_half_away_from_zero() -> None:
 
 @pytest.mark.parametrize("once", [False, True])
 def test_multipliers(once: bool) -> None:
-    """Within a half of the exact product, or, rounded twice, of that and a little."""
+    """A product is within a half of the exact one. With two roundings (`once` is False) it may miss a little
+    more."""
     draw = random.Random(0)
     for _ in range(2000):
         factor = math.exp(draw.uniform(-20, 0))
@@ -69,9 +71,10 @@ def test_multipliers(once: bool) -> None:
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("up", [False, True])
 def test_rescaled_in_32_bits(once: bool, up: bool, reach: float) -> None:
-    """What kernels compute is what the multiplier gives, and the zero point where that is added, also where
-    both are rounded as one (`up`), at and beside the places where the result steps, and at the ends of what
-    may be rescaled."""
+    """Kernels compute what `Multiplier.times` computes, with the zero point if it is added.
+
+    The test takes values at and beside the places where the result steps, and at the ends of the allowed
+    range. `up`: both roundings are done as one."""
     draw, n, most = random.Random(1), Var("n"), int(min(reach, (1 << 30) - 1))
     for shift in (*range(7), 13, 19, 29, 30):
         for _ in range(20):
@@ -92,7 +95,7 @@ def test_rescaled_in_32_bits(once: bool, up: bool, reach: float) -> None:
 
 
 def test_rescaled_by_several() -> None:
-    """Of several factors only some round twice: those that shift."""
+    """With several factors, only the factors that shift round twice."""
     draw, n, c = np.random.default_rng(2), Var("n"), Var("c")
     factors, reach = [0.9, 0.3, 0.01, 0.0, 0.5, 2.0**-9], 1 << 18
     b = Builder("test", {})
@@ -113,7 +116,8 @@ def test_rescaled_by_several() -> None:
 
 
 def test_means_by_a_product() -> None:
-    """Every sum of numbers of 8 bits, for counts up to the most that go so."""
+    """Every sum of 8-bit numbers has the exact mean, for counts up to `FEW`, the most that a product divides
+    by."""
     n = Var("n")
     for count in (1, 2, 3, 7, 49, 225, 1023, 2047, FEW - 1, FEW):
         values = np.arange(-128 * count, 255 * count + 1, max(1, count // 64), dtype=np.int32)

@@ -1,4 +1,5 @@
-"""LiteRT as an engine of `jangin bench`: what it is given and gives is what an ONNX twin is, in floats."""
+"""LiteRT as an engine of `jangin bench`: its inputs and outputs are floats, as those of the same model in
+ONNX."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ROW = Tensor([1, 4])
 def steps(
     model: bytes, feeds: Sequence[Sequence[Any]], tolerance: float = 1e-6
 ) -> tuple[Any, list[list[Any]]]:
-    """The executable, after runs that gave what LiteRT gives."""
+    """Return the executable, after runs whose results are compared with LiteRT's."""
     runner = litert.Interpreter(
         model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
     )
@@ -64,7 +64,7 @@ def dense(x: int, w: int, b: int, y: int) -> Operator:
 
 
 def branch(condition: Tensor) -> bytes:
-    """A dense layer where the condition holds, else the doubled row."""
+    """Make a model that applies a dense layer if the condition holds, and else doubles the row."""
     choice = control("IF", [0, 1], [2], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
     then = SubGraph([ROW, Tensor([4, 4], data=W), Tensor([4], data=B), ROW], [dense(0, 1, 2, 3)], [0], [3])
     twice = Operator("ADD", [0, 0], [1], "AddOptions", {})
@@ -80,7 +80,7 @@ def test_if() -> None:
 
 
 def loop() -> bytes:
-    """A dense layer applied as often as the second input says."""
+    """Make a model that applies a dense layer as often as the second input says."""
     number, one = Tensor([], "int32"), Tensor([], "int32", data=1)
     whole = control(
         "WHILE", [0, 1, 2], [3, 4, 5], "WhileOptions", {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}
@@ -94,12 +94,12 @@ def loop() -> bytes:
 
 
 def test_while() -> None:
-    """From no iteration to many."""
+    """Loops of no iteration up to many iterations."""
     steps(loop(), [[row(), np.int32(i), np.int32(n)] for i, n in ((0, 3), (2, 2), (0, 9), (-90, 0))])
 
 
 def counter(start: Any) -> bytes:
-    """A moving mean that is kept in a variable, which begins with `start`: y = v / 2 + x, and v = y."""
+    """Make a model of a moving mean: y = v / 2 + x, and then v = y. The variable v begins with `start`."""
     handle = Tensor([], "resource")
     opened = control("VAR_HANDLE", [], [1], "VarHandleOptions", {"SharedName": "mean"})
     operators = [
@@ -117,7 +117,7 @@ def counter(start: Any) -> bytes:
 
 
 def test_variables(tmp_path: Path) -> None:
-    """Ten steps; state of its own for each executable, which a file doesn't keep."""
+    """Ten steps with a variable. Each executable has its own state, and a `.jgn` file doesn't keep it."""
     start = np.float32([[1, -2, 3, 40]])
     feeds = [[row()] for _ in range(10)]
     exe, found = steps(counter(start), feeds)
@@ -138,8 +138,10 @@ def test_variables(tmp_path: Path) -> None:
 
 
 def accumulating(name: str) -> bytes:
-    """A sum in a variable, which is read and assigned in a body: where the first input holds, or as often as
-    it says. The handle is made in the main graph, and goes to the bodies (and comes back from a loop's)."""
+    """Make a model whose body reads and assigns a sum in a variable.
+
+    The body runs if the first input holds (IF), or as often as the first input says (WHILE). The main graph
+    makes the handle and gives it to the bodies. A loop's body gives it back."""
     handle, half = Tensor([], "resource"), Tensor([1, 4], data=np.full((1, 4), 0.5))
     opened = control("VAR_HANDLE", [], [1], "VarHandleOptions", {"SharedName": "sum"})
     reading = control("READ_VARIABLE", [0], [2], "ReadVariableOptions", {})
@@ -191,7 +193,7 @@ def _saved(path: Path, data: bytes) -> Path:
 
 
 def test_bodies_that_are_wrong() -> None:
-    """One that calls itself, one that isn't there, one that takes another number of values."""
+    """A body that calls itself, one that is missing and one with another number of values are errors."""
     same = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1}
     choice = control("IF", [0, 1], [2], "IfOptions", same)
     flag = Tensor([], "bool")

@@ -1,4 +1,5 @@
-"""TFLite's operators, one by one, against LiteRT's reference kernels: their integers, floats to rounding."""
+"""TFLite's operators, one by one, against LiteRT's reference kernels. Integers are equal, and floats are
+close."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ litert = pytest.importorskip(
 from files import Operator, Tensor, written  # noqa: E402
 
 TOLERANCE = 1e-5
-"""Of floats, of the largest value: sums of at most some hundred products in another order."""
+"""The largest difference of floats, as a share of the largest value. Sums of at most some hundred products
+are taken in another order."""
 SAME, VALID = 0, 1
 
 
@@ -39,7 +41,7 @@ def reference(model: bytes, feeds: Sequence[Any], kernels: str = "BUILTIN_REF") 
 
 
 def check(tensors: Sequence[Tensor], operator: Operator, seeds: int = 4) -> None:
-    """One operator on random inputs."""
+    """Compare one operator with LiteRT on random inputs."""
     given = [i for i in operator.inputs if i >= 0 and tensors[i].data is None]
     model = written(tensors, [operator], given, list(operator.outputs))
     exe = jangin.compile(model, threads=1, cache=False)
@@ -146,7 +148,7 @@ def test_fully_connected(kind: str) -> None:
 @pytest.mark.parametrize("scales", [1, 6])
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_hybrid_products(asymmetric: bool, scales: int) -> None:
-    """Floats, quantized by row, times weights of 8 bits."""
+    """Hybrid products: each row of floats is quantized, and multiplied by 8-bit weights."""
     random = np.random.default_rng(3)
     data = random.integers(-127, 128, (6, 33))
     w = Tensor([6, 33], "int8", random.uniform(0.005, 0.02, scales).tolist(), [0] * scales, 0, data)
@@ -183,7 +185,7 @@ def test_pools(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", ["int8", "float32"])
 @pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
 def test_arithmetic(kind: str, name: str) -> None:
-    """Also where one operand broadcasts."""
+    """Arithmetic, also if one operand broadcasts."""
     for shape in ([2, 5, 7], [1, 1, 7]):
         check(
             [image([2, 5, 7], kind=kind), image(shape, 0.013, -40, kind), image([2, 5, 7], 0.06, 5, kind)],
@@ -194,8 +196,9 @@ def test_arithmetic(kind: str, name: str) -> None:
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
 @pytest.mark.parametrize("name", ["ADD", "SUB"])
 def test_sums_of_all_pairs(name: str, kind: str) -> None:
-    """Every pair of numbers, by scales of which some are whole or equal: where no sum in floats gives all the
-    same, in integers."""
+    """Every pair of numbers is added, with scales that are equal or whole multiples and others.
+
+    Jangin adds floats if they give all of LiteRT's results, and integers if not."""
     random, info, floats = np.random.default_rng(11), np.iinfo(kind), 0
     v, w = (np.arange(info.min, info.max + 1).astype(kind)[g] for g in np.divmod(np.arange(1 << 16), 256))
     for n, scales in enumerate([(0.5, 0.5, 1.0), (0.02, 0.02, 0.02), *random.uniform(0.01, 0.1, (6, 3))]):
@@ -237,7 +240,7 @@ def test_softmax(kind: str) -> None:
     ],
 )  # fmt: skip
 def test_functions_of_8_bits(name: str, kind: str) -> None:
-    """Of every input; those whose argument must not be negative begin with 0."""
+    """A function of every 8-bit input. Functions without negative arguments begin at 0."""
     low = 0 if kind == "uint8" else -128
     table, version = ("GeluOptions", 2) if name == "GELU" else ("", 1 if name in ("ELU", "HARD_SWISH") else 2)
     for step, made in ((0.05, 0.03), (0.2, 0.1), (0.01, 0.004)):
@@ -279,7 +282,8 @@ def test_reductions(name: str, axes: list[int], kind: str) -> None:
 
 
 def test_sums_of_integers() -> None:
-    """Within one step of the exact sum: the multiplier has 31 bits, and the sum is rounded twice."""
+    """An integer sum is within one step of the exact one. The multiplier has 31 bits, and the sum is rounded
+    twice."""
     tensors = [image([6, 40]), Tensor([1], "int32", data=[1]), image([6], 0.4, -8)]
     model = written(tensors, [Operator("SUM", [0, 1], [2], "ReducerOptions", {"KeepDims": False})], [0], [2])
     x = np.random.default_rng(0).integers(-128, 128, (6, 40)).astype(np.int8)
@@ -310,7 +314,7 @@ def test_quantizing_and_back() -> None:
 
 
 def test_moves() -> None:
-    """Integers move as they are, and are padded by what stands for 0."""
+    """Integers are moved unchanged. Padding has the integer that stands for 0."""
     x = image([2, 6, 5, 3])
     amounts = Tensor([4, 2], "int32", data=[[0, 0], [1, 2], [0, 1], [0, 0]])
     check([x, amounts, image([2, 9, 6, 3])], Operator("PAD", [0, 1], [2], "PadOptions"))
@@ -382,7 +386,7 @@ def test_batched_products(kind: str) -> None:
 @pytest.mark.parametrize("asymmetric", [False, True])
 @pytest.mark.parametrize("turned", [{}, {"AdjX": True}, {"AdjY": True}])
 def test_hybrid_batched_products(turned: Mapping[str, bool], asymmetric: bool) -> None:
-    """Floats, quantized by row, times a constant of 8 bits."""
+    """Hybrid batched products: each row of floats is quantized, and multiplied by an 8-bit constant."""
     x = [2, 33, 4] if "AdjX" in turned else [2, 4, 33]
     y = [6, 33] if "AdjY" in turned else [33, 6]
     w = Tensor(y, "int8", [0.01], [0], 0, np.random.default_rng(3).integers(-127, 128, y))
@@ -396,12 +400,12 @@ SPARSE = {
     "columns": ([4, 6], ([1, 0], [], [6, ([0, 1, 1, 3, 4, 4, 5], [2, 0, 3, 1, 3])]), 5),
     "blocks": ([4, 6], ([0, 1, 2, 3], [0, 1], [2, ([0, 1, 3], [2, 0, 1]), 2, 2]), 12),
 }
-"""Shapes, where the numbers lie, and how many there are."""
+"""For each way to store sparse weights: the shape, the positions of the numbers, and their count."""
 
 
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_weights(name: str) -> None:
-    """Weights of a dense layer that are stored by rows, columns and blocks."""
+    """The weights of a dense layer are stored by rows, by columns or by blocks."""
     shape, sparse, count = SPARSE[name]
     stored = np.random.default_rng(5).standard_normal(count)
     tensors = [Tensor([3, 6]), Tensor(shape, data=stored, sparse=sparse), Tensor(shape), Tensor([3, 4])]
@@ -430,7 +434,7 @@ def test_sparse_weights_that_are_wrong(sparse: Any) -> None:
 
 
 def rows(*shape: int) -> bytes:
-    """Rows of any number, three of them in the file where `shape` says so, by weights."""
+    """Make a dense layer on any number of rows. `shape` is the input's shape in the file."""
     w, bias = weights([5, 4], "int8", 0)
     free = {"signature": [-1, 4]}
     tensors = [Tensor(shape, "int8", [0.05], [3], **free), w, bias, Tensor([shape[0], 5], "int8", [0.3], [3])]
@@ -438,8 +442,9 @@ def rows(*shape: int) -> bytes:
 
 
 def test_free_sizes_of_1_have_a_variant() -> None:
-    """The size that LiteRT takes unless it is told another; not where code is to be small, or the range
-    that a caller gives leaves it out."""
+    """A free size gets a variant for 1, the size that LiteRT takes by default.
+
+    There is no variant if the code should be small, or if the caller's range leaves 1 out."""
     exe = jangin.compile(rows(1, 4), cache=False)
     assert [*exe.artifact.sizes] == [{}, {"t0_d0": 1}]
     random, fixed = np.random.default_rng(0), jangin.compile(rows(3, 4), cache=False)
@@ -454,7 +459,7 @@ def test_free_sizes_of_1_have_a_variant() -> None:
 
 
 def test_constants_behind_the_model() -> None:
-    """As large models have them, whose flatbuffer ends before."""
+    """Constants of large models lie behind the flatbuffer."""
     w, bias = weights([5, 4], "int8", 0)
     tensors = [image([2, 4]), replace(w, at=1 << 14), replace(bias, at=1 << 15), image([2, 5], 0.3)]
     operator = Operator("FULLY_CONNECTED", [0, 1, 2], [3], version=1)
@@ -471,7 +476,8 @@ def small() -> bytes:
 
 
 def test_damaged_files_are_one_clear_error() -> None:
-    """Every byte of the tables changed in turn, and files cut short: compiled, or refused."""
+    """Each byte of the tables is changed in turn, and files are cut short. Each file is compiled or
+    refused."""
     data, refused = small(), 0
     for n in range(8, len(data), 23):
         for damaged in (data[:n], data[:n] + bytes([data[n] ^ 0x85]) + data[n + 1 :]):

@@ -1,7 +1,7 @@
 """TFLite's operators that compare, with infinities, both zeros, ties and NaN.
 
-Without NaN they are LiteRT's. With NaN its maxima depend on the order of operands, or leave it out; here NaN
-is what NumPy makes of it, as in all formats.
+Without NaN the results are LiteRT's. With NaN, LiteRT's maxima depend on the order of the operands, or leave
+NaN out. Jangin treats NaN as NumPy does, in all formats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ALIKE: dict[str, Case] = {
     "SOFTMAX": ([X, X], Operator("SOFTMAX", [0], [1], "SoftmaxOptions", {"Beta": 1.0})),
     "PRELU": ([X, Tensor([16], data=np.full(16, 0.2)), X], Operator("PRELU", [0, 1], [2], version=1)),
 }
-"""Those of which LiteRT says the same with NaN."""
+"""Operators with which LiteRT treats NaN as NumPy does."""
 
 
 def reduced(name: str) -> Case:
@@ -73,7 +73,7 @@ ORDERED: dict[str, tuple[Case, Any]] = {
 
 
 def made(case: Case) -> tuple[bytes, list[Any]]:
-    """The file, and what it is given."""
+    """Return the file of a case, and its inputs."""
     tensors, operator = case
     given = [i for i in operator.inputs if tensors[i].data is None]
     first = tensors[given[0]].shape
@@ -103,7 +103,8 @@ def test_as_litert(name: str) -> None:
 
 @pytest.mark.parametrize("name", ORDERED)
 def test_as_litert_where_there_is_no_nan(name: str) -> None:
-    """LiteRT's pools and reductions begin with, or end at, finite numbers, so that these get no infinity."""
+    """Infinite inputs are left out for pools and reductions, because LiteRT's begin or end at finite
+    numbers."""
     reason = "ai-edge-litert, the reference, isn't installed"
     pytest.importorskip("ai_edge_litert.interpreter", reason=reason)
     from test_tflite import reference

@@ -1,4 +1,5 @@
-"""Custom operators: SSD's detections against LiteRT; MediaPipe's, which it doesn't have, by definition."""
+"""Custom operators. SSD's detections are compared with LiteRT. MediaPipe's operators, which LiteRT lacks, are
+compared with their definitions."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ SSD = {
     ],
 )  # fmt: skip
 def test_detections(changed: Any) -> None:
-    """Of 40 boxes that overlap much; of scores with and without a background's."""
+    """Detections from 40 boxes that overlap much. The scores have a class for the background, or they
+    don't."""
     litert = pytest.importorskip("ai_edge_litert.interpreter", reason="ai-edge-litert isn't installed")
     centres = RANDOM.uniform(0, 1, (40, 2))
     anchors = np.concatenate([centres, RANDOM.uniform(0.1, 0.4, (40, 2))], 1)
@@ -97,7 +99,7 @@ def test_pooling_with_places_and_back(padding: int) -> None:
 
 @pytest.mark.parametrize("padding", [SAME, VALID])
 def test_transposed_convolution(padding: int) -> None:
-    """Every product added where it belongs, then cut as padding asks."""
+    """The reference adds every product at its place, and cuts the result to the padding."""
     x, w = RANDOM.standard_normal((1, 4, 5, 3)), RANDOM.standard_normal((2, 3, 3, 3))
     bias = RANDOM.standard_normal(2)
     full = np.zeros((9, 11, 2))
@@ -115,7 +117,7 @@ def test_transposed_convolution(padding: int) -> None:
 
 
 def test_transforming_an_image() -> None:
-    """Turned, stretched and moved; what falls outside is 0."""
+    """The image is turned, stretched and moved. Pixels from outside are 0."""
     x = RANDOM.standard_normal((1, 7, 9, 2)).astype(np.float32)
     operator = Operator("TransformTensorBilinear", [0, 1], [2], version=2, custom=b"")
     model = written([Tensor(x.shape), Tensor([1, 4, 4]), Tensor([1, 5, 6, 2])], [operator], [0, 1], [2])

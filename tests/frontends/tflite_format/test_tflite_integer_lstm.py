@@ -1,5 +1,5 @@
-"""TFLite's recurrent layers with weights of 8 bits against LiteRT, over several runs: of int8 the same
-integers, of floats as far as rounding goes."""
+"""TFLite's recurrent layers with 8-bit weights against LiteRT, over several runs. Layers of int8 give the
+same integers, and layers of floats differ by rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEQUENCE = "UNIDIRECTIONAL_SEQUENCE_LSTM"
 
 
 class Layer:
-    """Random tensors of a layer: its inputs in the schema's order, None where one isn't there."""
+    """Random tensors of a layer. Its inputs are in the schema's order, and None stands for a missing one."""
 
     def __init__(self, seed: int, batch: int = 3, steps: int = 5, size: int = 7, units: int = 11) -> None:
         self.random = np.random.default_rng(seed)
@@ -37,7 +37,8 @@ class Layer:
     def given(
         self, coupled: bool, peepholes: bool, projected: int = 0, *, power: int = -11, whole: bool = True
     ) -> list[Tensor | None]:
-        """`whole`: everything is of integers; else weights are, and what they are multiplied with isn't."""
+        """Make the inputs of an LSTM. If `whole`, all are integers. If not, weights are integers and
+        activations floats."""
         units, out = self.units, projected or self.units
 
         def each(*shape: int) -> list[Tensor | None]:
@@ -69,7 +70,7 @@ class Layer:
         self, name: str, given: Sequence[Tensor | None], shape: Sequence[int], options: dict[str, Any],
         tolerance: float = 0, sides: int = 1,
     ) -> list[Any]:  # fmt: skip
-        """Three runs of the layer with an input of that shape; what comes out."""
+        """Run the layer three times on inputs of the given shape, and compare the results with LiteRT's."""
         there = [t for t in given if t is not None]
         numbers = iter(range(1, 1 + len(there)))
         inputs = [0, *(-1 if t is None else next(numbers) for t in given)]
@@ -131,8 +132,8 @@ def test_integers_with_steps_first_and_single_steps() -> None:
 
 
 FLOATS = 1e-4
-"""Of hybrid layers: a rounding in the last bit may move a level of the state, 127ths of its largest, once in
-some ten thousand."""
+"""The largest difference of a hybrid layer. About once in ten thousand values, rounding in the last bit moves
+a state by one level, 1/127 of its largest value."""
 
 
 @pytest.mark.parametrize("asymmetric", [False, True])
@@ -164,7 +165,7 @@ def test_hybrid_both_ways() -> None:
 
 @pytest.mark.parametrize("asymmetric", [False, True])
 def test_hybrid_plain_layers(asymmetric: bool) -> None:
-    """RNN and SVDF."""
+    """Hybrid RNN and SVDF layers."""
     layer = Layer(60)
     options = {"FusedActivationFunction": TANH, "AsymmetricQuantizeInputs": asymmetric}
     bias, state = Tensor([11], data=layer.random.standard_normal(11)), Tensor([3, 11], variable=True)

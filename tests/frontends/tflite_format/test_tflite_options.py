@@ -1,5 +1,5 @@
-"""All options of builtin operators times all types (`options.py`): LiteRT's results, or an error; every input
-of those that are made by tables; what is refused by its name."""
+"""All options of builtin operators for all types (`options.py`) give LiteRT's results or an error. Operators
+that become tables are tried on every input. Errors name what is refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MORE = {
     "MEAN int": "integers without a scale", "MEAN uint": "the same",
     "QUANTIZE int": "integers without a scale", "QUANTIZE uint": "the same",
 }  # fmt: skip
-"""Cases that differ from LiteRT, by the beginning of a case's name, with the reason."""
+"""Cases that differ from LiteRT, with the reason. A key is the beginning of a case's name."""
 
 
 def feed(random: np.random.Generator, t: Tensor) -> Any:
@@ -82,7 +82,7 @@ def litert(asked: list[Asked]) -> Iterator[list[Any] | None]:
 
 
 def _litert(case: Case, feeds: list[Any]) -> list[Any] | None:
-    """With the first version of the operator that it has."""
+    """Run a case in LiteRT, by the first version of the operator that LiteRT has for it."""
     from test_tflite import reference
 
     tensors, operator = case
@@ -152,7 +152,7 @@ def test_all_options_and_types(kind: str) -> None:
 
 
 def test_the_list_has_all_operators_of_options() -> None:
-    """Operators that have a lowering and options of their own are in it, or in a test of their own."""
+    """Every operator that has a lowering and options is in the list, or has a test of its own."""
     from jangin.frontends.tflite.operators import BUILTINS
 
     elsewhere = {
@@ -175,11 +175,12 @@ TABLES: dict[str, tuple[str, dict[str, Any], int]] = {
     "ABS": ("", {}, 2), "LOGISTIC": ("", {}, 2), "TANH": ("", {}, 2), "QUANTIZE": ("", {}, 2),
 }  # fmt: skip
 UNSIGNED = set(TABLES) - {"EXP", "LOG", "SQRT", "ABS"}
-"""Those whose kernels take uint8."""
+"""Functions whose kernels take uint8."""
 
 
 def scales(name: str, low: int, r: Random) -> tuple[float, int, float, int]:
-    """An input's and a result's scale and zero point: many whose results lie half-way between two."""
+    """Draw scale and zero point of an input and of a result. With many of them, results lie half-way between
+    two integers."""
     some = [0.1, 0.05, 0.0625, 0.25, 0.5, 0.02, r.uniform(0.001, 0.3)]
     x = r.choice(some)
     y = r.choice([x, x * 2, x / 2, *some])
@@ -210,7 +211,7 @@ def test_every_input_of_tables(name: str, dtype: str) -> None:
 
 
 def test_tables_of_few_bits() -> None:
-    """DEQUANTIZE of int4, and rows of tables for floats, with a scale for all or one for each."""
+    """DEQUANTIZE of int4, and float rows from tables of int4 with one scale for all rows or one for each."""
     data = np.arange(-8, 8).reshape(4, 4)
     numbers = Tensor([4, 4], "int4", [0.1], [1], data=data)
     at = Tensor([2], "int32")

@@ -144,7 +144,7 @@ def test_convolutions_of_volumes(padding: int) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "int32", "int64"])
 def test_buckets(kind: str) -> None:
-    """The boundaries are floats among an operator's options."""
+    """BUCKETIZE has its boundaries as floats among its options."""
     tensors = [Tensor([7, 5], kind), Tensor([7, 5], "int32")]
     options = {"Boundaries": np.float32([-1.5, 0.25, 1.0, 2.0])}
     check(tensors, Operator("BUCKETIZE", [0], [1], "BucketizeOptions", options, 1))
@@ -170,7 +170,7 @@ def test_litert_has_no_kernel_for_it_either(name: str) -> None:
     ("name", "meant"), [("STABLEHLO_AND", np.bitwise_and), ("STABLEHLO_SHIFT_LEFT", np.left_shift)]
 )
 def test_bits(name: str, meant: np.ufunc) -> None:
-    """LiteRT's reference kernels lack these: NumPy has the same."""
+    """LiteRT's reference kernels lack these operators. NumPy has the same."""
     x, y = RANDOM.integers(-999, 999, 40, np.int32), RANDOM.integers(0, 20, 40, np.int32)
     tensors = [Tensor([40], "int32") for _ in range(3)]
     model = written(tensors, [Operator(name, [0, 1], [2], version=1)], [0, 1], [2])
@@ -178,7 +178,7 @@ def test_bits(name: str, meant: np.ufunc) -> None:
 
 
 def test_segments_whose_number_the_last_says() -> None:
-    """LiteRT's reference kernels lack this one: the sums are NumPy's, of whole numbers."""
+    """LiteRT's reference kernels lack SEGMENT_SUM, so NumPy sums whole numbers."""
     numbers, x = np.int32([0, 0, 1, 2, 2]), np.float32(RANDOM.integers(-9, 9, (5, 3)))
     tensors = [Tensor([5, 3]), Tensor([5], "int32", data=numbers), Tensor([3, 3])]
     model = written(tensors, [Operator("SEGMENT_SUM", [0, 1], [2], version=1)], [0], [2])
@@ -205,7 +205,7 @@ def test_every_builtin_operator_is_lowered_or_said_to_be_left_out() -> None:
 
 
 def test_bytes_of_another_type_between_shapes() -> None:
-    """A slice, another shape, other elements of its bytes, another shape and back."""
+    """A slice, and bitcasts between reshapes, give the right bytes."""
     tensors = [
         Tensor([9, 2], "int32"), ints(1, 0), ints(6, 2), Tensor([6, 2], "int32"), Tensor([2, 3, 2], "int32"),
         Tensor([2, 3], "int64"), Tensor([3, 2], "int64"), Tensor([3, 2, 2], "int32"), Tensor([12], "int32"),
@@ -227,7 +227,7 @@ def test_bytes_of_another_type_between_shapes() -> None:
 
 @pytest.mark.parametrize("last", ["REAL", "IMAG", "COMPLEX_ABS", "CAST"])
 def test_complex_numbers(last: str) -> None:
-    """What a transform gives, without an axis of size 1, as real numbers."""
+    """Real parts, imaginary parts and absolute values of a Fourier transform, without the axis of size 1."""
     tensors = [
         Tensor([2, 1, 6, 13]), ints(4, 16), Tensor([2, 1, 4, 9], "complex64"), Tensor([2, 4, 9], "complex64"),
         Tensor([2, 4, 9]),

@@ -1,4 +1,4 @@
-"""TFLite's random numbers: those of LiteRT, over several runs."""
+"""TFLite's random numbers equal LiteRT's, over several runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SEEDS = {"Seed": 0x1234567890, "Seed2": -77}
 
 
 def numbers(name: str, options: dict[str, Any]) -> bytes:
-    """x and as many numbers: x + 0 * itself would fold, so they are two results."""
+    """Make a model that returns x and as many random numbers. It has two results, because x + 0 * itself
+    would be folded."""
     sizes = Tensor([3], "int32", data=np.int32([3, 5, 7]))
     tensors = [Tensor([3, 5, 7]), sizes, Tensor([3, 5, 7]), Tensor([3, 5, 7])]
     draw = Operator(name, [1], [2], "RandomOptions", options, 1)
@@ -37,7 +38,8 @@ def test_numbers(name: str) -> None:
 
 
 def test_numbers_without_seeds() -> None:
-    """LiteRT's differ from process to process: here they are the same each time the model is compiled."""
+    """Without seeds, LiteRT's numbers differ between processes. Jangin's are the same in each compilation of
+    a model."""
     zeros, model = np.zeros((3, 5, 7), np.float32), numbers("RANDOM_UNIFORM", {})
     one, other = (jangin.compile(model, threads=1, cache=False) for _ in range(2))
     first, second = one(zeros), one(zeros)
@@ -60,7 +62,7 @@ def test_classes(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["int32", "int64", "uint32", "uint64"])
 @pytest.mark.parametrize(("algorithm", "words"), [(0, 2), (1, 3), (2, 2)])
 def test_bits(algorithm: int, words: int, kind: str) -> None:
-    """The block's number overflows its lower word."""
+    """The block counter overflows its lower word."""
     tensors = [Tensor([words], "uint64"), Tensor([words], "uint64"), Tensor([5, 3], kind)]
     options = {"Algorithm": algorithm}
     name, table = "STABLEHLO_RNG_BIT_GENERATOR", "StablehloRngBitGeneratorOptions"

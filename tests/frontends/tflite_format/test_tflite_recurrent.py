@@ -1,4 +1,4 @@
-"""TFLite's recurrent layers against LiteRT over several runs, as they keep their states."""
+"""TFLite's recurrent layers against LiteRT over several runs, because they keep their states between runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def layer(
     name: str, given: Sequence[Tensor | None], x: Sequence[int], outputs: Sequence[Sequence[int]], table: str,
     options: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Three runs of a layer of an input of shape x and what is `given` besides."""
+    """Compare three runs of a layer with LiteRT. Its inputs are a tensor of shape `x` and the tensors in
+    `given`."""
     there = [t for t in given if t is not None]
     numbers = iter(range(1, 1 + len(there)))
     inputs = [0, *(-1 if t is None else next(numbers) for t in given)]
@@ -66,7 +67,7 @@ def test_sequences(major: bool) -> None:
 
 
 def gates(coupled: bool, peepholes: bool, out: int = UNITS) -> list[Tensor | None]:
-    """Weights, peepholes and biases, in the schema's order; neither projection nor states."""
+    """Return weights, peepholes and biases in the schema's order, without projection and states."""
 
     def each(*shape: int) -> list[Tensor | None]:
         return [None if coupled else weights(*shape), *(weights(*shape) for _ in range(3))]
@@ -106,7 +107,8 @@ def test_svdf(rank: int) -> None:
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("coupled", [False, True])
 def test_lstm_with_a_projection(coupled: bool, offset: bool) -> None:
-    """Fewer numbers than units, and peepholes, which see the cell itself."""
+    """A layer with a projection to fewer numbers than units, and with peepholes, which read the cell
+    state."""
     given = [*gates(coupled, True, 3), weights(3, UNITS), weights(3) if offset else None, state(3), state()]
     options = {"FusedActivationFunction": TANH}
     layer("LSTM", given, [BATCH, SIZE], [[BATCH, 3]], "LSTMOptions", options)
@@ -125,7 +127,7 @@ def test_projections_both_ways() -> None:
 @pytest.mark.parametrize("rank", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_svdf_of_integers(rank: int, seed: int) -> None:
-    """The same integers as the reference's, also where the state saturates."""
+    """The results are LiteRT's integers, also where the state saturates."""
     random = np.random.default_rng(seed)
     units, memory, size = 5, 7, 11
     filters = units * rank
@@ -165,7 +167,7 @@ def test_a_clipped_projection() -> None:
 
 
 def test_what_is_left_out() -> None:
-    """Normalized gates: by name."""
+    """A layer with layer normalization of its gates is refused by name."""
     given = [*gates(False, False), None, None, state(), state(), *(weights(UNITS) for _ in range(4))]
     options = {"FusedActivationFunction": TANH}
     with pytest.raises(jangin.CompileError, match=r"(?s)LSTM 't\d+'.*normalized gates"):

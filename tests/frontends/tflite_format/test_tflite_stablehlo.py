@@ -24,7 +24,7 @@ def longs(*values: int) -> Any:
 
 
 def same(tensors: Sequence[Tensor], operator: Operator, feeds: Sequence[Any], *bodies: SubGraph) -> None:
-    """One run: the same integers, floats to rounding."""
+    """Compare one run with LiteRT: integers are equal, and floats are close."""
     given = [i for i in operator.inputs if tensors[i].data is None]
     model = written(tensors, [operator], given, list(operator.outputs), *bodies)
     want = reference(model, feeds)[0]
@@ -47,7 +47,7 @@ GATHERS: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("number", range(len(GATHERS)))
 @pytest.mark.parametrize("kind", ["int32", "int64"])
 def test_gather(number: int, kind: str) -> None:
-    """Positions beyond x too, which are moved inside."""
+    """Positions beyond x are moved inside."""
     x, at, y, windows, gone, mapped, vector, sizes = GATHERS[number]
     options = {
         "OffsetDims": longs(*windows), "CollapsedSliceDims": longs(*gone), "StartIndexMap": longs(*mapped),
@@ -64,7 +64,7 @@ def test_gather(number: int, kind: str) -> None:
      ("MAXIMUM", "float32"), ("MINIMUM", "int64")],
 )  # fmt: skip
 def test_scatter(body: str | None, kind: str) -> None:
-    """Slices that overlap, and reach beyond x."""
+    """Slices overlap, and reach beyond x."""
     number = Tensor([], kind)
     one = [Operator(f"STABLEHLO_{body}", [0, 1], [2], version=1)] if body else []
     joined = SubGraph([number, number, number], one, [0, 1], [2] if body else [1])
@@ -112,7 +112,7 @@ def test_windows_of_stablehlo(number: int, body: str) -> None:
 @pytest.mark.parametrize("function", range(1, 5))
 @pytest.mark.parametrize("kind", ["float32", "int8", "int32"])
 def test_windows(function: int, kind: str) -> None:
-    """Of bytes they run over, as LiteRT's do."""
+    """Bytes overflow as in LiteRT."""
     given = [Tensor([3], "int64", data=longs(*v)) for v in ((2, 1, 3), (1, 2, 1), (2, 1, 1))]
     tensors = [Tensor([4, 5, 6], kind), Tensor([], kind), *given, Tensor([2, 3, 4], kind)]
     options = {"ReduceFunction": function}
@@ -131,7 +131,7 @@ def test_windows_of_truth_values(function: int) -> None:
 
 @pytest.mark.parametrize("combiner", range(3))
 def test_sparse_rows(combiner: int) -> None:
-    """Also of a table with two axes, and of places that nothing is at."""
+    """Sums of sparse rows, also from a table with two axes, and with rows that have no entry."""
     at = np.int32([[0, 0, 2], [0, 2, 0], [0, 2, 1], [1, 0, 0], [1, 0, 1], [1, 0, 3]])
     tensors = [
         Tensor([6], "int32", data=np.int32([1, 4, 0, 2, 1, 1])), Tensor([6, 3], "int32", data=at),
@@ -146,7 +146,7 @@ def test_sparse_rows(combiner: int) -> None:
 
 @pytest.mark.parametrize("wrong", range(3))
 def test_windows_that_are_none(wrong: int) -> None:
-    """Sizes, strides or dilations of 0."""
+    """Windows with sizes, strides or dilations of 0 are refused."""
     data = [[2, 1, 2], [1, 1, 2], [1, 1, 1]]
     data[wrong][1] = 0
     given = [Tensor([3], "int64", data=longs(*v)) for v in data]

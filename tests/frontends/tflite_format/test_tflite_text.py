@@ -1,4 +1,4 @@
-"""TFLite's tables, groups of words and hashes against LiteRT."""
+"""TFLite's hash tables, n-grams and string hashes against LiteRT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def decoded(texts: Any) -> list[Any]:
 
 
 def model(text_in: bool, filled: Any = WORDS) -> bytes:
-    """Values of a table [2, 4] that CALL_ONCE fills, and its size."""
+    """Make a model of a hash table: its values at [2, 4] keys, and its size. CALL_ONCE fills the table."""
     key, value = ("string", "int64") if text_in else ("int64", "string")
     kinds = {n: getattr(tflite.TensorType, n.upper()) for n in ("string", "int64")}
     options = {"TableId": 7, "KeyDtype": kinds[key], "ValueDtype": kinds[value]}
@@ -47,7 +47,7 @@ def model(text_in: bool, filled: Any = WORDS) -> bytes:
 
 @pytest.mark.parametrize("text_in", [True, False])
 def test_tables(text_in: bool) -> None:
-    """Of equal keys the first counts; keys that aren't there."""
+    """The first of equal keys counts. Missing keys give the default value."""
     data = model(text_in)
     if text_in:
         given = np.array([*WORDS[:3], WORDS[5], WORDS[4], b"five", b"ONE", b"four"], object).reshape(2, 4)

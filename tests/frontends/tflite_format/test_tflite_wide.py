@@ -1,4 +1,4 @@
-"""TFLite's operators on integers of 16 bits against LiteRT's reference kernels: the same integers."""
+"""TFLite's operators on 16-bit integers give the same integers as LiteRT's reference kernels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wide(shape: Sequence[int], scale: float = 0.001) -> Tensor:
 
 @pytest.mark.parametrize("name", ["LOGISTIC", "TANH"])
 def test_saturating_functions_of_16_bits(name: str) -> None:
-    """Of every input, at scales that are powers of two and others."""
+    """A saturating function of every input, at scales that are powers of two and at others."""
     every = np.arange(-(1 << 15), 1 << 15).astype(np.int16)
     for scale in (2**-12, 2**-11, 2**-13, 0.001, 0.0003, 0.01):
         tensors = [wide(every.shape, scale), wide(every.shape, 2**-15)]
@@ -33,7 +33,7 @@ def test_saturating_functions_of_16_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["EXP", "GELU", "LOG", "RSQRT", "SQRT"])
 def test_functions_of_16_bits(name: str) -> None:
-    """Of every input that the function is of."""
+    """A function of every input in its domain."""
     every = np.arange(1 if "SQRT" in name else -(1 << 15), 1 << 15).astype(np.int16)
     table = "GeluOptions" if name == "GELU" else ""
     for step, made in ((1e-4, 0.001), (0.0005 if name == "EXP" else 0.003, 0.0002), (1e-4, 0.0301)):
@@ -51,7 +51,7 @@ def test_softmax_of_16_bits() -> None:
 
 
 def wide_weights(shape: Sequence[int], axis: int, bias: str = "int64") -> tuple[Tensor, Tensor]:
-    """Weights of 8 bits, and a bias of 64."""
+    """Make 8-bit weights, and a bias of type `bias`."""
     random, count = np.random.default_rng(7), shape[axis]
     scales = random.uniform(0.005, 0.02, count).tolist()
     data = random.integers(-127, 128, shape), random.integers(-50000, 50000, count)
@@ -79,7 +79,7 @@ def wide_products(name: str, bias: str = "int64") -> tuple[list[Tensor], Operato
 
 @pytest.mark.parametrize("name", ["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"])
 def test_wide_activations(name: str) -> None:
-    """Of 16 bits, with weights of 8; a bias of 32, which the reference doesn't take, is refused."""
+    """16-bit activations, with 8-bit weights. A bias of 32 bits, which LiteRT doesn't take, is refused."""
     check(*wide_products(name))
     tensors, operator = wide_products(name, "int32")
     with pytest.raises(jangin.CompileError, match="bias of 64 bits"):

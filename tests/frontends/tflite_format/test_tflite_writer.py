@@ -1,5 +1,5 @@
-"""Models written as TensorFlow Lite: LiteRT's reference kernels compute what the model does, and so does the
-file read back."""
+"""Models written as TensorFlow Lite. LiteRT's reference kernels give the model's results, and so does the
+file when Jangin reads it back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from test_tflite import reference
 from jangin.frontends.tflite.writer import written
 
 TOLERANCE = 2e-6
-"""Of the largest value: sums of some hundred products in another order."""
+"""The largest difference, as a share of the largest value. Sums of some hundred products are taken in another
+order."""
 RANDOM = np.random.default_rng(5)
 KINDS = {"f": TensorProto.FLOAT, "i": TensorProto.INT64, "b": TensorProto.BOOL}
 Constants = Mapping[str, Any]
@@ -40,7 +41,7 @@ def normal(*shape: int) -> Any:
 
 
 def model(nodes: Sequence[Any], shape: Sequence[Any], constants: Constants, kind: str = "f") -> bytes:
-    """Nodes from x to y."""
+    """Make a model of nodes that compute y from x."""
     value = helper.make_tensor_value_info
     held = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()]
     graph = helper.make_graph(
@@ -67,7 +68,7 @@ def operators(data: bytes) -> list[str]:
 
 
 def check(source: bytes, x: Any, kernels: str = "BUILTIN_REF") -> list[str]:
-    """What it computes, three ways; gives the file's operators."""
+    """Compare the model with its TFLite file in LiteRT and in Jangin. Return the file's operators."""
     data = tflite_of(source)
     wanted = jangin.compile(source, threads=1, cache=False)(x)
     (found,) = reference(data, [x], kernels)
@@ -98,7 +99,8 @@ CONVOLUTIONS: Mapping[str, tuple[Sequence[int], Sequence[int], Mapping[str, Any]
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("after", ["", "Relu", "Sigmoid"])
 def test_convolutions(name: str, after: str) -> None:
-    """A bias and a bound are the convolution's own; inputs and outputs are in the model's order."""
+    """A bias and a bound become parts of the convolution. Inputs and outputs keep the model's order of
+    axes."""
     shape, filters, attributes, wanted = CONVOLUTIONS[name]
     nodes = [helper.make_node("Conv", ["x", "w", "b"], ["c" if after else "y"], **attributes)]
     nodes += [helper.make_node(after, ["c"], ["y"])] if after else []
@@ -189,7 +191,7 @@ GELUS: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
     "half inside": (("Mul", "half", "g", "h"), ("Mul", "x", "h", "y")),
     "divided": (("Mul", "g", "x", "h"), ("Div", "h", "two", "y")),
 }
-"""x / 2 * g, of g = erf(x / sqrt(2)) + 1."""
+"""Nodes of the product x / 2 * g, with g = erf(x / sqrt(2)) + 1."""
 
 
 def gelu_of_parts(last: Sequence[tuple[str, str, str, str]], root: float = 2**0.5) -> bytes:
@@ -218,7 +220,7 @@ def test_truths() -> None:
 
 
 def network(middle: Sequence[Any], **constants: Any) -> bytes:
-    """Operators between two convolutions, from p [1, 4, 6, 5] to q."""
+    """Make a model of operators between two convolutions, from p [1, 4, 6, 5] to q."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["p"], pads=[1] * 4), *middle,
         helper.make_node("Conv", ["q", "w2"], ["y"]),
@@ -246,7 +248,7 @@ BETWEEN: Mapping[str, tuple[Sequence[Any], Constants]] = {
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_what_is_between_convolutions_has_channels_last(name: str) -> None:
-    """One change of order at either end."""
+    """Between convolutions, channels stay last. One transpose stands at either end."""
     middle, constants = BETWEEN[name]
     found = check(network(middle, **constants), normal(1, 4, 6, 5))
     assert found.count("TRANSPOSE") == 2
@@ -256,7 +258,7 @@ def test_what_is_between_convolutions_has_channels_last(name: str) -> None:
 
 
 def test_a_model_of_channels_last_has_no_transposes() -> None:
-    """Transposes of the model's own are those that convolutions need."""
+    """The model's own transposes cancel the transposes that convolutions need."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
         helper.make_node("Conv", ["t", "w"], ["c"], pads=[1] * 4),
@@ -286,7 +288,7 @@ def test_open_sizes_are_refused() -> None:
 
 
 def test_converted(tmp_path: Path) -> None:
-    """By the command, which folds batch normalization, and compares the numbers."""
+    """`jangin convert` folds batch normalization, and compares the numbers."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"]),
@@ -305,11 +307,11 @@ INFINITIES = (
     "qk_matmul_bias_4d_mask_causal_expanded",
     "causal_boolmask_nan_robustness_expanded",
 )
-"""Names of tests that need infinite sums, which LiteRT's kernels hold to the largest float."""
+"""Names of tests that need infinite sums. LiteRT's kernels limit sums to the largest float."""
 
 
 def round_trip(case: Any) -> str:
-    """One of ONNX's own tests of an operator: what became of it."""
+    """Write one of ONNX's operator tests as TFLite, compare the results, and return the outcome."""
     try:
         graph = lower(table.load(case.model))
         data = written(graph)
@@ -330,7 +332,7 @@ def round_trip(case: Any) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_all_operators(part: int) -> None:
-    """ONNX's own tests: what is written is right."""
+    """ONNX's operator tests: each file that is written computes the right results."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         cases = sorted(load_model_tests(kind="node"), key=lambda t: t.name)
@@ -339,7 +341,8 @@ def test_all_operators(part: int) -> None:
 
 
 def test_indices_from_the_end() -> None:
-    """LiteRT has none: constant ones are counted when writing, others as they come."""
+    """LiteRT has no negative indices. Constant ones are made positive by the writer, and others by
+    operators."""
     source = model(node("Gather", "i"), [5, 3], {"i": np.array([-1, 0, -5])})
     assert check(source, normal(5, 3)) == ["GATHER"]
     nodes = [helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),

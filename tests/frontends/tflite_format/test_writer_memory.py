@@ -26,7 +26,8 @@ from jangin.options import Options
 SIZE = 1024
 WEIGHTS = 2 * SIZE * SIZE * 4
 MOST = 4.5
-"""Times the weights: the matrices turned, the builder, one turned constant as bytes, and the file."""
+"""The most memory, as a multiple of the weights: the turned matrices, the builder, one turned constant as
+bytes, and the file."""
 
 
 def products() -> bytes:
@@ -44,7 +45,8 @@ def lowered() -> Graph:
 
 
 def test_a_file_takes_few_times_its_weights() -> None:
-    """It took 8 times as much: constants as keys, and three copies of the file."""
+    """The writer once took 8 times the weights' memory, for constants as keys and three copies of the
+    file."""
     graph = lowered()
     written(graph)  # which imports what it needs
     tracemalloc.start()
@@ -62,7 +64,8 @@ def test_a_file_takes_few_times_its_weights() -> None:
 
 
 def test_the_builder_has_room_for_all_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales of many channels made it double, with all constants in it."""
+    """The builder's buffer has room for everything from the start. The scales of many channels once made it
+    double."""
     data = np.random.default_rng(0).random((2, 1, SIZE), np.float32)
     made = jangin.quantize(products(), list(data), threads=1)
 
@@ -82,7 +85,7 @@ def test_the_builder_has_room_for_all_that_is_written(monkeypatch: pytest.Monkey
 def test_quantize_looks_before_it_measures_and_writes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The floats aren't written to find out whether they could be."""
+    """`jangin quantize` checks that a model can be written before it measures, without writing the floats."""
     onnx.save(onnx.load_from_string(products()), tmp_path / "model.onnx")
     np.save(tmp_path / "data.npy", np.random.default_rng(0).random((1, SIZE), np.float32))
     files, write = [], File.data

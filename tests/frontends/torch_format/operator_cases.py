@@ -27,11 +27,12 @@ from jangin.ops.interpret import run_graph
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)
 TOLERANCES = {torch.float32: (2e-5, 2e-5), torch.float64: (1e-10, 1e-10)}
-"""Relative and absolute: sums of some hundred terms in another order, functions a few units off."""
+"""Relative and absolute tolerance by type. Sums of some hundred terms are taken in another order, and
+functions differ in the last places."""
 
 
 def core() -> dict[str, Any]:
-    """Every overload that PyTorch marks as of Core ATen, by its name ("aten.add.Tensor")."""
+    """Return every overload that PyTorch marks as Core ATen, by name ("aten.add.Tensor")."""
     found: dict[str, Any] = {}
     for name in dir(torch.ops.aten):
         packet = getattr(torch.ops.aten, name)
@@ -48,7 +49,7 @@ TAKEN_APART = table()
 
 @dataclass(frozen=True)
 class Case:
-    """A call of an operator, with what PyTorch gives."""
+    """A call of an operator, with PyTorch's results."""
 
     target: Any
     args: tuple[Any, ...]
@@ -57,7 +58,7 @@ class Case:
 
     @property
     def results(self) -> Any:
-        """What is asked for of what PyTorch gives."""
+        """The results of PyTorch that are compared."""
         return self.wanted[:1] if str(self.target) in FIRST_ONLY else self.wanted
 
     @property
@@ -66,7 +67,8 @@ class Case:
 
     @property
     def needs_program(self) -> bool:
-        """Whether sizes depend on data, or an interpreter takes long."""
+        """Return whether the case must be compiled, since sizes depend on data or the interpreter is too
+        slow."""
         masks = any(t.dtype in (torch.bool, torch.uint8) for t in self.tensors)
         return (
             "nonzero" in str(self.target)
@@ -75,7 +77,7 @@ class Case:
         )
 
     def traced(self) -> Traced:
-        """A program of this call alone, whose inputs are its tensors."""
+        """Trace a program of this call alone. Its inputs are the tensors."""
         if self.target in TAKEN_APART:
             return self._apart()
         graph = torch.fx.Graph()
@@ -102,7 +104,7 @@ class Case:
         return traced_graph(graph, {})
 
     def _apart(self) -> Traced:
-        """In smaller operators, as an exported program has it."""
+        """Trace the call in smaller operators, as an exported program has it."""
         flat, spec = pytree.tree_flatten((self.args, dict(self.kwargs)))
         at = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
 
@@ -120,7 +122,7 @@ class Case:
         return {name: np.array(array_of(v)) for name, v in pairs if name}
 
     def checked(self, run: Callable[[Traced, Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        """AssertionError where a run gives something else than PyTorch."""
+        """Run the case and compare the results with PyTorch's. Raises AssertionError if they differ."""
         traced = self.traced()
         feeds = self.feeds(traced)
         made = {n: tensor_of(a, torch_type(a.dtype)) for n, a in run(traced, feeds).items()}
@@ -149,15 +151,15 @@ class Case:
 
 
 TIES = ("aten.topk.default", "aten.sort.default")
-"""Operators that may give any of several equal elements."""
+"""Operators that may return any of several equal elements."""
 FIRST_ONLY = ("aten._embedding_bag.default",)
-"""Operators whose other results only gradients need."""
+"""Operators whose further results are needed only for gradients."""
 UNSET = "aten.empty"
-"""Operators whose elements are nobody's to know."""
+"""Operators whose elements are undefined."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Keeps the calls of Core ATen's operators, at most `limit` of each, of different arguments."""
+    """Records calls of Core ATen's operators with different arguments, at most `limit` of each operator."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -178,7 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
 
 def interpreted(traced: Traced, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the interpreter gives; sizes that only a run knows, and long sorts, are compiled."""
+    """Run a program in the interpreter. Programs with sizes that only a run knows, and long sorts, are
+    compiled."""
     graph = lower(Imported(traced.model.bound({}), ATEN, {}))
     steps = any(n.op in ("bind", "host", "if", "loop") for n in graph.nodes)
     if steps or any(np.size(v) > 2000 for v in feeds.values()):
@@ -191,7 +194,7 @@ def compiled(traced: Traced, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def by_hand() -> None:
-    """Calls that no OpInfo makes: PyTorch's own functions go other ways."""
+    """Call the overloads that no OpInfo calls, because PyTorch's own functions take other overloads."""
     ops = torch.ops.aten
     torch.manual_seed(0)
     x, image, video = torch.randn(3, 4), torch.randn(1, 2, 6, 5), torch.randn(1, 2, 4, 5, 6)
@@ -235,8 +238,8 @@ def by_hand() -> None:
 
 
 def recorded(limit: int, samples: int, names: frozenset[str] | None = None) -> dict[str, list[Case]]:
-    """Cases by operator, of types in turn. `samples`: at most so many inputs of an OpInfo and type; `names`:
-    only of OpInfos called so."""
+    """Return recorded cases by operator, with the types in turn. `samples`: the most inputs for each OpInfo
+    and type. `names`: the OpInfos to take."""
     by_name: dict[str, list[Case]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -27,7 +27,7 @@ VECTORS = ((10,), (23,), (57,))
 
 @dataclass
 class Idiom:
-    """`function` of each of `calls`; `options` are those of torch.compile."""
+    """A `function` and the arguments of its `calls`. `options` are those of torch.compile."""
 
     function: Callable[..., Any]
     calls: Callable[[], list[Inputs]]
@@ -39,7 +39,7 @@ def _of(shapes: Sequence[tuple[int, ...]], function: Callable[..., Any], **optio
 
 
 def _numbers(shape: tuple[int, ...], numbers: Sequence[Any], function: Callable[..., Any]) -> Idiom:
-    """Called with one tensor and a number that changes."""
+    """Make an idiom that is called with one tensor and a number that changes."""
     return Idiom(function, lambda: [(torch.randn(shape), n) for n in numbers])
 
 
@@ -129,7 +129,8 @@ def _frames(x: Any) -> Any:
 
 
 def _marked(function: Callable[..., Any], axis: int, shapes: Sequence[tuple[int, ...]]) -> Idiom:
-    """Called with tensors of which an axis is said to be a symbol from the first call on."""
+    """Make an idiom that is called with tensors, one axis of which is marked as dynamic from the first call
+    on."""
 
     def calls() -> list[Inputs]:
         found = image(*shapes)

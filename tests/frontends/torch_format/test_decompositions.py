@@ -1,4 +1,4 @@
-"""Operators that are taken apart by Jangin give what PyTorch's own give."""
+"""Jangin's decompositions of operators give the results of PyTorch's own operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _one_by_one(input: Any, weight: Any, offs: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def grouped() -> Any:
-    """The operator of the package transformers, or one of the same name and schema where that isn't there."""
+    """Return the operator of the package transformers. If it is missing, define one with its name and
+    schema."""
     if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
         name, schema = (
             "transformers::grouped_mm_fallback",
@@ -48,7 +49,7 @@ def grouped() -> Any:
 
 
 class Experts(nn.Module):
-    """Each row times the matrix of the expert that it is sorted to."""
+    """Multiply each row by the matrix of its expert. Rows are sorted by expert."""
 
     def __init__(self, grouped: Any) -> None:
         super().__init__()
@@ -62,7 +63,8 @@ class Experts(nn.Module):
 
 
 def test_experts(grouped: Any) -> None:
-    """All rows with one expert, none with some, and behind the last; no matrix is copied for each row."""
+    """One expert has all rows, some have none, and some rows lie behind the last. No matrix is copied for
+    each row."""
     torch.manual_seed(1)
     net, x = Experts(grouped).eval(), torch.randn(8, 21)
     compiled = jangin.compile(net, example_inputs=(x, torch.zeros(8, dtype=torch.int64)))

@@ -1,5 +1,5 @@
-"""Inverses, linear equations, Cholesky's factors and products of bytes, against PyTorch in float64; what is
-refused by its name."""
+"""Inverses, linear equations, Cholesky factors and products of bytes, against PyTorch in float64. Unsupported
+calls are refused by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def positive(seed: int, *shape: int) -> Any:
 
 
 def crossed(n: int) -> Any:
-    """Ones on the other diagonal, and a little elsewhere: each pivot lies in another row."""
+    """Make matrices with ones on the other diagonal and small numbers elsewhere, so that each pivot lies in
+    another row."""
     return torch.flip(torch.eye(n, dtype=torch.float64), [0]) + 0.01 * random(3, n, n)
 
 
@@ -70,7 +71,8 @@ def compiled(function: Callable[..., Any], arrays: tuple[Any, ...]) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_against_pytorch(name: str) -> None:
-    """Both compute in f32: they may miss the exact result by the matrix's condition."""
+    """Jangin and PyTorch compute in f32, so both may miss the exact result by the matrix's condition
+    number."""
     function, exact = CASES[name]
     arrays = tuple(a.float() for a in exact)
     wanted = function(*(a.double() for a in arrays))
@@ -82,7 +84,8 @@ def test_against_pytorch(name: str) -> None:
 
 
 def test_a_singular_matrix_is_no_error() -> None:
-    """PyTorch raises one, which a compiled model has no place for: numbers are infinite or NaN."""
+    """A singular matrix gives infinite numbers or NaN. PyTorch raises an error, but a compiled model
+    can't."""
     singular = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
     got = compiled(torch.inverse, (torch.eye(2),))(singular)
     assert not torch.isfinite(got).all()
@@ -114,7 +117,7 @@ def test_factors_are_not_given() -> None:
 
 
 def test_any_number_of_matrices() -> None:
-    """Their own size must be known."""
+    """The number of matrices may be free. Their own size must be known."""
     many = torch.export.Dim("many", min=1, max=64)
     arrays = (random(23, 3, 4, 4).float(),)
     program = torch.export.export(Applied(torch.inverse), arrays, dynamic_shapes=(({0: many},),))
@@ -131,7 +134,7 @@ def test_any_number_of_matrices() -> None:
 
 
 def test_equations_by_torch_compile() -> None:
-    """There the order of effects is a tensor that goes in and comes out."""
+    """With torch.compile, a token tensor for the order of effects goes in and comes out."""
 
     def function(a: Any, y: Any) -> Any:
         return torch.linalg.solve(a, y) + torch.linalg.cholesky(a @ a.transpose(1, 2))[..., :2]

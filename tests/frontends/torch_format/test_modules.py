@@ -1,4 +1,4 @@
-"""PyTorch's modules and programs, compiled, give what PyTorch gives."""
+"""Compiled modules and programs of PyTorch give PyTorch's results."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_a_module_changes_is_written_back() -> None:
 
 
 class Selecting(nn.Module):
-    """Sizes that only a run knows."""
+    """A module with sizes that only a run knows."""
 
     def forward(self, x: Any) -> Any:
         return x[x > 0] * 2, torch.nonzero(x)
@@ -101,7 +101,7 @@ def test_sizes_that_depend_on_data() -> None:
 
 
 def test_files_of_exported_programs(tmp_path: Path) -> None:
-    """By content, whatever the file is called."""
+    """An exported program's file is recognized by its content, whatever its name is."""
     net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
     path = tmp_path / "model.onnx"
     program = torch.export.export(net, (x,))
@@ -136,7 +136,7 @@ def test_bad_models_are_one_clear_error() -> None:
 
 
 def test_buffers_go_to_another_process_and_back() -> None:
-    """What the compile cache knows a model by is what is compiled."""
+    """A model's serialized bytes, by which the compile cache knows it, are what is compiled."""
     from jangin.frontends.torch.model import TracedModel
 
     net, x = seeded(Net()), torch.randn(1, 3, 18, 18)
@@ -188,7 +188,7 @@ class Recurrent(nn.Module):
     ids=["lstm", "gru", "rnn_tanh", "rnn_relu", "projected"],
 )
 def test_recurrent_layers(kind: Any, given: Any) -> None:
-    """Two of them, in both directions."""
+    """Two recurrent layers, in both directions."""
     net, x = seeded(Recurrent(kind, **given)), torch.randn(2, 6, 5)
     compiled = jangin.compile(net, threads=1, cache=False, example_inputs=(x,))
     with torch.no_grad():
@@ -199,7 +199,7 @@ def test_recurrent_layers(kind: Any, given: Any) -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN], ids=["lstm", "gru", "rnn"])
 def test_recurrent_layers_of_any_number_of_steps(kind: Any) -> None:
-    """PyTorch's own export has the example's."""
+    """The number of steps is free. PyTorch's own export fixes it to the example's."""
     net, steps = seeded(Recurrent(kind)), torch.export.Dim("steps", min=2, max=50)
     compiled = jangin.compile(
         net, threads=1, cache=False, example_inputs=(torch.randn(2, 6, 5),), dynamic_shapes=({1: steps},)
@@ -213,7 +213,7 @@ def test_recurrent_layers_of_any_number_of_steps(kind: Any) -> None:
 
 
 def test_tensors_go_in_and_come_out_where_they_lie() -> None:
-    """Not copied: neither those of NumPy's types nor others."""
+    """Tensors of NumPy's types and of others are not copied."""
     for dtype in (torch.float32, torch.int64, torch.bfloat16):
         x = torch.ones(5, 3, dtype=dtype)
         assert array_of(x).ctypes.data == x.data_ptr()
@@ -222,7 +222,7 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
 
 
 class Watched(torch.Tensor):
-    """A tensor that tells when its elements are taken as an array."""
+    """A tensor that records when its elements are taken as an array."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -231,7 +231,8 @@ class Watched(torch.Tensor):
 
 
 def test_calls_by_address() -> None:
-    """A plan of known sizes takes addresses; what lies otherwise is read right, what doesn't fit refused."""
+    """A plan of known sizes takes addresses. Tensors in another layout are read correctly, and wrong shapes
+    or types are refused."""
     compiled = jangin.compile(Scaled(), example_inputs=(torch.ones(3, 5), torch.ones(5, dtype=torch.int64)))
     counts = torch.arange(5)
     for x in (torch.randn(3, 5), torch.randn(5, 3).t(), torch.randn(6, 10)[::2, ::2]):
@@ -260,7 +261,7 @@ class Scaled(nn.Module):
 
 
 class Given(nn.Module):
-    """Results that aren't made anew, or have no elements."""
+    """A module whose results are inputs or constants, or have no elements."""
 
     def forward(self, x: Any) -> Any:
         return x, x + 1, x.reshape(-1), x[:0], torch.zeros(2)
@@ -281,7 +282,7 @@ def test_a_trace_has_the_modules_own_weights() -> None:
 
 
 class Choosing(nn.Module):
-    """Branches, one within another, and a loop."""
+    """A module with nested branches and a loop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -337,7 +338,7 @@ def test_torchscript_archives(tmp_path: Path) -> None:
 
 
 def test_a_compiled_module_is_a_module() -> None:
-    """Each call on a compiled module works, or its error says why it can't work."""
+    """Each method of a module works on a compiled one, or its error says why it can't work."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2))
     x = torch.randn(2, 3, 8, 8)
     with pytest.warns(UserWarning, match="Sequential is in training mode and is compiled as in evaluation"):
@@ -372,7 +373,8 @@ def test_a_module_of_bfloat16() -> None:
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_weights_and_pickles_are_named_for_what_they_are(tmp_path: Path, zipped: bool) -> None:
-    """With the line that makes a model of them. Nothing is unpickled."""
+    """The error for a file of weights or a pickle names the kind of file, and the line that makes a model of
+    it. Nothing is unpickled."""
     net, path = nn.Sequential(nn.Linear(3, 2)), tmp_path / "net.pt"
     for saved in (net.state_dict(), {"epoch": 1, "state_dict": net.state_dict()}):
         torch.save(saved, path, _use_new_zipfile_serialization=zipped)

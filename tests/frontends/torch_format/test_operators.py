@@ -1,4 +1,4 @@
-"""Core ATen's operators give what PyTorch gives, over the sample inputs of its OpInfo database."""
+"""Core ATen's operators give PyTorch's results on the sample inputs of PyTorch's OpInfo database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from jangin.ir.graph import CompileError
 
 LEFT_OUT = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())["refused"]
 NUMBERS = re.compile(r"aten\.sym_.*")
-"""Operators that give sizes, which are no nodes of a compiled model; test_modules.py has models with them."""
+"""Operators that give sizes. A compiled model has no nodes for them; test_modules.py has models with them."""
 IN_PLACE = ("aten.atan2.out",)
-"""Marked as core by mistake: no exported program writes into a tensor that it is given."""
+"""Operators that are marked as core by mistake. No exported program writes into a given tensor."""
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-"""What an operator that PyTorch always takes apart has a kernel for."""
+"""The dispatch key of operators that PyTorch always decomposes."""
 
 
 def left_out(case: Case) -> str:
@@ -50,7 +50,7 @@ def names() -> frozenset[str]:
 
 @pytest.fixture(scope="module")
 def few() -> dict[str, list[Case]]:
-    """One call of most operators and types."""
+    """Return one call of most operators and types."""
     return recorded(limit=1, samples=1, names=names())
 
 

@@ -1,5 +1,5 @@
-"""`torch.compile` by Jangin where sizes change from call to call: what PyTorch gives, for what people compute
-with sizes; and such sizes in exported programs."""
+"""`torch.compile` by Jangin with sizes that change from call to call gives PyTorch's results. The tests take
+idioms by which people compute with sizes, also in exported programs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KNOWN = (
     "area by 2", "adaptive average to 3", "adaptive maximum to 3", "a classifier of any image", "attention",
     "a pool as large as the image",
 )  # fmt: skip
-"""Idioms whose sizes Jangin needs to know: PyTorch makes a graph for each."""
+"""Idioms whose sizes Jangin must know, so that PyTorch makes a graph for each size."""
 GUARDED = {
     "upsampled and cropped to a skip's size": 3, "linspace": 3, "a coordinate channel": 3,
     "tokens to a square": 3, "a graph break between": 4, "symbols from the first": 1,
     "no symbols at all": 3, "many, then none": 4,
 }  # fmt: skip
-"""Graphs that PyTorch makes by guards of its own. Otherwise there are two: for the first call, whose sizes it
-takes to be constant, and for all others."""
+"""The number of graphs that PyTorch makes because of its own guards. All other idioms have two: one for the
+first call, whose sizes PyTorch takes as constants, and one for all others."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,8 @@ def anew() -> Iterator[None]:
 
 
 def check(idiom: Idiom) -> int:
-    """How many graphs PyTorch had compiled."""
+    """Compare all calls of an idiom with PyTorch, and return the number of graphs that PyTorch had
+    compiled."""
     graphs = 0
 
     def counted(graph: Any, inputs: Any, **given: Any) -> Any:
@@ -69,7 +70,7 @@ def test_idiom(name: str) -> None:
 
 
 def test_an_idiom() -> None:
-    """Another every time."""
+    """Check one idiom, which is drawn anew in each run."""
     name = random.choice(sorted(IDIOMS))
     print(f"test_idiom[{name}] repeats it")
     check(IDIOMS[name]())
@@ -77,12 +78,12 @@ def test_an_idiom() -> None:
 
 @pytest.mark.parametrize("name", ["a tenth of the rows", "times a number"])
 def test_what_a_run_is_given(name: str) -> None:
-    """Sizes of no tensor, those that floats are rounded to, and numbers stay symbols."""
+    """Sizes that belong to no tensor, sizes that floats are rounded to, and numbers stay symbols."""
     assert check(IDIOMS[name]()) == 2
 
 
 def test_what_must_be_known_is_fixed_alone() -> None:
-    """Batches stay symbols where images must have one size."""
+    """The batch stays a symbol, even though images must have one size."""
     pool = torch.nn.AdaptiveAvgPool2d(3)
     shapes = [(2, 3, 8, 8), (4, 3, 8, 8), (5, 3, 8, 8), (5, 3, 9, 9), (7, 3, 9, 9)]
     assert check(Idiom(lambda x: pool(x) * 2, lambda: [(torch.randn(s),) for s in shapes])) == 3
@@ -98,7 +99,7 @@ def test_weights_that_change_between_sizes() -> None:
 
 
 def _formulas(rng: random.Random) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Sizes by way of floats, as Python has them, of an int or a SymInt."""
+    """Yield formulas that compute sizes by way of floats, for an int or a SymInt."""
     factors = [0.5, 1.5, 0.25, 2.0, 0.875, 0.1, 0.7, 1 / 3, 1.1, 1e-3]
     roundings: list[Callable[[Any], Any]] = [math.floor, math.ceil, math.trunc, round]
     for _ in range(60):
@@ -120,7 +121,8 @@ def _formulas(rng: random.Random) -> Iterator[tuple[str, Callable[[Any], Any]]]:
 
 
 def _said(formula: Callable[[Any], Any]) -> tuple[Expr, Any] | None:
-    """A formula of a symbol as an expression, and the symbol."""
+    """Return a formula of a symbol as an expression, with the symbol. None if Jangin has no expression for
+    it."""
     env = ShapeEnv()
     from torch._dynamo.source import ConstantSource
 
@@ -135,7 +137,8 @@ def _said(formula: Callable[[Any], Any]) -> tuple[Expr, Any] | None:
 
 
 def test_floats_of_sizes_are_what_python_computes() -> None:
-    """Each formula for sizes of all magnitudes, or it isn't said at all."""
+    """Each formula's expression gives Python's result for sizes of all magnitudes, or there is no
+    expression."""
     seed = random.randrange(1 << 32)
     rng, said = random.Random(seed), 0
     large = [rng.randrange(2, 1 << k) for k in range(8, 32) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""`as_strided` reads memory as PyTorch lays it out, however a tensor lies in it."""
+"""`as_strided` reads memory in PyTorch's layout, whatever the layout of the tensor is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAID: dict[str, Callable[[Any], Any]] = {
 
 
 class Windows(torch.nn.Module):
-    """Overlapping windows, as Longformer has them."""
+    """A module with overlapping windows, as in Longformer."""
 
     def __init__(self, laid: Callable[[Any], Any], first: int | None = None) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Windows(torch.nn.Module):
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
 def test_windows(laid: Callable[[Any], Any], given: bool) -> None:
-    """From where a tensor begins, or from a place that is given: the first but one."""
+    """Windows from a tensor's first element, or from a given offset of 1."""
     x = torch.randn(3, 4, 5)
     net = Windows(laid, laid(x).storage_offset() + 1 if given else None)
     with torch.no_grad():
@@ -51,7 +51,8 @@ def test_windows(laid: Callable[[Any], Any], given: bool) -> None:
 
 @pytest.mark.parametrize("laid", LAID.values(), ids=LAID)
 def test_windows_are_written(laid: Callable[[Any], Any]) -> None:
-    """What a graph of `torch.compile` does to a tensor through one that shares its memory."""
+    """`as_strided_scatter` writes windows. torch.compile makes it of writes through a tensor that shares
+    memory."""
     x, src = torch.randn(3, 4, 5), torch.randn(2, 3)
 
     def written(x: Any, src: Any) -> Any:
@@ -64,7 +65,7 @@ def test_windows_are_written(laid: Callable[[Any], Any]) -> None:
 
 
 def test_what_isnt_among_a_tensors_elements_is_refused() -> None:
-    """Places behind them, and elements with gaps between."""
+    """Windows that reach behind a tensor's elements, or over gaps between them, are refused."""
     x = torch.randn(3, 4, 5)
     for laid, why in (
         (lambda x: (x + 1)[:1], "reads places 0 to 20"),

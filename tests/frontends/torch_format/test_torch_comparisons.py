@@ -50,7 +50,7 @@ OF_PAIRS = (
 
 
 def alike(run: Callable[..., Any], *given: Any) -> None:
-    """Compiled as in eager."""
+    """Check that a compiled function gives eager PyTorch's results."""
     torch._dynamo.reset()
     with torch.no_grad():
         found = (run(*given), torch.compile(run, backend="jangin")(*given))
@@ -77,7 +77,8 @@ def test_few_of_long_rows(largest: bool) -> None:
 
 
 def test_where_the_maximum_stands() -> None:
-    """At a NaN where a window has one: of several, PyTorch names the last and Jangin the first."""
+    """The index of a maximum is at a NaN if the window has one. PyTorch names the last NaN, and Jangin the
+    first."""
     x = torch.from_numpy(ROWS.reshape(1, 2, 8, 8).copy())
     torch._dynamo.reset()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`torch.compile` with Jangin: under PyTorch's own rules, and what PyTorch gives."""
+"""`torch.compile` with Jangin gives PyTorch's results, and keeps PyTorch's rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jangin.torch_backend import backend
 
 
 def test_torch_compile(recwarn: Any) -> None:
-    """By the entry point's name; batches of other sizes, weights that change, and gradients."""
+    """The backend is found by its name. Batches of other sizes, changed weights and gradients work."""
     net = seeded(
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
     )
@@ -54,7 +54,8 @@ def test_a_graph_break() -> None:
 
 
 def test_fractions_of_sizes() -> None:
-    """A number that follows from a size is given to a run, or is a constant, and each size compiled for."""
+    """A number that follows from a size is given to a run. If it is a constant, each size has its own
+    compilation."""
 
     def scaled(x: Any) -> Any:
         n = x.shape[0]
@@ -93,7 +94,8 @@ def windows(x: Any) -> Any:
 def test_an_operator_that_cant_be_compiled_parts_its_graph(
     function: Any, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch runs it, and Jangin what is around it; a warning names it once."""
+    """PyTorch runs an operator that Jangin can't compile, and Jangin runs what is around it. One warning
+    names it."""
     monkeypatch.setattr(torch_backend, "_SAID", set())
     torch._dynamo.reset()
     fast, x = torch.compile(function, backend=backend, dynamic=dynamic), torch.randn(4, 8)
@@ -178,7 +180,7 @@ def test_weights_of_a_graph_in_parts_may_change() -> None:
 
 
 def test_a_graph_that_cant_be_compiled_at_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where compiling takes too long, or Jangin has a fault."""
+    """If a graph can't be compiled, PyTorch runs it: after a timeout, or a fault of Jangin's."""
 
     def broken(model: Any, **given: Any) -> Any:
         raise KeyError("x")
@@ -205,7 +207,7 @@ def test_options() -> None:
 
 
 def test_by_name() -> None:
-    """Where Jangin is installed, PyTorch finds it."""
+    """If Jangin is installed, PyTorch finds it by name."""
     try:
         distribution("jangin")
     except PackageNotFoundError:
@@ -215,7 +217,7 @@ def test_by_name() -> None:
 
 
 def test_a_transformers_layer_in_one_piece() -> None:
-    """torch.nn runs it by an operator of its own where nobody needs gradients."""
+    """torch.nn runs the layer by one fused operator if no gradients are needed."""
     layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True, activation="gelu")
     net = seeded(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False))
     graphs = []
@@ -231,7 +233,7 @@ def test_a_transformers_layer_in_one_piece() -> None:
 
 
 class Attended(nn.Module):
-    """Attention with a bias for each pair of places, as windows of an image have it."""
+    """Attention with a bias for each pair of positions, as in windows of an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +246,8 @@ class Attended(nn.Module):
 
 
 def test_attention_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With masks that PyTorch's kernel for processors doesn't take; a row that sees nothing is 0."""
+    """Attention stays one operator, even with masks that PyTorch's kernel for CPUs doesn't take. A row that
+    sees nothing is 0."""
     seen = []
     original = jangin.compile
     monkeypatch.setattr(
@@ -265,7 +268,7 @@ def test_attention_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("kind", [None, 0, 1, 2])
 def test_transformers_operators_are_what_they_are_taken_apart_to(kind: int | None, norm_first: bool) -> None:
-    """PyTorch's own, with masks of each type."""
+    """The decompositions give the results of PyTorch's fused operators, with masks of each type."""
     batch, length, size, heads = 2, 5, 16, 4
     torch.manual_seed(0)
     shape = {None: None, 0: (length, length), 1: (batch, length), 2: (batch, heads, length, length)}[kind]
@@ -292,7 +295,7 @@ def test_transformers_operators_are_what_they_are_taken_apart_to(kind: int | Non
 
 
 def test_tensors_go_in_and_come_out_where_they_lie() -> None:
-    """What is computed is read where the caller has it, and the caller gets what was written."""
+    """Kernels read an input at the caller's address, and the caller gets the memory that they wrote."""
     found: list[int] = []
     original = torch_backend.on_tensors
 
@@ -312,7 +315,7 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
 
 
 def sampled(count: int) -> list[Any]:
-    """PyTorch's own samples of operators, of another choice in each run (see --seed)."""
+    """Choose samples of PyTorch's operators. The choice differs in each run (see --seed)."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     unset = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
@@ -321,7 +324,8 @@ def sampled(count: int) -> list[Any]:
 
 
 def check_operator(info: Any) -> bool:
-    """The first of its samples that PyTorch itself computes."""
+    """Compile an operator on the first of its samples that PyTorch itself computes, and compare the
+    results."""
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
         given = (sample.input, *sample.args)
 
@@ -348,7 +352,7 @@ def check_operator(info: Any) -> bool:
 @pytest.mark.parametrize("count", [1, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore")
 def test_what_pytorch_runs_never_fails(count: int) -> None:
-    """Operators that Jangin knows and those that it doesn't. The tolerance is for functions whose samples are
-    close to where they change fast (logarithms of gamma, inverses)."""
+    """Compiling never makes a working operator fail, whether Jangin knows it or not. The tolerance is wide
+    for samples near steep places of a function (the logarithm of gamma, inverses)."""
     checked = sum(map(check_operator, sampled(count)))
     assert checked >= count * 3 // 4

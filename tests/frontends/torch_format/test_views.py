@@ -1,4 +1,5 @@
-"""What `torch.compile` gives lies in memory as PyTorch's own: its strides, its beginning, what it shares."""
+"""Results of `torch.compile` lie in memory as PyTorch's own: with the same strides, offset and shared
+memory."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ HEADS = torch.randn(2, 3, 5, 8)
 
 
 def _written(x: Any) -> Any:
-    """What is written to one tensor behind a graph break is seen in the other."""
+    """Write to a tensor behind a graph break, and return a view of it."""
     y = x * 2
     turned = y.t()
     torch._dynamo.graph_break()
@@ -38,7 +39,7 @@ def _strided(x: Any) -> Any:
 
 
 def _between(x: Any) -> Any:
-    """Elements beside those of a view."""
+    """Read elements outside a view, after a graph break."""
     y = (x * 2)[:, 1:3]
     torch._dynamo.graph_break()
     return y.as_strided((3, 2), (6, 1), 0)
@@ -122,7 +123,8 @@ def test_layers(function: Any, x: Any) -> None:
 
 
 def test_gaps_of_its_own_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operator that says it leaves some: what lies there nobody knows."""
+    """An operator that declares gaps in its result is left to PyTorch. The contents of the gaps are
+    undefined."""
     with torch.library._scoped_library("jangintest", "DEF") as library:
         library.define("gaps(Tensor x) -> Tensor")
         library.impl("gaps", lambda x: x.new_empty_strided(x.shape, (12, 2)), "CompositeExplicitAutograd")

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
 
 GROWTH = 1.2
-"""Of the weights' bytes: packed for the kernels they are there once more, in a file that is mapped; the rest
-is what compiling takes."""
+"""The most memory, as a multiple of the weights' bytes. Weights packed for the kernels lie once more in a
+mapped file, and compiling takes the rest."""
 
 CHILD = """
 import sys
@@ -42,7 +42,7 @@ with torch.no_grad():
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["jangin.compile", "torch.compile"])
 def test_peak_memory_of_compiling_and_the_first_call(way: str) -> None:
-    """Of a process of its own, with 384 MiB of weights."""
+    """Peak memory of a separate process with 384 MiB of weights."""
     child = subprocess.run([sys.executable, "-c", CHILD, way], capture_output=True, text=True, timeout=600)
     assert child.returncode == 0, child.stderr
     growth = float(child.stdout)

@@ -1,4 +1,4 @@
-"""A module of PyTorch's for tests, and what its results must be."""
+"""A PyTorch module for tests, and the tolerance of its results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 TOLERANCE = 2e-6
-"""Of the largest value: sums of at most a few hundred products in float32, in another order."""
+"""The largest difference, as a share of the largest value. Sums of at most a few hundred float32 products are
+taken in another order."""
 
 
 def near(got: Any, wanted: Any) -> None:
@@ -18,7 +19,7 @@ def near(got: Any, wanted: Any) -> None:
 
 
 class Net(nn.Module):
-    """A convolutional classifier with everything that such have."""
+    """A convolutional classifier with all common kinds of layers."""
 
     def __init__(self) -> None:
         super().__init__()
