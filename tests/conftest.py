@@ -1,6 +1,8 @@
-"""For all tests: every compilation verifies its IR after each pass; equal code is compiled once;
-`--update-golden` writes golden files; the count of the official tests that pass is printed; `refused` damages
-the files of a format; a failure prints what repeats it (`repeatable`)."""
+"""Settings and fixtures for all tests.
+
+Every compilation verifies its IR after each pass, and equal code is compiled once. `--update-golden` writes
+golden files. The number of passed official tests is printed. `refused` damages the files of a format. A
+failure prints how to repeat it (`repeatable`)."""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from jangin.options import Options
 hypothesis.settings.register_profile(
     "no clock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("no clock")  # a busy machine decides no test
+hypothesis.settings.load_profile("no clock")  # a busy machine must not decide a test
 
 pytest_configure_node = repeatable.pytest_configure_node
 pytest_runtest_setup = repeatable.pytest_runtest_setup
@@ -47,17 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is collected stays to the end, and what a test makes is soon gone: the garbage collector would
-    look through it all for nothing."""
+    """Switch the garbage collector off. Collected tests stay to the end, and most objects of a test are freed
+    at once, so collecting gains nothing."""
     gc.disable()
     repeatable.configure(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that aren't in the share that was asked for, and cases that aren't in the sample.
-
-    A test marked `sampled(n)` runs every nth of its cases, drawn by the seed, unless `--all` or a test's own
-    name asks for more."""
+    """Leave out the tests outside of the requested share."""
     kept = [item for item in items if _is_in_share(config, item) and _is_in_sample(config, item)]
     left = {*map(id, kept)}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
@@ -87,7 +86,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def verified() -> Iterator[None]:
-    """`jangin.compile` checks the IR between passes, and in this process, which has the compiler."""
+    """Let `jangin.compile` check the IR between passes, in this process."""
     assert pipeline.__name__ in sys.modules
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request, "Options", partial(Options, verify=True))
@@ -96,7 +95,8 @@ def verified() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def compiled_once() -> Iterator[None]:
-    """Of a text, LLVM makes the code once, whichever tests ask for it: one time in three another did."""
+    """Let LLVM compile each text once, whichever tests ask for it. One compilation in three repeats
+    another."""
     made: dict[bytes, bytes] = {}
 
     def compile_modules(*args: Any, **options: Any) -> bytes:
@@ -112,7 +112,8 @@ def compiled_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def guarded_memory() -> Iterator[Memory]:
-    """What runs write lies between guard bytes; of about half of all plans, the arena's buffers do too."""
+    """Put guard bytes around everything that runs write. About half of all plans also have guards around the
+    arena's buffers."""
     memory = Memory()
     with watched(memory, lambda frame: zlib.crc32(" ".join(frame.dims).encode()) % 2 == 0):
         yield memory
@@ -127,7 +128,7 @@ def nothing_is_written_beyond(guarded_memory: Memory) -> Iterator[None]:
 
 @pytest.fixture
 def plain_memory(guarded_memory: Memory) -> Iterator[None]:
-    """For tests of the memory that a run takes."""
+    """Switch guard bytes off, for tests of a run's memory."""
     guarded_memory.on = False
     yield
     guarded_memory.on = True
@@ -135,14 +136,14 @@ def plain_memory(guarded_memory: Memory) -> Iterator[None]:
 
 @pytest.fixture
 def compiled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what compiling twice gives: LLVM makes all code itself."""
+    """Let LLVM compile everything, for tests of repeated compilation."""
     monkeypatch.setattr(code, "compile_modules", objects.compile_modules)
 
 
 @pytest.fixture(scope="module")
 def shared_kernels() -> Iterator[None]:
-    """For modules whose tests make the same kernels again and again, as models share those of the cache: each
-    is made once, and runs on each test's inputs."""
+    """Share kernels in modules whose tests make the same ones repeatedly, as models share the cache's
+    kernels. Each is made once and runs on each test's inputs."""
     shared = SharedKernels()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request.Request, "kernels", lambda *_: shared)
@@ -167,17 +168,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 LONGEST = 3000
-"""Characters of an error that a person still reads."""
+"""The most characters of an error that a person still reads."""
 
 
 @pytest.fixture(params=[pytest.param(40, id="quick"), pytest.param(1000, id="many", marks=pytest.mark.slow)])
 def refused(request: pytest.FixtureRequest) -> Callable[[ModelSource, list[Path]], float]:
-    """The share of a file's damaged versions that aren't read; see `_refused`."""
+    """A function that returns the share of a file's damaged versions that are refused. See `_refused`."""
     return lambda model, files: _refused(model, files, request.param) / request.param / len(files)
 
 
 def damaged(data: bytes, rounds: int) -> Iterator[bytes]:
-    """Every second one cut off; three bytes changed, most of them near the start, where structure is."""
+    """Yield damaged versions. Every second one is cut off. The others have three changed bytes, most of them
+    near the start, where the structure is."""
     rng = np.random.default_rng(0)
     for n in range(rounds):
         some = bytearray(data[: rng.integers(1, len(data))] if n % 2 else data)
@@ -188,8 +190,8 @@ def damaged(data: bytes, rounds: int) -> Iterator[bytes]:
 
 
 def _refused(model: ModelSource, files: list[Path], rounds: int) -> int:
-    """How many damaged versions of the files, one at a time, aren't read; any error but CompileError is a
-    defect and raised."""
+    """Return how many damaged versions of the files are refused, one file at a time. Any error except
+    CompileError is a defect and raised."""
     count = 0
     for file in files:
         whole = file.read_bytes()

@@ -1,5 +1,7 @@
-"""Random tests can be repeated. Numbers that a test draws without a seed of its own come of the test's name
-and of one seed for all tests, which is another one each time. A failure prints it, and `--seed` sets it."""
+"""Random tests can be repeated. If a test has no seed of its own, its numbers come from the test's name and
+from one seed for all tests.
+
+This seed differs in each run. A failure prints it, and `--seed` sets it."""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ import numpy as np
 import pytest
 
 WORD = 1 << 32
-"""Seeds are less: what NumPy's and PyTorch's old generators take."""
+"""The limit of seeds, from NumPy's and PyTorch's old generators."""
 
 
 class Numbers:
-    """Generators for the test that runs; `own` is NumPy's function, which these are made by."""
+    """Random generators for the running test. `own` is NumPy's `default_rng`, which makes them."""
 
     def __init__(self) -> None:
         self.seed = self.count = 0
@@ -27,7 +29,8 @@ class Numbers:
         self.own = np.random.default_rng
 
     def default_rng(self, seed: Any = None) -> np.random.Generator:
-        """As NumPy's. Those of a test without a seed are all different, and the same when it is repeated."""
+        """Return a generator, as NumPy's function does. Without a seed, a test's generators all differ, and
+        are the same when it is repeated."""
         if seed is not None:
             return self.own(seed)
         self.count += 1
@@ -50,12 +53,12 @@ class _OfTest:
 
 NUMBERS = Numbers()
 RNG: Any = _OfTest()
-"""The generator of the test that runs, for what its helpers draw."""
+"""The random generator of the running test, for its helpers."""
 
 
 @contextmanager
 def repeated_by(call: str) -> Iterator[None]:
-    """An error says what makes its case again, as Python's own text of it."""
+    """Add to an error the call that makes its case again."""
     try:
         yield
     except Exception as error:
@@ -68,7 +71,7 @@ def add_option(parser: pytest.Parser) -> None:
 
 
 def configure(config: pytest.Config) -> None:
-    """The processes of xdist have the seed of the first one."""
+    """Draw the seed. The processes of xdist get it from the first one."""
     if config.option.seed is None:
         config.option.seed = getattr(config, "workerinput", {}).get("seed")
     if config.option.seed is None:

@@ -1,4 +1,4 @@
-"""The benchmarks' results and pictures, from figures made up here."""
+"""The benchmarks' results and pictures, from invented figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def comparison(threads: int, scale: float) -> dict[str, Any]:
-    """As `run.py` keeps it: Jangin beside two peers that run and one that isn't installed."""
+    """Return a comparison as `run.py` stores it: Jangin beside two peers that run and one that isn't
+    installed."""
     from jangin.bench import Comparison, Result, as_json
 
     results = [
@@ -75,7 +76,7 @@ def test_sections_have_every_table_in_full(figures: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["int8", "float16", "bfloat16"])
 def test_part_of_small_numbers(figures: Any, mode: str) -> None:
-    """Beside Jangin's float32; models of 16 bits with what their weights take."""
+    """Small types stand beside Jangin's float32. Models of 16 bits have the memory of their weights."""
     from page import section
 
     for c in figures.comparisons["untuned"].values():
@@ -92,7 +93,7 @@ def test_part_of_small_numbers(figures: Any, mode: str) -> None:
 
 @pytest.mark.parametrize(("precision", "allowed"), [("float16", 2**-9), ("bfloat16", 2**-6)])
 def test_models_of_halves(precision: str, allowed: float) -> None:
-    """Weights, constants and casts inside are of 16 bits, inputs and outputs as they were."""
+    """Weights, constants and inner casts have 16 bits. Inputs and outputs are unchanged."""
     import make_halves
 
     import jangin

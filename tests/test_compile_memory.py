@@ -1,4 +1,4 @@
-"""What compiling takes of memory: the model's weights about once."""
+"""The memory of compiling is about the model's weights, once."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ assert Source.of(sys.argv[1]) is not None
 print(peak() - before)
 """
 REST = 16 << 20
-"""Bytes that the compiler may take beyond what a small model of two products has made it take: its own code
-and LLVM's."""
+"""Bytes that the compiler may take for itself, beyond a small model of two products: its own code and
+LLVM's."""
 
 
 needs_peak = pytest.mark.skipif(
@@ -58,13 +58,14 @@ def test_weights_are_in_memory_about_once(tmp_path: Path) -> None:
 
 @needs_peak
 def test_a_model_that_is_hashed_for_its_key_leaves_memory(tmp_path: Path) -> None:
-    """Its blocks go as they are hashed, so that a model from the cache is in memory once."""
+    """A model's blocks leave memory as they are hashed for its key, so that a model from the cache is in
+    memory once."""
     weights = np.zeros((2, 4096, 4096), np.float32)
     assert taken(KEYED, products(tmp_path / "m.onnx", weights)) < weights.nbytes / 2
 
 
 def products(path: Path, weights: NDArray[np.float32]) -> Path:
-    """A model of two products with weights."""
+    """Write a model of two products with weights."""
     size = len(weights[0])
     nodes = [helper.make_node("MatMul", ["x", "a"], ["y"]), helper.make_node("MatMul", ["y", "b"], ["z"])]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, size]) for n in "xz"]

@@ -1,5 +1,5 @@
-"""Compiling takes work in proportion to a model's nodes and kernels, counted in lines that are run, which no
-other load disturbs. Of a loop each round counts, whether it calls anything or not."""
+"""The work of compiling is proportional to a model's nodes and kernels. It is counted in lines of Python that
+run, which no other load disturbs. Each turn of a loop counts, whether it calls anything or not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jangin.targets import Target, resolve
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 Make = Callable[[int, str, str, str], list[onnx.NodeProto]]
-"""The nodes of one step: its number, what it reads, what was read before that, and its result."""
+"""Makes the nodes of one step from its number, the value that it reads, the value before, and its result."""
 
 
 def node(op: str, inputs: list[str], output: str) -> onnx.NodeProto:
@@ -56,7 +56,7 @@ def model(kind: str, steps: int) -> onnx.ModelProto:
 
 
 def lines(work: Callable[[], object]) -> int:
-    """How many lines of Python `work` runs, in this thread."""
+    """Return how many lines of Python `work` runs, in this thread."""
     count = 0
 
     def tell(frame: FrameType, event: str, arg: object) -> TraceFunction:
@@ -83,7 +83,7 @@ def test_work_is_linear_in_nodes(kind: str) -> None:
 
 
 def products(count: int) -> onnx.ModelProto:
-    """A chain of products, each of other sizes than the others."""
+    """Return a chain of products of different sizes."""
     names = ["x", *(f"t{i}" for i in range(count))]
     nodes = [node("MatMul", [names[i], f"w{i}"], names[i + 1]) for i in range(count)]
     weights = [numpy_helper.from_array(np.ones([16 + i, 17 + i], np.float32), f"w{i}") for i in range(count)]
@@ -96,7 +96,7 @@ def products(count: int) -> onnx.ModelProto:
 
 
 def test_work_is_linear_in_kernels() -> None:
-    """Their schedules and their text."""
+    """Scheduling and printing kernels is linear in their number."""
     target = resolve("x86-64-v3")
 
     def kernels(count: int) -> None:
@@ -118,18 +118,18 @@ def test_a_model_of_ten_thousand_maps() -> None:
 
 
 def test_a_square_of_squares_is_shared() -> None:
-    """x*x twenty times names x a million times; what is written stays small, and right."""
+    """x*x twenty times names x a million times. The written code stays small and right."""
     x = (1 - np.linspace(0, 1e-5, 16)).astype(np.float32).reshape(4, 4)
     y = jangin.compile(model("squares", 20), cache=False)(x)
     want = x.astype(np.float64)
     for _ in range(20):
         want = want * want
-    # Each square doubles the relative error of a rounding: 2^20 roundings of 2^-24 in all.
+    # Each square doubles the relative error of a rounding, so there are 2^20 roundings of 2^-24 in all.
     np.testing.assert_allclose(y, want, rtol=0.07, atol=1e-30)
 
 
 def trees(count: int) -> onnx.ModelProto:
-    """A regressor of so many trees, a test and two leaves each."""
+    """Return a regressor of `count` trees, each with a test and two leaves."""
     nodes = 3 * count
     attrs = {
         "nodes_treeids": np.repeat(np.arange(count), 3), "nodes_nodeids": np.arange(nodes) % 3,
@@ -149,7 +149,8 @@ def trees(count: int) -> onnx.ModelProto:
 
 
 def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
-    """There are millions. Nor does looking the model up in the cache go through them for names of files."""
+    """The millions of nodes of trees cost nothing one by one. The cache's search for names of files skips
+    them, too."""
     options = Options(resolve("x86-64-v3"))
 
     def compiled(count: int) -> None:
@@ -166,7 +167,8 @@ def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(3)
 def test_what_is_quadratic_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a pass looks at all nodes for each, and where a kernel is compared with all before it."""
+    """Quadratic work is noticed: a pass that looks at all nodes for each node, and kernels that are compared
+    with all before them."""
 
     def all_for_each(graph: Graph, _: Target) -> Graph:
         for _ in graph.nodes:

@@ -1,4 +1,4 @@
-"""`JANGIN_TARGET` names the target of compilations that name none, in the library as on the command line."""
+"""`JANGIN_TARGET` names the default target of compilations, in the library and on the command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def target_of(made: Any) -> str:
 
 
 def test_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An argument goes before, "cpu" is this machine, and an empty name is none."""
+    """An argument has priority, "cpu" is this machine, and an empty name counts as none."""
     monkeypatch.setenv(TARGET, LOWEST)
     lowest = resolve(LOWEST)
     assert resolve() is lowest and resolve("cpu") == resolve("host") == host()
@@ -48,7 +48,7 @@ def test_a_process_of_its_own_compiles_for_it(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_cache_has_an_entry_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that names a target is the one that the environment names."""
+    """The cache entry is the same, whether the target is an argument or from the environment."""
     onnx.save(layers(1), tmp_path / "m.onnx")
     entries: list[int] = []
     for named in (LOWEST, "cpu", LOWEST):
@@ -79,7 +79,7 @@ def test_errors_say_where_the_name_is_from(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_calls_the_compiler_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions, and quantization, which measures what `compile` will make."""
+    """Sessions follow the variable, and so does quantization, which measures what `compile` will make."""
     monkeypatch.setenv(TARGET, LOWEST)
     proto = layers(1)
     session = jangin.InferenceSession(proto.SerializeToString())

@@ -30,7 +30,7 @@ PASSES, KERNELS, GRAMMAR = (
 
 
 def _example(says: str) -> str:
-    """README's one example that says this."""
+    """Return README's only example with this text."""
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", README, re.S) if says in c]
     return str(code)
 

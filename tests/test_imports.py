@@ -1,4 +1,4 @@
-"""The import rule: imports point one way, and the runtime knows nothing of the compiler."""
+"""The import rule: imports point one way, and the runtime doesn't depend on the compiler."""
 
 from __future__ import annotations
 
@@ -133,9 +133,10 @@ ALLOWED = {
     "__main__": {"cli"},
     "jangin": {"version"},
 }  # fmt: skip
-"""What each part may import; "jangin" is the package's own surface (`jangin.compile` and so on). The
-modules of `compiler` stand on several levels, and have a line each; the front ends' common part knows of no
-format, and `frontends.table` alone of all."""
+"""The parts that each part may import. "jangin" is the package's own surface (`jangin.compile` and so on).
+
+The modules of `compiler` stand on several levels, so that each has a line. The front ends' common part knows
+no format, and only `frontends.table` knows them all."""
 
 NEUTRAL = {
     "backends", "compiler.driver", "compiler.kernels", "compiler.local", "compiler.pipeline",
@@ -143,7 +144,7 @@ NEUTRAL = {
     "compiler.source", "custom", "frontends", "ir", "libraries", "ops", "passes", "schedule", "targets",
     "templates", "tune",
 }  # fmt: skip
-"""The parts whose code names no model format, though their comments may take one as an example."""
+"""The parts whose code names no model format. Their comments may name one as an example."""
 A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 
 RUNTIME_SEES = {
@@ -154,7 +155,7 @@ RUNTIME_SEES = {
 
 
 def part(module: str) -> str:
-    """The line of ALLOWED that a module is under."""
+    """Return the line of ALLOWED for a module."""
     pieces = module.split(".")[1:]
     if len(pieces) > 1 and (pieces[0] == "compiler" or ".".join(pieces[:2]) in ALLOWED):
         return ".".join(pieces[:2])
@@ -162,7 +163,8 @@ def part(module: str) -> str:
 
 
 def imports(tree: ast.AST, *, types: bool = False) -> Iterator[str]:
-    """The module of every import that happens when the program runs, or, with `types`, of all imports."""
+    """Yield the module of every import that happens when the program runs, or, with `types`, of all
+    imports."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.expr):
             continue
@@ -196,7 +198,7 @@ def imported(path: Path) -> frozenset[str]:
 
 @pytest.fixture(autouse=True, scope="module")
 def trees() -> Iterator[None]:
-    """They are large, and go when the last test here is done."""
+    """Syntax trees, which are large, are freed after the last test of this file."""
     yield
     parsed.cache_clear()
 
@@ -223,7 +225,8 @@ def module_of(path: Path) -> str:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Within a part either, and imports inside functions count too: TopologicalSorter names a circle."""
+    """Modules don't import each other in a circle, even within a part. Imports inside functions count.
+    TopologicalSorter's error names the circle."""
     paths = {module_of(path): path for path in files()}
     graph = {name: {m for m in imported(path) if m in paths} for name, path in paths.items()}
     del graph["jangin"]  # the package's own surface imports its parts when they are first used
@@ -231,9 +234,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_no_parts_know_each_other_s_types_in_a_circle() -> None:
-    """Imports for the type checker count where they leave a part: what can't name another's types can't
-    depend on them. A target knows no back end, whose list of passes knows templates, which know targets: that
-    was a circle of 40 modules."""
+    """Imports for the type checker count if they leave a part, because a part can't depend on types that it
+    can't name.
+
+    A target must not know a back end: its list of passes knows templates, and they know targets. There once
+    was such a circle of 40 modules."""
     paths = {module_of(path): path for path in files()}
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
@@ -310,14 +315,14 @@ SYSTEMS_MODULES = {"fcntl", "grp", "msvcrt", "pwd", "resource", "termios", "winr
 SYSTEMS_WORDS = re.compile(
     r"/proc\b|/sys/|futex|prctl|sched_get|sched_set|getauxval|mprotect|process_vm_|MADV_"
 )
-"""Linux's files and functions, in texts: what code opens, and LLVM IR that calls the system."""
+"""Linux's files and functions in strings: files that code opens, and LLVM IR that calls the system."""
 ROOM = ROOT / "runtime" / "system"
 PROGRAMS = {"chatting.py", "parsing.py"}
-"""Programs that import nothing of Jangin, and so bound their own memory."""
+"""Programs that import nothing of Jangin, and so limit their own memory."""
 
 
 def test_the_operating_system_has_one_room() -> None:
-    """Only `jangin.runtime.system` asks for names that some systems lack; comments don't count."""
+    """Only `jangin.runtime.system` uses names that some systems lack. Comments don't count."""
     outside = [p for p in files() if not p.is_relative_to(ROOM) and p.name not in PROGRAMS]
     found = {str(path.relative_to(ROOT)): [*_asked_of_the_system(parsed(path))] for path in outside}
     assert {path: names for path, names in found.items() if names} == {}
@@ -346,8 +351,10 @@ def _asked_of_the_system(tree: ast.Module) -> Iterator[str]:
 
 
 def test_modules_of_tests_have_names_of_their_own() -> None:
-    """Folders of tests that are no packages share one list of modules: of two with one name only the first
-    is ever imported, and which of them that is depends on what is installed."""
+    """Modules of tests in folders without `__init__.py` must have different names.
+
+    These folders share one list of modules. Python imports only the first of two modules with one name. The
+    first one depends on the installed packages."""
     files = [p for p in (ROOT.parent / "tests").rglob("*.py") if not (p.parent / "__init__.py").exists()]
     names = Counter(p.name for p in files if p.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []

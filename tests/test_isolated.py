@@ -1,4 +1,4 @@
-"""The compiler in a process of its own, and the processes it forks."""
+"""The compiler in its own process, and the processes that it forks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jangin.compiler.interrupts import kept_interrupts
 
 
 def layers(count: int) -> onnx.ModelProto:
-    """A chain of matrix products of different sizes, each a kernel of its own."""
+    """Return a chain of matrix products of different sizes. Each is a separate kernel."""
     rng = np.random.default_rng(count)
     weights = [
         numpy_helper.from_array(rng.random((16 + i, 17 + i), np.float32) / 16, f"w{i}") for i in range(count)
@@ -68,7 +68,7 @@ def test_a_caller_that_has_no_compiler_gets_none(tmp_path: Path) -> None:
 
 
 def test_weights_come_whole_where_memory_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By several batches where it can, in a file else."""
+    """Weights arrive whole: in several batches if the process's memory can be read, else in a file."""
     model = layers(9)
     expected = jangin.compile(model, cache=False, isolated=False)(X)
     monkeypatch.setattr(handed, "BATCH", 3000)
@@ -112,7 +112,7 @@ except KeyboardInterrupt:
 
 
 def children(process: int) -> set[int]:
-    """The processes that a process started, and those that they did; one may end meanwhile."""
+    """Return the processes that a process started, and theirs. One may end meanwhile."""
     found: set[int] = set()
     with suppress(FileNotFoundError, ProcessLookupError):
         for tasks in Path(f"/proc/{process}/task").glob("*/children"):
@@ -122,12 +122,12 @@ def children(process: int) -> set[int]:
 
 
 ENDED = 10.0
-"""Seconds by which processes must have ended: fewer than those after which idle ones end by themselves, and
+"""Seconds until processes must have ended. Idle processes take longer to end by themselves, and the limit is
 enough on a busy machine."""
 
 
 def runs(process: int) -> bool:
-    """Whether a process is more than an entry that nobody has asked for yet."""
+    """Return whether a process still runs. A zombie doesn't count."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -137,8 +137,10 @@ def runs(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the test finds processes by Linux's /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Path) -> None:
-    """Neither processes nor files, whether it is asked to end or killed. It waits for the compiler then: an
-    interrupt that comes just where Python frees something, as after each import, is dropped."""
+    """Neither processes nor files are left, whether the caller is asked to end or killed.
+
+    The test waits for the compiler before. Python drops an interrupt while it frees something, as after each
+    import."""
     model, temporary = tmp_path / "model.onnx", tmp_path / "temporary"
     onnx.save(layers(160), model)
     temporary.mkdir()
@@ -163,7 +165,7 @@ def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Pa
 
 
 def test_an_interrupt_in_what_frees_something_is_not_lost() -> None:
-    """As in a weak reference's function, from which Python raises nothing."""
+    """An interrupt isn't lost in a weak reference's function, from which Python raises nothing."""
 
     class Freed:
         pass

@@ -1,6 +1,6 @@
-"""Compiling keeps to limits of time, memory and nodes: one clear error that names the node, whoever works.
+"""Limits of time, memory and nodes for compiling. One clear error names the node, whichever process works.
 
-The clock is set forward where that shows what is meant; what waits for it has limits of a second."""
+Most tests set the clock forward. Tests that really wait have limits of a second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jangin.options import Options
 from jangin.targets import resolve
 
 LATE = 30.0
-"""Seconds in which a compilation with a limit of a second must have ended, on a machine with much to do."""
+"""Seconds until a compilation with a limit of a second must have ended, on a busy machine."""
 
 
 def model(nodes: list[onnx.NodeProto], shape: list[Any], **constants: Any) -> bytes:
@@ -49,7 +49,7 @@ def small() -> bytes:
 
 
 def endless() -> bytes:
-    """A transpose of so many free sizes that its kernel takes minutes."""
+    """Return a transpose of so many free sizes that its kernel takes minutes."""
     sizes = [f"s{i}" for i in range(60)]
     return model([helper.make_node("Transpose", ["x"], ["y"], name="turned")], sizes)
 
@@ -66,7 +66,7 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 def test_every_step_looks_at_the_clock(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An hour goes by as a step begins: it, or the next one, ends the compilation."""
+    """An hour passes when a step begins. This step or the next one ends the compilation."""
     clock, passed = time.monotonic, list[str]()
 
     def tell(done: int, total: int, what: str) -> None:
@@ -83,7 +83,7 @@ def test_every_step_looks_at_the_clock(step: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_expressions_look_at_the_clock() -> None:
-    """Within one kernel of one node."""
+    """The limit is checked within one kernel of one node."""
     start = time.monotonic()
     with pytest.raises(CompileError, match=r"Transpose 'turned' .*, in the step kernels: .*more than 5 s"):
         jangin.compile(endless(), cache=False, isolated=False, limits=Limits(seconds=5))
@@ -105,7 +105,7 @@ def test_limits_of_each_kind(isolated: bool) -> None:
 
 
 def large() -> bytes:
-    """A constant of 64 MiB that is computed."""
+    """Return a model that computes a constant of 64 MiB."""
     nodes = [
         helper.make_node("ConstantOfShape", ["size"], ["c"]),
         helper.make_node("Add", ["c", "one"], ["d"]),
@@ -164,7 +164,7 @@ class Finder:
             jangin.compiler.request.carry_out, jangin.ir.limits.GRACE = stuck, 0.5
 sys.meta_path.insert(0, Finder())
 """
-"""A Python that imports this has a compiler that doesn't look at the clock."""
+"""A module for a Python whose compiler doesn't look at the clock."""
 
 
 def test_a_process_that_does_not_ask_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +232,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_asks_for_much_is_quick(name: str) -> None:
-    """It compiles, or is refused, without reaching a limit."""
+    """A model that asks for much compiles or is refused, without reaching a limit."""
     start = time.process_time()
     try:
         jangin.compile(HOSTILE[name](), threads=1, cache=False, isolated=False)

@@ -1,4 +1,5 @@
-"""The record of options: what doors show and refuse, what keys have, and that nothing given is lost."""
+"""The record of options: what doors show and refuse, which options are in keys, and that no given option is
+lost."""
 
 from __future__ import annotations
 
@@ -27,14 +28,14 @@ from jangin.templates.template import Candidate
 GROUPS = {"build": Given, "compile": Given, "emit": Common, "quantize": Common, "compare": Common}
 """The doors that make a record, and the options that each takes by keyword."""
 PLACED = {"asked", "threads", "shapes"}
-"""The options that doors take by place; `asked` is called `target` there."""
+"""The options that doors take by place. `asked` is called `target` there."""
 INNER = {"verify", "choices"}
 """The fields that no caller gives."""
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_door_shows_each_option(name: str) -> None:
-    """With the type and the default that the record has, and its help text."""
+    """A door shows each option with the record's type, default and help text."""
     door, group = getattr(jangin, name), GROUPS[name]
     shown = inspect.signature(door).parameters
     for option in group.__annotations__:
@@ -79,7 +80,7 @@ def test_a_record_never_changes() -> None:
 
 
 def test_a_resolved_target_travels() -> None:
-    """Another process, where the environment may name another target, has the one that was meant here."""
+    """The resolved target goes to another process, whose environment may name another default."""
     options = Options("cpu").but(threads=2)
     assert "target" not in vars(options)
     here = replace(options.target, name="here")
@@ -93,11 +94,12 @@ OTHERS: dict[str, Any] = {
     "formats": FORMATS, "cache": False, "limits": Limits(nodes=5), "tune": "1s", "sizes": {"n": 2},
     "isolated": True, "verify": True, "choices": {"digest": Candidate("nest", {})},
 }  # fmt: skip
-"""Another value than the default of each field."""
+"""For each field, a value that isn't its default."""
 
 
 def test_keys_differ_for_the_fields_that_say_so() -> None:
-    """Models for several devices differ by more, because times measured at some sizes place their nodes."""
+    """Keys differ by the fields that say so. Models for several devices differ by more fields, because
+    measured times place their nodes."""
     assert {*OTHERS} == {*ABOUT}
     for target, kinds in (("x86-64-v3", [True]), ("x86-64-v3+x86-64-v2", [True, "for several"])):
         plain = Options(target)
@@ -135,7 +137,7 @@ def test_every_option_given_to_a_door_arrives(
         given |= {"sizes": {"n": 2}, "isolated": False, "tune": "5s"}
 
         def tuned(model: Any, options: Options, threads: int, budget: float, *more: Any) -> Any:
-            """In place of measuring, which takes its time."""
+            """Record the options instead of measuring, which takes long."""
             seen.append(options)
             assert (threads, budget) == (1, 5.0)
             return SimpleNamespace(choices={})
@@ -150,7 +152,7 @@ def test_every_option_given_to_a_door_arrives(
 
 
 def test_a_request_to_another_process_has_every_option(tmp_path: Path) -> None:
-    """Limits that nothing can be compiled within, so that the error is the other process's."""
+    """The limits are too small for any compilation, so that the error comes from the other process."""
     model, weights = network(tmp_path)
     code = (
         "import jangin\n"

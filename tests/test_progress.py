@@ -1,4 +1,4 @@
-"""Progress by what steps should take: kernels are begun, and told of, by their weight."""
+"""Progress by estimated times: kernels start in the order of their weight, and are reported by it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = Options(resolve("x86-64-v3"))
 
 
 def model() -> onnx.ModelProto:
-    """A convolution that Winograd's method computes, a product and a map."""
+    """Return a convolution that Winograd's method computes, a product and a map."""
     rng = np.random.default_rng(0)
     held = [
         numpy_helper.from_array(rng.standard_normal(shape, np.float32), name)

@@ -1,4 +1,4 @@
-"""What tests draw can be drawn again."""
+"""Tests can draw the same random numbers again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repeatable import RNG, Numbers, repeated_by
 
 TESTS = Path(__file__).parent
 OTHERS = re.compile(r"[^_]Random\(\)|RandomState\(\)|SystemRandom|urandom|time_ns\(\)\)")
-"""Generators that no seed of ours begins."""
+"""Generators that the tests' seed doesn't reach."""
 
 
 def test_draws_are_repeated() -> None:

@@ -1,4 +1,4 @@
-"""Kernels that models share: what is made, counted in calls, and what is not taken from the file."""
+"""Kernels that models share: how many are made, counted in calls, and which are not taken from the file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("compiled_anew")
 
 
 def network(seed: int = 0, widths: tuple[int, ...] = (24, 40, 16), prefix: str = "") -> onnx.ModelProto:
-    """Matrix products with a bias, each before another map."""
+    """Return matrix products with a bias, each before another map."""
     rng, nodes, held, x = np.random.default_rng(seed), [], [], "x"
     for n, (rows, columns) in enumerate(pairwise(widths)):
         w, b, y, z = (f"{prefix}{c}{n}" for c in "wbyz")
@@ -51,7 +51,7 @@ def network(seed: int = 0, widths: tuple[int, ...] = (24, 40, 16), prefix: str =
 
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """How many kernels were scheduled, and how many were compiled."""
+    """Counts how many kernels are scheduled, and how many are compiled."""
     found = SimpleNamespace(scheduled=0, compiled=0)
     make_kernel, code = kernels.make_kernel, LLVM.code
 
@@ -75,7 +75,7 @@ def made_by(count: SimpleNamespace, work: Callable[[], object]) -> tuple[int, in
 
 
 def build(folder: Path | bool, model: onnx.ModelProto, **options: object) -> Artifact:
-    """As `jangin.build`, always in this process."""
+    """Call `jangin.build`, always in this process."""
     given = {"target": TARGET, "isolated": False, **options}
     made = jangin.build(model, cache=folder, **given)  # type: ignore[arg-type]
     assert isinstance(made, Artifact)
@@ -109,7 +109,7 @@ def test_another_model_takes_the_layers_that_it_shares(tmp_path: Path, count: Si
 
 
 def test_kernels_over_other_sizes_are_one(count: SimpleNamespace) -> None:
-    """However the model calls its sizes: each launch is of its own ones."""
+    """Kernels are shared whatever the model's names of sizes are. Each launch has its own sizes."""
     names = [f"x{i}" for i in range(12)]
     inputs = [helper.make_tensor_value_info(x, 1, [f"n{i}", f"m{i // 2}"]) for i, x in enumerate(names)]
     nodes = [helper.make_node("Softmax", [x], [f"y{x}"], axis=1) for x in names]
@@ -276,7 +276,7 @@ def test_kernels_as_texts(name: str) -> None:
 
 
 def test_the_parts_of_a_program_share(count: SimpleNamespace) -> None:
-    """Two equal products, with a step between them that needs the first one's data."""
+    """A program has two equal products, with a step between them that needs the first one's data."""
     w = numpy_helper.from_array(np.eye(24, dtype=np.float32), "w")
     nodes = [
         helper.make_node("Mul", ["x", "s"], ["x1"]),

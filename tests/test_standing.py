@@ -1,4 +1,4 @@
-"""The compiler's process stays for the next compilation of its caller, and for nothing else."""
+"""The compiler's process waits for the next compilation of its caller, and for nothing else."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def compiled(model: object, **options: object) -> object:
 
 
 def waiting() -> int:
-    """The number of the process that waits."""
+    """Return the number of the waiting process."""
     (started,) = isolated._waiting
     return started.process.pid
 
 
 def made(steps: list[tuple[int, int, str]]) -> int:
-    """The milliseconds that kernels should have taken to make, as was told; forgets it."""
+    """Return the expected milliseconds of making kernels, as progress reported it, and forget the report."""
     told = max([total for done, total, what in steps if what == "kernels" and done], default=0)
     steps.clear()
     return told
 
 
 def family_of(process: int) -> set[int]:
-    """Those that make kernels: what else it forked is about to end."""
+    """Return the processes that make kernels. Others that it forked are about to end."""
     found = children(process)
     time.sleep(0.5)
     return found & children(process)
@@ -71,7 +71,7 @@ def test_the_second_compilation_is_by_the_same_process_and_makes_no_kernel_again
 
 
 def test_it_sees_what_the_caller_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder, and the environment, as a process started now would."""
+    """The process sees the caller's folder and environment, as a process started now would."""
     for name in "ab":
         (tmp_path / name).mkdir()
         onnx.save(layers(1 if name == "a" else 2), tmp_path / name / "model.onnx")
@@ -130,7 +130,7 @@ def test_it_holds_nothing_of_a_model() -> None:
 
 
 def memory(process: int) -> int:
-    """Bytes of memory that are a process's own."""
+    """Return the bytes of a process's own memory."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) << 10
 

@@ -96,7 +96,7 @@ def test_what_is_added_in_onnxruntimes_own(kind: str) -> None:
 
 @pytest.mark.parametrize("hidden", [-10000.0, float(np.finfo(np.float32).min)])
 def test_the_number_that_hides_in_onnxruntimes_own(hidden: float) -> None:
-    """`mask_filter_value` replaces the scores of padding keys. In the second item, all keys are padding."""
+    """`mask_filter_value` is the mask's number for padding keys. In the second item, all keys are padding."""
     feeds = tensors(2, 4, 16, keys=5)
     feeds["keys"] = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], np.int32)
     model = attention(feeds, "MultiHeadAttention", "com.microsoft", num_heads=2, mask_filter_value=hidden)

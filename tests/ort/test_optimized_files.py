@@ -84,8 +84,8 @@ def test_optimized_files(channels: int, level: str, tmp_path: Path) -> None:
 
 
 def test_blocks_that_nothing_tells(tmp_path: Path) -> None:
-    """ONNX Runtime's blocks of channels are recognized without a hint from sizes: all are multiples of 16, as
-    in ResNets."""
+    """The sizes don't tell whether blocks have 8 or 16 channels, because all are multiples of 16, as in
+    ResNets. The caller must say it."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32, 8, 8])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32, 8, 8])
     w = rng.standard_normal((32, 32, 1, 1)).astype(np.float32)

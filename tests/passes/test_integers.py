@@ -75,8 +75,7 @@ def layer(depth: int, batch: tuple[int, ...] = (), given: bool = False, most: in
 
 
 def rescaled(b: Builder, random: np.random.Generator) -> Tensor:
-    """Add floats between two integer products, as around a Concat. Only a clamp bounds what the second one
-    reads."""
+    """Add an integer convolution of rescaled bytes, as after a Concat. Only a clamp bounds what it reads."""
     x = dequantize(b, image(b, 24, 9, 9), b.scalar(0.3, F32), b.scalar(3, U8))
     x = quantize(b, x, b.scalar(0.5, F32), b.scalar(10, U8), dtype=U8)
     return integer_conv(b, x, b.const(weights(random, 16, 24, 1, 1)), b.scalar(10, U8))

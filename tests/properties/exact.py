@@ -1,8 +1,8 @@
 """Runs exact random models for a given time, and prints the outcomes. It exits with 1 if anything was wrong.
 
-    python -m tests.properties.exact --minutes 600                       for every target that is here
-    python -m tests.properties.exact --target x86-64-v4 --seed 7 --count 1     one model again: its text
-    python -m tests.properties.exact --target x86-64-v4 --seed 7 --smallest    the least part that fails
+    `python -m tests.properties.exact --minutes 600` runs all targets of this machine.
+    `python -m tests.properties.exact --target x86-64-v4 --seed 7 --count 1` runs one model again.
+    `python -m tests.properties.exact --target x86-64-v4 --seed 7 --smallest` prints the least faulty part.
 
 Models run in child processes, so that a model that crashes is told by its seed.
 """

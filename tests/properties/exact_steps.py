@@ -37,15 +37,15 @@ def cast(t: ExactNet, x: Item) -> Any:
 
 
 def arithmetic(t: ExactNet, x: Item) -> Any:
-    """The commonest operators, which others are made of and fuse with."""
+    """Add one of the commonest operators, which others are made of and fuse with."""
     op = t.pick(("Add", "Sub", "Mul", "Max", "Min", "Abs", "Neg", "Relu", "Not", "And", "Xor"))
     alone = op in ("Abs", "Neg", "Relu", "Not")
     return t.one(op, x) if alone else t.one(op, *t.r.sample((x, partner(t, x)), 2))
 
 
 def narrow(t: ExactNet, x: Item) -> Any:
-    """What was added up, compared or converted is written as something smaller: the most common end of a
-    kernel whose elements have fewer bytes than its sums."""
+    """Write a sum, a comparison or a conversion as a smaller type. Most kernels whose elements have fewer
+    bytes than their sums end like this."""
     if t.flag(0.3):
         return t.one(t.pick(("Equal", "Less", "Greater")), x, t.const(t.number(0, 3), x.dtype))
     to = t.pick(("uint8", "int8", "int16", "bfloat16"))
@@ -55,13 +55,13 @@ def narrow(t: ExactNet, x: Item) -> Any:
 
 
 def product(t: ExactNet, x: Item) -> Any:
-    """A matrix product of columns that end anywhere in a vector, and often something smaller made of it."""
+    """Add a matrix product whose columns end anywhere in a vector, often with a narrower result."""
     y = t.one("MatMul", x, t.weight(x.dtype, x.shape[-1], t.pick(COLUMNS))) if x.rank > 1 else None
     return narrow(t, y) if y and t.flag() else y
 
 
 def convolution(t: ExactNet, x: Item) -> Any:
-    """As `product`."""
+    """Add a convolution, often with a narrower result."""
     if x.rank not in (3, 4) or not all(x.shape) or not (x.is_float or x.dtype in SMALL):
         return None
     y = _convolved(t, x, lambda shape: t.weight(t.pick(SMALL) if x.dtype in SMALL else x.dtype, *shape))
@@ -72,7 +72,7 @@ def convolution(t: ExactNet, x: Item) -> Any:
 
 
 def power(t: ExactNet, low: int, high: int, count: int = 0) -> Array:
-    """A scale, or one for each of so many channels."""
+    """Draw a scale that is a power of two, or one for each of `count` channels."""
     exponents = [t.number(low, high) for _ in range(count or 1)]
     made = np.exp2(np.array(exponents, np.float32))
     return made if count else made[0]
@@ -83,7 +83,7 @@ def zero(t: ExactNet, kind: str) -> Item:
 
 
 def quantized(t: ExactNet, x: Item) -> tuple[Item, Item, Item] | None:
-    """A value of bytes, its scale and its zero point."""
+    """Return a value of bytes, its scale and its zero point."""
     if x.dtype in SMALL:
         return x, t.const(power(t, -4, 1)), zero(t, x.dtype)
     if x.dtype != "float32":
@@ -99,7 +99,7 @@ def dequantized(t: ExactNet, x: Item) -> Item | None:
 
 
 def weights(t: ExactNet, shape: tuple[int, ...], axis: int) -> Item | None:
-    """Bytes with a scale for all, or for each channel along an axis."""
+    """Return weights in bytes, with one scale, or one for each channel along an axis."""
     rng, per_channel = np.random.default_rng(t.number(0, 1 << 30)), t.flag()
     w = t.const(rng.integers(-127, 128, shape, np.int8) // (1 if t.flag(0.3) else 16))
     scale = t.const(power(t, -7, -4, shape[axis] if per_channel else 0))
@@ -108,7 +108,7 @@ def weights(t: ExactNet, shape: tuple[int, ...], axis: int) -> Item | None:
 
 
 def layer(t: ExactNet, x: Item) -> Any:
-    """A product, sum or move between quantizations, with what usually lies behind it."""
+    """Add a product, sum or move between quantizations, with the operators that usually follow it."""
     f = dequantized(t, x) if 2 <= x.rank <= 4 and all(x.shape) else None
     if f is None:
         return None
@@ -134,7 +134,7 @@ def _convolution(t: ExactNet, f: Item) -> Item | None:
 
 
 def _convolved(t: ExactNet, x: Item, made: Callable[[tuple[int, ...]], Item | None]) -> Item | None:
-    """A convolution by weights that are made in some shape."""
+    """Add a convolution. `made` makes weights of a given shape."""
     c, spatial = x.shape[1], x.rank - 2
     groups = t.pick([g for g in (1, 1, 2, c) if c % g == 0])
     m = groups * t.pick(COLUMNS if groups == 1 else (1, 2, 4, 8, 9, 17) if groups < c else (1, 1, 2))
@@ -156,7 +156,8 @@ def _sum(t: ExactNet, f: Item) -> Item | None:
 
 
 def _body(t: ExactNet, x: Item, most: int) -> tuple[list[Step], Item]:
-    """Steps from a value to another of its type and shape, which aren't among the model's own."""
+    """Return steps from a value to another of the same type and shape. They don't become steps of the
+    model."""
     steps, pool = t.steps, t.pool
     t.steps, t.pool, y = [], [p for p in pool if p.dtype == x.dtype and p.shape == x.shape], x
     for _ in range(3 * most):
@@ -177,13 +178,13 @@ def _graph(
 
 
 def _outer(steps: Sequence[Step]) -> list[str]:
-    """What steps read that none of them makes."""
+    """Return the values that steps read and none of them makes."""
     own = {n for s in steps for n in s.node.output}
     return [n for s in steps for n in s.reads if n not in own]
 
 
 def branch(t: ExactNet, x: Item) -> Any:
-    """If, by a condition that the data decides."""
+    """Add an If, with a condition that depends on data."""
     flags = [p for p in t.pool if p.dtype == "bool" and p.shape == ()]
     flag = t.pick(flags) if flags and t.flag() else _condition(t, x)
     if flag is None:
@@ -202,7 +203,7 @@ def branch(t: ExactNet, x: Item) -> Any:
 
 
 def _condition(t: ExactNet, x: Item) -> Item | None:
-    """A flag made of the data."""
+    """Return a boolean that is computed from the data."""
     if x.dtype == "bool" or not all(x.shape):
         return None
     most = t.one("ReduceMax", x, keepdims=0) if x.rank else x
@@ -210,7 +211,7 @@ def _condition(t: ExactNet, x: Item) -> Item | None:
 
 
 def loop(t: ExactNet, x: Item) -> Any:
-    """Loop: a value is carried, bounded in each turn, and may be collected too."""
+    """Add a Loop. It carries a value that each turn bounds, and may collect it."""
     turn = _turn(t, x, f"c{t.count}") if _carried(x) else None
     if turn is None:
         return None
@@ -236,7 +237,7 @@ def _carried(x: Item) -> bool:
 
 
 def _turn(t: ExactNet, x: Item, name: str) -> list[Step] | None:
-    """The steps of one turn."""
+    """Return the steps of one turn."""
     bounds = [t.const(n, x.dtype) for n in ((0 if x.dtype[0] == "u" else -CARRIED), CARRIED)]
     if x.rank == 2 and x.dtype in ("float32", "int32") and t.flag(0.4):
         rng = np.random.default_rng(t.number(0, 1 << 30))
@@ -260,7 +261,7 @@ def _turn(t: ExactNet, x: Item, name: str) -> list[Step] | None:
 def _take(
     t: ExactNet, node: Callable[[bool], onnx.NodeProto], dtypes: tuple[str, ...], outer: Sequence[str]
 ) -> Item | None:
-    """A step whose node has sub-graphs."""
+    """Add a step whose node has sub-graphs."""
     step = Step(node(False), node(True), dtypes, 0, tuple(dict.fromkeys(outer)))
     known = t.known(step.reads)
     exact = t.evaluated(step.wide, {n: x.exact for n, x in known.items()})

@@ -1,4 +1,4 @@
-"""Ways to run an exact model: what this machine has of them, by name."""
+"""The ways to run an exact model that this machine has, by name."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jangin.runtime.device import device_of
 from jangin.targets import NAMED, resolve
 
 Way = Callable[[Case], list[str]]
-"""Gives what is wrong with a model that is run so."""
+"""Runs a model one way, and returns its faults."""
 
 
 def native_targets() -> list[str]:
-    """Those whose code this machine runs."""
+    """Return the targets whose code this machine runs."""
     host = resolve("cpu").triple
     here = (name for name, target in NAMED.items() if target.triple == host)
     return [name for name in here if not device_of(NAMED[name].device).why_not(str(NAMED[name]))]

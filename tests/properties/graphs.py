@@ -1,5 +1,7 @@
-"""Random graphs of core operators. Functions of floats are continuous and bounded, so that rounding
-stays rounding. A seed decides; fewer operators of the same seed are a prefix of the same graph."""
+"""Random graphs of core operators.
+
+Functions of floats are continuous and bounded, so that a rounding error stays one. A seed decides everything.
+Fewer operators of the same seed are the beginning of the same graph."""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ LARGEST = 8
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17)
 DTYPES = (F32, F32, F32, F32, F32, F32, F32, F64, F16, BF16, I32, I64, U8)
 LIMIT = 6000
-"""Elements that a value may have."""
+"""The most elements of a value."""
 
 T = TypeVar("T")
 Op = Callable[["Net", Tensor], Tensor | None]
@@ -35,7 +37,7 @@ Op = Callable[["Net", Tensor], Tensor | None]
 
 @dataclass
 class Net:
-    """A graph that grows, its values so far, and where decisions come from."""
+    """A graph that grows, with its values so far and the source of its random decisions."""
 
     r: Random
     b: Builder
@@ -57,7 +59,7 @@ class Net:
         return sorted(self.r.sample(range(x.rank), self.number(1, x.rank)))
 
     def weight(self, *shape: int, dtype: DType = F32) -> Tensor:
-        """A constant; its numbers differ from one to the next."""
+        """Add a constant. Each constant has other numbers."""
         rng = np.random.default_rng(len(self.b.constants))
         scale = 1 / math.sqrt(max(1, math.prod(shape[1:])))
         return self.b.const((rng.uniform(-1, 1, shape) * scale).astype(dtype.numpy))
@@ -95,7 +97,7 @@ def convert(t: Net, x: Tensor) -> Tensor | None:
 
 
 def binary(t: Net, x: Tensor) -> Tensor | None:
-    """With a value that broadcasts against x: one of the pool, or a part of x itself."""
+    """Add an operator on x and a value that broadcasts with it: one of the pool, or a part of x."""
     if x.dtype is BOOL:
         return None
     others = [y for y in t.pool if y.dtype == x.dtype and _broadcasts(x, y)]
@@ -125,7 +127,7 @@ def reduce(t: Net, x: Tensor) -> Tensor | None:
 
 
 def spread(t: Net, x: Tensor) -> Tensor | None:
-    """Numbers over the range of all of them, or of a row."""
+    """Divide numbers by the range of all of them, or of their row."""
     if not x.rank or x.dtype not in (F32, F64):
         return None
     axes = range(x.rank) if t.flag() else [x.rank - 1]
@@ -160,7 +162,7 @@ def matmul(t: Net, x: Tensor) -> Tensor | None:
 
 
 def _window(t: Net, x: Tensor, groups: int) -> dict[str, Any] | None:
-    """Attributes of a sliding window that fits x in every run."""
+    """Return attributes of a sliding window that fits x in every run."""
     spatial = x.rank - 2
     kernel = [t.number(1, 3) for _ in range(spatial)]
     dilations = [t.number(1, 2) for _ in range(spatial)]
@@ -205,7 +207,7 @@ def transpose(t: Net, x: Tensor) -> Tensor | None:
 
 
 def reshape(t: Net, x: Tensor) -> Tensor | None:
-    """Two neighbouring dimensions joined, one split, or one of size 1 put in."""
+    """Join two neighbouring dimensions, split one, or insert one of size 1."""
     choice, shape = t.number(0, 2), list(x.shape)
     if choice == 0 and x.rank > 1:
         i = t.number(0, x.rank - 2)
@@ -273,14 +275,14 @@ def expand(t: Net, x: Tensor) -> Tensor | None:
 
 
 def rows(t: Net, x: Tensor) -> Tensor | None:
-    """A tensor expression of its own: each element less the row's first."""
+    """Add a tensor expression of its own: each element less the first of its row."""
     if not x.rank or not x.dtype.is_float:
         return None
     return t.b.compute(x.dtype, x.shape, [x], lambda z, *i: z[0][i] - z[0][(*i[:-1], const(0))])
 
 
 def cumulate(t: Net, x: Tensor) -> Tensor | None:
-    """A loop nest: no tensor expression says it."""
+    """Add a cumulative sum as a loop nest, because no tensor expression can say it."""
     if not x.rank or x.dtype not in (F32, F64, I32, I64):
         return None
     exclusive, reverse = t.number(0, 1) == 1, t.number(0, 1) == 1
@@ -292,7 +294,7 @@ def cumulate(t: Net, x: Tensor) -> Tensor | None:
 
 
 def block(t: Net, x: Tensor) -> Tensor | None:
-    """Convolution, bias, activation, and a residual where the shape allows."""
+    """Add a convolution, a bias, an activation, and a residual if the shape allows it."""
     y = conv(t, x)
     if y is None:
         return None
@@ -303,7 +305,7 @@ def block(t: Net, x: Tensor) -> Tensor | None:
 
 
 def gate(t: Net, x: Tensor) -> Tensor | None:
-    """Squeeze and excite: the channels scaled by a function of their means."""
+    """Squeeze-and-excite: scale the channels by a function of their means."""
     channels = known(x.shape[1]) if x.rank == 4 and x.dtype is F32 else None
     if channels is None:
         return None
@@ -314,7 +316,7 @@ def gate(t: Net, x: Tensor) -> Tensor | None:
 
 
 def attend(t: Net, x: Tensor) -> Tensor | None:
-    """Self-attention over the second last axis, in one or two heads."""
+    """Add self-attention over the second last axis, with one or two heads."""
     width = known(x.shape[-1]) if x.rank == 3 and x.dtype is F32 else None
     if width is None:
         return None
@@ -343,7 +345,7 @@ OFTEN = (*OPS, "spread", "conv", "block", "gate", "attend", "matmul", "pool", "b
 
 
 def random_graph(seed: int, length: int) -> Graph:
-    """A graph of up to `length` operators over one or two inputs, some sizes of which may be `n`."""
+    """Draw a graph of up to `length` operators over one or two inputs. Some of their sizes may be `n`."""
     r = Random(seed)
     symbolic = r.random() < 0.5
     t = Net(r, Builder("random", {N: (const(1), const(LARGEST))} if symbolic else {}))
@@ -364,7 +366,7 @@ def random_graph(seed: int, length: int) -> Graph:
 
 
 def feeds(graph: Graph, n: int) -> dict[str, Array]:
-    """Inputs for the symbol's value `n`: floats in -1..1, small integers."""
+    """Return inputs for the symbol's value `n`: floats in -1..1, and small integers."""
     rng = np.random.default_rng(n)
     arrays: dict[str, Array] = {}
     for name in graph.inputs:

@@ -1,4 +1,4 @@
-"""As `onnx_operators`, for operators that move, count and choose elements."""
+"""How to add nodes that move, count and choose elements (see `onnx_operators`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def transpose(t: Net, x: Item) -> Any:
 
 
 def reshape(t: Net, x: Item) -> Any:
-    """Neighbours joined, one dimension split, a size inferred, or one kept with 0."""
+    """Join neighbouring dimensions, split one, infer a size, or keep one with 0."""
     choice, shape = t.number(0, 4), list(x.shape)
     if choice == 0 and x.rank > 1:
         i = t.number(0, x.rank - 2)
@@ -229,7 +229,7 @@ def shapes(t: Net, x: Item) -> Any:
 
 
 def select(t: Net, x: Item) -> Any:
-    """Sizes that depend on data."""
+    """Add an operator whose result's size depends on data."""
     kind = t.number(0, 3)
     if kind == 0:
         return None if underflows(x) else t.one("NonZero", x)
@@ -244,6 +244,6 @@ def select(t: Net, x: Item) -> Any:
 
 
 def underflows(x: Item) -> bool:
-    """Whether an element is so small that the model's own precision may have it as zero."""
+    """Return whether an element is so small that the model's own precision may round it to zero."""
     small = np.abs(x.exact.astype(np.float64))
     return bool(((small > 0) & (small < 1e-4)).any())

@@ -1,9 +1,9 @@
-"""Random ONNX models that grow a node at a time, each evaluated as it is added.
+"""Random ONNX models that grow one node at a time. Each node is evaluated as it is added.
 
-Every value is known twice, floats in double precision: as ONNX's ReferenceEvaluator has it, and
-shaken, each node's results being off by about one rounding of the model's own precision. How far the two
-are apart is how far rounding may take a right result; a node that makes more of it (a step function, a
-difference of equals) is not added.
+Each value is computed twice, with floats in double precision. One result is exact, by ONNX's
+ReferenceEvaluator. The other is shaken: each node's result is off by about one rounding of the model's
+precision. The difference of the two is the allowed rounding error of a right result. A node that enlarges it
+(a step function, a difference of equals) is not added.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SIZES = (1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 16, 17)
 FLOATS = ("float32",) * 8 + ("float64", "float16", "bfloat16")
 INTEGERS = ("int64", "int64", "int32", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
 ROUNDING = {"float64": 3e-8, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
-"""What shaking adds, relative to a result's largest value: a few roundings."""
+"""The relative size of a shake, for a result's largest value: a few roundings."""
 ELEMENTS = 3000
 LARGEST = 200.0
-"""Of floats that a node may give."""
+"""The largest float that a node may give."""
 OF_SOMETHING = ("ArgMax", "ArgMin", "AveragePool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin")
 INDEXED = ("Gather", "GatherElements", "GatherND", "ReverseSequence", "ScatterElements", "ScatterND")
 DECIDED = 0.03
-"""Share of a value's scale by which shaking may change it; beyond, its node is ill-conditioned."""
+"""The largest change by shaking, as a share of a value's scale. Beyond it a node is ill-conditioned."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A value: its name and dtype in the model, and for one run what it is and is when shaken."""
+    """A value of the model, with its name and dtype, and its exact and shaken numbers in one run."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Item:
 
     @property
     def tolerance(self) -> float:
-        """How far an element may be off."""
+        """The largest allowed error of an element."""
         scale = float(np.abs(self.exact).max(initial=0))
         apart = float(np.abs(self.exact - self.shaken).max(initial=0))
         return 8 * apart + 4 * ROUNDING[self.dtype] * max(scale, 0.1)
@@ -71,7 +71,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Step:
-    """A node of the model; `wide` is the same on double precision. `outer`: values that sub-graphs read."""
+    """A node of the model. `wide` is the same node in double precision. `outer` are the values that
+    sub-graphs read."""
 
     node: onnx.NodeProto
     wide: onnx.NodeProto
@@ -86,7 +87,8 @@ class Step:
 
 @dataclass
 class Net:
-    """A model that grows, and where decisions come from. `size`: of the symbol `n` while it grows."""
+    """A model that grows, with the source of its random decisions. `size` is the size of the symbol `n` while
+    it grows."""
 
     r: Random
     opset: int
@@ -97,7 +99,7 @@ class Net:
     steps: list[Step] = field(default_factory=list)
     pool: list[Item] = field(default_factory=list)
     count: int = 0
-    """Of steps that were ever made: what names go by."""
+    """The number of steps that were ever made. Names are made from it."""
 
     def pick(self, options: Sequence[T]) -> T:
         return self.r.choice(options)
@@ -116,7 +118,7 @@ class Net:
         return [a - x.rank if self.flag(0.3) else a for a in chosen]
 
     def random(self, dtype: str, shape: Sequence[int], low: float = -1.0, high: float = 1.0) -> Array:
-        """Numbers for an input or a constant: floats in low..high, small integers, booleans."""
+        """Draw numbers for an input or a constant: floats in low..high, small integers, or booleans."""
         rng = np.random.default_rng(self.number(0, 1 << 30))
         if dtype == "bool":
             return rng.random(shape) < 0.5
@@ -144,7 +146,7 @@ class Net:
     def add(
         self, op: str, inputs: Sequence[Item | None], outputs: int = 1, **attrs: Any
     ) -> list[Item] | None:
-        """The node's results, or None where it is not allowed, can't be evaluated, or is not to be
+        """Add a node and return its results. None if it is not allowed, can't be evaluated, or can't be
         compared."""
         given_names = ["" if x is None else x.name for x in inputs]
         while given_names and not given_names[-1]:
@@ -166,14 +168,14 @@ class Net:
         return self.take(Step(node, wide, dtypes, seed), known, exact)
 
     def evaluated(self, wide: onnx.NodeProto, known: Mapping[str, Array]) -> list[Array] | None:
-        """A node's results on double precision; None where the reference refuses it."""
+        """Evaluate a node in double precision. None if the reference refuses it."""
         try:
             return evaluate(wide, known, self.opset)
         except Exception:  # drawn attributes or shapes that the operator does not take: no step
             return None
 
     def take(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
-        """The results of a step that becomes the model's next; None where they aren't to be compared."""
+        """Add a step and return its results. None if they can't be compared."""
         items = self.compared(step, known, exact)
         if items is None:
             return None
@@ -183,7 +185,7 @@ class Net:
         return items
 
     def compared(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
-        """A step's results, shaken too; None where they aren't to be compared."""
+        """Return a step's results, exact and shaken. None if they can't be compared."""
         shaken = self.evaluated(step.wide, {n: x.shaken for n, x in known.items()})
         if shaken is None:
             return None
@@ -198,7 +200,7 @@ class Net:
         return made[0] if made else None
 
     def model(self) -> onnx.ModelProto:
-        """The model; its outputs are all results that nothing reads, and one more."""
+        """Return the model. Its outputs are all results that nothing reads, and one more."""
         infos = [
             helper.make_tensor_value_info(n, code(str(a.dtype)), self.symbolic[n])
             for n, a in self.feeds.items()
@@ -219,7 +221,7 @@ class Net:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
 
     def results(self, feeds: Mapping[str, Array]) -> dict[str, Item] | None:
-        """Every result for other inputs; None where the model can't run on them, or isn't to be compared."""
+        """Return every result for other inputs. None if the model can't run on them, or can't be compared."""
         items = {n: given(n, a) for n, a in {**self.constants, **feeds}.items()}
         for step in self.steps:
             known = {n: items[n] for n in step.reads}
@@ -231,8 +233,8 @@ class Net:
         return items
 
     def resized(self, size: int) -> dict[str, Array] | None:
-        """Inputs for another value of the symbol; None where indices may be outside then, or something is
-        made of nothing."""
+        """Return inputs for another value of the symbol. None if indices may then be out of range, or if an
+        operator that needs elements would get none."""
         left_out = INDEXED if size else (*INDEXED, *OF_SOMETHING)
         if any(s.node.op_type in left_out for s in self.steps):
             return None
@@ -273,7 +275,8 @@ def shake(array: Array, dtype: str, seed: int) -> Array:
 
 
 def decided(x: Item) -> bool:
-    """Whether a result can be compared: rounding does not change its shape, or it much."""
+    """Return whether a result can be compared: rounding changes neither its shape nor, by much, its
+    numbers."""
     if x.exact.shape != x.shaken.shape or x.exact.size > ELEMENTS or x.rank > 6:
         return False
     if not x.is_float:
@@ -286,7 +289,7 @@ def decided(x: Item) -> bool:
 
 
 def allowed(schema: Any, inputs: Sequence[Item | None]) -> bool:
-    """Whether the standard has the operator for these types."""
+    """Return whether the standard has the operator for these types."""
     bound: dict[str, str] = {}
     constraints = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
     for i, x in enumerate(inputs):
@@ -309,7 +312,7 @@ def onnx_type(dtype: str) -> str:
 def result_types(
     schema: Any, node: onnx.NodeProto, inputs: Sequence[Item | None], exact: Sequence[Array]
 ) -> tuple[str, ...] | None:
-    """The dtypes of a node's results in the model; None where the evaluator contradicts the standard."""
+    """Return the dtypes of a node's results in the model. None if the evaluator contradicts the standard."""
     by_type = {
         schema.inputs[min(i, len(schema.inputs) - 1)].type_str: x.dtype
         for i, x in reversed(list(enumerate(inputs)))
@@ -349,7 +352,7 @@ def result_types(
 
 
 def widened(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The node with double precision in the place of every other float type that an attribute names."""
+    """Return the node with double precision in place of every other float type that an attribute names."""
     wide = onnx.NodeProto()
     wide.CopyFrom(node)
     for a in wide.attribute:

@@ -49,7 +49,7 @@ REDUCTIONS = (
 
 
 STEPPING = ("Floor", "Ceil", "Round", "Sign")
-"""Operators that jump where an element is a multiple of a half: it must not be near one."""
+"""Operators that jump at multiples of a half. No element may be near one."""
 
 
 def unary(t: Net, x: Item) -> Any:
@@ -94,7 +94,7 @@ def cast(t: Net, x: Item) -> Any:
 
 
 def partner(t: Net, x: Item) -> Item:
-    """A value that broadcasts with x, of its type: of the pool, a constant, or x itself."""
+    """Return a value of x's type that broadcasts with x: one of the pool, a constant, or x itself."""
 
     def fits(y: Item) -> bool:
         pairs = zip(reversed(x.shape), reversed(y.shape), strict=False)
@@ -330,7 +330,8 @@ def recurrent(t: Net, x: Item) -> Any:
 
 
 def chain(t: Net, x: Item) -> Any:
-    """What fusion looks for: a convolution or product, a bias, an activation, the sum with what came in."""
+    """Add what fusion looks for: a convolution or product, a bias, an activation, and the sum with the
+    input."""
     y = conv(t, x) if x.rank >= 3 else matmul(t, x)
     y = y and t.one("Add", y, partner(t, y))
     y = y and t.one(t.pick(("Relu", "Sigmoid", "HardSwish", "Tanh")), y)
@@ -346,7 +347,8 @@ OPS: tuple[Op, ...] = (
 
 
 def random_net(seed: int, length: int) -> Net:
-    """A model of about `length` nodes over one to three inputs, some sizes of which may be the symbol `n`."""
+    """Draw a model of about `length` nodes over one to three inputs. Some of their sizes may be the symbol
+    `n`."""
     r = Random(seed)
     t = Net(r, r.choice(OPSETS), r.choice((2, 3, 4, 7)))
     symbolic, empty = t.flag(0.4), t.flag(0.06)

@@ -1,7 +1,7 @@
-"""Random graphs of operators that IEEE 754 rounds correctly, each with what NumPy makes of it node by node.
+"""Random graphs of operators that IEEE 754 rounds correctly, each with NumPy's results, node by node.
 
-All values are known while a graph is drawn, so that a node whose result no standard fixes isn't drawn: a
-minimum or a maximum of two zeros of different signs.
+All values are known while a graph is drawn. So a node whose result no standard defines isn't drawn: a minimum
+or a maximum of two zeros of different signs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jangin.ops.quantized import dequantize, quantize
 from jangin.ops.values import Tensor
 
 SHAPE = (3, 4, 37)
-"""Of the results: two vectors and a rest for machines of any width."""
+"""The shape of the results: two vectors and a rest, for machines of any width."""
 NUMBERS = (
     0.0, -0.0, 1.0, -1.0, 2.0, 0.25, 3.0, 1 / 3, 0.1, 1e30, 1e-30, 12582912.0, -12582912.0, 12582915.0,
     4097.0, 255.0,
 )  # fmt: skip
-"""Constants: 1.5 * 2**23 rounds what it is added to and taken from, 4097 parts a number in two."""
+"""Constants. 1.5 * 2**23 rounds a number when it is added and subtracted, and 4097 splits a number in two."""
 BINARY: Sequence[tuple[Callable[..., ExprLike], Callable[..., Array]]] = (
     (lambda v, w: v + w, np.add),
     (lambda v, w: v - w, np.subtract),
@@ -46,7 +46,8 @@ UNARY: Sequence[tuple[str, Callable[..., Array]]] = (
 
 
 class ExactNet:
-    """A graph being drawn by a seed. `known` has the values of all tensors; `feeds` those of the inputs."""
+    """A graph that is drawn by a seed. `known` has the values of all tensors, and `feeds` those of the
+    inputs."""
 
     def __init__(self, seed: int, dtype: DType = F32) -> None:
         self.b, self.r, self.dtype = Builder(f"exact{seed}", {}), Random(seed), dtype
@@ -56,7 +57,7 @@ class ExactNet:
         self.drawn = [self.input() for _ in range(3)]
 
     def input(self) -> Tensor:
-        """Numbers of all sizes, near 1 mostly, and some of those that are special."""
+        """Add an input with numbers of all sizes, mostly near 1, and some special ones."""
         reach = self.r.choice((1, 1, 1, 1, 1, 2, 30, 140))
         size = 2.0 ** self.numbers.integers(-reach, min(reach, 126) + 1, SHAPE)
         array = (self.numbers.standard_normal(SHAPE) * size).astype(self.dtype.numpy)
@@ -71,7 +72,7 @@ class ExactNet:
         return self.keep(self.b.const(array), array)
 
     def map(self, body: Callable[..., ExprLike], numpy: Callable[..., Array], *xs: Tensor) -> Tensor:
-        """A node of one operation."""
+        """Add a node of one operation."""
         with np.errstate(all="ignore"):
             return self.keep(self.b.map(body, *xs), np.asarray(numpy(*(self.known[x.name] for x in xs))))
 
@@ -81,12 +82,12 @@ class ExactNet:
         return t
 
     def value(self) -> Tensor:
-        """One of those drawn, the last mostly."""
+        """Return one of the drawn values, mostly the last."""
         last = len(self.drawn) - 1
         return self.drawn[last - min(last, int(self.r.expovariate(0.6)))]
 
     def operand(self) -> Tensor:
-        """A value, or a constant: of one element, or for each entry of an axis."""
+        """Return a value, or a constant of one element or of one for each entry of an axis."""
         if self.r.random() < 0.55:
             return self.value()
         shape = self.r.choice(((), (), (SHAPE[-1],), (SHAPE[1], 1)))
@@ -117,7 +118,7 @@ class ExactNet:
         return self.map(partial(call, fn), numpy, self.value())
 
     def moved(self) -> Tensor:
-        """A value from elsewhere, so that it is read at other places: turned, cut and filled up with 0."""
+        """Return a value that is read at other places: transposed, cut or padded with 0."""
         x = self.value()
         array = self.known[x.name]
         if self.r.random() < 0.3:
@@ -136,7 +137,8 @@ class ExactNet:
         return self.keep(self.b.map(select, below, x, y), made)
 
     def other(self) -> Tensor | None:
-        """What several operators in one make: a sum of two, a square, numbers in 8 bits, another type."""
+        """Add a node that several operators make together: a sum of two, a square, numbers in 8 bits, or
+        another type."""
         x = self.value()
         array, numpy = self.known[x.name], self.dtype.numpy
         kind = self.r.choice(("sum", "square", "quantized", "whole", "wide"))
@@ -169,7 +171,7 @@ class ExactNet:
         return self.keep(back, (made.astype(np.float32) - np.float32(zero)) * step)
 
     def done(self) -> tuple[Graph, dict[str, Array]]:
-        """The graph of the values that no other is made of, and what they are."""
+        """Return the graph of all values that no node reads, with their numbers."""
         read = {name for n in self.b.nodes for name in n.inputs}
         last = [t for t in self.drawn[3:] if t.name not in read and t.name not in self.b.constants]
         graph = self.b.graph(last, [f"y{n}" for n in range(len(last))])
@@ -177,7 +179,7 @@ class ExactNet:
 
 
 def exact_net(seed: int, steps: int) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
-    """A graph of about so many nodes, its inputs, and its results."""
+    """Return a graph of about `steps` nodes, its inputs, and its results."""
     net = ExactNet(seed, F64 if seed % 5 == 4 else F32)
     with np.errstate(all="ignore"):
         while len(net.drawn) < steps + 3:

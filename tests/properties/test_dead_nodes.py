@@ -1,6 +1,7 @@
-"""Nodes that no output needs change nothing: no result, and no error comes of them.
+"""Nodes that no output needs change no result, and cause no error.
 
-`pytest -m slow tests/properties/test_dead_nodes.py` has a thousand more, with operators of all kinds.
+`pytest -m slow tests/properties/test_dead_nodes.py` tries a thousand more models, with operators of all
+kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from onnx_operators import random_net
 import jangin
 
 QUICK = tuple(kind for kind in KINDS if kind != "operator")
-"""Without the operators of ONNX's node tests, which take seconds to make."""
+"""The kinds without the operators of ONNX's node tests, which take seconds to make."""
 
 
 def info(name: str, shape: list[int | str], code: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
@@ -28,7 +29,7 @@ def info(name: str, shape: list[int | str], code: int = TensorProto.FLOAT) -> on
 
 
 def nested(trips: int) -> onnx.ModelProto:
-    """A function, and a loop around a branch around a scan."""
+    """Make a model with a function, and with a loop around a branch around a scan."""
     step = helper.make_graph(
         [helper.make_node("Add", ["s", "row"], ["t"]), helper.make_node("Identity", ["t"], ["o"])], "scan",
         [info("s", [4]), info("row", [4])], [info("t", [4]), info("o", [4])],
@@ -67,7 +68,7 @@ def results(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
 
 
 def check(seed: int, kinds: tuple[str, ...] = QUICK) -> list[str]:
-    """One model with dead nodes and without; gives what they are."""
+    """Compare one model with dead nodes and without, and return what the nodes are."""
     rng = Random(seed)
     if seed % 3:
         net = random_net(seed, 1 + seed % 5)

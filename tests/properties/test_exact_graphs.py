@@ -1,4 +1,4 @@
-"""Some exact models on what this machine has. `.ci/run` has ten minutes of them (see `exact`)."""
+"""Some exact models on this machine's targets. `.ci/run` runs ten minutes of them (see `exact`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW, MANY = 3, 10
 
 
 def repeated(target: str, seed: int, ended: str) -> str:
-    """For an error: what makes the model again."""
+    """Return an error's text, with the command that makes the model again."""
     return f"python -m tests.properties.exact --target {target} --seed {seed} --count 1: {ended}"
 
 
@@ -33,7 +33,7 @@ def test_some_models(target: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", WAYS)
 def test_more_models(target: str) -> None:
-    """In processes of their own, as buffers may end where memory does."""
+    """Models run in separate processes, because an access beyond a buffer may crash."""
     first = 1000 * [*WAYS].index(target)
     ends = dict(outcomes(target, first, first + MANY))
     assert not [repeated(target, s, e) for s, e in ends.items() if e.startswith("WRONG")]
@@ -62,7 +62,8 @@ def test_they_are_varied() -> None:
 
 
 def test_what_is_wrong_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A way that can't multiply: what is left ends with the product."""
+    """A way to run models that can't multiply is found out, and the smallest wrong model ends with the
+    product."""
 
     def way(case: Case) -> list[str]:
         return ["it can't"] if any(n.op_type == "MatMul" for n in case.model.graph.node) else []

@@ -1,6 +1,7 @@
-"""Random ONNX models planned for a device with work-groups: whatever fuses, a template makes each kernel, and
-of those of known sizes the verifier has nothing to say. No device is needed (`tests/opencl` runs some on
-drivers)."""
+"""Random ONNX models are planned for a device with work-groups. A template makes each kernel, and the
+verifier accepts the kernels of known sizes.
+
+No device is needed. (`tests/opencl` runs some models on drivers.)"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random ONNX models through `jangin.compile`, against ONNX's ReferenceEvaluator in double precision.
 
-A model of sizes that it was not made for may be refused, with an error that says so; a result may not be
-wrong. `pytest -m slow tests/properties` runs 2,100 more.
+A model may refuse sizes for which it wasn't made, with an error that says so. A wrong result is never
+allowed. `pytest -m slow tests/properties` runs 2,100 more.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import jangin
 
 LENGTHS = (1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 6, 12)
 REFUSED = ("do not meet", "but may be")
-"""What says that a size is not one the model was compiled for."""
+"""Parts of errors that refuse a size for which the model wasn't compiled."""
 
 
 def difference(name: str, got: Array, want: Item) -> str:
-    """What is wrong with a result, or "" where nothing is."""
+    """Return the fault of a result, or "" if it is right."""
     if str(got.dtype) != want.dtype or got.shape != want.shape:
         return f"{name} is {got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
     if not want.is_float:
@@ -31,7 +31,7 @@ def difference(name: str, got: Array, want: Item) -> str:
 
 
 def workloads(net: Net, threads: int, target: str | None = None) -> list[str]:
-    """What is wrong with the model compiled, at each of some sizes of its symbol."""
+    """Compile a model, run it at several sizes of its symbol, and return its faults."""
     symbolic = any("n" in shape for shape in net.symbolic.values())
     exe = jangin.compile(net.model(), target, threads, {"n": (0, 64)} if symbolic else None, cache=False)
     found: list[str] = []
@@ -82,8 +82,8 @@ def test_they_are_varied() -> None:
 
 
 def test_most_of_them_are_compared() -> None:
-    """A model is compared at the size it was drawn for, and often enough at others, which the reference may
-    refuse."""
+    """A model is compared at the size it was drawn for. It is also compared at other sizes often enough,
+    though the reference may refuse some."""
     nets = [net for seed in range(200) if (net := random_net(seed, LENGTHS[seed % len(LENGTHS)])).steps]
     assert len(nets) >= 190 and all(net.results(net.feeds) is not None for net in nets)
     symbolic = [net for net in nets if any("n" in shape for shape in net.symbolic.values())]

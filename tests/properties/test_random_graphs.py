@@ -1,4 +1,4 @@
-"""Random graphs through the whole compiler, against the interpreter of what they were built as."""
+"""Random graphs through the whole compiler, against the interpreter on the original graph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOLERANCE = {  # a few roundings to 11 and 8 bits
 
 
 def compiled(graph: Graph, options: Options, threads: int) -> Executable:
-    """The graph compiled, every launch shared among the threads however small."""
+    """Compile the graph. Every launch is shared among the threads, however small it is."""
     graph = optimize(graph, options.but(verify=True))
     plan = make_plan(graph, schedule_kernels(graph, options), options)
     launches = tuple(replace(x, grain=1) for x in plan.launches)
@@ -52,7 +52,7 @@ def assert_close(name: str, got: Array, want: Array) -> None:
 
 
 def check(graph: Graph, options: Options, threads: int) -> None:
-    """It gives what the interpreter does, whatever the size of its symbol."""
+    """Check that a compiled graph gives the interpreter's results, for any size of its symbol."""
     model = compiled(graph, options, threads)
     for n in (LARGEST, 1, 5) if graph.symbols else (1,):
         arrays = feeds(graph, n)
@@ -71,7 +71,7 @@ def test_random_graphs(seed: int, length: int, target: Target, threads: int, win
 
 
 def test_random_kernels_of_several_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The range of any row is found where the row is made, however short it is."""
+    """The extrema of any row are found where the row is made, however short it is."""
     monkeypatch.setattr(extrema, "ROW", 1 / 64)
     several = 0
     for seed in range(150):

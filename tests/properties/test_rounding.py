@@ -1,7 +1,8 @@
-"""Rounding that a model asks for: random graphs of operators that are rounded correctly, and what is known to
-live by rounding, give bit for bit what NumPy gives operator by operator, on every level of this machine, in C
-and in the interpreter. `pytest -m slow tests/properties/test_rounding.py` draws 300 more for each level.
-(tests/opencl has some for its devices.)"""
+"""Rounding that a model asks for is kept. Random graphs of correctly rounded operators, and algorithms that
+depend on rounding, give NumPy's bits, operator by operator.
+
+They run on every level of this machine, in C and in the interpreter. `pytest -m slow
+tests/properties/test_rounding.py` draws 300 more for each level. (tests/opencl has some for its devices.)"""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 import machine
 
 LENGTHS = (2, 3, 4, 6, 9, 14)
-"""Nodes of a graph: short ones show what is wrong, long ones have more of it."""
+"""Numbers of nodes. Short graphs show a fault clearly, and long graphs find more of them."""
 SEEDS = (2008, 2010, 2053, 2059, 2060, 2096, 2116)
-"""Graphs each of which was wrong once, on some level: by joined constants, multiply-adds, or -0 for 0."""
+"""Seeds of graphs that were once wrong on some level, by joined constants, multiply-adds, or -0 in place of
+0."""
 Run = Callable[[Graph, Mapping[str, Array]], Mapping[str, Array]]
 
 
@@ -50,7 +52,7 @@ def check(seed: int, run: Run) -> None:
 def assert_same_bits(
     name: str, run: Run, graph: Graph, feeds: Mapping[str, Array], want: Mapping[str, Array]
 ) -> None:
-    """Of a NaN, any bits are right."""
+    """Check that results have the same bits. Any two NaN count as equal."""
     results = run(graph, feeds)
     for output, array in want.items():
         got = results[output]
@@ -80,7 +82,7 @@ def planned(graph: Graph, target: Target) -> Plan:
 
 
 def interpreted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-    """By the scheduled kernels' loop nests."""
+    """Run the loop nests of the scheduled kernels in the interpreter."""
     return run_plan(planned(graph, TARGETS[-1]), feeds)
 
 
@@ -109,7 +111,7 @@ def test_interpreters(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Number:
-    """A tensor that operators of Python's make nodes of."""
+    """A tensor whose Python operators make nodes."""
 
     net: ExactNet
     tensor: Tensor
@@ -142,7 +144,7 @@ class Number:
         )
 
     def total(self) -> Number:
-        """The sums of two neighbours."""
+        """Return the sums of two neighbours."""
         b, shape = self.net.b, (SHAPE[0], 2, SHAPE[1] // 2, SHAPE[2])
         array = self.net.known[self.tensor.name].reshape(shape)
         total = b.reduce("sum", b.reshape(self.tensor, shape), (1,))
@@ -153,14 +155,14 @@ MAGIC = 1.5 * 2.0**23
 
 
 def two_sum(a: Number, b: Number) -> Number:
-    """What a sum loses by rounding (Knuth)."""
+    """Return the rounding error of a sum (Knuth)."""
     total = a + b
     part = total - a
     return (a - (total - part)) + (b - part)
 
 
 def two_product(a: Number, b: Number) -> Number:
-    """What a product loses by rounding (Dekker, Veltkamp)."""
+    """Return the rounding error of a product (Dekker, Veltkamp)."""
 
     def halves(x: Number) -> tuple[Number, Number]:
         far = x * 4097.0
@@ -172,7 +174,7 @@ def two_product(a: Number, b: Number) -> Number:
 
 
 def kahan(*terms: Number) -> Number:
-    """A sum that keeps what its additions lose."""
+    """Return a sum that keeps the rounding errors of its additions (Kahan)."""
     total, lost = terms[0], terms[0] - terms[0]
     for term in terms[1:]:
         more = term - lost
@@ -217,7 +219,7 @@ def test_what_lives_by_rounding(name: str) -> None:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_c_by_any_flags(compiler: str, tmp_path: Path) -> None:
-    """What compilers fuse by themselves, gcc by default, is told them in the source."""
+    """Compilers fuse multiplications and additions by themselves, gcc by default. The source forbids it."""
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     target = next(t for t in TARGETS if t.name == "x86-64-v3")

@@ -1,4 +1,4 @@
-"""Small nets to quantize, as ONNX models, and inputs for them."""
+"""Small networks to quantize, as ONNX models, and inputs for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def made(nodes: list[onnx.NodeProto], shape: list[Any], out: list[Any], constant
 
 
 def convolutions(seed: int = 0) -> bytes:
-    """Stem, depthwise with ReLU6, a residual around a projection, a pool, class scores; batch symbolic."""
+    """Return a network with a stem, a depthwise convolution with ReLU6, a residual around a projection, a
+    pool, and class scores. The batch is symbolic."""
     rng, node = np.random.default_rng(seed), helper.make_node
     weights = {
         "w0": (8, 3, 3, 3), "w1": (8, 1, 3, 3), "w2": (8, 8, 1, 1), "w3": (12, 8, 3, 3), "fc": (12, 11),
@@ -53,7 +54,8 @@ def convolutions(seed: int = 0) -> bytes:
 
 
 def products(seed: int = 0, width: int = 64) -> bytes:
-    """Two layers with a normalization before and GELU between, a residual; [1, rows, width]."""
+    """Return two layers with a normalization before and GELU between, and a residual, for [1, rows,
+    width]."""
     rng, node = np.random.default_rng(seed), helper.make_node
     constants = {
         "w0": rng.standard_normal((width, 2 * width)) / np.sqrt(width),
@@ -90,8 +92,8 @@ def rows(count: int = 6, seed: int = 1, width: int = 64) -> list[Array]:
 
 
 def of_pairs(chosen: Chosen) -> int:
-    """What two neighbours along the terms add up to at most, of a product's weights in int8; 0 of a
-    depthwise convolution's."""
+    """Return the largest sum of two neighbouring int8 weights of one sign, along a product's terms. It is 0
+    for a depthwise convolution."""
     w = chosen.weights.astype(int)
     rows = w.T if w.ndim == 2 else np.moveaxis(w, 1, -1)
     if rows.shape[-1] == 1:

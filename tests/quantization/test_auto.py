@@ -1,4 +1,4 @@
-"""Deciding part by part: choices by given figures, the simulation against the real thing, and whole runs."""
+"""`--auto`: choices from given figures, the simulation against the written model, and whole runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decision(name: str, seconds: float, cost: float, half: float = 1.0) -> Decis
 
 
 def test_choice() -> None:
-    """Those that gain most for their cost come first, until the drop is spent; each says why."""
+    """Parts that gain most for their cost come first, until the drop is spent. Each part says why."""
     found = [
         decision("dear", 0.5, 0.9), decision("cheap", 0.5, 0.1), decision("slow", 1.2, 0.1),
         decision("even", 0.99, 0.1), decision("half", 0.5, 0.1, half=0.6),
@@ -60,7 +60,8 @@ def test_choice() -> None:
 
 
 def test_all_before_fewer() -> None:
-    """Of few runs the drop of all parts may be less than that of some; else it is the most that fit."""
+    """If all parts fit the drop, all are taken. If not, the largest number that fits is taken. On few runs,
+    all parts may drop less than some."""
     found = [decision(str(n), 0.5, 0.1) for n in range(6)]
     tried: list[int] = []
 
@@ -76,7 +77,7 @@ def test_all_before_fewer() -> None:
 
 
 def test_others() -> None:
-    """Beside what is taken, parts that are left gain in other kinds, as far as all of it fits."""
+    """Parts that are left gain from other kinds, as long as everything together fits the drop."""
     found = [decision("a", 0.5, 0.1), decision("b", 0.5, 0.9, half=0.6), decision("c", 0.5, 0.9, half=0.7)]
     taken = [replace(found[0], kind="int8")]
     more = others(found, taken, lambda all_: len(all_) <= 2)
@@ -86,7 +87,8 @@ def test_others() -> None:
 
 @pytest.mark.parametrize("net", ["convolutions", "products"])
 def test_simulation(net: str) -> None:
-    """With no part it is the model; with all, or one, what is written, but for roundings of halves."""
+    """The simulation without parts gives the model's results. With all parts, or one, it gives the written
+    model's, except for roundings of halves."""
     model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
     job = Job(model, Options(threads=1))
     feeds: Any = [{"x": x} for x in data]
@@ -105,7 +107,7 @@ def test_simulation(net: str) -> None:
 
 @pytest.mark.parametrize("last", [0.5, 0.595])
 def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they may be quicker, they are raced too, and taken if they are clearly so."""
+    """7-bit weights are raced if they may be quicker, and taken if they are clearly so."""
     races, seconds = iter([0.6, 0.6, last]), iter([1.0, 0.5, 1.1])
 
     def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:
@@ -125,8 +127,8 @@ def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("ratio", [0.5, 1.5])
 def test_whole(ratio: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts take as long as is said here: where int8 takes half, all of it is; where it takes longer, the
-    model stays as it is, and says so."""
+    """The test sets the parts' times. If int8 takes half, all parts are int8. If it takes longer, the model
+    stays in float32, and the report says so."""
     times = iter([1.0, ratio, ratio])
 
     def timed(exe: Any, feeds: Any, owners: dict[str, str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is done to weights and biases before rounding: it computes the same, and makes rounding cost less."""
+"""Changes of weights and biases before rounding keep the model's results, and lower the cost of rounding."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def relative(found: Any, wanted: Any) -> float:
 
 
 def test_gptq() -> None:
-    """Of correlated inputs the product's error is well below that of rounding to nearest; the integers and
-    scales are what they say; a term that is always 0 does no harm."""
+    """GPTQ on correlated inputs has an error well below that of rounding to nearest.
+
+    The integers and scales match the weights, and a term that is always 0 does no harm."""
     rng = np.random.default_rng()
     w = rng.standard_normal((64, 24)).astype(np.float32)
     x = rng.standard_normal((500, 12)) @ rng.standard_normal((12, 64)) + 0.1 * rng.standard_normal((500, 64))
@@ -42,7 +43,8 @@ def test_gptq() -> None:
 
 
 def test_smoothing() -> None:
-    """Outliers of some columns; the graph computes the same, and int8 gets nearer."""
+    """Some columns have outliers. After smoothing, the graph computes the same, and int8 comes nearer to
+    it."""
     data = rows(4)
     proto = onnx.load_from_string(products())
     (scale,) = (t for t in proto.graph.initializer if t.name == "scale")
@@ -67,7 +69,8 @@ def test_smoothing() -> None:
 
 
 def uneven() -> bytes:
-    """Two convolutions and a depthwise one with ReLU between; the channels' sizes are far apart."""
+    """Return two convolutions and a depthwise one with ReLU between them. Their channels' sizes differ
+    much."""
     rng, node = np.random.default_rng(5), helper.make_node
     spread = np.exp(rng.standard_normal(8) * 2).astype(np.float32)
     constants: dict[str, Any] = {

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
 def changed(model: bytes, name: str, by: float) -> bytes:
-    """The model with one of its constants multiplied."""
+    """Return the model with one of its constants multiplied."""
     proto = onnx.load_from_string(model)
     (held,) = (t for t in proto.graph.initializer if t.name == name)
     held.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(held) * np.float32(by), name))
@@ -31,7 +31,7 @@ def changed(model: bytes, name: str, by: float) -> bytes:
 
 @pytest.mark.parametrize("engines", [("jangin", "jangin"), ("jangin", "onnxruntime")])
 def test_first(engines: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A changed weight shows at its own node, and nothing before it does."""
+    """A changed weight shows at its own node, and at none before it."""
     model = convolutions()
     found = jangin.compare(model, changed(model, "w2", 1.01), pictures(2), engines=engines, threads=1)
     assert found.first is not None
@@ -58,7 +58,7 @@ def test_same() -> None:
 
 
 def test_precisions() -> None:
-    """A model and its int8 share the names of what lies inside."""
+    """A model and its int8 version share the names of inner values."""
     model = convolutions()
     small = jangin.quantize(model, pictures(), method="minmax", threads=1).model
     found = jangin.compare(model, small, pictures(2), tolerance=0.5, threads=1)
@@ -68,8 +68,8 @@ def test_precisions() -> None:
 
 
 def test_replay() -> None:
-    """Kernels are those of the model alone, so that outputs have the same bits, and the values between them
-    are channels first, as the model has them."""
+    """A replay runs the kernels of the model itself, so that outputs have the same bits. Values between
+    kernels are channels first, as in the model."""
     model, data = convolutions(), pictures(2)
     every = jangin.compare(model, model, data, threads=1)
     replayed = jangin.compare(model, model, data, threads=1, replay=True)

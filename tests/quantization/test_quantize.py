@@ -1,4 +1,4 @@
-"""`jangin.quantize` end to end on small nets: what it writes against ONNX Runtime, and its refusals."""
+"""`jangin.quantize` on small networks: its files against ONNX Runtime, and its errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
 def on_ort(model: bytes, x: Any) -> Any:
-    """Without optimizations: those use products that saturate, on processors without VNNI."""
+    """Run a model in ONNX Runtime without optimizations. They use products that saturate on processors
+    without VNNI."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
@@ -39,8 +40,8 @@ def relative(found: Any, wanted: Any) -> float:
 
 
 def test_int8() -> None:
-    """All convolutions are quantized, and what is written means the same to ONNX Runtime and to us, near to
-    the model's outputs on inputs that it wasn't calibrated on."""
+    """All convolutions are quantized. ONNX Runtime and Jangin give the same for the file, near the model's
+    outputs on new inputs."""
     model, data = convolutions(), pictures()
     found = jangin.quantize(model, data, method="minmax", threads=1)
     assert Counter(c.kind for c in found.chosen.values()) == {"int8": 5}
@@ -68,8 +69,10 @@ def test_products(kind: str, most: float) -> None:
 
 @pytest.mark.parametrize("net", ["convolutions", "products"])
 def test_weights_of_7_bits(net: str) -> None:
-    """Two that are added up are at most 128, for which products of bytes fit 16 bits, and all such products
-    are made so; they are nearly as good as those of 8, and what they cost is measured and held to."""
+    """Two 7-bit weights add up to at most 128, so that all products of bytes fit 16 bits and use such
+    instructions.
+
+    They are nearly as good as 8-bit weights. Their drop is measured and limited."""
     model, data = (convolutions(), pictures()) if net == "convolutions" else (products(), rows())
     found, wide = (
         jangin.quantize(model, data, method="minmax", weight_bits=bits, threads=1) for bits in (7, 8)
@@ -94,7 +97,8 @@ def test_weights_of_7_bits(net: str) -> None:
 
 @pytest.mark.parametrize("few", [True, False])
 def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """7 where the machine is quicker with these, and 8 where the drop can't be met so, or elsewhere."""
+    """The default is 7 bits if the machine is quicker with them. It is 8 bits on other machines, and if 7
+    bits can't meet the drop."""
     target = resolve().with_figures(products=(DOT4S,) * few)
     monkeypatch.setattr("jangin.targets.resolve", lambda asked=None: target)
     model, data = products(), rows()
@@ -107,7 +111,7 @@ def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    """What is saved loads, and gives what was measured."""
+    """A saved model loads, and gives the measured results."""
     found = jangin.quantize(convolutions(), pictures(), threads=1)
     (x,) = pictures(1, seed=3)
     for name in ("q.onnx", "q.jgn"):
@@ -120,7 +124,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_drop() -> None:
-    """Every way to choose ranges is tried, and the best told, where none meets the drop."""
+    """If no way to choose ranges meets the drop, the error tells the best one."""
     model, data = convolutions(), pictures()
     exact = jangin.compile(model, cache=False)
 
@@ -187,8 +191,8 @@ def test_wrong_options() -> None:
 
 
 def test_parts_that_do_not_suit() -> None:
-    """A part whose weights blocks don't divide, or float16 doesn't hold, stays out of `--auto`'s choice, and
-    the others don't."""
+    """A part stays out of `--auto`'s choice if blocks don't divide its weights, or float16 doesn't hold them.
+    Other parts are chosen."""
     (x,) = rows(1)
     job = Job(products(), Options(threads=1))
     seen = job.watched([{"x": x}])

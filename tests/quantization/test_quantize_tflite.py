@@ -27,12 +27,13 @@ from jangin.quantization.tflite import written
 
 BATCH = {"batch": 1}
 STEPS = 2
-"""Of 8 bits of a result's range, or of 1, as probabilities': products are rescaled by fixed-point
-numbers, and rounded otherwise."""
+"""The largest difference, in steps. A step is 1/256 of a result's range, or of 1 for probabilities. TFLite
+rescales products by fixed-point numbers, which rounds differently."""
 
 
 def check(quantized: Any, feeds: list[Any], steps: float = STEPS) -> Counter[str]:
-    """A quantized model's file, on inputs of its calibration; gives how often it has which operator."""
+    """Compare a quantized model's file on inputs of its calibration. Returns how often it has each
+    operator."""
     data = quantized.tflite()
     back = jangin.compile(data, threads=1, cache=False)
     for x in feeds:
@@ -53,7 +54,7 @@ def normal(*shape: int) -> Any:
 
 
 def test_convolutions_are_whole_numbers_throughout() -> None:
-    """Floats are but at both ends, and there is one change of order."""
+    """All operators are integers. Floats stand only at both ends, and the order of axes changes once."""
     data = small_nets.pictures()
     made = jangin.quantize(small_nets.convolutions(), data, shapes=BATCH, threads=1)
     found = check(made, small_nets.pictures(3))
@@ -63,8 +64,8 @@ def test_convolutions_are_whole_numbers_throughout() -> None:
 
 
 def test_what_lies_between() -> None:
-    """A concatenation whose parts are made in its scale, a gate, swish, a sum with a bound, averages, padding
-    with zeros, a change of size."""
+    """A concatenation whose parts have its scale, a gate, swish, a bounded sum, averages, padding with zeros,
+    and a resize."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w0"], ["a"], pads=[1] * 4), node("Sigmoid", ["a"], ["s"]),
@@ -95,7 +96,7 @@ def test_what_lies_between() -> None:
 @pytest.mark.parametrize("name", ["Add", "Sub", "Mul"])
 @pytest.mark.parametrize("bound", [False, True])
 def test_constants_between(name: str, bound: bool) -> None:
-    """A number for each channel is of int8 as well, which rounds once more than the ONNX file does."""
+    """Constants with a number for each channel are int8 too, which rounds once more than the ONNX file."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w0"], ["a"]), node("Relu", ["a"], ["r"]), node(name, ["each", "r"], ["b"]),
@@ -112,7 +113,7 @@ def test_constants_between(name: str, bound: bool) -> None:
 
 
 def test_what_has_no_integers_stays_float() -> None:
-    """An operator that LiteRT has of floats alone, between two quantized ones."""
+    """An operator that LiteRT has for floats alone stays float, between two quantized ones."""
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"]),
         helper.make_node("Abs", ["a"], ["b"]),
@@ -125,8 +126,10 @@ def test_what_has_no_integers_stays_float() -> None:
 
 
 def test_products_of_rows_are_dynamic() -> None:
-    """Products whose results have no scale: weights of 8 bits, rows quantized as they come, symmetrically: a
-    bit less than by what calibration saw."""
+    """Products whose results have no scale have 8-bit weights, and each run quantizes their rows
+    symmetrically.
+
+    This has up to a bit less precision than the ranges that calibration saw."""
     node = helper.make_node
     nodes = [node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["a"]), node("Relu", ["a"], ["y"])]
     weights = {"w": normal(64, 24), "b": normal(24)}
@@ -155,7 +158,7 @@ def test_half_precision_keeps_the_weights_so() -> None:
 
 
 def test_refused_in_one_list_and_nothing_is_written(tmp_path: Path) -> None:
-    """Weights of 4 bits."""
+    """Weights of 4 bits are refused."""
     made = jangin.quantize(small_nets.products(), small_nets.rows(), "int4", shapes={"rows": 7}, threads=1)
     with pytest.raises(jangin.CompileError, match="2 parts have no words in TFLite") as told:
         made.save(tmp_path / "out.tflite")
@@ -171,7 +174,7 @@ def test_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", range(5))
 def test_parts_left_in_floats(left: int) -> None:
-    """As `auto` leaves some: floats are around these alone."""
+    """`auto` may leave some parts in floats. Floats are around these parts alone."""
     source = small_nets.convolutions()
     made = jangin.quantize(source, small_nets.pictures(), shapes=BATCH, threads=1)
     graph, parts, chosen, ranges, described = made.tflite.args
@@ -189,7 +192,7 @@ def test_parts_left_in_floats(left: int) -> None:
 
 
 def test_a_block_of_a_transformer() -> None:
-    """Normalization and GELU of its parts in floats, around two products."""
+    """Normalization and GELU stay floats, around two quantized products."""
     source, shapes = small_nets.products(), {"rows": 7}
     made = jangin.quantize(source, small_nets.rows(), shapes=shapes, threads=1)
     data, exact = made.tflite(), jangin.compile(source, threads=1, shapes=shapes, cache=False)

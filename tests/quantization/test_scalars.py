@@ -1,4 +1,4 @@
-"""Inputs of no axes, which `compare` and `quantize` take as numbers, arrays and files of either."""
+"""Inputs without axes, which `compare` and `quantize` take as numbers, arrays, and files of either."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECS = [TensorSpec("x", X.dtype, ("n", 8)), TensorSpec("rate", X.dtype, ())]
 
 
 def scaled() -> bytes:
-    """A product of `x`, times `rate`."""
+    """Return a model that multiplies `x` by `rate`, and takes a matrix product of it."""
     nodes = [helper.make_node("Mul", ["x", "rate"], ["m"]), helper.make_node("MatMul", ["m", "w"], ["y"])]
     sizes: dict[str, list[Any]] = {"x": ["n", 8], "rate": [], "y": ["n", 4]}
     x, rate, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in sizes.items())

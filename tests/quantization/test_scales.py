@@ -1,4 +1,4 @@
-"""Scales and zero points: rounding, and one error for each way to be wrong; and how ranges are chosen."""
+"""Scales and zero points: rounding, the choice of ranges, and an error for each wrong input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_refused(scheme: Scheme, given: dict[str, Any], message: str) -> None:
 
 
 def test_rounding() -> None:
-    """Within a half of a step, and zero is exact; by channel and by block."""
+    """Rounding is within half a step, and zero is exact, by channel and by block."""
     rng = np.random.default_rng()
     x = rng.standard_normal((16, 4)).astype(np.float32)
     for scheme in (
@@ -61,7 +61,8 @@ def test_rounding() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 7), (4, 8, 3, 1), (3, 1)])
 def test_pairs(shape: tuple[int, ...]) -> None:
-    """Rounded, two neighbours of one sign are 128 at most, and close to that somewhere in each channel."""
+    """Two neighbouring rounded weights of one sign add up to at most 128, and come close to it in each
+    channel."""
     rng = np.random.default_rng()
     w = (rng.standard_normal(shape) ** 3).astype(np.float32)
     for axis, terms in ((0, 1), (1, 0)):
@@ -76,7 +77,8 @@ def test_pairs(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ranges(method: str) -> None:
-    """Without outliers all is kept, about; a lone one is cut off by all but minmax. Data comes in parts."""
+    """Without outliers, about the whole range is kept. All methods except minmax cut off a single outlier.
+    Data comes in parts."""
     rng = np.random.default_rng(7)
     even = Observer()
     for n in range(8):

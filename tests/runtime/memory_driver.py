@@ -1,8 +1,9 @@
-"""A queued device in this process's memory, and its back end: code is the text of a kernel's loops, and the
-interpreter runs it when the queue is waited for.
+"""A queued device in this process's memory, and its back end. Its code is the text of a kernel's loops, and
+the interpreter runs it when the queue is waited for.
 
-It is as strict as the strictest device may be. It checks the order of calls that `runtime.devices.driver`
-promises to drivers, keeps memory of its own even if it shares the host's, and runs nothing before `finish`.
+The device is as strict as any device may be. It checks the order of calls that `runtime.devices.driver`
+promises to drivers. It keeps memory of its own even if it shares the host's, and runs nothing before
+`finish`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES
 
 ALIGNMENT, LARGEST, UNITS = 128, 1 << 28, 3
 UNWRITTEN = 0xA5
-"""Byte that fills fresh memory, and arrays before a queue writes them."""
+"""The byte that fills fresh memory, and arrays before a queue writes them."""
 
 
 class Failed(DriverError):
@@ -61,7 +62,7 @@ class Failed(DriverError):
 
 @contextmanager
 def alone(lock: Lock) -> Iterator[None]:
-    """Only one thread at a time does this."""
+    """Check that only one thread at a time is in this context."""
     assert lock.acquire(blocking=False), "two threads use a queue or a kernel at one time"
     try:
         yield
@@ -70,7 +71,7 @@ def alone(lock: Lock) -> Iterator[None]:
 
 
 class MemoryBuffer:
-    """`at`: the bytes as the device has them; `host`: the array that it shares, if it does."""
+    """`at`: the bytes on the device. `host`: the host's array, if the device shares it."""
 
     def __init__(
         self, driver: MemoryDriver, at: Array, host: Array | None, whole: MemoryBuffer | None, written: bool
@@ -98,7 +99,8 @@ class MemoryCode:
 
 
 class MemoryKernel:
-    """See `driver.Kernel`. It keeps buffers by weak references, as real drivers keep numbers of them."""
+    """See `driver.Kernel`. It keeps buffers by weak references, because real drivers keep only their
+    numbers."""
 
     def __init__(self, driver: MemoryDriver, func: Func) -> None:
         self.driver, self.func = driver, func
@@ -111,7 +113,8 @@ class MemoryKernel:
 
     @property
     def count(self) -> int:
-        """Buffers, symbols, tasks, first round, rounds, scratch, its stride."""
+        """The number of arguments: buffers, symbols, tasks, first round, rounds, scratch memory and its
+        stride."""
         return len(self.func.params) + len(self.func.symbols) + 5
 
     def set_arg(self, number: int, value: int | MemoryBuffer) -> None:
@@ -146,7 +149,7 @@ class MemoryKernel:
         return time.perf_counter() - start
 
     def run(self, args: Sequence[Any], items: int, local: int) -> None:
-        """A launch, by the values of the time when it was enqueued."""
+        """Run a launch with the arguments from the time when it was enqueued."""
         func, driver = self.func, self.driver
         driver.may("run", func.name)
         params, symbols = len(func.params), len(func.symbols)
@@ -178,7 +181,7 @@ def _there(given: Any) -> MemoryBuffer:
 
 
 def _round(func: Func, number: int) -> Func:
-    """The kernel of one round."""
+    """Return the kernel of one round."""
     loop, _ = task_loops(func.body)
     return func if loop is None else func.with_body(Let(loop.var, Const(number, I64), loop.body))
 
@@ -334,7 +337,7 @@ class MemoryBackend:
 
 
 def target_of(device: MemoryDevice, groups: bool) -> Target:
-    """Kernels as a processor has them, or, with `groups`, as a GPU has them."""
+    """Return a target whose kernels are as for a processor, or, with `groups`, as for a GPU."""
     gpu = Gpu(group=32, width=8, units=UNITS, shared=8 << 10)
     return replace(
         NAMED["x86-64-v2"], name="memory", triple="memory-none-none", cpu="", features="",

@@ -1,4 +1,4 @@
-"""Plans over kernels written by hand in LLVM IR, for tests that need no code generator."""
+"""Plans with kernels written by hand in LLVM IR, for tests without a code generator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N = Var("n")
 
 
 def kernel(name: str, body: str, *, declare: str = "") -> tuple[str, str]:
-    """A kernel whose loop over tasks `%i` runs `body`, with `%x` and `%y` the first two arguments."""
+    """Return a kernel whose loop over tasks `%i` runs `body`. `%x` and `%y` are the first two arguments."""
     return (
         name,
         f"""
@@ -47,7 +47,7 @@ out:
 
 
 def affine(name: str, scale: float, shift: float) -> tuple[str, str]:
-    """y[i] = x[i] * scale + shift"""
+    """Return the kernel y[i] = x[i] * scale + shift."""
     return kernel(
         name,
         f"""
@@ -59,7 +59,8 @@ def affine(name: str, scale: float, shift: float) -> tuple[str, str]:
 
 
 def through_scratch(name: str, rounds: int) -> tuple[str, str]:
-    """y[i] = x[i] + rounds, counted in the worker's scratch memory: wrong if two share it."""
+    """Return the kernel y[i] = x[i] + rounds. It counts in the worker's scratch memory, so it is wrong if two
+    workers share it."""
     steps = [
         f"""
   %s{r} = load volatile float, ptr %scratch, align 4
@@ -73,7 +74,7 @@ def through_scratch(name: str, rounds: int) -> tuple[str, str]:
 
 
 def first_symbol(name: str) -> tuple[str, str]:
-    """y[i] = the kernel's first symbol"""
+    """Return a kernel that writes its first symbol to each y[i]."""
     return kernel(
         name,
         """
@@ -130,12 +131,12 @@ def plan(
 
 
 def compiled(made: Plan, kernels: Sequence[tuple[str, str]]) -> Artifact:
-    """The plan with kernels whose LLVM IR is given."""
+    """Compile the plan with kernels whose LLVM IR is given."""
     return Artifact(made, (*BACKEND.runner(made, V2), *(compile_modules([named], V2) for named in kernels)))
 
 
 def chain(tasks: int = 1000, *, threads_grain: int = 16) -> Artifact:
-    """y = (x * 2 + 1) * 3 + w0, of `tasks` elements, by way of the arena; w is a constant."""
+    """Compile y = (x * 2 + 1) * 3 + w0, for `tasks` elements, by way of the arena. w is a constant."""
     kernels = [
         affine("double", 2.0, 1.0),
         affine("triple", 3.0, 0.0),

@@ -1,4 +1,4 @@
-"""Programs made of nothing but linked images, run by this machine or by QEMU's user mode."""
+"""Programs made only of linked images, run by this machine or by QEMU's user mode."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ START = {
     "aarch64": "8900005820013fd6a80b80d2010000d4",
     "riscv64": "9702000083b28201e78002009308d0057300000013000000",
 }
-"""Code that calls what the address after it says, and ends the program with the result as its status."""
+"""Code that calls the address after it, and ends the program with the result as its status."""
 
 
 def program(parts: list[tuple[int, bytes]], machine: int) -> bytes:
-    """An ELF executable of what is at each address; the last part is where it starts."""
+    """Return an ELF executable from the bytes at each address. It starts at the last part."""
     page, headers, body = 0x10000, b"", b""
     for base, data in parts:
         at = page + len(body)
@@ -39,8 +39,10 @@ def program(parts: list[tuple[int, bytes]], machine: int) -> bytes:
 def run_program(
     parts: list[tuple[int, bytes]], main: int, machine: str, folder: Path, processor: str = ""
 ) -> int:
-    """The lowest 8 bits of what the function at `main` gives. `parts`: addresses, and what lies there;
-    `processor`: which one QEMU is to be, if it is needed. Skips the test where it isn't there."""
+    """Run the function at `main`, and return the lowest 8 bits of its result.
+
+    `parts`: addresses, and the bytes there. `processor`: the one that QEMU emulates, if QEMU is needed. Skips
+    the test if QEMU is missing."""
     start = bytes.fromhex(START[machine]) + main.to_bytes(8, "little")
     path = folder / "program"
     path.write_bytes(program([*parts, (START_AT, start)], ABIS[machine].elf_machine))

@@ -1,4 +1,4 @@
-"""The arena: buffers alive at once never overlap, and little memory is wasted."""
+"""The arena: live buffers never overlap, and little memory is wasted."""
 
 from __future__ import annotations
 

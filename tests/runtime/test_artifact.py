@@ -1,4 +1,4 @@
-"""Saved artefacts: what comes back, what loading imports and costs, and damaged files."""
+"""Saved artifacts: that they load as they were, what loading imports and costs, and damaged files."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def test_other_files(tmp_path: Path) -> None:
 
 
 def test_a_file_says_what_made_it(tmp_path: Path) -> None:
-    """Those of version 5 didn't, and their code for AVX-512 may write beyond rows."""
+    """A file names its compiler. Files of version 5 don't, and their code for AVX-512 may write beyond
+    rows."""
     path = tmp_path / "m.jgn"
     for target, readable in ((V4, False), (V3, True), (AARCH64, True)):
         made = replace(big(), made_by="Jangin 0.1.0, LLVM 22.1.0")

@@ -1,4 +1,4 @@
-"""Executables as Python calls them: inputs by keyword, `repr`, copies; and what `jangin` has."""
+"""Executables as Python calls them: inputs by keyword, `repr`, copies, and the members of `jangin`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ X, Y = np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2, np.float
 def difference(
     rows: str | int, others: str | int | None = None, nodes: list[onnx.NodeProto] | None = None
 ) -> onnx.ModelProto:
-    """An input less another, whose order shows."""
+    """Return a model of a difference of two inputs, because it shows their order."""
     sizes = {"first.in": rows, "y": others or rows, "z": None if others else rows}
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [d, 3]) for n, d in sizes.items()]
     made = nodes or [helper.make_node("Sub", ["first.in", "y"], ["z"])]
@@ -33,7 +33,7 @@ def difference(
 
 
 def program() -> onnx.ModelProto:
-    """As `difference`, by a branch that data decides."""
+    """Return a model like `difference`, with a branch that depends on data."""
     branches = {
         f"{name}_branch": helper.make_graph([helper.make_node(op, ["first.in", "y"], [out])], name, [], [
             helper.make_tensor_value_info(out, TensorProto.FLOAT, [2, 3])

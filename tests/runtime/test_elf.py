@@ -1,7 +1,7 @@
-"""Linking for other architectures: what relocations write, and that linked code runs.
+"""Linking for other architectures: the fields that relocations write, and that linked code runs.
 
-What a field holds is compared with an assembler's. Linked images run as programs of their own, made of
-nothing but them: on this machine's processor, or under QEMU's user mode (Debian: qemu-user-static).
+Fields are compared with an assembler's. Linked images run as whole programs, on this machine's processor or
+under QEMU's user mode (Debian: qemu-user-static).
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ ENCODED = {
     "R_RISCV_RVC_BRANCH": [(-0x100, 0xD281), (0xFE, 0xCEFD), (-0x78, 0xD6C1)],
     "R_RISCV_RVC_JUMP": [(-0x800, 0xB001), (0x7FE, 0xAFFD), (-0x43C, 0xB6D1)],
 }
-"""Numbers, and GNU assembler 2.40's word of an instruction with them: bl; b.eq; adr x3; add x3, x4; ldrb,
-ldrh, ldr w3, [x4]; str x3, [x4]; ldr q3, [x4]; bltu a0, a1; jal ra; addiw a3, a5; sb a3, (a5); c.beqz a3;
-c.j"""
+"""Numbers for each relocation, and GNU assembler 2.40's word of an instruction with them.
+
+AArch64's instructions are bl; b.eq; adr x3; add x3, x4; ldrb, ldrh, ldr w3, [x4]; str x3, [x4]; ldr q3, [x4].
+
+RISC-V's instructions are bltu a0, a1; jal ra; addiw a3, a5; sb a3, (a5); c.beqz a3; c.j."""
 
 
 @pytest.mark.parametrize("name", ENCODED)
@@ -73,7 +75,7 @@ def test_fields_are_as_assembled(name: str) -> None:
 
 @pytest.mark.parametrize("number", [0, 4, 0x7FF, 0x800, 0xFFF, 0x12345678, -0x800, -0x801, -(1 << 31)])
 def test_pairs_add_up(number: int) -> None:
-    """RISC-V's upper half and the signed lower one."""
+    """RISC-V's upper half and its signed lower half add up to the number."""
     known = {r.name: r.field for r in ABIS["riscv64"].relocations.values()}
     upper, lower = known["R_RISCV_PCREL_HI20"].put(0, number), known["R_RISCV_PCREL_LO12_I"].put(0, number)
     both = known["R_RISCV_CALL_PLT"].put(0, number)
@@ -170,12 +172,13 @@ OCCUR = {
     "riscv64": "RISCV 64 CALL_PLT GOT_HI20 PCREL_HI20 PCREL_LO12_I PCREL_LO12_S ADD32 SUB32",
     "riscv64 with relaxation": "RISCV RELAX CALL_PLT BRANCH",
 }
-"""What the code has at least."""
+"""Relocations that each machine's code must have."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_linked_code_runs(name: str, tmp_path: Path) -> None:
-    """Data of all widths, calls near and further away than a branch reaches, jump and pointer tables."""
+    """The code has data of all widths, calls near and beyond a branch's reach, and jump and pointer
+    tables."""
     machine, target = name.split()[0], TARGETS[name]
     near = Linker([compile_modules([("a", t)], target) for t in (_MAIN, _NEAR)], machine)
     away = Linker([compile_modules([("a", _FAR)], target)], machine)
@@ -190,7 +193,7 @@ def test_linked_code_runs(name: str, tmp_path: Path) -> None:
 
 
 def linked_with(relocation: tuple[int, int, int], machine: str) -> None:
-    """Link the code of `near` with one relocation more of that symbol: offset, type, addend."""
+    """Link the code of `near` with one more relocation of its symbol: offset, type, addend."""
     linker = Linker([compile_modules([("a", _NEAR)], TARGETS[machine])], machine)
     made = linker._objects[0]
     offset, kind, addend = relocation
@@ -215,7 +218,7 @@ def test_relocations_that_cannot_be_made_are_named() -> None:
 
 @pytest.mark.parametrize("field, number", [(32, 1 << 63), (32, 1 << 62), (48, 1 << 63), (48, 1 << 40)])
 def test_sections_that_fit_no_memory_are_refused(field: int, number: int) -> None:
-    """The size of one that takes no place in the file, and an alignment beyond a page's."""
+    """Sections without bytes in the file, but with a huge size, and alignments beyond a page are refused."""
     source = "@zeros = internal global [64 x i8] zeroinitializer\ndefine ptr @at() { ret ptr @zeros }"
     code = bytearray(compile_modules([("a", source)], TARGETS[architecture()]))
     (start,) = struct.unpack_from("<Q", code, 40)

@@ -1,4 +1,5 @@
-"""Encrypted models: what a key opens, what is refused, and that nothing lies on the disk as it is."""
+"""Encrypted models: keys that open them, files that are refused, and that nothing lies on the disk in the
+clear."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def key_file(folder: Path, name: str = "key") -> Path:
 
 
 def weighted(count: int = 1) -> onnx.ModelProto:
-    """y = x + weights [count * 8]"""
+    """Return a model of y = x + weights [count * 8]."""
     m = model([8 * count])
     m.graph.node[0].op_type = "Add"
     m.graph.node[0].input.append("w")
@@ -87,7 +88,7 @@ def test_equal_models_have_no_equal_files(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another key; any byte changed; anything missing or added; neither code nor plan is looked at."""
+    """Another key, any changed byte, and missing or added bytes are refused before code or plan is read."""
 
     def loads(*_: object) -> None:
         raise AssertionError("something was read")

@@ -294,8 +294,10 @@ def test_another_machine() -> None:
 @pytest.mark.parametrize("maker", ["GenuineIntel", "AuthenticAMD"])
 @pytest.mark.parametrize("given", [True, False])
 def test_matrix_registers_are_asked_for(given: bool, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, by a process on a processor that has them; where Linux refuses, the next level is taken, in which
-    Intel's processors leave out products of bfloat16, which are slow there."""
+    """A process asks Linux once for the matrix registers, if the processor has them.
+
+    If Linux refuses, the next level is taken. On Intel's processors that level has no products of bfloat16,
+    which are slow there."""
     asked: list[tuple[int, ...]] = []
     host = sys.modules["jangin.targets.host"]
 

@@ -1,4 +1,4 @@
-"""The memory that tests run in tells what is written beyond a buffer, and lets nothing be read there."""
+"""The guarded memory of tests finds writes beyond a buffer, and prevents reads there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from plans import buffer, compiled, kernel, launch, plan
 from jangin.runtime.executable import Executable
 
 N, SIZE, SCRATCH = 10, 40, 64
-"""Elements of each buffer, its bytes, and a worker's bytes of scratch memory."""
+"""Elements of each buffer, its bytes, and the bytes of a worker's scratch memory."""
 pytestmark = pytest.mark.usefixtures("plain_memory")
 
 
 def shifted(name: str, read: int = 0, written: int = 0, scratch: int = 0) -> tuple[str, str]:
-    """y[i + written] = x[i + read], by way of a byte of scratch memory."""
+    """Return the kernel y[i + written] = x[i + read]. The number passes through a byte of scratch memory."""
     return kernel(
         name,
         f"""
@@ -35,7 +35,7 @@ def shifted(name: str, read: int = 0, written: int = 0, scratch: int = 0) -> tup
 
 
 def run(memory: Memory, first: tuple[str, str], second: tuple[str, str], threads: int = 1) -> np.ndarray:
-    """x to t in the arena, and t to y."""
+    """Run two kernels: from x to t in the arena, and from t to y."""
     buffers = [
         buffer("x", "input", N),
         buffer("t", "arena", N, live=(0, 1), offset=0),
@@ -89,7 +89,7 @@ def test_arrays_are_looked_at_when_they_go() -> None:
 @pytest.mark.parametrize("which", ["input", "arena"])
 @pytest.mark.parametrize("read", [0, 1])
 def test_what_is_read_beyond_ends_the_process(which: str, read: int) -> None:
-    """Of an input, and of a buffer within the arena."""
+    """A read beyond an input, or beyond a buffer of the arena, crashes the process."""
     kernels = f"shifted('first', {read}), shifted('second')"
     if which == "arena":
         kernels = f"shifted('first'), shifted('second', {read})"

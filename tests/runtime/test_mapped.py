@@ -1,4 +1,4 @@
-"""Files that change while a model which was loaded from them runs."""
+"""Files that change while a model that was loaded from them runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNT = 1 << 20
 
 
 def saved(folder: Path) -> Path:
-    """y = x + 1, 2, 3..., in a file of 4 MB."""
+    """Save a model of y = x + 1, 2, 3..., in a file of 4 MB."""
     weights = numpy_helper.from_array(np.arange(COUNT, dtype=np.float32), "w")
     x = helper.make_tensor_value_info("x", 1, [COUNT])
     node = helper.make_node("Add", ["x", "w"], ["y"])

@@ -1,4 +1,4 @@
-"""Files that were damaged, or made to harm: each is refused, and none takes the process down."""
+"""Files that were damaged, or made to harm, are refused. None of them crashes the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.runtime.load import load
 
 
 def sizes_by_data() -> onnx.ModelProto:
-    """A program: two segments with a host call's size between them, and a loop."""
+    """Return a program: two segments with a host call's size between them, and a loop."""
     nodes = [
         helper.make_node("Greater", ["x", "limit"], ["big"]),
         helper.make_node("NonZero", ["big"], ["where"]),
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, seed: int, count: int, kind: str) -> int:
-    """How many of the mutants were refused."""
+    """Run mutants in another process, and return how many were refused."""
     command = [
         sys.executable,
         str(Path(__file__).parents[1] / "fuzz" / "mutants.py"),
@@ -86,7 +86,8 @@ def test_many_mutants(folder: Path, kind: str) -> None:
 
 
 def test_blocks_of_constants_that_changed_places(tmp_path: Path) -> None:
-    """What a sum of words would not see: in one file checked while it is read, in one checked later."""
+    """A sum of words wouldn't see exchanged blocks. A small constant is checked while the file is read, and a
+    large one later."""
     for size, error_at_load in ((64, True), (1024, False)):
         w = numpy_helper.from_array(np.random.default_rng(0).random((size, size), np.float32), "w")
         ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, size]) for n in "xy"]
@@ -133,7 +134,7 @@ def test_a_damaged_entry_of_the_cache_is_made_again(tmp_path: Path) -> None:
 
 
 def test_a_damaged_constant_of_the_cache_is_made_again(tmp_path: Path) -> None:
-    """Of so many bytes that they are checked while the model is loaded."""
+    """The constant is so large that it is checked while the model loads."""
     weights = np.random.default_rng(0).random((600, 600), np.float32)
     assert weights.nbytes > AT_ONCE
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 600]) for n in "xy"]

@@ -1,9 +1,10 @@
-"""Models built for other machines give the right answers there, run under QEMU's user mode.
+"""Models built for other machines give right results there, under QEMU's user mode.
 
-A program of a model's objects, as the loader links them, and a main function, which calls the entry and
-counts the elements that are more than 1e-6 from the float64 result: they are at most 1, and a float32 sum of
-24 products with its softmax is off by less. Debian's packages: qemu-user-static, and for armv7, which the
-loader doesn't link, gcc-arm-linux-gnueabihf.
+A program consists of a model's objects, as the loader links them, and of a main function. It calls the entry,
+and counts the elements that differ by more than 1e-6 from float64. Elements are at most 1, and a float32 sum
+of 24 products with its softmax is off by less.
+
+Debian's packages: qemu-user-static, and, for armv7, which the loader doesn't link, gcc-arm-linux-gnueabihf.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ X, W = RNG.standard_normal((ROWS, TERMS), np.float32), RNG.standard_normal((TERM
 
 
 def model() -> onnx.ModelProto:
-    """y = Softmax(Relu(x w)), of sizes that no vector divides."""
+    """Return y = Softmax(Relu(x w)), with sizes that no vector divides."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["r"]),
         helper.make_node("Softmax", ["r"], ["y"]),
@@ -58,7 +59,8 @@ def wanted() -> np.ndarray:
 
 
 def main_module(plan: Plan, threads: int) -> str:
-    """LLVM IR of `main`: the number of wrong elements of a second run, or 200 where the entry fails."""
+    """Return LLVM IR of `main`, which returns the number of wrong elements of a second run, or 200 if the
+    entry fails."""
     layout = Layout(Frame(plan), (), Evaluator({}))
     data = {name: array.tobytes() for name, array in plan.constants.items()} | {plan.inputs[0]: X.tobytes()}
     globals_, places = [], []
@@ -136,7 +138,7 @@ def test_answers_of_what_the_loader_links(name: str, processor: str, tmp_path: P
 
 
 def test_answers_of_armv7(tmp_path: Path) -> None:
-    """Linked by Debian's compiler, with two threads."""
+    """Debian's compiler links the program. It runs with two threads."""
     compiler, emulator = shutil.which("arm-linux-gnueabihf-gcc"), shutil.which("qemu-arm-static")
     if compiler is None or emulator is None:
         pytest.skip("there is no arm-linux-gnueabihf-gcc to link with, or no qemu-arm-static to run with")
@@ -149,7 +151,7 @@ def test_answers_of_armv7(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_there_is_no_target_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its code is never taken to be another machine's."""
+    """An unknown machine's code is never taken as another machine's."""
     monkeypatch.setattr(sys.modules["jangin.targets.host"], "architecture", lambda: "sparc64")
     with pytest.raises(ValueError, match="there is no target for sparc64; known: x86_64, aarch64, riscv64"):
         jangin.build("model.onnx", "cpu", cache=False)

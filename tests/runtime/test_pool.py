@@ -37,7 +37,8 @@ counted:
 
 
 def counting(name: str, mask: int) -> tuple[str, str]:
-    """Counts each task in y, after a delay that differs by task, and in the worker's scratch."""
+    """Return a kernel that counts each task in y, after a delay that differs by task, and in the worker's
+    scratch memory."""
     made, text = kernel(name, _DELAY.format(mask=mask))
     return made, text.replace("%next, %body", "%next, %counted")
 
@@ -64,7 +65,7 @@ def pool() -> Iterator[Pool]:
 def job(
     pool: Pool, made: int | None, tasks: int, grain: int, threads: int, *, slow: bool = False
 ) -> np.ndarray:
-    """Run one job and check that each task ran once; gives the tasks that each worker ran."""
+    """Run one job and check that each task ran once. Returns the number of tasks of each worker."""
     counts = np.zeros(max(1, tasks), np.int32)
     args = np.array([0, counts.ctypes.data], np.uint64)
     scratch = np.zeros((max(1, threads), 8), np.int64)
@@ -118,7 +119,8 @@ define i64 @mask(i64 %k) {{
 
 
 def test_a_worker_woken_on_the_callers_core_moves() -> None:
-    """With a pool to whom all is one core: the worker lets go of that, then may use all as before."""
+    """The pool takes all processors as one core. The woken worker leaves that core, and may then use all
+    cores as before."""
     allowed = os.sched_getaffinity(0)
     text = re.sub(r"declare i32 @sched_(getcpu|setaffinity).*", "", pool_module(V2))
     text = text.replace("@sched_getcpu", "@core").replace("@sched_setaffinity", "@keep")
@@ -166,7 +168,8 @@ def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
 
 @pytest.mark.parametrize(("tasks", "grain", "unit"), [(128, 27, 32), (63, 2, 2), (30, 9, 15), (6, 4, 4)])
 def test_each_thread_gets_as_many_units(pool: Pool, tasks: int, grain: int, unit: int) -> None:
-    """Of 128 tasks in five runs of 27, one thread would have three."""
+    """Shares are whole units, divided evenly. With five pieces of 27 of 128 tasks, one of two threads would
+    have three."""
     made = pool.create(2)
     for _ in range(50):
         caller, worker = job(pool, made, tasks, grain, 2, slow=True)
@@ -214,7 +217,7 @@ def test_several_callers_of_one_pool(pool: Pool) -> None:
 
 
 def test_no_wait_for_workers_that_took_nothing(pool: Pool) -> None:
-    """A forked child has the pool's memory but none of its workers: jobs finish all the same."""
+    """A forked child has the pool's memory but none of its workers. Jobs finish anyway."""
     made = pool.create(4)
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Tests the common behaviour of queued devices, by a driver in memory that checks the order of all its
+"""The common behaviour of queued devices, tested with a driver in memory that checks the order of all its
 calls."""
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def driver_of(exe: Any) -> MemoryDriver:
 
 
 def failing(message: str, after: int = 0, only: str = "") -> Any:
-    """Return a function that raises a driver's error once it was called `after` times (for `only`)."""
+    """Return a function that raises a driver's error after `after` calls (only of the kernel `only`, if
+    given)."""
     calls = iter(range(after))
 
     def fail(what: str) -> None:
@@ -60,7 +61,7 @@ def one_node(op: str, inputs: dict[str, tuple[int, list[Any]]], out: int, **attr
 
 
 def recurrent() -> onnx.ModelProto:
-    """A GRU, whose kernel has a round for each step."""
+    """Return a GRU, whose kernel has a round for each step."""
     rng = np.random.default_rng(1)
     arrays = {"w": rng.standard_normal((1, 24, 5)), "r": rng.standard_normal((1, 24, 8)) / 3}
     node = helper.make_node("GRU", ["x", "w", "r"], ["y"], hidden_size=8)
@@ -89,7 +90,7 @@ def test_a_network_of_any_batch_saved_and_loaded_too(shared: bool, groups: bool,
 
 @each_way
 def test_rounds(shared: bool, groups: bool) -> None:
-    """Each is a launch of its own if several items share a round's tasks."""
+    """Each round is a separate launch if several items share a round's tasks."""
     model = recurrent()
     exe = compiled(model, shared, groups, threads=2)
     for batch in (1, 5):
@@ -100,7 +101,7 @@ def test_rounds(shared: bool, groups: bool) -> None:
 
 @two_ways
 def test_each_group_has_scratch_memory_of_its_own(shared: bool, groups: bool) -> None:
-    """The driver knows how much a kernel needs, and how many groups a launch has."""
+    """The driver knows how much scratch memory a kernel needs, and how many groups a launch has."""
     softmax = one_node("Softmax", {"x": (TensorProto.FLOAT, ["n", 100])}, TensorProto.FLOAT)
     exe = compiled(softmax, shared, groups, threads=3)
     for rows in (40, 90):
@@ -111,7 +112,7 @@ def test_each_group_has_scratch_memory_of_its_own(shared: bool, groups: bool) ->
 
 @each_way
 def test_nothing_to_do(shared: bool, groups: bool) -> None:
-    """Sizes of 0: no launch, and no buffer without bytes."""
+    """Sizes of 0 make no launch, and no buffer without bytes."""
     exe = compiled(network(), shared, groups)
     assert exe(X[:0]).shape == (0, 5)
     np.testing.assert_allclose(exe(X), exe(X))
@@ -148,8 +149,8 @@ def test_an_index_out_of_range() -> None:
 
 
 def test_the_calls_of_a_run() -> None:
-    """Constants go up once, an input before the launches, results come back behind them, and one wait is for
-    all."""
+    """Constants are copied to the device once, and inputs before the launches. Results are copied back behind
+    the launches, and one wait covers everything."""
     exe = compiled(network())
     driver = driver_of(exe)
     loads = [name for call, name in driver.log if call == "load"]
@@ -168,7 +169,7 @@ def test_the_calls_of_a_run() -> None:
 
 
 def test_the_calls_of_a_run_in_shared_memory() -> None:
-    """Nothing is copied but inputs that don't lie as the device wants them."""
+    """Nothing is copied except inputs that don't lie as the device needs them."""
     exe = compiled(network(), shared=True)
     driver = driver_of(exe)
     exe(X)
@@ -221,7 +222,8 @@ def test_a_device_that_is_lost() -> None:
 
 @two_ways
 def test_the_kernel_that_is_to_blame(shared: bool, groups: bool) -> None:
-    """A failure while all is under way is told when the queue is waited for: each kernel then runs alone."""
+    """A failure of queued launches shows when the queue is waited for. Each kernel then runs alone, to name
+    the faulty one."""
     exe = compiled(network(), shared, groups)
     expected, driver = exe(X), driver_of(exe)
     for launch in exe.plan.launches:

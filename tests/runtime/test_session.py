@@ -1,4 +1,4 @@
-"""`InferenceSession` as code written for ONNX Runtime uses it."""
+"""`InferenceSession`, as code written for ONNX Runtime uses it."""
 
 from __future__ import annotations
 

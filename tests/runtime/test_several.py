@@ -1,4 +1,4 @@
-"""One model on several devices at once: here two that are both the processor."""
+"""One model on several devices at once. Here, both devices are the processor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def forked() -> onnx.ModelProto:
-    """Two branches of the same work, and a join, of any batch."""
+    """Return two branches of the same work, and a join, for any batch."""
     rng = np.random.default_rng(1)
     arrays = {n: rng.standard_normal((16, 16)).astype(np.float32) for n in ("a", "b", "c")}
     nodes = [
@@ -170,7 +170,7 @@ def test_a_stream_that_fails_or_is_left() -> None:
 
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> SeveralExecutable:
-    """A model whose placements are kept: the times are given, so that each device has a branch."""
+    """Return a model with kept placements. The given times make each device take a branch."""
 
     def measured(parts: list[Unit], *_: object) -> Times:
         return Times([[1.0] * len(parts), [1.0] * len(parts)], 0.0, 0.0)
@@ -257,7 +257,7 @@ def test_runs_wait_for_each_other_at_their_ends_alone() -> None:
 
 
 def run_of(trials: Trials, seconds: list[float], slowed: float = 1.0) -> tuple[int, ...]:
-    """How a run went on devices of known speeds, which are `slowed` side by side."""
+    """Simulate a run on devices of known speeds. Side by side, they are slower by `slowed`."""
     way = trials.next()
     assert not isinstance(way, str)
     factor = slowed if sum(map(bool, way)) > 1 else 1.0
@@ -267,7 +267,7 @@ def run_of(trials: Trials, seconds: list[float], slowed: float = 1.0) -> tuple[i
 
 
 def settle(rows: int, seconds: list[float], slowed: float = 1.0) -> Trials:
-    """Trials that have ended."""
+    """Return trials that have ended."""
     found = Trials(len(seconds), rows, 1)
     for _ in range(100):
         assert sum(run_of(found, seconds, slowed)) == rows
@@ -299,8 +299,8 @@ def test_the_quickest_way_stays(seconds: list[float], slowed: float, expected: t
 
 
 def test_a_busy_start_isnt_held_against_a_device() -> None:
-    """The second device is busy in the first runs, so that the first alone wins; then it is free, and later
-    the first one is busy."""
+    """The second device is busy at first, so that the first one alone wins. Later the second is free, and the
+    first is busy."""
     found = settle(8, [1.0, 12.0])
     assert found.next() == (8, 0)
     ways = [run_of(found, [1.0, 1.0]) for _ in range(1500)]

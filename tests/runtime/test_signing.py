@@ -1,4 +1,4 @@
-"""Signed models: what is loaded with `trust`, and what is refused."""
+"""Signed models: what `trust` lets load, and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(dims: list[int | str]) -> onnx.ModelProto:
 
 
 def keys(folder: Path, name: str, kind: str = "ed25519") -> tuple[Path, Path]:
-    """PEM files of a private key and its public one."""
+    """Return PEM files of a private key and its public key."""
     pytest.importorskip("cryptography", reason="the package cryptography is not installed")
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -62,7 +62,8 @@ def test_the_command_signs(tmp_path: Path) -> None:
 
 
 def test_what_is_not_signed_so_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a signature, by another's key, another model's, one for a changed file: no code is loaded."""
+    """A missing signature is refused, and one by another key, of another model, or for a changed file. No
+    code is loaded."""
     private, public = keys(tmp_path, "mine")
     path, other = saved(tmp_path), saved(tmp_path, "other", [5])
 
@@ -92,7 +93,7 @@ def test_what_is_not_signed_so_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_file_of_other_content_under_the_signed_start(tmp_path: Path) -> None:
-    """The signed digest before another's header and code is a wrong checksum."""
+    """A signed digest before another file's header and code is a wrong checksum."""
     private, public = keys(tmp_path, "mine")
     path, other = saved(tmp_path), saved(tmp_path, "other", ["n"])
     sign(path, private)

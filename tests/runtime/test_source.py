@@ -1,4 +1,4 @@
-"""What the compile cache knows a model by: all that is read, wherever it lies, and nothing else."""
+"""The compile cache's key of a model covers all bytes that are read, wherever they lie, and nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_a_folder(folder: Path, location: str = "w.bin", scale: float = 1.0) -> Pa
 
 
 def change_in_place(weights: Path) -> None:
-    """Other contents of the same size in the same inode, and the times set back."""
+    """Write other contents of the same size to the same inode, and set the times back."""
     status = weights.stat()
     with open(weights, "r+b") as file:
         file.write((W * 10).tobytes())
@@ -145,7 +145,7 @@ def test_digests_depend_on_every_block_and_their_order() -> None:
 
 
 def test_hugging_faces_layout(tmp_path: Path) -> None:
-    """Links out of the model's folder into one of blobs, which is where the model is a link to as well."""
+    """Links lead out of the model's folder to a folder of blobs. The model itself is a link to it as well."""
     made = in_a_folder(tmp_path / "made", "model.onnx_data")
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "x"
     for folder in (blobs, snapshot):

@@ -1,4 +1,5 @@
-"""What runs read of arrays' objects themselves: the same as Python says of them, and nothing of others."""
+"""Runs read fields of array objects directly. They get what Python gives for them, and read no other
+objects."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ FLOAT, HALF = np.dtype(np.float32), np.dtype(np.float16)
 
 
 class Sub(np.ndarray):
-    """An array that may think otherwise of its memory."""
+    """An array type that may report another memory."""
 
 
 class Taker:
@@ -70,7 +71,7 @@ def test_only_what_is_wanted_is_taken() -> None:
 
 
 def odd(x: np.ndarray) -> list[tuple[Callable[[Executable], object], object]]:
-    """Calls that aren't the usual one, and the result or the error that each must have."""
+    """Return unusual calls, with the result or the error that each must have."""
     right, wrong = x * 2, np.zeros((3, x.size), FLOAT)
     return [
         (lambda exe: exe(x), right),

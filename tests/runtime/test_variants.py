@@ -1,4 +1,5 @@
-"""Models for which a size of 1 changes a rank or a broadcast: each case is made, and a run takes its own."""
+"""Models whose ranks or broadcasts change at a size of 1. Each case is compiled, and a run takes the right
+one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ RNG = np.random.default_rng(0)
 
 
 def model(nodes, inputs, constants=(), outputs=("y",)) -> onnx.ModelProto:
-    """`inputs`: shapes by name."""
+    """Make a model. `inputs` has shapes by name."""
     graph = helper.make_graph(
         list(nodes), "g", [helper.make_tensor_value_info(n, FLOAT, s) for n, s in inputs.items()],
         [helper.make_tensor_value_info(n, FLOAT, None) for n in outputs], list(constants),
@@ -29,7 +30,7 @@ def model(nodes, inputs, constants=(), outputs=("y",)) -> onnx.ModelProto:
 
 
 def pooled() -> onnx.ModelProto:
-    """The mean of pictures, squeezed: PyTorch's `x.mean((2, 3), keepdim=True).squeeze()`."""
+    """Return the mean of images, squeezed: PyTorch's `x.mean((2, 3), keepdim=True).squeeze()`."""
     nodes = [
         helper.make_node("ReduceMean", ["x", "axes"], ["m"], keepdims=1),
         helper.make_node("Squeeze", ["m"], ["y"]),
@@ -74,7 +75,7 @@ def test_broadcasts_of_two_symbols() -> None:
 
 
 def test_weights_in_blocks_have_a_variant_for_one_row() -> None:
-    """That holds the same packed weights."""
+    """A variant for one row holds the same packed weights."""
     width, columns = 64, 50
     packed = RNG.integers(0, 256, (columns, 2, 16), np.uint8)
     scales = RNG.random((columns, 2), np.float32)
@@ -95,7 +96,8 @@ def test_weights_in_blocks_have_a_variant_for_one_row() -> None:
 
 
 def test_expand_to_a_symbol_is_as_a_broadcast() -> None:
-    """To another symbol's size too, which was taken for its own without a check."""
+    """Expand checks the sizes of two symbols. Once it took another symbol's size for its own without a
+    check."""
     nodes = [helper.make_node("Shape", ["z"], ["s"]), helper.make_node("Expand", ["x", "s"], ["y"])]
     exe = jangin.compile(model(nodes, {"x": ["n"], "z": ["m"]}), cache=False)
     for n, m in ((1, 4), (4, 1), (1, 1), (4, 4)):
@@ -106,7 +108,7 @@ def test_expand_to_a_symbol_is_as_a_broadcast() -> None:
 
 
 def test_a_symbol_beside_a_constant() -> None:
-    """A size that meets 3 is 3, or 1."""
+    """A size that meets 3 is 3 or 1."""
     three = numpy_helper.from_array(np.arange(3, dtype=np.float32), "c")
     whole = model([helper.make_node("Mul", ["x", "c"], ["y"])], {"x": ["n"]}, [three])
     exe = jangin.compile(whole, cache=False)
@@ -129,7 +131,8 @@ def test_every_combination_of_two_symbols() -> None:
 
 
 def test_no_variant_without_need() -> None:
-    """Where 1 is no size of the symbol, equal symbols meet, or no output needs what would differ."""
+    """There is no variant if 1 is no size of the symbol, if equal symbols meet, or if no output needs the
+    difference."""
     for shapes in ({"batch": (2, 9)}, {"batch": 4}, {"batch": 1}):
         assert isinstance(jangin.compile(pooled(), shapes=shapes, cache=False), jangin.Executable)
     same = model([helper.make_node("Mul", ["x", "z"], ["y"])], {"x": ["n", 3], "z": ["n", 1]})
@@ -140,7 +143,7 @@ def test_no_variant_without_need() -> None:
 
 
 def test_a_case_that_cannot_be_made_is_told() -> None:
-    """With one picture the squeezed mean is a vector, which has no axis 1."""
+    """For one image the squeezed mean is a vector, which has no axis 1."""
     nodes = [helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Softmax", ["s"], ["y"], axis=1)]
     exe = jangin.compile(model(nodes, {"x": ["batch", 3]}), cache=False)
     assert exe(np.zeros((2, 3), np.float32)).shape == (2, 3)
@@ -150,7 +153,7 @@ def test_a_case_that_cannot_be_made_is_told() -> None:
 
 
 def test_a_handful_at_most() -> None:
-    """Of more, none but the first is made."""
+    """If there would be more than 8 variants, only the first is made."""
     sizes = ["first", "second", "third", "fourth"]
     exe = jangin.compile(model([helper.make_node("Squeeze", ["x"], ["y"])], {"x": sizes}), cache=False)
     assert len(exe.variants) == 1
@@ -165,7 +168,7 @@ def test_a_handful_at_most() -> None:
 
 
 def test_a_rank_goes_before_broadcasts() -> None:
-    """Inputs whose sizes have no names: they are taken to be equal, but one picture is squeezed."""
+    """Inputs whose sizes have no names are taken as equal, but one image is squeezed."""
     nodes = [helper.make_node("Add", ["x", "z"], ["s"]), helper.make_node("Mul", ["s", "w"], ["p"])]
     squeeze = helper.make_node("Squeeze", ["x"], ["y"])
     inputs = {"x": [None, None, 4], "z": [None, None, 4], "w": [None, None, 4]}
@@ -181,7 +184,7 @@ def test_a_rank_goes_before_broadcasts() -> None:
 
 
 def test_programs_have_variants_too(tmp_path: Path) -> None:
-    """What depends on data lies between: a program for each case."""
+    """Each case is a program, because a step that depends on data lies between."""
     nodes = [
         helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("NonZero", ["s"], ["i"]),
         helper.make_node("Cast", ["i"], ["y"], to=FLOAT),
@@ -198,7 +201,7 @@ def test_programs_have_variants_too(tmp_path: Path) -> None:
 
 
 def test_a_branch_that_is_not_taken_asks_for_nothing() -> None:
-    """A condition of a branch holds only where it is taken."""
+    """A condition in a branch holds only if the branch is taken."""
     branches = {
         name: helper.make_graph(
             [helper.make_node(op, ["x", "z"] if op == "Mul" else ["x"], [name])], name, [],
@@ -221,7 +224,7 @@ def test_a_branch_that_is_not_taken_asks_for_nothing() -> None:
 
 
 def test_constants_are_there_once(tmp_path: Path) -> None:
-    """In memory and in the file, of equal content; both cases compute the same."""
+    """Constants of equal content are stored once, in memory and in the file. Both cases compute the same."""
     weights = RNG.random((4000, 64), np.float32)
     nodes = [
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
@@ -245,7 +248,7 @@ def test_constants_are_there_once(tmp_path: Path) -> None:
 
 
 def test_saved_equal_and_whole(tmp_path: Path) -> None:
-    """Equal variants give equal files, which load as they were; a bit that changed is found."""
+    """Equal variants give equal files, which load as they were. A changed bit is found."""
     path, again = tmp_path / "m.jgn", tmp_path / "n.jgn"
     built = jangin.build(pooled(), cache=False)
     built.save(path)
@@ -308,6 +311,6 @@ def test_memory_and_time_are_of_the_variant() -> None:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_tuning_measures_the_variant_of_its_sizes(batch: int) -> None:
-    """Of the general one a batch of 1 can't be measured."""
+    """The variant for the given sizes is tuned. A batch of 1 can't run in the general variant."""
     exe = jangin.compile(pooled(), cache=False, tune=0.2, sizes={"batch": batch})
     assert exe(pictures(batch)).shape == pictures(batch).mean((2, 3)).squeeze().shape

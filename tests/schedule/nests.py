@@ -1,4 +1,4 @@
-"""Naive nests to schedule, and the check that a step kept what they compute."""
+"""Naive nests to schedule, and the check that a step kept their results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUNDED = ("softmax", "normalize")
 
 
 def _biased(built: Built) -> Built:
-    """A product that something is added to column by column."""
+    """Add a bias to each column of a product."""
     (stage,), inputs = built
     bias = buffer("bias", stage.axes[-1].extent)
     return (replace(stage, epilogue=maximum(stage.acc + bias[stage.axes[-1].var], const(0.0, F32))),), [
@@ -49,7 +49,7 @@ def _biased(built: Built) -> Built:
 
 
 def _summed_twice() -> Built:
-    """A sum of sums of blocks, each with a factor."""
+    """Return a sum of sums of blocks, each with a factor."""
     x, y, f = buffer("x", 3, 10), buffer("y", 7, 10), buffer("f", 7, 5)
     dots = te.reduction(buffer("dots", 3, 7, 5), [2], "sum", lambda i, k: (
         x[i[0], i[2] * 2 + k[0]] * y[i[1], i[2] * 2 + k[0]]
@@ -63,14 +63,15 @@ KERNELS["biased"] = _biased(matmul((5, 6), (6, 7)))
 
 
 def naive(name: str) -> Func:
-    """The naive nest of one of `KERNELS`."""
+    """Return the naive nest of one of `KERNELS`."""
     stages, inputs = KERNELS[name]
     symbolic = any(d == SYMBOL for b in inputs for d in b.shape)
     return te.lower(name, stages, inputs, SYMBOLS if symbolic else {})
 
 
 def arrays_for(func: Func, symbols: Mapping[str, int]) -> dict[str, Array]:
-    """Inputs of small whole numbers, whose sums of products are exact in any order; results of NaN."""
+    """Return arrays for a kernel. Inputs are small whole numbers, whose sums of products are exact in any
+    order. Results are NaN."""
     rng = np.random.default_rng(0)
     shapes = {b.name: tuple(size(d, symbols) for d in b.shape) for b in func.params}
     arrays: dict[str, Array] = {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
@@ -78,14 +79,14 @@ def arrays_for(func: Func, symbols: Mapping[str, int]) -> dict[str, Array]:
 
 
 def result(func: Func, symbols: Mapping[str, int], other_layouts: Mapping[str, Array] | None = None) -> Array:
-    """What the interpreter makes of a kernel."""
+    """Run a kernel in the interpreter, and return its result."""
     arrays = arrays_for(func, symbols) | dict(other_layouts or {})
     run_func(func, arrays, symbols)
     return arrays[func.results[0].name]
 
 
 def backwards(s: Stmt) -> Stmt:
-    """The statement with its loops of independent iterations run last iteration first."""
+    """Return the statement with its loops of independent iterations in reverse order."""
     s = map_children(s, backwards)
     if isinstance(s, For) and s.kind in ("parallel", "vector", "block", "thread"):
         return replace(s, body=substitute_stmt(s.body, {s.var: s.extent - 1 - s.var}))
@@ -93,8 +94,8 @@ def backwards(s: Stmt) -> Stmt:
 
 
 def assert_same(before: Func, after: Func) -> None:
-    """Both kernels give the same results, whatever the symbol's value, and also when iterations that
-    are said to be independent run in the other order."""
+    """Check that both kernels give the same results, for any value of the symbol, and also with independent
+    iterations in reverse order."""
     verify_func(after)
     other_order = after.with_body(backwards(after.body))
     tolerance = 1e-6 if before.name in ROUNDED else 0

@@ -1,4 +1,4 @@
-"""Steps that don't fit are refused, with a message that names the loop or buffer."""
+"""Steps that don't fit are refused. The message names the loop or buffer."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def test_misuse(case: str) -> None:
 
 
 def kernel(body: Stmt, *shape: int) -> Func:
-    """x is read, y is stored to."""
+    """Return a kernel that reads x and stores to y."""
     x, y = (Buffer(n, F32, tuple(const(d) for d in shape)) for n in "xy")
     return Func("k", (x, y), 1, (), body)
 
 
 def scan() -> Func:
-    """y[i, j] depends on y[i - 1, j + 1]: only one order of the loops is right."""
+    """Return a kernel in which y[i, j] depends on y[i - 1, j + 1]. Only one order of its loops is right."""
     y = Buffer("y", F32, (const(4), const(5)))
     update = Store(y, (R + 1, J), y[R, J + 1] + 1.0)
     f, g = Var("f"), Var("g")
@@ -166,7 +166,8 @@ def test_iterations_that_read_what_was_stored_before_the_loop() -> None:
 
 @pytest.mark.parametrize(("row", "refused"), [(J, False), (J % 2, True), (J + P, True)])
 def test_what_another_iteration_stored_keeps_a_loop_serial(row: Expr, refused: bool) -> None:
-    """Each row is stored, then read elsewhere: only where no other iteration stores it, they are apart."""
+    """Each row is stored, then read elsewhere. The loop is parallel only if no other iteration stores what is
+    read."""
     y, out = Buffer("y", F32, (const(8), const(3))), Buffer("out", F32, (const(4), const(3)))
     store = For(R, const(3), Store(y, (J, R), const(1.0, F32)))
     read = For(P, const(3), Store(out, (J, P), y[row, 2 - P]))
@@ -195,7 +196,7 @@ def test_a_condition_on_memory_is_not_hoisted() -> None:
 
 
 def test_a_maximum_in_a_wider_type_keeps_its_padding() -> None:
-    """The narrow type's least value isn't the wide one's."""
+    """The narrow type's least value isn't that of the wide type."""
 
     acc = Buffer("acc", I32, (const(1),), "register")
     x, y = Buffer("x", I32, (const(4),)), Buffer("y", I32, (const(1),))

@@ -1,4 +1,4 @@
-"""Softmax and the sums that it weights in one pass, beside the nests that it is made of."""
+"""Online softmax: softmax and the sums that it weights, in one pass, beside the nests that it is made of."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def tiled(func: Func) -> Func:
 @pytest.mark.parametrize("hidden", [0, 6, 7, 99])
 @pytest.mark.parametrize("blind", [False, True])
 def test_any_scores(queries: Size, keys: Size, n: int, hidden: int, blind: bool) -> None:
-    """Great scores come late, and what is hidden by -inf may be a tile and more, or all of a row, which gives
-    NaN, or 0 where it may be `blind`."""
+    """Large scores come late. -inf may hide a tile and more, or a whole row, which gives NaN, or 0 if
+    `blind`."""
     func = kernel(queries, keys, blind)
     after = apply(tiled(func), parse_steps(ONLINE))
     verify_func(after)

@@ -1,4 +1,4 @@
-"""Prefetch hints: they ask for the right elements, and change nothing."""
+"""Prefetch hints ask for the right elements, and change no result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .nests import assert_same, naive
 
 
 def panels(rows: int, columns: int, depth: int) -> Func:
-    """out[m, p] = the sum over k and lanes of a panel of `w`, `rows` times."""
+    """Return a kernel of out[m, p] = the sum over k and over the lanes of a panel of `w`, for `rows` rows."""
     w = Buffer("w", naive("map").params[0].dtype, (const(columns), const(depth), const(16)))
     x = Buffer("x", w.dtype, (const(rows), const(columns)))
     out = Buffer("out", w.dtype, (const(rows), const(columns)))
@@ -60,7 +60,7 @@ def test_the_write_back_is_asked_for() -> None:
 
 @pytest.mark.parametrize("lines", [1, 2, 7])
 def test_what_is_read_once_is_asked_for_ahead(lines: int) -> None:
-    """In the innermost loop, a line for each that it reads, so many further on."""
+    """The innermost loop prefetches a line for each line that it reads, `lines` lines ahead."""
     before = panels(1, 4, 6)
     func = PRIMITIVES["prefetch_ahead"](before, "m", "w", lines * LINE)
     assert_same(before, func)

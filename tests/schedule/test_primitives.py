@@ -1,4 +1,4 @@
-"""Each primitive against the interpreter: what a kernel computes never changes."""
+"""Each primitive against the interpreter. A kernel's results never change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REDUCTIONS = {
 
 
 def do(func: Func, *steps: tuple[object, ...]) -> Func:
-    """Apply steps given as tuples, checking the kernel after each."""
+    """Apply steps given as tuples, and check the kernel after each."""
     for name, *args in steps:
         after = apply(func, [Step(str(name), tuple(args))])
         assert_same(func, after)
@@ -220,7 +220,7 @@ MASKED = """func k(x: f32[2, 16], w: i32[5, 2], out: out f32[2, 5]) {
 
 
 def test_mask_in_place() -> None:
-    """Also the bits that reach the sign."""
+    """Masking in place also works for bits that reach the sign."""
     steps = [("split", ("i1", 3)), ("privatize", ("out.acc", ("i1i",))), ("split", ("k0", 8))]
     func = apply(parse_func(MASKED), [Step(*s) for s in steps])
     after = PRIMITIVES["mask_in_place"](func, "k0o", "i0")
@@ -308,7 +308,7 @@ def test_peeled_middle_has_no_padding_to_test() -> None:
     ids=str,
 )
 def test_relayout(packing: Packing) -> None:
-    """A weight of 6 x 7, read as it is packed."""
+    """A weight of 6 x 7 is read in its packed layout."""
     func = PRIMITIVES["split"](naive("matmul"), "k0", 6 // packing.groups)
     after = PRIMITIVES["relayout"](func, "w", *astuple(packing))
     given = arrays_for(func, {})
@@ -342,7 +342,8 @@ def test_merge_by_blocks_of_rows(name: str, rows: int) -> None:
 
 
 def chain(late: bool) -> Func:
-    """a = 2x; b = a + 1; the result is the sum of b (and, where it is `late`, a) along the rows."""
+    """Return a kernel of a = 2x; b = a + 1. The result is the sum of b along the rows, and of a, too, if
+    `late`."""
     x, out = buffer("x", 3, 5), buffer("out", 3)
     a, b = buffer("a", 3, 5), buffer("b", 3, 5)
     stages = (
@@ -362,8 +363,8 @@ def test_a_local_in_the_place_of_another() -> None:
 
 
 def twofold(at: int = 0, outputs: int = 1) -> Func:
-    """a = x + 1; its rows' sums; the result is a (each `at` columns further) by its row's sum, and if there
-    are two, the second is the largest of its rows."""
+    """Return a kernel of a = x + 1 and the sums of its rows. The result is a, shifted by `at` columns,
+    divided by its row's sum. With two outputs, the second is each row's largest element."""
     x, out = buffer("x", 3, 5), buffer("out", 3, 5)
     a, total = buffer("a", 3, 5), buffer("total", 3)
     stages = (
@@ -402,7 +403,8 @@ def test_a_local_that_can_not_be_in_the_result() -> None:
 
 
 def ends(columns: int, over: int) -> Func:
-    """The least and the largest of each row, of as many columns, and of some of them."""
+    """Return a kernel of the least and the largest of each row, over `columns` columns and over some of
+    them."""
     x = buffer("x", 3, columns)
     stages = [
         te.reduction(buffer(name, 3), [terms], name, lambda i, k: x[i[0], k[0]])
@@ -456,7 +458,8 @@ def test_rfactor_of_each_combiner_and_under_a_guard() -> None:
 
 
 def test_hoist_indices() -> None:
-    """What is read once, and what isn't: the index of an arm, and one that moves with the inner loop."""
+    """Indices that are constant in the inner loop are read once. The index of an arm isn't, and neither is
+    one that moves with the inner loop."""
     func = parse_func("""
     func k(x: f32[9, 9], i: i64[4], y: out f32[4, 9]) {
       parallel r in 4 {
@@ -477,7 +480,7 @@ def test_hoist_indices() -> None:
 
 
 def sometimes() -> Func:
-    """Sums of the rows that have a large element, and what is chosen by that."""
+    """Return a kernel that sums the rows with a large element, and selects by it."""
     x, top, total, twice = buffer("x", 9, 5), buffer("top", 9), buffer("total", 9), buffer("twice", 9)
     stages = [
         te.reduction(top, [5], "max", lambda i, k: x[i[0], k[0]]),
@@ -492,7 +495,7 @@ def sometimes() -> Func:
 
 
 def test_only_where() -> None:
-    """One branch has the sum and what follows from it, the other no loop."""
+    """One branch has the sum and what follows from it, and the other has no loop."""
     func = do(sometimes(), ("merge", 1, ["r0"]), ("only_where", "total.acc"), ("only_where", "twice"))
     (branch,) = (s for s in statements(func.body) if isinstance(s, If))
     assert branch.orelse is not None
@@ -533,7 +536,7 @@ def test_pack_into_registers() -> None:
 
 
 def test_pack_of_a_shortened_loop() -> None:
-    """What is packed has room for the longest."""
+    """The packed buffer has room for the longest loop."""
     func = do(naive("matmul"), ("split", "i0", 2, "bound"), ("pack", "i0o", "x", ["i0i", "k0"], "rows"))
     (buffer,) = (s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "rows")
     assert [str(d) for d in buffer.shape] == ["2", "6"]

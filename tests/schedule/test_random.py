@@ -1,4 +1,4 @@
-"""Random schedules of small kernels: a step is refused with a ScheduleError, or changes no result."""
+"""Random schedules of small kernels. A step is refused with a ScheduleError, or changes no result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = st.sampled_from((1, 2, 3, 5, 7))
 
 @st.composite
 def kernels(draw: st.DrawFn) -> Func:
-    """A naive kernel of random small sizes, some of them symbolic."""
+    """Draw a naive kernel with random small sizes. Some of them are symbolic."""
     kind = draw(st.sampled_from(("map", "transpose", "matmul", "conv", "pool", "reduce", *ROUNDED)))
     symbolic = draw(st.booleans()) and kind not in ("conv", "pool")
     rows: Any = next(iter(SYMBOLS)) if symbolic else draw(SIZES)
@@ -64,7 +64,7 @@ def _built(kind: str, rows: Any, columns: int, depth: int, choice: int) -> Built
 
 
 def step(draw: st.DrawFn, func: Func) -> Step:
-    """A step with arguments that name what the kernel has; it may still not fit."""
+    """Draw a step with arguments that name parts of the kernel. It may still not fit."""
     loops = loop_names(func) or ["none"]
     loop = st.sampled_from(loops)
     accs = [s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)] or ["none"]
@@ -99,7 +99,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
 
 
 def _chains(func: Func) -> list[list[str]]:
-    """The names of loops that stand directly inside each other."""
+    """Return the names of loops that stand directly inside each other."""
     found = []
     for s in statements(func.body):
         names = []
@@ -133,7 +133,7 @@ def test_random_schedules(data: st.DataObject, func: Func) -> None:
 
 @st.composite
 def tilings(draw: st.DrawFn) -> tuple[Func, list[Step]]:
-    """A product, and the schedule of a tiled one with random factors and order."""
+    """Draw a product, and the schedule of a tiled one with random factors and order."""
     rows, columns, depth = (draw(SIZES) for _ in range(3))
     symbol = next(iter(SYMBOLS))
     sizes: list[Any] = [rows, depth, columns]

@@ -1,4 +1,4 @@
-"""Schedules for work-groups: steps keep what a kernel computes, and random ones pass the verifier."""
+"""Schedules for work-groups: steps keep a kernel's results, and random schedules pass the verifier."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_trees_of_all_sizes(name: str, count: int) -> None:
 
 
 def test_rows_by_a_group() -> None:
-    """Softmax: a group takes a row, whose exponentials lie in shared memory."""
+    """Softmax: a group takes a row, and its exponentials lie in shared memory."""
     func = naive("softmax")
     after = apply(func, parse_steps("merge(2, (r0, r1)) fuse(r0, r1, t)"))
     for name in loop_names(after):
@@ -68,7 +68,7 @@ def test_rows_by_a_group() -> None:
 
 
 def _accumulator(func: Func, loop: str) -> str:
-    """The register buffer in whose scope a loop is."""
+    """Return the name of the register buffer around a loop."""
     allocs = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "register"]
     return next(s.buffer.name for s in allocs if loop in loop_names(func.with_body(s)))
 
@@ -79,8 +79,8 @@ def _scratch(func: Func) -> list[str]:
 
 
 def product_steps(ty: int, tx: int, tm: int, tn: int, depth: int, *, left: Sequence[str]) -> list[Step]:
-    """A product by register tiles of `tm` x `tn`, in groups of `ty` x `tx` threads, `depth` terms of whose
-    operands at a time lie in shared memory."""
+    """Return the steps for a product in register tiles of `tm` x `tn`, with groups of `ty` x `tx` threads.
+    Panels of `depth` terms of the operands lie in shared memory."""
     count = ty * tx
     steps = parse_steps(
         f"split(i0, {ty * tm}) split(i0i, {tm}) split(i1, {tx * tn}) split(i1i, {tn})"
@@ -105,7 +105,7 @@ def product_steps(ty: int, tx: int, tm: int, tn: int, depth: int, *, left: Seque
 
 
 def test_sums_of_two_rows_by_two_columns_are_neighbours() -> None:
-    """The axes that are joined needn't be the first: so the lanes of a small matrix are one axis."""
+    """The joined axes needn't be the first, so that the lanes of a small matrix become one axis."""
     stages, inputs = matmul([6, 7], [7, 8])
     func = te.lower("matmul", stages, inputs, {})
     steps = "split(i0, 2) split(i1, 2) reorder((i0o, i1o, i0i, i1i)) privatize(out.acc, (i0o, i1o, i0i, i1i))"
@@ -148,7 +148,7 @@ def test_random_products(made: tuple[Func, list[Step], int]) -> None:
 
 
 def test_threads_that_race_are_refused() -> None:
-    """What `bind_thread` can't see, the verifier does: here two threads share an accumulator."""
+    """The verifier finds races that `bind_thread` can't see. Here, two threads share an accumulator."""
     func = naive("matmul")
     with pytest.raises(ScheduleError, match="iterations store to one element"):
         apply(func, parse_steps("split(k0, 2) bind_thread(k0i)"))
@@ -185,7 +185,7 @@ def test_misuse(steps: str, message: str) -> None:
     ("name", "depth"), [("matmul", 1), ("matmul", 2), ("matmul", 5), ("symbolic-sum", 2), ("symbolic-sum", 5)]
 )
 def test_panels_fetched_ahead(name: str, depth: int) -> None:
-    """The next turn's panels are loaded before this turn's products, which wait for no memory."""
+    """The next turn's panels are loaded before this turn's products, which so don't wait for memory."""
     func = naive(name)
     *steps, fused, bound, done = product_steps(2, 2, 2, 2, depth, left=("k0i", "i0io", "i0ii"))
     if name == "matmul" and depth != 5:

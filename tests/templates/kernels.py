@@ -1,4 +1,4 @@
-"""Small kernels to schedule, and the check that a scheduled one computes what its stages say."""
+"""Small kernels to schedule, and the check that a scheduled kernel computes its stages' results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def buffer(name: str, *sizes: Size) -> Buffer:
 
 
 def node(attrs: CoreAttributes, ins: Sequence[Buffer]) -> Built:
-    """The stages of one core operator over f32 inputs."""
+    """Return the stages of one core operator over f32 inputs."""
     from jangin.ir.graph import Value
 
     dtype, shape = CORE[attrs.op].infer([Value(b.name, b.dtype, b.shape) for b in ins], attrs)
@@ -67,7 +67,7 @@ def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) ->
 def attention(
     heads: Size, queries: Size, keys: Size, inner: int, values: int, masked: bool = True, blind: bool = False
 ) -> Built:
-    """Heads of keys and values that lie side by side, with a mask [keys] that is added."""
+    """Return attention with the heads of keys and values side by side, and a mask [keys] that is added."""
     q, k = buffer("q", 1, heads, queries, inner), buffer("k", 1, keys, heads, inner)
     v, mask = buffer("v", 1, heads, keys, values), buffer("mask", keys)
     scores, weights = buffer("scores", 1, heads, queries, keys), buffer("weights", 1, heads, queries, keys)
@@ -90,7 +90,7 @@ def workload(
 
 
 def scheduled(template: str, asked: Workload) -> Scheduled:
-    """The kernel by one template, which must fit it."""
+    """Schedule the kernel by one template, which must fit it."""
     found = TEMPLATES[template](asked)
     assert found is not None
     return found.schedule(min(found.space(), key=found.estimate))
@@ -106,7 +106,8 @@ def random_inputs(inputs: Sequence[Buffer], symbols: Mapping[str, int], seed: in
 
 
 def reference(built: Built, arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> Array:
-    """The stages in float64 (f32 inputs are widened; the stages' own dtypes then follow NumPy)."""
+    """Evaluate the stages in float64. f32 inputs are widened, and the stages' own dtypes then follow
+    NumPy."""
     env = dict(arrays)
     for stage in built[0]:
         env[stage.out.name] = evaluate_stage(stage, env, symbols)
@@ -127,8 +128,9 @@ def assert_replayed(scheduled: Scheduled, naive: Func) -> None:
 def assert_equal_to_stages(
     scheduled: Scheduled, built: Built, symbols: Mapping[str, int] | None = None, seed: int = 0
 ) -> None:
-    """Interpreted, the scheduled nest gives what the stages give, and writes every element. Its schedule,
-    printed and read back, makes the same nest of the naive one."""
+    """Check that the scheduled nest gives the stages' results, in the interpreter, and writes every element.
+
+    The printed schedule, read back, makes the same nest of the naive one."""
     naive = te.lower(scheduled.func.name, *built, dict(scheduled.func.symbols))
     assert_replayed(scheduled, naive)
     sizes = dict(symbols or {})
@@ -137,7 +139,8 @@ def assert_equal_to_stages(
     given = packed(scheduled, arrays)
     given["out"] = np.full_like(want, np.nan)
     run_func(scheduled.func, given, sizes)
-    # Sums are taken in another order: f32 rounding of at most some hundred terms of size 1.
+    # Sums are taken in another order. The tolerance is for f32 rounding of at most some hundred terms of size
+    # 1.
     np.testing.assert_allclose(given["out"], want, rtol=2e-5, atol=2e-5)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of tiles in the template `winograd`: they fit the cache, and keep what the nests compute."""
+"""Blocks of tiles in the template `winograd`: they fit the cache, and keep the nests' results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_block_fits(tiles: int, channels: int, outputs: int, target: str | Non
 
 
 def test_its_schedule_replays() -> None:
-    """A nest that makes the tiles, their product, and one that reads it."""
+    """A schedule of a nest that makes the tiles, their product, and a nest that reads it, is replayed."""
     tiles, channels, outputs = (const(n) for n in (40, 8, 16))
     x, w = Buffer("b0", F32, (tiles, const(4), channels)), Buffer("b1", F32, (const(4), channels, outputs))
     out = Buffer("out", F32, (tiles, const(4), outputs))

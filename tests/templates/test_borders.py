@@ -1,4 +1,4 @@
-"""Padded rows: vectors inside, the borders in copies of the code, in every mode and element type."""
+"""Padded rows: vectors inside, and copies of the code for the borders, in every mode and element type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .kernels import assert_equal_to_stages, buffer, dims, node, scheduled, work
 AMOUNTS = [
     (0, 1, 2, 0, 0, 3), (0, 0, 8, 1, 0, 8), (1, 0, -3, 0, -1, 9), (0, 2, 40, 0, 2, 33), (0, 0, 90, 0, 0, 100)
 ]  # fmt: skip
-"""Borders of less than a vector, of whole ones, cropped and of several; longer than what is reflected."""
+"""Borders of less than a vector, of whole vectors, cropped ones, and borders of several vectors. Some are
+longer than the row that is reflected."""
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
@@ -33,7 +34,7 @@ def test_padding(mode: str, amounts: tuple[int, ...]) -> None:
 
 
 def test_reflected_rows_are_vectors_inside() -> None:
-    """No more than the ends of a row look where they read."""
+    """Only the ends of a row compute where they read."""
     built = node(Pad(dims(0, 0, 3, 0, 0, 3), "reflect"), [buffer("x", 2, 3, 67)])
     found = scheduled("elementwise", workload(built))
     loops = [s for s in statements(found.func.body) if isinstance(s, For) and s.kind == "vector"]

@@ -1,5 +1,5 @@
-"""Every convolution has a schedule on every target: groups, channels, outputs, kernels and sizes that don't
-divide one another. Schedules need no machine, so that each host plans for all targets."""
+"""Every convolution has a schedule on every target, for groups, channels, outputs, kernels and sizes that
+don't divide one another. Schedules need no machine, so that each host plans for all targets."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .kernels import assert_equal_to_stages, conv, workload
 
 DTYPES = (F32, F16, BF16, I8, F64, I32)
 SHARED = ((2, 2), (2, 1), (4, 2), (8, 2), (4, 4), (8, 1))
-"""Groups, and outputs of each, of which several groups fill a vector."""
+"""Groups, and outputs of each group. Several groups fill a vector."""
 
 
 def drawn(seed: int, target: str, shared: bool) -> dict[str, Any]:
-    """A convolution that fits its image."""
+    """Draw a convolution that fits its image."""
     r = Random(f"{seed} {target}")
     groups, outputs = r.choice(SHARED) if shared else (r.choice((1, 2, 3, 7)), r.choice((1, 3, 4, 5, 16, 20)))
     kernel, dilation = r.choice((1, 2, 3, 3, 5)), r.choice((1, 1, 2))
@@ -45,7 +45,7 @@ def drawn(seed: int, target: str, shared: bool) -> dict[str, Any]:
 
 
 def scheduled(case: dict[str, Any]) -> None:
-    """Each kernel is scheduled by the best candidate."""
+    """Check that the best candidate schedules each kernel."""
     groups, kernel, channels, dtype = (case[n] for n in ("groups", "kernel", "channels", "dtype"))
     b = Builder("one", {})
     x = b.input("x", U8 if dtype is I8 else dtype, tuple(map(const, (1, channels * groups, *case["size"]))))
@@ -77,7 +77,7 @@ def test_many_convolutions(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["neoverse-v1", "cortex-a7", "x86-64-v4"])
 def test_candidates_of_groups_that_share_vectors(target: str) -> None:
-    """Tuning may take any of them. No lane multiplies a whole vector, as the lanes' groups differ."""
+    """Tuning may take any candidate. No lane multiplies a whole vector, as the lanes' groups differ."""
     built = conv((7, 8), 56, 16, 3, groups=8)
     found = TEMPLATES["contraction"](workload(built, {}, ["w"], NAMED[target]))
     assert isinstance(found, Contraction) and found.role.shared and not isinstance(found.micro, ByLanes)

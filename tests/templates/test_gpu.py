@@ -1,5 +1,5 @@
-"""Templates for work-groups: every kernel passes the verifier, and computes what its stages say, whichever
-way its independent iterations run."""
+"""Templates for work-groups: every kernel passes the verifier, and computes its stages' results in any order
+of independent iterations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ X, Y = Var("x0", F32), Var("x1", F32)
 
 
 def turned_or_not(rows: int, columns: int) -> Built:
-    """Of some columns a copy along the other axis, of the others one that isn't."""
+    """Return a kernel that copies some columns transposed, and the others as they are."""
     x, y, out = buffer("x", 11, rows), buffer("y", rows, columns), buffer("out", rows, columns)
     i, j = Var("i0"), Var("i1")
     body = select(j < 11, x[j, i], y[i, j])
@@ -53,7 +53,7 @@ def turned_or_not(rows: int, columns: int) -> Built:
 
 
 def turned_and_padded(rows: int, columns: int) -> Built:
-    """A copy along the other axis, with a border of zeros."""
+    """Return a transposed copy with a border of zeros."""
     x, out = buffer("x", rows, columns), buffer("out", columns + 2, rows)
     i, j = Var("i0"), Var("i1")
     inside = land(i - 1 >= 0, i - 1 < columns)
@@ -110,7 +110,7 @@ def asked(name: str, target: Target = TARGET) -> Workload:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name: str) -> None:
-    """Of each template the best by estimate, and one at random."""
+    """The best candidate of each template is tried, and a random one."""
     wanted, rng = asked(name), np.random.default_rng()
     matched = [t for match in TEMPLATES.values() if (t := match(wanted)) is not None]
     assert matched
@@ -163,7 +163,7 @@ def test_a_candidate_is_taken() -> None:
 
 
 def test_small_devices() -> None:
-    """Little shared memory, and groups of few work-items."""
+    """Devices with little shared memory, and with groups of few work-items."""
     small = replace(TARGET, machine=Gpu(group=32, shared=1 << 10))
     for name in ("product", "softmax", "sum", "map"):
         made = choose(asked(name, small), templates=TEMPLATES)
@@ -187,7 +187,7 @@ NEST = """func nest(x: f32[N, 4], at: i64[N], out: out f32[N, 4]) symbols (N in 
 
 @pytest.mark.parametrize(("place", "count"), [("t", 64), ("at[t]", 1)])
 def test_loop_nests(place: str, count: int) -> None:
-    """Tasks are work-items; those that may store to one place run in groups of one."""
+    """Tasks are work-items. Tasks that may store to one place run in groups of one."""
     func = parse_func(NEST.replace("PLACE", place))
     made = opaque(func, Workload("nest", (), func.inputs, dict(func.symbols), (), TARGET))
     verify_func(made.func)

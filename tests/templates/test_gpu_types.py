@@ -1,5 +1,5 @@
-"""Kernels for work-groups with elements of every type, through the passes, their blocks and threads run one
-after the other by native code."""
+"""Kernels for work-groups with elements of every type, through the passes. Native code runs their blocks and
+threads one after the other."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ QUICK = ("3x3", "product", "batched-turned", "softmax", "max-pool", "sum-first")
 
 @pytest.fixture(autouse=True)
 def shared_in_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Native code has shared buffers in its scratch memory."""
+    """Make native code place shared buffers in its scratch memory."""
 
     def all_of(func: Func, *, groups: bool = False) -> Expr:
         return scratch_bytes(func)

@@ -1,4 +1,5 @@
-"""Windows over planes against the stages they schedule, interpreted, at odd sizes; and which stay so."""
+"""Windows over planes against their stages, interpreted, at odd sizes, and which kernels keep their
+planes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def convolved(
     size: tuple[int, ...], channels: int, outputs: int, kernel: int, stride: int = 1, pad: int = 0,
     groups: int = 1, dilation: int = 1, batch: int = 1,
 ) -> Built:  # fmt: skip
-    """A convolution in the order of its planes."""
+    """Return a convolution in the order of its planes."""
     rank = len(size)
     window = (kernel,) * rank, (stride,) * rank, (dilation,) * rank, (pad,) * (2 * rank)
     weights = buffer("w", outputs, channels // groups, *(kernel,) * rank)
@@ -101,7 +102,7 @@ def test_channels_last_is_none_of_its() -> None:
 
 @pytest.mark.parametrize(("more", "order"), [(False, "first"), (True, "last")])
 def test_a_pool_alone_keeps_its_planes(more: bool, order: str) -> None:
-    """Copies with channels last pay only beside convolutions of many channels."""
+    """A pool keeps its planes. Copies with channels last pay only beside convolutions of many channels."""
     b = Builder("net", {})
     x = b.input("x", F32, dims(1, 64, 112, 112))
     if more:

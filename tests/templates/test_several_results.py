@@ -1,4 +1,4 @@
-"""Kernels of several results: the extrema of a value's rows are found by the kernel that makes it."""
+"""Kernels of several results: the kernel that makes a value finds the extrema of its rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WIDTH, MADE = 400, "x86-64-v3"
 
 
 def normalized(*shape: int | Expr) -> Workload:
-    """A normalization of rows, with the least and the largest of each row."""
+    """Return a normalization of rows, with the least and the largest of each row."""
     x, out = buffer("x", *shape), buffer("out", *shape)
     last = len(shape) - 1
     made = CORE["normalize"].te([x], out, Normalize((last,), 1e-5, False))
@@ -87,7 +87,8 @@ def plan(graph: Graph, target: str | Target | None = None) -> Plan:
 
 
 def network(rows: Expr = N) -> Graph:
-    """A normalization, a product, GELU and another product, both of dynamically quantized numbers."""
+    """Return a normalization, a product, GELU and another product. Both products read dynamically quantized
+    numbers."""
     b, rng = Builder("net", {N: (const(1), const(MAX_SIZE))} if rows is N else {}), np.random.default_rng(0)
     x = b.input("x", F32, (rows, const(WIDTH)))
 
@@ -107,8 +108,8 @@ def numbers(rows: int) -> dict[str, Array]:
 
 @pytest.mark.parametrize(("l2", "kernels"), [(1 << 20, 8), (2 << 20, 7)])
 def test_no_kernel_reads_a_normalization_for_its_range(l2: int, kernels: int) -> None:
-    """What reads it is one that quantizes it. The product finds its own extrema where the cache holds whole
-    rows of it; else one kernel finds both."""
+    """Only a kernel that quantizes the normalization reads it. The product finds its own extrema if the cache
+    holds whole rows. If not, one kernel finds both."""
     made = plan(network(), NAMED[MADE].with_figures(l2=l2))
     x, result, *ends = made.launches[0].args
     assert x == "x" and len(ends) == 2
@@ -131,7 +132,7 @@ def test_the_same_bits_as_apart(rows: int, threads: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_extrema_of_what_is_written_too(rows: int) -> None:
-    """Exact functions, so that the interpreter gives the same bits; NaN stays."""
+    """The functions are exact, so that the interpreter gives the same bits. NaN is kept."""
     b = Builder("net", {N: (const(1), const(MAX_SIZE))})
     y = b.map(lambda v: maximum(v * 2.0, -1.0), b.input("x", F32, (N, const(WIDTH))))
     ends = [b.reduce(c, y, axes) for c in ("min", "max") for axes in ((0, 1), (1,))]

@@ -1,4 +1,5 @@
-"""Reductions whose vectors run across the rows: of rows shorter than a vector, and of where maxima stand."""
+"""Reductions whose vectors run across the rows: of rows shorter than a vector, and of the indices of
+maxima."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ TYPES = [F32, F64, F16, I8, U8, I32, I64]
 
 
 def numbers(dtype: DType, *shape: int) -> Array:
-    """Some of them equal, of floats some NaN."""
+    """Return numbers of a type, some of them equal. Some floats are NaN."""
     found = np.random.default_rng(0).integers(0, 9, shape).astype(dtype.numpy)
     if dtype.is_float:
         found[..., 0][::7] = np.nan

@@ -1,4 +1,5 @@
-"""Vectors worked on several at a time: of functions, of sums whose rows leave some over, of gathered rows."""
+"""Several vectors are processed at a time: for functions, for sums whose rows leave some over, and for
+gathered rows."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from .kernels import SYMBOL, SYMBOLS, dims
 
 TYPES = [F32, F64, F16, I8, I32, I64]
 MADE = NAMED["x86-64-v3"]
-"""What is said of nests is so for it."""
+"""The target whose nests are checked."""
 
 
 def compiled(graph: Graph) -> Executable:
@@ -67,7 +68,7 @@ def test_functions_run_several_vectors_at_a_time() -> None:
 
 
 def body(graph: Graph) -> list[Stmt]:
-    """All statements of the graph's kernels."""
+    """Return all statements of the graph's kernels."""
     options = Options(target=MADE)
     made = schedule_kernels(optimize(graph, options), options).values()
     return [s for k, _ in made for s in statements(k.func.body)]
@@ -91,7 +92,7 @@ def test_rows_that_leave_some_vectors_over(combiner: str, dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_gathered_rows(dtype: DType) -> None:
-    """The rows' places are read once a row."""
+    """The index of a gathered row is read once for each row."""
     b = Builder("gathered", {})
     x, i = b.input("x", dtype, dims(9, 5, 37)), b.input("i", I64, dims(2, 7))
     at = b.input("at", I64, dims(6, 2))

@@ -1,4 +1,4 @@
-"""Kernels of all templates over symbolic and small sizes: each compiles, and gives NumPy's results."""
+"""Kernels of all templates over symbolic and small sizes compile, and give NumPy's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import jangin
 Size = int | str
 Arrays = Mapping[str, np.ndarray]
 SIZES = {"b": 2, "m": 5, "n": 19, "k": 37, "h": 6, "w": 9}
-"""What symbols are in a run."""
+"""The symbols' values in a run."""
 
 
 def check(
@@ -26,7 +26,7 @@ def check(
     constants: Mapping[str, np.ndarray] | None = None,
     sizes: Sequence[Mapping[str, int]] = (SIZES, dict.fromkeys(SIZES, 1)),
 ) -> None:
-    """The output `y` for inputs of random numbers, at several sizes."""
+    """Check the output `y` for random inputs, at several sizes."""
     held = constants or {}
     graph = helper.make_graph(
         nodes,
@@ -62,14 +62,14 @@ def product(m: Size, n: Size, k: Size) -> None:
 
 
 def weights(m: Size, n: Size, k: Size) -> None:
-    """A constant right operand has sizes of its own."""
+    """Check products. A constant right operand has known sizes."""
     rows, columns = (s if isinstance(s, int) else SIZES[s] for s in (k, n))
     w = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
     check([node("MatMul", "a w")], {"a": ["b", m, rows]}, lambda v: v["a"] @ v["w"], {"w": w})
 
 
 def attention(m: Size, n: Size, k: Size) -> None:
-    """Scores, softmax, and a product of those."""
+    """Check attention: scores, softmax, and their product with the values."""
     depth = k if isinstance(k, int) else 16
     nodes = [
         node("Transpose", "c", "t", perm=[0, 2, 1]),
@@ -107,7 +107,7 @@ def test_products_of_all_sizes(kind: Callable[[Size, Size, Size], None]) -> None
 
 
 def convolution(channels: int, group: int, kernel: int, stride: int, h: Size, w: Size) -> None:
-    """Beside a plain sum over taps."""
+    """Check convolutions against a plain sum over taps."""
     weight = np.random.default_rng(2).standard_normal((channels, channels // group, kernel, kernel))
     weight = weight.astype(np.float32)
     pad = kernel // 2
@@ -172,7 +172,7 @@ def test_rows(kind: str, shape: tuple[Size, ...]) -> None:
 
 
 def test_windows_of_no_images() -> None:
-    """Beside free sizes; there is nothing to cut into tiles."""
+    """Windows of no images, beside free sizes. There is nothing to cut into tiles."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2])], "g",

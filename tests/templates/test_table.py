@@ -1,4 +1,4 @@
-"""The table of templates: nothing that matters falls to a scalar nest."""
+"""The table of templates: no important kernel becomes a scalar nest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every template against the stages it schedules, interpreted, at odd sizes and on every row set."""
+"""Every template against its stages, interpreted, at odd sizes and on every set of instruction rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .kernels import (
 W = ("w",)
 TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
 LANE_TARGETS = [NAMED[n] for n in ("cortex-a72", "cortex-a7")]
-"""Whose multiply-adds take a lane of a vector."""
+"""Targets whose multiply-adds take a lane of a vector."""
 CONVS = {
     "3x3": conv((6, 6), 4, 16, 3),
     "strided-odd": conv((7, 9), 3, 20, 3, 2),
@@ -85,7 +85,7 @@ def test_product(name: str, target: Target) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("size", [(9, 13), (3, 5, 7), (5, 1)], ids=str)
 def test_pixels_of_planes_are_columns(size: tuple[int, ...], target: Target) -> None:
-    """A pointwise convolution of planes, by every number of panels that a task may have."""
+    """A pointwise convolution over planes, with every number of panels that a task may have."""
     rank = len(size)
     attrs = Conv((1,) * rank, (1,) * rank, (1,) * rank, (0,) * (2 * rank), 1, "first")
     built = node(attrs, [buffer("x", 2, 5, *size), buffer("w", 9, 5, *(1,) * rank)])
@@ -99,7 +99,8 @@ def test_pixels_of_planes_are_columns(size: tuple[int, ...], target: Target) -> 
 
 @pytest.mark.parametrize(("outputs", "lanes"), [(3, 8), (8, 8), (9, 16), (24, 16)])
 def test_few_columns_take_half_vectors(outputs: int, lanes: int) -> None:
-    """Of registers of 64 bytes; half ones of those of 32 are no shorter instructions."""
+    """Few columns take half vectors on registers of 64 bytes. On registers of 32 bytes, half vectors have no
+    shorter instructions."""
     built = conv((9, 11), 5, outputs, 3)
     for name, most in (("x86-64-v4", 16), ("x86-64-v3", 8)):
         found = TEMPLATES["contraction"](workload(built, {}, W, NAMED[name]))
@@ -108,7 +109,7 @@ def test_few_columns_take_half_vectors(outputs: int, lanes: int) -> None:
 
 
 def test_rows_between_columns_are_not_numbered_through() -> None:
-    """Strided windows leave pixels out."""
+    """Strided windows leave pixels out, so that rows aren't numbered through."""
     built = node(Conv((1, 1), (2, 2), (1, 1), (0,) * 4, 1, "first"), [
         buffer("x", 1, 8, 9, 9), buffer("w", 4, 8, 1, 1),
     ])  # fmt: skip
@@ -149,7 +150,7 @@ def test_a_product_that_ends_in_a_symbolic_sum() -> None:
 @pytest.mark.parametrize("target", [*TARGETS, *LANE_TARGETS], ids=str)
 @pytest.mark.parametrize("rows_", [1, 3])
 def test_one_tile_of_rows_copies_no_panels(rows_: int, target: Target) -> None:
-    """What a run gives as the right operand is read as it lies where a tile has all rows."""
+    """A right operand that a run gives is read in place if one tile has all rows."""
     built = matmul((2, rows_, SYMBOL), (2, SYMBOL, 64))
     found = TEMPLATES["contraction"](workload(built, SYMBOLS, (), target))
     assert found is not None
@@ -165,7 +166,7 @@ def test_one_tile_of_rows_copies_no_panels(rows_: int, target: Target) -> None:
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_sums_stay_in_registers_where_terms_are_left_over(target: Target) -> None:
-    """Of 37 terms, the last of which no turn of the unrolled loop takes."""
+    """Sums stay in registers for 37 terms, although the unrolled loop doesn't take the last one."""
     built = matmul((16, 37), (37, 64))
     found = scheduled("contraction", workload(built, {}, W, target))
     assert_equal_to_stages(found, built)

@@ -1,4 +1,4 @@
-"""Tiles turned in registers against their stages, at odd sizes (native code: backends/test_kernels)."""
+"""Tiles transposed in registers against their stages, at odd sizes (native code: backends/test_kernels)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_equal_to_its_stages(name: str, target: Target) -> None:
 
 @pytest.mark.parametrize("shape", [(37, 51), (96, 83), (130, 19), (40, 131), (512, 41)])
 def test_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where rows of the result are long beside a task (other element types: test_types)."""
+    """Strips are taken if the result's rows are long for a task (other element types: test_types)."""
     monkeypatch.setattr(transpose, "TASK_ELEMENTS", 512)
     monkeypatch.setattr(transpose, "MOST_ELEMENTS", 128)
     monkeypatch.setattr(transpose, "MOST_ROWS", 40)
@@ -48,7 +48,8 @@ def test_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_few_long_rows_are_tasks_enough() -> None:
-    """27 channels of 57 x 61 pixels, back in planes: two tasks of whole rows, once."""
+    """27 channels of 57 x 61 pixels are transposed to planes. They make at least 8 tasks. Once they were two
+    tasks of whole rows."""
     built = node(Transpose((1, 0)), [buffer("x", 3477, 27)])
     tasks = scheduled("transpose", workload(built)).tasks
     assert isinstance(tasks, Const) and int(tasks.value) >= 8
@@ -73,8 +74,8 @@ def test_copies_in_order_are_none() -> None:
 
 @pytest.mark.parametrize(("rows", "safe"), [(21, True), (11, False)])
 def test_an_operand_that_is_chosen_among_others(rows: int, safe: bool) -> None:
-    """A tile reads all of it, so that it must be there where the other is chosen too, as in a concatenation
-    it isn't."""
+    """A tile reads all of an operand that is selected only in part. So all of it must exist, and in a
+    concatenation it doesn't."""
     x, y, out = buffer("x", rows, 24), buffer("y", 24, 21), buffer("out", 24, 21)
     i, j = Var("i0"), Var("i1")
     axes = te.Axis(i, const(24)), te.Axis(j, const(21))

@@ -1,5 +1,5 @@
-"""No kernel of any element type falls to a scalar nest where f32's has a template: every template with every
-type of elements, at odd sizes, through the passes."""
+"""Every template with every element type, at odd sizes, through the passes. A kernel of any type has a
+template, not a scalar nest, if f32 has one."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from jangin.targets import NAMED, Target, resolve
 from jangin.templates.scheduled import Scheduled
 
 HERE = resolve()
-"""What runs; of the others it is said what is made."""
+"""The target that runs. For the others, only the kernels are checked."""
 TARGETS = [NAMED["x86-64-v3"], NAMED["x86-64-v4"]]
 FLOATS, WHOLE = (F32, F64, F16, BF16), (I32, I64, U32)
 SCALAR = 0.35
-"""Share of elements that may be worked on one by one: what is left over of rows and of short vectors."""
+"""The largest share of elements that may be processed one by one: the rests of rows and of short vectors."""
 CHANNELS, OUTPUTS = 20, 44
 ALLOWED = {F32: 2e-6, F64: 1e-14, F16: 2**-10, BF16: 2**-7}
-"""Of sums in another order, as a share of the largest, with one rounding to the type (which may fall to the
-other side)."""
+"""The largest difference, as a share of the largest value, for sums in another order and one rounding to the
+type."""
 
 
 class Layers:
-    """A graph of one layer over elements of a type; whole numbers are as large as they can be, so that sums
-    wrap around."""
+    """A graph of one layer on elements of a type. Integers are as large as possible, so that sums wrap
+    around."""
 
     def __init__(self, dtype: DType) -> None:
         self.b, self.dtype = Builder("one", {}), dtype
@@ -115,7 +115,7 @@ OF_FLOATS: dict[str, Layer] = {
 
 
 def quantized_conv(t: Layers, kernel: int, stride: int, groups: int, outputs: int = OUTPUTS) -> Tensor:
-    """Sums of bytes that f32 doesn't hold: all weights are as large as they can be."""
+    """Return sums of bytes that f32 doesn't hold, because all weights are as large as possible."""
     depth = 100 * groups
     x = t.input(1, depth, 9, 11, dtype=U8)
     w = t.b.const(np.full((outputs, 100, kernel, kernel), -127, np.int8))
@@ -145,7 +145,7 @@ def requantized(
     t: Layers, kernel: int, stride: int = 1, channels: int = CHANNELS, outputs: int = OUTPUTS,
     groups: int = 1, pad: bool = True, most: int = 64, dtype: DType = U8,
 ) -> Tensor:  # fmt: skip
-    """A convolution of a quantized net, with weights up to `most`."""
+    """Return a convolution of a quantized network, with weights up to `most`."""
     w = np.random.default_rng(0).integers(-most, most, (outputs, channels // groups, kernel, kernel))
     sums = integer_conv(
         t.b, t.input(1, channels, 31, 33, dtype=dtype), t.b.const(w.astype(np.int8)), t.b.scalar(7, dtype),
@@ -155,7 +155,7 @@ def requantized(
 
 
 def in_blocks(t: Layers, rows: int, bits: int) -> Tensor:
-    """A product with weights that stay in blocks of 32."""
+    """Return a product with block-quantized weights, in blocks of 32."""
     random = np.random.default_rng(0)
     numbers = random.integers(0, 1 << bits, (45, 64)).astype(np.uint8)
     scales = (random.random((45, 2)).astype(np.float16).astype(np.float32) for _ in range(2))
@@ -180,11 +180,11 @@ OF_NETS: dict[str, Layer] = {
 }  # fmt: skip
 WIDENED = [*ANY][: [*ANY].index("max-pool")]
 WIDENED.remove("one-row")
-"""Products of halves that read none: their operands are widened before."""
+"""Products of 16-bit floats whose operands are widened before."""
 IN_RUNS = ("3x3", "strided", "1x1", "product")
-"""Products of bytes that f32 holds exactly in a few parts, for machines that don't multiply pairs."""
+"""Products of bytes that f32 holds exactly in a few parts, for machines without products of pairs."""
 AS_GOOD = {"one-row": ("rows", "contraction"), "max-pool": ("planes",), "turned": ("transpose",)}
-"""Templates that may be quicker for other types than what f32 has, as their vectors have fewer lanes."""
+"""Templates that may be quicker for other types than f32's template, as their vectors have fewer lanes."""
 CASES = [
     *((layer, dtype, make) for layer, make in ANY.items() for dtype in (*FLOATS, *WHOLE)),
     *((layer, dtype, make) for layer, make in OF_FLOATS.items() for dtype in FLOATS),
@@ -193,7 +193,7 @@ CASES = [
 
 
 def elements(s: Stmt, times: int = 1, vector: bool = False) -> Iterator[tuple[int, bool]]:
-    """Of each store: how often it is done, by lanes or one by one."""
+    """Yield how often each store is done, and whether it is a vector's."""
     if isinstance(s, For):
         extent = int(s.extent.value) if isinstance(s.extent, Const) else 1
         times, vector = times * extent, vector or s.kind == "vector"
@@ -214,7 +214,7 @@ def kernels(graph: Graph, options: Options) -> tuple[Graph, dict[str, tuple[Sche
 
 
 def anchor(chosen: Mapping[str, tuple[Scheduled, tuple[str, ...]]]) -> Scheduled:
-    """The kernel that does the layer's own work."""
+    """Return the kernel that does the layer's main work."""
     return max(
         (k for k, _ in chosen.values()), key=lambda k: (int(str(k.flops)), k.template != "elementwise")
     )
@@ -270,7 +270,7 @@ def test_quantized_nets(layer: str) -> None:
 
 
 def alike(target: Target) -> tuple[Any, ...]:
-    """What of a processor decides which kernels it gets."""
+    """Return the properties of a processor that decide its kernels."""
     machine = target.processor
     return (
         machine.vector_bytes, machine.registers, machine.products, machine.wide_products,
@@ -284,8 +284,8 @@ OTHERS = {alike(t): t for t in NAMED.values() if t.machine.vector_bytes >= 16 an
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
 def test_every_processor(target: Target) -> None:
-    """No kernel is a scalar nest on one that this machine may not run. One of its instructions that add up so
-    many products of such numbers is in some kernel: without that the walk would miss what it is for."""
+    """No kernel is a scalar nest on processors that this machine may not run. The cases must use each kind of
+    product instruction that a processor has."""
     options, used = Options(target, winograd=False, verify=True), set[Product]()
     floats = dict.fromkeys(t for dot in target.machine.products for t in (dot.left, dot.right) if t.is_float)
     types = (F32, *(floats or (F16,)))
@@ -301,13 +301,13 @@ def test_every_processor(target: Target) -> None:
 
 
 def hold(chosen: Mapping[str, tuple[Scheduled, tuple[str, ...]]]) -> None:
-    """No kernel is a scalar nest."""
+    """Check that no kernel is a scalar nest."""
     for kernel, _ in chosen.values():
         assert scalar_share(kernel) <= SCALAR, f"{kernel.label}\n{kernel.func}"
 
 
 def runs(graph: Graph, t: Layers, target: Target) -> None:
-    """What the code computes is what the interpreter does."""
+    """Check that the code gives the interpreter's results."""
     options = Options(target, winograd=False, verify=True)
     fused, chosen = kernels(graph, options)
     model = Executable(build(make_plan(fused, chosen, options), options.target), 1)

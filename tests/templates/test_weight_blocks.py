@@ -1,4 +1,4 @@
-"""The template `blocks`: products with weights of few bits in their blocks, at odd sizes, held to float64."""
+"""The template `blocks`: products with weights of few bits in their blocks, at odd sizes, against float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def weights(bits: int, rows: int, width: int, block: int, offset: bool) -> list[
 
 
 def product(x: Array, parts: Sequence[Array], block: int) -> tuple[Builder, Node, Array]:
-    """A graph's node of the product, and the result in float64."""
+    """Return a graph's builder and node of the product, and the result in float64."""
     b = Builder("test", {})
     given = b.input("x", F32, tuple(map(const, x.shape)))
     offset = parts[2] if len(parts) > 2 else None
@@ -59,7 +59,7 @@ def test_all_its_candidates(rows: int, width: int, columns: int, block: int, bit
     ("width", "columns", "block", "bits"), [(40, 7, 16, 4), (31, 9, 8, 4), (31, 9, 8, 8)]
 )
 def test_by_work_groups(width: int, columns: int, block: int, bits: int, offset: bool) -> None:
-    """The best candidate, and another at random."""
+    """The best candidate is tried, and a random one."""
     check(3, width, columns, block, bits, offset, GPU)
 
 
@@ -82,7 +82,7 @@ def check(rows: int, width: int, columns: int, block: int, bits: int, offset: bo
 
 
 def test_small_weights_are_kept_small() -> None:
-    """Four bits a weight, and scales that are halves as such."""
+    """Weights take four bits, and float16 scales stay float16."""
     numbers, factors = weights(4, 8, 64, 32, False)
     halves = factors.astype(np.float16).astype(np.float32)
     b, node, _ = product(np.ones((1, 64), np.float32), [numbers, halves], 32)

@@ -1,5 +1,5 @@
-"""The estimates against recorded measurements: the best by estimate is among the quickest, and trying
-candidates in the order of their estimates finds the quickest sooner than trying them at random."""
+"""The estimates against recorded measurements. The best candidate by estimate is among the quickest. Trying
+candidates in order of their estimates finds the quickest sooner than trying them at random."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jangin.templates.template import Candidate, Template
 from .tuned_kernels import FEWEST, kernels, recorded
 
 NOISE = 1.03
-"""Two timings of one candidate differ by so much."""
+"""The factor by which two timings of one candidate may differ."""
 TRIALS = 4
 
 Timed = list[tuple[Candidate, float]]
@@ -24,8 +24,8 @@ Timed = list[tuple[Candidate, float]]
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Timed]:
-    """By kernel, the candidates in the order of their estimates, with their measured seconds. Those whose
-    parameters no template has any more are left out."""
+    """Return for each kernel the candidates in order of their estimates, with their measured seconds.
+    Candidates with parameters that no template has any more are left out."""
     options, found = recorded()
     workloads = {
         (name, node.name): kernel_workload(node, graph, options)[1] for name, node, graph in kernels(options)
@@ -72,7 +72,7 @@ def test_it_beats_random_choice_at_equal_trials(measured: dict[str, Timed]) -> N
 
 
 def expected_quickest(ways: Timed, trials: int) -> float:
-    """Of `trials` different candidates drawn at random, the quickest: its expectation."""
+    """Return the expected time of the quickest of `trials` random candidates."""
     times = sorted(seconds for _, seconds in ways)
     all_draws = math.comb(len(times), trials)
     chances = [math.comb(len(times) - n - 1, trials - 1) / all_draws for n in range(len(times))]

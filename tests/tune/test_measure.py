@@ -1,4 +1,4 @@
-"""What is made of timed rounds, and races of real kernels."""
+"""Decisions from timed rounds, and races of real kernels."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_way_that_computes_something_else_is_found() -> None:
 
 
 def test_a_step_of_rounding_is_no_other_result() -> None:
-    """Where floats are rounded to few bits, sums in another order may fall on either side of a step."""
+    """Sums in another order may fall on either side of a step if floats are rounded to few bits."""
     a = np.random.default_rng(0).integers(-100, 100, 10_000).astype(np.int8)
     few, far = a.copy(), a.copy()
     few[:9] += 1
@@ -83,7 +83,7 @@ def test_a_step_of_rounding_is_no_other_result() -> None:
 
 
 def test_layer_norms_rounded_to_8_bits_race() -> None:
-    """Their candidates add up in different orders."""
+    """The candidates add in different orders."""
     w, b = (numpy_helper.from_array(np.full(384, v, np.float32), n) for v, n in ((1, "w"), (0, "b")))
     scale = numpy_helper.from_array(np.array(0.02, np.float32), "s")
     zero = numpy_helper.from_array(np.array(0, np.int8), "z")

@@ -1,4 +1,5 @@
-"""The store of findings: kept, replaced, bounded, for one place only, under two processes, and damaged."""
+"""The store of findings: findings are kept, replaced and bounded, and are for one place only. It works under
+two processes, and with damaged files."""
 
 from __future__ import annotations
 

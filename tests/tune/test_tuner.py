@@ -1,4 +1,5 @@
-"""The tuner: where its budget goes, what wins, what is kept, and that it goes on where it was stopped."""
+"""The tuner: how it spends its budget, which candidates win, what is kept, and that it continues after a
+stop."""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ from jangin.tune.tuner import Outcome, tune
 
 OPTIONS = Options(resolve())
 SECONDS = 60.0
-"""Enough for the few candidates there are here."""
+"""Seconds of the budget, enough for the few candidates of these tests."""
 FEW = 3
 SAME = Timing(1.0, 1.0, 1.0, 1.0)
 
 
 def two_products() -> onnx.ModelProto:
-    """A small matrix product, and one with 20 times the work."""
+    """Return a small matrix product, and one with 20 times the work."""
     rng = np.random.default_rng(0)
     sizes = {"small": (64, 64), "large": (64, 1280)}
     constants = [
@@ -55,8 +56,10 @@ def two_products() -> onnx.ModelProto:
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few candidates, short races, and no kernel that seems to take no longer than an empty call: these tests
-    are about what is done, not how exactly it is measured."""
+    """Make tests brief, with few candidates and short races. No kernel counts as so quick that it isn't
+    tuned.
+
+    These tests are about the tuner's decisions, not the exactness of its measurements."""
 
     def few(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
         found = kernel_candidates(workload, options)
@@ -78,7 +81,7 @@ def tuned(
 
 
 def fixed_ratio(ratio: float) -> object:
-    """Race.time where every new way takes `ratio` of the time of the first."""
+    """Return a `Race.time` in which every new way takes `ratio` of the first way's time."""
 
     def timed(self: Race, seconds: float, ways: Sequence[int] | None = None) -> list[Timing]:
         count = len(self._launches.calls) // 2 if ways is None else len(ways)
@@ -227,7 +230,7 @@ def test_a_defective_candidate_is_told_and_the_others_race(monkeypatch: pytest.M
 
 
 def called(model: onnx.ModelProto, **settings: Any) -> tuple[str, ...]:
-    """The libraries that a compiled model calls."""
+    """Return the libraries that a compiled model calls."""
     exe = jangin.compile(model, threads=1, **settings)
     assert isinstance(exe, jangin.Executable)
     return exe.plan.libraries

@@ -35,13 +35,14 @@ ABREAST = 12
 SECONDS = 1.5
 FEWEST = 4
 FIRST, THEN = 6, 3
-"""Kernels with at least four candidates are measured: the first six, and of the others one in three."""
+"""The kernels to measure, of those with at least four candidates: the first six, and one in three of the
+others."""
 
 
 def network(
     op: str, shape: tuple[int, ...], weight: tuple[int, ...] = (), **attrs: object
 ) -> onnx.ModelProto:
-    """One operator on `shape`, with `weight` where it has one, and an activation."""
+    """Return a model of one operator on `shape`, with `weight` if it has one, and an activation."""
     rng = np.random.default_rng(0)
     inputs = ["x", *(["w"] if weight else [])]
     nodes = [helper.make_node(op, inputs, ["p"], **attrs), helper.make_node("Relu", ["p"], ["y"])]
@@ -115,7 +116,7 @@ class Measured:
 
 
 def kernels(options: Options) -> Iterator[tuple[str, Node, Graph]]:
-    """(network, kernel, its graph) of every kernel that has candidates."""
+    """Yield (network, kernel, its graph) for every kernel with candidates."""
     for name, model in NETWORKS.items():
         graph = import_model(model, options)
         for node in graph.nodes:
@@ -124,7 +125,7 @@ def kernels(options: Options) -> Iterator[tuple[str, Node, Graph]]:
 
 
 def recorded() -> tuple[Options, list[Measured]]:
-    """The options of the recording machine, and what it measured."""
+    """Return the options of the recording machine, and its measurements."""
     data = json.loads(FILE.read_text())
     target = NAMED[data["target"]].with_figures(**data["caches"])
     found = [
@@ -135,7 +136,7 @@ def recorded() -> tuple[Options, list[Measured]]:
 
 
 def record(names: Sequence[str]) -> None:
-    """Time the candidates of the networks' kernels on one thread; keep what is recorded of the others."""
+    """Time the candidates of the networks' kernels on one thread. Other networks keep their records."""
     options = Options(resolve())
     t, processor = options.target, options.target.processor
     caches = {"l1": processor.l1, "l2": processor.l2, "l3": processor.l3}
@@ -154,8 +155,8 @@ def record(names: Sequence[str]) -> None:
 
 
 def measured(node: Node, graph: Graph, options: Options) -> list[list[object]]:
-    """[template, parameters, seconds] of each way, of many some; none where there are few. The seconds are of
-    the least disturbed run."""
+    """Return [template, parameters, seconds] of each way, or of some if there are many. Empty if there are
+    few. The seconds are of the least disturbed run."""
     _, workload, _ = kernel_workload(node, graph, options)
     ways: dict[str, tuple[Candidate, Scheduled]] = {}
     ranked = [c for c, _ in kernel_candidates(workload, options)]
