@@ -2,9 +2,10 @@
 
     python benchmarks/arm.py
     python benchmarks/arm.py --target cortex-a7 --models squeezenet1_1,mobilenet_v1 --kernels
-    python benchmarks/arm.py --peers results.jsonl --write           # keeps the tables in benchmarks/results
     python benchmarks/arm.py --target neoverse-n1 --models mobilenet_v1 --int8
+
     python benchmarks/arm.py --target neoverse-v1 --models mobilenetv2,resnet50 --precision float16
+    python benchmarks/arm.py --peers results.jsonl --write           # keeps the tables in benchmarks/results
 
 Each model is compiled for the target, linked with arm/run.c, and run by QEMU's user mode. The plugin
 arm/count.c counts the executed instructions by kind; the counts are the same in every run. The outputs are
@@ -278,7 +279,7 @@ def peer_totals(path: Path | None, cpu: str) -> dict[str, dict[str, float]]:
 def section(
     target: str, measured: Mapping[str, Measured], peers: Mapping[str, Mapping[str, float]]
 ) -> Section:
-    """The counts of a target's instructions."""
+    """Return the section with the instruction counts of a target."""
     totals, kinds = [], []
     for name, m in measured.items():
         title = CATALOGUE[name].title

@@ -309,7 +309,7 @@ def _summary(found: Sequence[Found], threads: int) -> str:
 
 
 def section(found: Sequence[Found], seed: int, threads: Sequence[int]) -> Section:
-    """The findings of a hunt."""
+    """Return the section with the results of a search."""
     said = (
         f"Written by `benchmarks/operators.py` (seed {seed}, {len(found)} cases drawn from distributions of "
         "shapes that networks have; `--only NUMBER` repeats one). Times as fast as ONNX Runtime, and the "

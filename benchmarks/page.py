@@ -1,4 +1,4 @@
-"""The sections of `run.py`'s results, and README's table, from figures."""
+"""The sections with `run.py`'s results, and README's table, made from the figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DRAWN = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", BEST: "the best 
 
 
 def section(figures: Figures, mode: str) -> Section:
-    """The measurements of one mode, as `Section` keeps them."""
+    """Return the section of one mode."""
     title, said = MODES[mode], opening(figures)
     if mode in SMALL:
         title, said = small(figures, mode)
@@ -65,7 +65,7 @@ def section(figures: Figures, mode: str) -> Section:
 
 
 def small(figures: Figures, mode: str) -> tuple[str, list[str]]:
-    """The title and the first paragraphs of a mode of small numbers (`--precision`)."""
+    """Return the title and the first paragraphs for a mode of smaller number types (`--precision`)."""
     title, target, held = MODES[mode], figures.machine["target"], figures.machine.get("held")
     title += f", {target}"
     options = f"--precision {mode}"
@@ -77,7 +77,7 @@ def small(figures: Figures, mode: str) -> tuple[str, list[str]]:
 
 
 def drawn(figures: Figures, mode: str) -> dict[str, dict[str, dict[str, float]]]:
-    """How many times as fast Jangin is, by peer, threads and model."""
+    """Return how many times as fast Jangin is, by peer, number of threads and model."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name, n, c in by_model(figures, mode):
         for peer, title in DRAWN.items():
@@ -111,7 +111,7 @@ def run_on(figures: Figures, modes: Sequence[str]) -> str:
 
 
 def opening(figures: Figures) -> list[str]:
-    """The machine and the engines, and how the figures of single precision are to be read."""
+    """Return paragraphs about the machine, the engines, and how to read the single-precision figures."""
     return [
         run_on(figures, [m for m in MODES if m not in SMALL]),
         "Made by `python benchmarks/run.py`. Single precision where nothing else is said; batch 1 unless the "
@@ -127,7 +127,7 @@ def opening(figures: Figures) -> list[str]:
 
 
 def means(figures: Figures, mode: str) -> Table:
-    """Geometric means at batch 1, and the model where Jangin does worst."""
+    """Return geometric means at batch 1, and the model where Jangin does worst."""
     rows = []
     peers = [*PEERS, BEST, *OWN.get(mode, ())]
     for peer in peers:
@@ -146,7 +146,7 @@ def means(figures: Figures, mode: str) -> Table:
 
 
 def times(figures: Figures, mode: str) -> Table:
-    """One line for each model and thread count: every engine's time, and the ratio to it."""
+    """Return a row for each model and number of threads: every engine's time, and its ratio to Jangin's."""
     rows = []
     peers = measured(figures, mode)
     for name, n, c in by_model(figures, mode):
@@ -169,7 +169,8 @@ def bound(figures: Figures, c: Comparison) -> str:
 
 
 def products_at_once(target: Target, sums: DType) -> float:
-    """How many products of small numbers are made in a multiply-add's time, where sums are of a type."""
+    """Return how many products of small numbers take the time of one multiply-add, if their sums are of type
+    `sums`."""
     lanes = target.machine.lanes(sums.bytes)
     rows = {p: target.product_row(p, lanes) for p in target.machine.products if p.row_type is sums}
     found = (p.terms / row.multiplies for p, row in rows.items() if row is not None)
@@ -177,8 +178,8 @@ def products_at_once(target: Target, sums: DType) -> float:
 
 
 def costs(figures: Figures, mode: str) -> Table:
-    """One line a model: how it scales, what compiling takes, peak memory and errors, with ONNX
-    Runtime's and OpenVINO's."""
+    """Return a row for each model: its scaling, compile time, peak memory and errors, also for ONNX Runtime
+    and OpenVINO."""
     rows, halves = [], SMALL.get(mode) is OF_HALVES
     engines = ("jangin", "onnxruntime", "openvino")
     for name, c in figures.of(mode, 1):

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 COLOURS = {"1": "#4477aa", "2": "#ee6677"}
-"""The bars' colours by threads, which readers who don't tell red from green can tell apart."""
+"""The bars' colours by number of threads. Readers who can't distinguish red from green can distinguish
+them."""
 HEIGHT = 0.38
-"""The height of a bar, where a model's row has 1: two bars and a gap."""
+"""The height of a bar, as a share of a model's row. A row has two bars and a gap."""
 
 
 def draw(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], title: str, path: Path) -> None:
-    """Writes an SVG whose bytes depend on the ratios (by peer, threads and model) and the title only."""
+    """Write an SVG of the ratios (by peer, number of threads and model). Equal ratios and titles give equal
+    bytes."""
     import matplotlib
 
     matplotlib.use("svg")

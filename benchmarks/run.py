@@ -156,7 +156,8 @@ def progress(total: int) -> Iterator[Tell]:
 
 
 def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
-    """Writes a file for each mode that has figures. Small numbers' names have the processor's level."""
+    """Write a file for each mode that has figures. The files of smaller number types are named after the
+    processor's level, too."""
     level = figures.machine["target"] + ("-held" if figures.machine.get("held") else "")
     for mode in (precision,) if precision in SMALL else [m for m in MODES if m not in SMALL]:
         if figures.comparisons.get(mode):

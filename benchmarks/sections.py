@@ -1,4 +1,4 @@
-"""Measurements as they are kept: one JSON file each in benchmarks/results, drawn as a page by command.
+"""Stored results: each is a JSON file in benchmarks/results. This command draws them as a page.
 
 python benchmarks/sections.py --out measured     # all of them as measured/RESULTS.md, with pictures
 """
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Table:
-    """`rows`: texts, one for each of the columns."""
+    """A table. Each of its rows has a text for each column."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -31,24 +31,24 @@ class Table:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def json(self) -> str:
-        """The table as JSON with a line for each row, so that a changed figure is one changed line."""
+        """Return the table as JSON with a line for each row, so that a changed figure is one changed line."""
         rows = ",\n  ".join(map(_json, self.rows))
         return f'{{"columns": {_json(self.columns)},\n "rows": [\n  {rows}]}}'
 
 
 @dataclass(frozen=True)
 class Section:
-    """A measurement by one command: paragraphs and tables in the order in which people read them.
+    """The results of one command: paragraphs and tables, in the order in which people read them.
 
-    `ratios` says how many times as fast Jangin is, by peer, threads (as text) and model's title. A picture is
-    drawn of them, if there are any."""
+    `ratios`: how many times as fast Jangin is as each peer, by peer, number of threads (as text) and model's
+    title. If there are any, a picture is drawn of them."""
 
     title: str
     parts: Sequence[str | Table]
     ratios: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None
 
     def save(self, name: str, folder: Path = FOLDER) -> Path:
-        """Writes NAME.json, all at once: an interruption leaves the old file or the new one."""
+        """Write NAME.json at once. After an interruption the old file or the new one is there."""
         path = folder / f"{name}.json"
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".part")
@@ -65,7 +65,7 @@ class Section:
         return cls(content["title"], parts, content["ratios"])
 
     def markdown(self, picture: str = "") -> str:
-        """The section as Markdown; `picture`: the file that shows its ratios."""
+        """Return the section as Markdown. `picture` is the file that shows its ratios."""
         pictures = [f"![ratios]({picture})"] if picture else []
         return "\n\n".join([f"## {self.title}", *pictures, *map(str, self.parts)])
 
@@ -75,7 +75,7 @@ def _json(value: object) -> str:
 
 
 def render(paths: Iterable[Path], out: Path) -> Path:
-    """Writes a page of the sections, and a picture for each that has ratios, into a folder."""
+    """Write a page of the sections, and a picture for each section with ratios, to a folder."""
     from plot import draw
 
     out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Compare `torch.compile` with Jangin and with Inductor, its default, on ten models with random weights.
 
     python benchmarks/torch_compile.py [--models A,B] [--threads 1,2] [--turns N] [--out results.jsonl]
+
     python benchmarks/torch_compile.py --out results.jsonl --minutes 8  # again, until all rows are there
     python benchmarks/torch_compile.py --out results.jsonl --write      # keeps it in benchmarks/results
 
@@ -182,7 +183,7 @@ def compared(
 
 
 def section(rows: list[dict[str, Any]]) -> Section:
-    """The comparison as it is kept."""
+    """Return the section with the comparison."""
     said = (
         "`python benchmarks/torch_compile.py`: batch 1, images of 224 x 224, 128 tokens, random weights, "
         "float32; medians of turns. *ratio*: Inductor's time over Jangin's; *error*: of Jangin against "

@@ -130,7 +130,7 @@ def test_sections_survive_their_file(figures: Any, tmp_path: Path) -> None:
 
 
 def test_results_are_drawn_the_same_each_time(tmp_path: Path) -> None:
-    """All results that are kept, and the page names each of them."""
+    """All stored results are drawn twice with the same bytes, and RESULTS.md names each of them."""
     pytest.importorskip("matplotlib", reason="matplotlib draws the pictures")
     from sections import FOLDER, render
 

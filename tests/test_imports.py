@@ -252,13 +252,13 @@ READS_FIGURES = {
     "processor": ("backends.llvm", "bench", "commands.devices", "targets", "templates"),
     "gpu": ("targets", "templates.gpu", "templates.template"),
 }
-"""By the property of a target that gives its machine, the modules that may read it. Other modules read what
-both kinds of machine have (`Target.machine`)."""
+"""For each property of a target that gives its machine, the modules that may read it. Other modules read
+`Target.machine`, which has what both kinds of machine have."""
 READS_NO_PROCESSOR = "templates.gpu"
 
 
 def test_the_figures_of_a_kind_of_machine_are_read_by_its_own_code() -> None:
-    """The type checker holds that no other figures are read then."""
+    """Only allowed modules read a machine's figures. The type checker ensures that they read no others."""
     for path in files():
         own = module_of(path).removeprefix("jangin.")
         for node in ast.walk(parsed(path)):

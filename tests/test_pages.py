@@ -1,4 +1,4 @@
-"""The documents' paths, names and links lead somewhere, and their sentences are short."""
+"""The documents' paths, names and links exist, and their sentences are short."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ NAMED = ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [*(ROOT / f"{n}.md" for n in NAMED), *PAGES]
 DESCRIPTIONS = [d for d in DOCUMENTS if d.stem not in ("README", "CHANGELOG", "SECURITY")]
-"""Documents whose code spans name parts of this repository. The others name a user's files, or the past."""
+"""Documents whose code spans name parts of this repository. Code spans of the others may name a user's files,
+or past names."""
 PAGE_WORDS = 1200
-"""Words of a page of docs/ at most, code blocks apart: what a reader takes in at one sitting."""
+"""The most words of a page of docs/, without code blocks: what a reader takes in at one sitting."""
 
 
 def _prose(document: Path) -> str:
-    """A document without its code blocks."""
+    """Return a document without its code blocks."""
     return re.sub(words.CODE, "", document.read_text(encoding="utf-8"))
 
 
 def _spans(document: Path) -> list[str]:
-    """A document's pieces of code inside its sentences."""
+    """Return the code spans in a document's sentences."""
     return re.findall(r"`([^`\n]+)`", _prose(document))
 
 
@@ -75,14 +76,14 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 def _anchors(page: Path) -> list[str]:
-    """The names by which links reach a page's headings."""
+    """Return the names by which links reach a page's headings."""
     headings = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", h.lower()).strip().replace(" ", "-") for h in headings]
 
 
 @pytest.mark.parametrize("document", DESCRIPTIONS, ids=_named)
 def test_every_path_exists(document: Path) -> None:
-    """A path begins at the repository's root or in the package."""
+    """A path in a document begins at the repository's root or in the package."""
     for span in _spans(document):
         if re.fullmatch(r"[\w.-]+/([\w.*-]+/?)*|[\w-]+\.(py|toml|md)", span):
             assert any(any(folder.glob(span.rstrip("/"))) for folder in (ROOT, ROOT / "jangin")), span
@@ -90,8 +91,7 @@ def test_every_path_exists(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DESCRIPTIONS, ids=_named)
 def test_every_name_exists(document: Path) -> None:
-    """A dotted name that begins with a module of the package leads to something. Every other name stands in
-    the code."""
+    """A dotted name that begins with a module of the package exists. Every other name occurs in the code."""
     for span in _spans(document):
         name = span.removesuffix("()")
         first = name.split(".")[0]
@@ -103,7 +103,7 @@ def test_every_name_exists(document: Path) -> None:
 
 
 def _leads_somewhere(name: str) -> bool:
-    """Whether a dotted name is that of a module, or of something in one."""
+    """Return whether a dotted name is a module's, or that of something in a module."""
     module, _, last = name.rpartition(".")
     try:
         importlib.import_module(name)
@@ -114,7 +114,7 @@ def _leads_somewhere(name: str) -> bool:
 
 @cache
 def _names_in_code() -> frozenset[str]:
-    """All words of the package, its tests and its settings."""
+    """Return all words of the package, its tests and its settings."""
     code = [f for folder in ("jangin", "tests", "benchmarks") for f in _python(ROOT / folder)]
     texts = (file.read_text(encoding="utf-8") for file in (ROOT / "pyproject.toml", *code))
     return frozenset(word for text in texts for word in re.findall(r"\w+", text))

@@ -1,7 +1,7 @@
 """Sentences of comments, docstrings and documents that are too long, or lean on the sentence before them.
 
-`python -m tests.words FOLDER_OR_FILE...` lists those of a folder's Python files, or of one file (Python or
-Markdown), so that they can be rewritten."""
+`python -m tests.words FOLDER_OR_FILE...` lists the sentences of a folder's Python files, or of one file
+(Python or Markdown), so that they can be rewritten."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text. Code in backquotes counts as one word, and a list's item ends a sentence."""
+    """Yield the sentences of a text. Code in backquotes counts as one word, and a list's item ends a
+    sentence."""
     text = re.sub(r"``.*?``|`[^`]*`", "code", text, flags=re.DOTALL)
     for paragraph in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d+\. |>>> |\w+: )", text):
         yield from re.split(r"(?<=[.!?])\s+", re.sub(r"\s+", " ", paragraph).strip())
 
 
 def fault(text: str) -> str:
-    """The first fault of a text, with its sentence; empty if it has none."""
+    """Return the first fault of a text, with its sentence. Empty if there is none."""
     for sentence in sentences(text):
         if (count := len(sentence.split())) > LONGEST:
             return f"{count} words: {sentence}"
@@ -46,7 +47,7 @@ def fault(text: str) -> str:
 
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """The line and text of each docstring, those of constants and fields too."""
+    """Yield the line and text of each docstring, also those of constants and fields."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else ():
@@ -56,7 +57,7 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """The first line and text of each comment. Lines of comment one below the other are one text."""
+    """Yield the first line and text of each comment. Consecutive lines of comment are one text."""
     start, last, lines = 0, -1, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         text = token.string.lstrip("#:")
@@ -74,8 +75,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """The line and text of each paragraph, list item and table cell of a Markdown text. Code blocks, headings
-    and HTML comments are left out, and a link is its text."""
+    """Yield the line and text of each paragraph, list item and table cell of a Markdown text.
+
+    Code blocks, headings and HTML comments are left out. A link counts as its text."""
     source = re.sub(r"<!--.*?-->", _blank, CODE.sub(_blank, source), flags=re.DOTALL)
     source = re.sub(r"\]\([^)\s]*\)|\*\*|[\[\]!](?=\[)|(?<!\w)\[", "", source)
     start, lines = 0, list[str]()
@@ -92,12 +94,13 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _blank(match: re.Match[str]) -> str:
-    """As many empty lines as a piece of text has."""
+    """Return as many empty lines as the matched text has."""
     return "\n" * match[0].count("\n")
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Each faulty comment and docstring of a Python file, or paragraph of a Markdown file, with its line."""
+    """Yield each faulty comment and docstring of a Python file, or paragraph of a Markdown file, with its
+    line."""
     source = path.read_text(encoding="utf-8")
     texts = prose(source) if path.suffix == ".md" else sorted([*docstrings(source), *comments(source)])
     for line, text in texts:
@@ -106,7 +109,7 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def files(folder: str) -> Iterator[Path]:
-    """The Python files of a folder, or the file itself."""
+    """Yield the Python files of a folder, or the file itself."""
     path = ROOT / folder
     yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 

@@ -50,7 +50,7 @@ RUN_CONFIG = (
 ALIKE = 0.85
 """The least similarity (of 1) of an unknown key to a known one for which it counts as a misspelling."""
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-"""The entry of a run's configuration by which the run's memory is given back after it."""
+"""The key of a run's configuration that has the run's memory given back after it."""
 _MET = {
     "session.load_model_format": "ONNX",
     "session.save_model_format": "ONNX",
@@ -243,8 +243,10 @@ def idle(options: object) -> Iterator[str]:
 
 
 def shrinks(options: RunOptions) -> bool:
-    """Whether the memory of a run is given back after it. Raises InvalidArgument for a device other than the
-    CPU, as ONNX Runtime does for one without an arena."""
+    """Return whether the run's memory is given back after it.
+
+    Raises InvalidArgument for a device other than the CPU, as ONNX Runtime does for a device without an
+    arena."""
     devices = getattr(options, "config", {}).get(SHRINKAGE, "")
     for device in filter(None, devices.split(";")):
         if device != "cpu:0":

@@ -1,8 +1,8 @@
 """One small model for each rule of each pass, read from rules.txt.
 
-A rule there is a line `## PASS: what the rule does | SETTINGS`, and an ONNX graph in ONNX's text form. Inputs
-called w, w1 and so on are constants of small whole numbers, so that no folding rounds. The setting `target`
-names another target than `X86`, and `divided` makes the constants so many times smaller."""
+A rule in rules.txt is a line `## PASS: what the rule does | SETTINGS`, followed by a graph in ONNX's text
+form. Inputs named w, w1 and so on become constants of small whole numbers, so that no folding rounds. The
+setting `target` names another target than `X86`. The setting `divided` divides the constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HEADER = '<ir_version: 10, opset_import: ["": 21]> rule '
 
 @dataclass(frozen=True)
 class Rule:
-    """`does`: what the pass does with the model, an ONNX graph after its name."""
+    """A rule of a pass. `does` says what the pass does, and `model` is an ONNX graph that begins with its
+    name."""
 
     does: str
     model: str
@@ -30,7 +31,7 @@ class Rule:
 
 
 def read(path: Path) -> Mapping[str, Sequence[Rule]]:
-    """The rules of a file by their pass."""
+    """Return the rules of a file by their pass."""
     rules: dict[str, list[Rule]] = {}
     for part in path.read_text().split("## ")[1:]:
         title, model = part.split("\n", 1)
@@ -43,7 +44,7 @@ def read(path: Path) -> Mapping[str, Sequence[Rule]]:
 
 
 def model_of(rule: Rule) -> onnx.ModelProto:
-    """The rule's model, its constants filled in."""
+    """Return the rule's model, with its constants."""
     model = onnx.parser.parse_model(HEADER + rule.model)
     graph = model.graph
     for n, value in enumerate([v for v in graph.input if re.fullmatch(r"w\d*", v.name)]):

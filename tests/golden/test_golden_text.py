@@ -30,7 +30,7 @@ from jangin.templates.choose import choose
 
 TARGET = NAMED["x86-64-v3"]
 PASSES = tuple(p.name for p in GRAPH_PASSES if p.name != "cleanup")
-"""All passes with rules of their own; `cleanup` is `simplify` once more."""
+"""All passes with rules of their own. `cleanup` is left out, because it runs `simplify` again."""
 Golden = Callable[[str, str, str], None]
 KERNELS: dict[str, tuple[Built, str]] = {
     "conv": (conv((9, 9), 16, 16, 3), "contraction"),
@@ -40,7 +40,7 @@ KERNELS: dict[str, tuple[Built, str]] = {
 
 
 def until(model: onnx.ModelProto, step: str, target: Target) -> list[Graph]:
-    """The graph before and after a pass. All that comes before is done first."""
+    """Return the graph before and after a pass, which runs after all earlier ones."""
     graph = lower(load(model))
     for each in GRAPH_PASSES:
         before, graph = graph, each.run(graph, target)
@@ -52,7 +52,7 @@ def until(model: onnx.ModelProto, step: str, target: Target) -> list[Graph]:
 
 @pytest.mark.parametrize("name", PASSES)
 def test_rules(golden: Golden, name: str) -> None:
-    """Each rule's model before and after the pass, side by side."""
+    """Each rule's model is shown before and after the pass."""
     texts = []
     for rule in RULES[name]:
         before, after = map(print_graph, until(model_of(rule), name, NAMED[rule.target]))

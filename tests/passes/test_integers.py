@@ -141,7 +141,7 @@ def test_sums_are_exact(net: str) -> None:
         fused = optimize(graph, Options(target, verify=True))
         np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
     here = resolve()
-    # The schedule for matrices is made lane by lane.
+    # This target takes the schedule for matrices, and each product in it is done lane by lane.
     pairs_of_rows = V2.with_figures(products=NEOVERSE_V1.machine.products)
     for target in (here, here.with_figures(products=V4_VNNI.machine.products), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)

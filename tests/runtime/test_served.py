@@ -1,4 +1,5 @@
-"""Models that serve many callers: threads and memory are shared, given back, and made anew after a fork."""
+"""Models that serve many callers share threads and memory, give them back, and make them anew after a
+fork."""
 
 from __future__ import annotations
 
@@ -30,11 +31,11 @@ g (float[N, M] x, int64 n) => (float[N, M] y) <bool t = {1}> {
     e = Add(f, g)
   }>
 }"""
-"""A loop that native code runs, with memory of its own."""
+"""A loop that runs as native code, with memory of its own."""
 
 
 def chain() -> onnx.ModelProto:
-    """Two reductions of what is computed before, so that a run works in memory of its own."""
+    """Return a model of a reduction between maps, so that a run needs memory of its own."""
     nodes = [
         helper.make_node("Sin", ["x"], ["a"]), helper.make_node("ReduceSum", ["a", "axis"], ["s"]),
         helper.make_node("Sub", ["a", "s"], ["b"]), helper.make_node("Cos", ["b"], ["y"]),
@@ -46,13 +47,15 @@ def chain() -> onnx.ModelProto:
 
 
 def tasks() -> set[str]:
-    """The numbers of this process's threads."""
+    """Return the numbers of this process's threads."""
     return {*os.listdir("/proc/self/task")}
 
 
 def new_threads(before: set[str], expected: int) -> int:
-    """The number of threads that weren't there before, once there are so many or ten seconds are over. The
-    system lists a thread a little longer than it lives."""
+    """Return the number of threads that weren't there before.
+
+    It waits up to ten seconds for the expected number, because the system lists a thread a little longer than
+    it lives."""
     deadline = time.monotonic() + 10
     while (count := len(tasks() - before)) != expected and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -60,7 +63,7 @@ def new_threads(before: set[str], expected: int) -> int:
 
 
 def in_child(work: Callable[[], object]) -> None:
-    """Runs `work` in a forked process, which must end well within a minute."""
+    """Run `work` in a forked process, which must succeed within a minute."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -79,7 +82,7 @@ def in_child(work: Callable[[], object]) -> None:
 
 @contextmanager
 def in_use(count: int, exe: Executable, x: np.ndarray) -> Iterator[None]:
-    """After `count` callers ran at once."""
+    """Enter the context after `count` callers ran at once."""
     start = threading.Barrier(count)
 
     def call() -> None:
