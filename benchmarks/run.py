@@ -64,7 +64,8 @@ def options(name: str, model: Model, args: argparse.Namespace) -> bench.Options:
     there["inductor"] &= bool(args.inductor)
     peers = [p for p in args.peers.split(",") if there.get(p, True)]
     own = ["untuned"] if args.tune else ["float32"] if args.precision in SMALL else []
-    before = ["float32", "reference"][: 2 if args.precision in HALVES else 1]  # what rounding costs in all
+    # the comparisons that show the whole cost of rounding
+    before = ["float32", "reference"][: 2 if args.precision in HALVES else 1]
     return bench.Options(
         (*own, *peers),
         args.rounds,

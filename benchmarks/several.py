@@ -38,7 +38,7 @@ def free_batch(path: os.PathLike[str]) -> bytes:
     for node in model.graph.node:
         if node.op_type == "Reshape" and node.input[1] in shapes:
             to = numpy_helper.to_array(shapes[node.input[1]]).copy()
-            to[0] = 0  # as it comes
+            to[0] = 0  # 0 keeps the input's size
             shapes[node.input[1]].CopyFrom(numpy_helper.from_array(to))
     return model.SerializeToString()
 
@@ -60,7 +60,7 @@ def measure(name: str, driver: str, turns: int) -> None:
     entry = CATALOGUE[name]
     model = entry.path if entry.sizes else free_batch(entry.path)
     alone = jangin.compile(model, threads=1)
-    os.sched_setaffinity(0, {1})  # for the driver's threads and the thread that gives them work
+    os.sched_setaffinity(0, {1})  # this core is for the driver's threads and the thread that gives them work
     other = jangin.compile(model, driver, threads=1)
     both = jangin.compile(model, f"cpu+{driver}", threads=2)
     assert isinstance(both, jangin.SeveralExecutable)

@@ -86,7 +86,7 @@ class Options:
         "How many threads will run the model, for which tuning measures; by default as many as the process "
         "may use.",
         "--threads",
-        keyed="for several",  # whose measured times decide where nodes run
+        keyed="for several",  # measured times for this number of threads decide where nodes run
     )
     shapes: Mapping[str, Any] = _option(
         _NONE,

@@ -105,7 +105,7 @@ class Block:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def __del__(self) -> None:
-        if hasattr(self, "_memory"):  # it lacks one if there was no memory for it
+        if hasattr(self, "_memory"):  # without memory for it, the constructor failed
             self.check()
 
 
@@ -187,7 +187,7 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
         sizes = [(b.name, bytes[k]) for b, k in zip(frame.arena, frame.kind, strict=True)]
         if not is_apart(frame) or sum(size for _, size in sizes) > MOST_APART:
             return place(frame, bytes)
-        exact = memory.pages and frame.align == ALIGN  # of a processor, which takes any address
+        exact = memory.pages and frame.align == ALIGN  # a processor takes any address
         return placed_apart(sizes, 1 if exact else frame.align, memory.pages)
 
     def exactly(layout: Layout, values: int) -> Iterator[int]:

@@ -77,7 +77,7 @@ def lines(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("kind", STEPS)
 def test_work_is_linear_in_nodes(kind: str) -> None:
     options = Options(resolve("x86-64-v3"))
-    plan_model(model(kind, 10), options)  # imports what is imported once
+    plan_model(model(kind, 10), options)  # the first call imports modules
     few, many = (lines(partial(plan_model, model(kind, n), options)) for n in (200, 800))
     assert many < 5 * few, "four times the nodes: what is quadratic takes sixteen times the lines"
 
@@ -105,7 +105,7 @@ def test_work_is_linear_in_kernels() -> None:
         for func in made.values():
             emit_kernel(func, target)
 
-    kernels(2)  # imports what is imported once
+    kernels(2)  # the first call imports modules
     few, many = (lines(partial(kernels, n)) for n in (6, 24))
     assert many < 5 * few, "four times the kernels: what is quadratic takes sixteen times the lines"
 
@@ -158,9 +158,9 @@ def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
         plan_model(path, options)
         assert Source.of(path) is not None
 
-    for count in (10, 20_000, 80_000):  # of whose attributes each is large
+    for count in (10, 20_000, 80_000):  # each attribute of these models is large
         onnx.save(trees(count), tmp_path / f"{count}.onnx")
-    compiled(10)  # imports what is imported once
+    compiled(10)  # the first call imports modules
     few, many = (lines(partial(compiled, n)) for n in (20_000, 80_000))
     assert many < 1.05 * few, "four times the nodes: what does anything for each takes four times the lines"
 

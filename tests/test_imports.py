@@ -207,7 +207,7 @@ def test_imports_point_one_way() -> None:
     for path in files():
         own = part(module_of(path))
         if own == "compiler":
-            continue  # its own docstring
+            continue  # compiler/__init__.py has only a docstring
         assert own in ALLOWED, f"{own} has no line in ALLOWED"
         for module in imported(path):
             if module != "jangin" and not module.startswith("jangin."):
@@ -294,7 +294,8 @@ def test_the_environment_is_read_in_two_places_only() -> None:
             continue
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
-                inherits = node.attr == "environ" and path.parent.name == "bench"  # to a child, whole
+                # a child process gets the whole environment
+                inherits = node.attr == "environ" and path.parent.name == "bench"
                 assert inherits or node.attr not in ("environ", "getenv", "environb"), (
                     f"{path.relative_to(ROOT)} line {node.lineno} reads the environment"
                 )

@@ -175,7 +175,8 @@ def test_an_interrupt_in_what_frees_something_is_not_lost() -> None:
 
     freed = Freed()
     reference = weakref.ref(freed, interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs lack
+    # a shell's background jobs ignore SIGINT
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt), kept_interrupts():
             del freed
@@ -206,7 +207,8 @@ def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
         "[build_artifact(folder / 'model.onnx', options, workers=w).save(folder / str(n))"
         " for n, w in ((2, workers), (1, None))]"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)  # this one may have threads
+    # this process may have threads, so another one forks
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
 
 

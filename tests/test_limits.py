@@ -249,7 +249,8 @@ def test_operators_of_many_inputs(op: str, count: int) -> None:
     ends = [helper.make_empty_tensor_value_info("y")]
     graph = helper.make_graph([helper.make_node(op, names, ["y"])], "g", infos, ends)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
-    xs = np.random.default_rng(count).integers(-8, 9, (count, 3)).astype(np.float16)  # whose sums are exact
+    # sums of such numbers are exact
+    xs = np.random.default_rng(count).integers(-8, 9, (count, 3)).astype(np.float16)
     join = {"Sum": np.sum, "Mean": np.mean, "Max": np.max, "Min": np.min}[op]
     want = join(xs.astype(np.float32), axis=0).astype(np.float16)
     exe = jangin.compile(made, threads=1, cache=False, isolated=False)

@@ -144,7 +144,7 @@ def test_every_option_given_to_a_door_arrives(
 
         monkeypatch.setattr(pipeline, "tune_model", tuned)
     if name == "emit":
-        del given["libraries"]  # another test: emitted code calls none
+        del given["libraries"]  # emitted code calls no libraries; another test checks that
     assert {*GROUPS[name].__annotations__} - {*given} == ({"libraries"} if name == "emit" else set())
     doors(model, tmp_path)[name](**given)
     assert lost(seen, given) == {}

@@ -191,7 +191,7 @@ def test_what_is_damaged_is_made_again(tmp_path: Path, count: SimpleNamespace, d
     want = build(tmp_path, network()).objects
     DAMAGES[damage](tmp_path)
     assert made_by(count, lambda: build(tmp_path, network(1))) == (2, 2)
-    build(tmp_path, network(2))  # writes where the first one only found out
+    build(tmp_path, network(2))  # the build before found the damage; this one writes the file again
     assert made_by(count, lambda: build(tmp_path, network(3))) == (0, 0)
     assert build(tmp_path, network(4)).objects == want
 

@@ -267,7 +267,7 @@ class Api:
 
         return pointer
 
-    # --- what is exported
+    # --- the exported functions
 
     def _entries(self) -> None:
         w, inputs = self.w, len(self.model.inputs)

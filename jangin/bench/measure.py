@@ -28,10 +28,10 @@ CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
 """A turn counts if the core ran at this share or more of its fastest measured speed."""
 CROWDED = 0.1
-"""A turn counts if other processes kept at most so many cores busy."""
+"""The most cores that other processes may keep busy during a turn that counts."""
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
-"""An engine has settled when its process used no processor for so many seconds. The check is repeated so
-often at most."""
+"""An engine has settled if its process uses no processor time for this many seconds. The second number limits
+the checks."""
 FEWEST_KEPT = 5
 """The turns that count if fewer are undisturbed. The least disturbed turns are taken."""
 

@@ -44,7 +44,7 @@ TOP = 5
 PROFILED = 30
 """The most launches that a profile lists."""
 CLASSES = 10
-"""An output of one row of at least so many floats is shown as a classifier's."""
+"""The fewest floats of an output that is shown as a classifier's. The output has one row."""
 LONGEST = 300
 """The most characters shown of an output that is no array."""
 

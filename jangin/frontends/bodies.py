@@ -59,4 +59,4 @@ def _loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 CONTROL: Mapping[str, Lowering] = {BRANCH: _branch, LOOP: _loop}
-"""The lowerings of both nodes. A dialect with such nodes includes them."""
+"""The lowerings of branches and loops. A dialect with these nodes includes them."""

@@ -60,7 +60,7 @@ class Writer(ABC):
         self.names: dict[str, Name] = {}
         self.taken: set[str] = set(self.reserved)
 
-    # -- what a format says ---------------------------------------------------------------------
+    # -- the properties of a format --------------------------------------------------------------
 
     def plain(self, name: str) -> str:
         """Return the nearest name that the format allows."""

@@ -10,7 +10,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 CLASSES = 10
-"""An output [rows, n] with at least so many numbers n is a classifier's."""
+"""The fewest numbers n of an output [rows, n] that counts as a classifier's."""
 Outputs = Sequence[Sequence[Array]]
 """The output arrays of each run."""
 Score = Callable[[Outputs], float]

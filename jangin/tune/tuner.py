@@ -48,7 +48,7 @@ MARGIN = 0.99
 """The most that a winner may take, as a share of the earlier best's time, by the median and in the best
 round."""
 HOPELESS = 1.6
-"""Candidates whose estimate is so many times the best estimate are left out."""
+"""A candidate is left out if its estimate exceeds the best estimate by this factor."""
 FRUITLESS = 0.5
 """The factor by which the hope in a kernel shrinks after a race without a new winner."""
 FINAL_SECONDS = 3.0

@@ -51,7 +51,7 @@ def in_node(
 def test_a_network(tmp_path: Path) -> None:
     x = np.random.default_rng().standard_normal((1, 3, 19, 23)).astype(np.float32)
     ((y,),) = in_node(small_network(), [(x, {})], tmp_path)
-    expected = jangin.compile(small_network(), "x86-64-v2")(x)  # neither fuses products and sums
+    expected = jangin.compile(small_network(), "x86-64-v2")(x)  # neither target fuses products and sums
     np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
 
 

@@ -111,7 +111,7 @@ def test_bytes_stored_apart_are_put_in_order(count: int, lanes: int, on: str) ->
 def test_no_instruction_that_rounds_alone(dtype: DType, packs: str, on: Target) -> None:
     text = assembly(kernel(dtype, 0, 255, 0, 64, 8), on)
     assert "cvtps2dq" in text and "round" not in text
-    assert (packs in text and "max" not in text) or on is V4  # which cuts unsigned numbers
+    assert (packs in text and "max" not in text) or on is V4  # V4 packs unsigned numbers with saturation
 
 
 @pytest.mark.parametrize(

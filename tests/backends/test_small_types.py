@@ -50,7 +50,7 @@ def test_encodes_to_the_nearest(dtype: DType, on: str) -> None:
         middles = (values[1:] + values[:-1]) / 2
         known = np.concatenate([values, middles, [np.inf, -np.inf, 1e30, -1e30, 1e-30]]).astype(np.float32)
         x = np.concatenate([known, np.nextafter(known, np.float32(np.inf)), np.nextafter(known, -np.inf)])
-        if dtype is F8E8M0:  # for subnormal numbers ml_dtypes doesn't give the nearest
+        if dtype is F8E8M0:  # ml_dtypes doesn't round subnormal numbers to the nearest
             x = x[(x == 0) | (np.abs(x) >= np.finfo(np.float32).tiny)]
         x = np.resize(x, -(-x.size // LANES) * LANES).astype(np.float32)
         want = x.astype(dtype.numpy).view(np.uint8)

@@ -197,7 +197,7 @@ def test_a_network_runs_saved_and_loaded_too(tmp_path: Path) -> None:
     for batch in (1, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
-        for run in (exe, again):  # the sums are the same but for their order
+        for run in (exe, again):  # only the order of sums differs
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
 
 

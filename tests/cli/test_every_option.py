@@ -61,7 +61,7 @@ def call(cli: Cli, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
     def called(command: str, without: Sequence[str] = ()) -> dict[str, Any]:
         given = values(weights, tmp_path)
-        del given["formats"]  # no flag names one whole
+        del given["formats"]  # no flag gives a format as a whole
         assert {*given} == {*FLAGS} == {*command_line.BEFORE}
         flags = [text for name, text in FLAGS.items() if name not in without]
         line = " ".join((*flags, command)).format(
@@ -94,7 +94,8 @@ def test_every_option_reaches_the_pipeline(
     assert all(o.shapes in ({"batch": 1}, {}) for o in seen) and seen[0].shapes == {"batch": 1}
 
 
-@pytest.mark.parametrize("way", [w for w in COMMANDS if w != "inspect as imported"])  # which lowers no node
+# "inspect as imported" lowers no node
+@pytest.mark.parametrize("way", [w for w in COMMANDS if w != "inspect as imported"])
 def test_limits_hold_in_every_command(way: str, cli: Cli, tmp_path: Path) -> None:
     model, weights = network(tmp_path)
     np.save(tmp_path / "data.npy", np.zeros((2, 3, 8, 8), np.float32))

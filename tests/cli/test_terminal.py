@@ -58,7 +58,8 @@ def test_devices_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("COLUMNS", "80")
     done = cli("devices")
     assert "…" not in done.out and set(NAMED) <= set(done.out.split())
-    tables = [line for line in done.out.splitlines() if not line.startswith("OpenCL: ")]  # lines stay whole
+    # a reason why OpenCL is missing is no table
+    tables = [line for line in done.out.splitlines() if not line.startswith("OpenCL: ")]
     assert max(map(len, tables)) <= 80
     for flag in ("object,", "shared,"):
         assert flag in done.out.split()

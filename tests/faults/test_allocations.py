@@ -58,7 +58,8 @@ def campaign(folder: Path, jobs: Sequence[Mapping[str, Any]], seconds: float) ->
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment(library(folder)), cwd=HERE,
     )  # fmt: skip
-    late = threading.Timer(seconds, process.send_signal, [signal.SIGABRT])  # which tells where it is
+    # the signal makes the process print where it is
+    late = threading.Timer(seconds, process.send_signal, [signal.SIGABRT])
     late.start()
     said, errors = process.communicate("\n".join(lines))
     late.cancel()
@@ -163,7 +164,7 @@ def test_threads_that_do_not_start_are_done_without(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(mapped, "start_new_thread", refused)
     parts = [memoryview(bytes([n]) * (mapped.BLOCK + n)) for n in range(3)]
     assert mapped.Digests(parts).wait() == [mapped.digest(p) for p in parts]
-    monkeypatch.setattr(mapped, "start_new_thread", lambda *_: None)  # as a thread that ends at once
+    monkeypatch.setattr(mapped, "start_new_thread", lambda *_: None)  # as if the thread ended at once
     assert mapped.Digests(parts).wait() == [mapped.digest(p) for p in parts]
 
 

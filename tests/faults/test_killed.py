@@ -124,7 +124,7 @@ def control_group(controller: str, settings: dict[str, int]) -> Iterator[Callabl
             try:
                 folder.rmdir()
                 break
-            except OSError:  # its processes end
+            except OSError:  # the group's processes are still ending
                 time.sleep(0.05)
 
 

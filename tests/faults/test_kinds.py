@@ -22,7 +22,7 @@ def cache_of(what: str, folder: Path) -> Any:
         return False
     if what == "not writable":
         folder = folder / "file"
-        folder.touch()  # a file can't hold a folder, whoever asks
+        folder.touch()  # no user, not even root, can make a folder in a file
     return folder / "cache"
 
 

@@ -45,4 +45,4 @@ def test_what_only_linux_has_is_not_needed(system: str, tmp_path: Path) -> None:
     lacks = f"{NAMES[system]} has no groups of processes that Jangin knows how to use"
     assert found["apart"] == f"Lacking: [Errno {errno.ENOSYS}] {lacks}: compile with isolated=False"
     which = kind("plan")
-    which.check(jangin.load(f"{model}.jgn"), which.feeds[0])  # here, where its code runs
+    which.check(jangin.load(f"{model}.jgn"), which.feeds[0])  # this system can run the code

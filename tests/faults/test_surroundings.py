@@ -85,7 +85,7 @@ def test_what_is_missing(what: str, tmp_path: Path) -> None:
     for place in (home, *MISSING[what]):
         mounts.append((READ_ONLY if str(place).endswith("tmp") else HIDDEN).format(place))
     kinds = ["text"] if what == "everything" else ["plan", "text"]
-    at = "/tmp" if no_room else "/mnt"  # the last place where Python makes temporary files
+    at = "/tmp" if no_room else "/mnt"  # Python tries this folder last for temporary files
     run = [sys.executable, "-c", f"import os; os.chdir('{at}')\n{WORK}", HERE, "/mnt", *kinds]
     done = there(" && ".join(mounts), *run, home=home)
     assert done.stdout.endswith("right\n"), done.stderr[-3000:]

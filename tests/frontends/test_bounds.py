@@ -37,7 +37,7 @@ def test_a_response_norm_ends_at_the_channels(size: int) -> None:
         squares[:, c] = (x[:, first : last + 1] ** 2).sum(1)
     want = x / (1 + 2.0 / size * squares) ** 0.75
     found = jangin.compile(proto, cache=False, isolated=False)(x)
-    np.testing.assert_allclose(found, want, rtol=1e-5)  # other order of the sums
+    np.testing.assert_allclose(found, want, rtol=1e-5)  # sums are taken in another order
 
 
 @pytest.mark.parametrize("shape", [[1, 1, 5, 5], [1, 1, "h", "w"]])

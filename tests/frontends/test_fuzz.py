@@ -125,7 +125,7 @@ def damaged(make: Callable[[], onnx.ModelProto], seed: int, rounds: int) -> Iter
     for _ in range(rounds):
         proto = make()
         for _ in range(rng.choice((1, 1, 2, 3))):
-            with suppress(IndexError, ValueError, KeyError):  # nothing left to damage so
+            with suppress(IndexError, ValueError, KeyError):  # nothing can be damaged in this way
                 rng.choice(DAMAGES)(rng, proto.graph)
         yield proto
 
@@ -135,7 +135,7 @@ def test_damaged_graphs(make: Callable[[], onnx.ModelProto]) -> None:
     survived = 0
     for proto in damaged(make, 2, ROUNDS):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # numbers out of range, on purpose
+            warnings.simplefilter("ignore", RuntimeWarning)  # some numbers are out of range on purpose
             survived += survives(proto)
     assert survived > 0
 
@@ -163,7 +163,7 @@ def test_graphs_that_survive_run(make: Callable[[], onnx.ModelProto]) -> None:
                 with pytest.raises(IndexOutOfRange):
                     run_graph(graph, feeds)
                 continue
-            except ValueError as error:  # sizes that this graph can't have
+            except ValueError as error:  # the graph can't have these sizes
                 assert "do not meet" in str(error)
                 continue
             for n, want in run_graph(graph, feeds).items():

@@ -34,7 +34,8 @@ NAMED = {
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jangin.bench.layers.SECONDS", 0.01)
     monkeypatch.setattr(roofs, "ROUNDS", 1)
-    monkeypatch.setattr(run, "PROFILED", 1000)  # which launches are the longest is told by time
+    # measured times decide which launches are the longest, so all are listed
+    monkeypatch.setattr(run, "PROFILED", 1000)
 
 
 def sources(graph: Graph) -> Iterator[Source]:
@@ -66,7 +67,8 @@ def test_reports_call_layers_as_the_model_does(name: str, tmp_path: Path) -> Non
     jangin("bench", "--layers", model, "--threads", "1", "--json", layers, "--trace", trace, *sizes)
     (account,) = json.loads(layers.read_text())["accounts"]
     found = {Source(**s) for layer in account["layers"] for s in layer["sources"]}
-    added = (s.operator.split()[-1] for s in found - called)  # "layout of x.last", which the compiler adds
+    # the compiler adds sources such as "layout of x.last"
+    added = (s.operator.split()[-1] for s in found - called)
     assert all(any(s.startswith(value) for value in graph.values) for s in added), found - called
     events = [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
     assert any(NAMED[name] in e for e in events), events

@@ -28,7 +28,7 @@ def fields(data: bytes, rng: random.Random) -> bytes:
     model = onnx.ModelProto.FromString(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         message = rng.choice(list(_messages(model)))
-        with suppress(ValueError, TypeError, IndexError):  # a field that doesn't take this
+        with suppress(ValueError, TypeError, IndexError):  # the field doesn't take this value
             _change(message, rng)
     return model.SerializeToString()
 
@@ -113,7 +113,7 @@ MANY = 16
 
 
 def _set_item(items: Any, n: int, value: int) -> None:
-    with suppress(ValueError):  # of 32 bits
+    with suppress(ValueError):  # the field has 32 bits
         items[n] = value
 
 

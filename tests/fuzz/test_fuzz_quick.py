@@ -45,7 +45,8 @@ def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name in ("models", "files"):
         (tmp_path / name).mkdir()
     tally = Tally()
-    batch("rewrite", "none", 0, 2, tmp_path, tally)  # nothing to choose from: an IndexError each
+    # the folders are empty, so that each mutant ends with an IndexError
+    batch("rewrite", "none", 0, 2, tmp_path, tally)
     assert tally.ends == {"WRONG": 2}
     assert "rewrite seed none number 1: IndexError" in tally.wrong[1]
     batch("nothing", "none", 0, 1, tmp_path, tally)

@@ -142,7 +142,7 @@ class Worker:
         say(number, "compile")
         try:
             exe: Any = jangin.load(current, threads=1, mapped=bool(number % 2))
-            exe.artifact.save(current.with_suffix(".again"))  # waits until its constants are checked
+            exe.artifact.save(current.with_suffix(".again"))  # saving waits until constants are checked
         except LOAD_ERRORS:
             return "refused"
         return "fine"
@@ -151,7 +151,7 @@ class Worker:
 def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-    onnx.ModelProto()  # loaded before the first mutant is timed
+    onnx.ModelProto()  # this loads protobuf before the first mutant is timed
     worker, current = Worker(kind, folder), folder / f"current-{kind}-{first}"
     worker.memory.pages = random.Random(f"{seed}/{first}").random() < IN_PAGES
     with watched(worker.memory):
@@ -159,7 +159,7 @@ def main(kind: str, seed: str, first: int, count: int, folder: Path) -> None:
             ended = worker.mutant(number, seed, current)
             say(number, ended)
             if ended.startswith("WRONG"):
-                return  # so that what it worked on stays there until it is kept
+                return  # the mutant stays in the folder until it is kept
     print("peak", peak(), flush=True)
 
 

@@ -26,7 +26,8 @@ def run(cases: Sequence[Case], address: Callable[[str], int]) -> list[Array]:
     the kernel."""
     blanks = [c.blank() for c in cases]
     ends = np.cumsum([8, *(b.nbytes for b in blanks)])
-    with mmap.mmap(-1, int(ends[-1])) as shared:  # how many have run, then what they wrote
+    # it holds the number of finished kernels, then what each wrote
+    with mmap.mmap(-1, int(ends[-1])) as shared:
         child = os.fork()
         if child == 0:
             _run_all(cases, address, blanks, shared)

@@ -144,11 +144,12 @@ def values(p: Buffer, row: Row, rng: np.random.Generator) -> Array:
             return numbers[rng.permutation(several)].astype(BF16.numpy).view(p.dtype.numpy)
     if not p.dtype.is_float or count == 1:
         return random
-    if row.name not in ("widen", "masked_load", "masked_store"):  # else: every bit pattern alike
+    # for other rows every bit pattern counts alike
+    if row.name not in ("widen", "masked_load", "masked_store"):
         with np.errstate(over="ignore"):
             scale = 10.0 ** rng.integers(-8, 6, COUNT)
             random = (rng.standard_normal(COUNT) * scale).astype(p.dtype.numpy)
-    if row.name == "narrow":  # half-way between two results
+    if row.name == "narrow":  # add numbers half-way between two results
         bits = random.view(np.uint32)
         lost = 23 - ml_dtypes.finfo(row.dtypes[0].numpy).nmant
         bits[: COUNT // 2] &= ~np.uint32((1 << lost) - 1)

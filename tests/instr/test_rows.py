@@ -55,7 +55,8 @@ def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]
         if not row.of_tiles
         and (row.becomes or not only_single)
         and (on is not WIDE or row.lanes * 4 <= V3.machine.vector_bytes)
-        if not re.search("vpdp|dpbf16", row.llvm) or all(map(on.has, row.needs))  # for no other processor
+        # rows of VNNI and bfloat16 need their own processor
+        if not re.search("vpdp|dpbf16", row.llvm) or all(map(on.has, row.needs))
     ]
 
 
@@ -106,9 +107,9 @@ def test_becomes_its_instruction(on: Target, row: Row) -> None:
     """A row compiles to its instruction, also for other processors than this machine's."""
     for dtype in row.dtypes:
         if on.row(row.name, dtype, row.lanes) is not row:
-            continue  # the target has a better one
+            continue  # the target has a better row
         if on in (AARCH64, ARMV7, WASM32, RISCV64_V) and row in PORTABLE:
-            continue  # whose pattern is x86's
+            continue  # the row's pattern is one of x86
         text = assembly(row, dtype, on)
         assert re.search(row.becomes, text), f"{row.name} of {dtype} on {on.name}:\n{text}"
         assert not re.search(r"\bcall(_indirect)?\s", text)

@@ -53,7 +53,7 @@ def test_notes(path: Path) -> None:
             np.testing.assert_allclose(result, wanted, atol=tolerance)
     notes = ours["StatefulPartitionedCall:1"][0].mean(0)
     assert sorted(int(n) + 21 for n in np.argsort(-notes)[:3]) == list(CHORD)
-    for row in range(2):  # of a symbolic batch
+    for row in range(2):  # one recording at a time; the batch is symbolic
         alone = exe.run({exe.inputs[0].name: recordings()[row : row + 1]})
         for name in ours:
             np.testing.assert_allclose(alone[name][0], ours[name][row], atol=TOLERANCE[row])

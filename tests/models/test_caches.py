@@ -97,7 +97,7 @@ def test_int8_is_within_half_a_step() -> None:
     x[0, 3, 0] *= 1e30
     kept = rounded("int8", x)
     step = np.abs(x).max(-1, keepdims=True) / np.float32(127)
-    least = 127 * 2.0**-150  # of a scale that is subnormal
+    least = 127 * 2.0**-150  # below it a scale would be subnormal
     assert (np.abs(kept["wide"] - x) <= step * 0.501 + least).all()
     assert kept["numbers"].dtype == np.int8 and not kept["numbers"][0, 1, 0].any()
     assert (np.abs(kept["numbers"]).max(-1) == 127)[[0, 0, 0], [0, 3, 4], [0, 0, 1]].all()

@@ -51,7 +51,7 @@ def test_finds_the_dog(files: Path) -> None:
     row = found[np.argmax(found[:, 5 + DOG] * found[:, 4])]
     assert (
         abs(row[0] - 0.29) < 0.05 and abs(row[1] - 0.67) < 0.05
-    )  # the dog's middle, in parts of the picture
+    )  # the middle of the dog, as a share of the picture
     if hasattr(cv2.dnn, "readNetFromDarknet"):
         net = cv2.dnn.readNetFromDarknet(str(files / "yolov3-tiny.cfg"), str(files / "yolov3-tiny.weights"))
         net.setInput(x)

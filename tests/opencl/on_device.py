@@ -41,7 +41,8 @@ def built(funcs: Sequence[Func], on: Target, device: Found) -> Any:
     """Build a program of kernels. Either all kernels are for work-groups, or none is."""
     dialect = GROUPED if any(map(grouped, funcs)) else DIALECT
     text = emit_kernels(funcs, on, dialect)
-    if device.platform == SIMULATOR:  # which can't tell apart what inlined functions are promised
+    # the simulator can't tell apart the promises of functions that are inlined
+    if device.platform == SIMULATOR:
         text = text.replace(" restrict ", " ")
     return build_program(device, text.encode())
 

@@ -184,7 +184,7 @@ def test_a_kernel_that_fails_while_others_wait(device: Found, monkeypatch: pytes
     exe = jangin.compile(network(), name(device), cache=False)
     expected, launches = exe(X), exe.plan.launches
     last = len(launches) - 1
-    with monkeypatch.context() as patch:  # the run's own wait, and that for the last kernel alone
+    with monkeypatch.context() as patch:  # the run's own wait fails, and the wait for the last kernel alone
         finish, calls = Queue.finish, iter(range(len(launches)))
 
         def fail(queue: object) -> None:
@@ -243,7 +243,7 @@ def test_a_host_without_memory(device: Found) -> None:
 def test_buffers_that_are_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [replace(d, largest=2400) for d in opencl_devices.devices()]
     monkeypatch.setattr(opencl_devices, "_devices", lambda: tuple(small))
-    monkeypatch.setattr(queued, "SPREAD", 32)  # so that scratch memory is larger than the weights
+    monkeypatch.setattr(queued, "SPREAD", 32)  # scratch memory becomes larger than the weights
     limit = rf"a buffer of {name(device)} .* may have 2400; it is for the kernel k_.*, which computes "
     relu = jangin.compile(RELU, name(device), cache=False)
     with pytest.raises(MemoryError, match=rf"^x takes 2800 bytes, but {limit}.*the_node.*: run it on fewer"):

@@ -54,7 +54,7 @@ def test_a_loop_of_more_lanes_than_vectors_have_is_cut_into_vectors() -> None:
     body = Store(y, place, call("exp", Load(x, place)))
     func = Func("k", (x, y), 1, (), For(n, const(2), For(i, const(32), body, "vector")))
     text = source(func, replace(V3, rows=ROWS))
-    assert text.count("for (") == 1  # the one over n
+    assert text.count("for (") == 1  # the only loop is over n
     assert len(re.findall(r"const f32x8 v\d+ = \*\(", text)) == 4
 
 

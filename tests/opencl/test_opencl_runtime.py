@@ -47,7 +47,7 @@ def test_a_network_of_any_batch(device: Found, tmp_path: Path) -> None:
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
         room = aligned((x.nbytes + 4,), np.dtype(np.uint8), device.alignment)
         here, off = (room[n : n + x.nbytes].view(np.float32).reshape(x.shape) for n in (0, 4))
-        for run in (exe, again):  # the sums are the same but for their order
+        for run in (exe, again):  # only the order of sums differs
             before = run._module.copied
             here[:] = x
             np.testing.assert_allclose(run(here), expected, rtol=1e-5, atol=1e-6)
@@ -175,7 +175,7 @@ def test_beside_the_processor(device: Found, tmp_path: Path) -> None:
         assert isinstance(run, jangin.SeveralExecutable)
         worked: set[int] = set()
         run.record = lambda device, what, start, end, worked=worked: worked.add(device)
-        for _ in range(9):  # of which some share the batch out
+        for _ in range(9):  # some of the runs divide the batch
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-6)
         assert worked == {0, 1}
         for feeds, made in zip(

@@ -111,7 +111,7 @@ def test_pytorch(kind: str, name: str) -> None:
     dtype = getattr(torch, name)
     q, k, v = (torch.from_numpy(a).to(dtype) for a in tensors(1, 2, 4, 8, keys=5).values())
     given = torch.from_numpy(mask(kind, 4, 5))
-    if kind in ("lowest", "both"):  # of the type itself
+    if kind in ("lowest", "both"):  # the lowest number of the mask's own type
         given = torch.where(given == torch.finfo(torch.float32).min, torch.finfo(dtype).min, given)
     given = given if kind == "truth" else given.to(dtype)
 

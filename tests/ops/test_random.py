@@ -22,7 +22,7 @@ def compiled(op: str, inputs: list[Array | None], opset: int = 22, **settings: o
 def test_a_seed_gives_numpys_numbers(seed: int) -> None:
     want = np.random.RandomState(seed).random_sample((40, 17)) * 3 - 1
     (out,) = compiled("RandomUniform", [], shape=[40, 17], seed=float(seed), low=-1.0, high=2.0, dtype=11)
-    if seed < 1 << 24:  # attributes are float32
+    if seed < 1 << 24:  # seeds are float32 attributes, which hold such integers exactly
         np.testing.assert_allclose(out, want, 1e-15)
     assert out.min() >= -1 and out.max() < 2
 

@@ -42,7 +42,7 @@ def compiled(model: Any, kind: Any = FloatTensorType, **options: Any) -> jangin.
     zips = hasattr(model, "classes_") and not isinstance(model, svm.LinearSVC)
     settings = {id(model): {"zipmap": False, **options}} if zips else None
     exe = jangin.compile(skl2onnx.to_onnx(model, initial_types=inputs, options=settings), cache=False)
-    assert isinstance(exe, jangin.Executable)  # one plan, nothing in Python
+    assert isinstance(exe, jangin.Executable)  # the model is one plan, without steps in Python
     return exe
 
 
@@ -104,7 +104,7 @@ def test_regressors(model: Any) -> None:
     x = table()
     model.fit(x, x[:, 0] * 2 + np.sin(x[:, 1]))
     exe = compiled(model)
-    for rows in (ROWS, 1):  # of a symbolic number
+    for rows in (ROWS, 1):  # the number of rows is symbolic
         got = exe(table(1)[:rows])
         np.testing.assert_allclose(np.ravel(got), model.predict(table(1)[:rows]), 1e-4, 1e-4)
 

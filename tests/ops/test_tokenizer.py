@@ -83,7 +83,7 @@ def test_text_vectorizers(name: str, lowercase: bool) -> None:
     x = np.array(docs, object)
     got = jangin.compile(made.SerializeToString(), cache=False, isolated=False)(x)
     np.testing.assert_allclose(got, vectorizer.transform(docs).toarray(), 1e-5)
-    if not lowercase:  # ONNX Runtime lowers case by a locale that a machine may not have
+    if not lowercase:  # ONNX Runtime needs a locale for small letters, which a machine may not have
         np.testing.assert_allclose(got, session(made.SerializeToString()).run(None, {"x": x})[0], 1e-6)
 
 

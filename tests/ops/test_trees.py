@@ -44,7 +44,8 @@ def grown(
             new = [*range(used, used + 2 - len(shared))]
             used += len(new)
             free += new
-            tracks = 1 if mode == "BRANCH_NEQ" else r.randrange(2)  # which ONNX Runtime takes to be 1 there
+            # ONNX Runtime takes it as 1 for BRANCH_NEQ
+            tracks = 1 if mode == "BRANCH_NEQ" else r.randrange(2)
             made.append((tree, node, mode, feature, value, *shared, *new, tracks))
         made += [(tree, leaf, "LEAF", 0, 0.0, 0, 0, 0) for leaf in free]
         for leaf in free:
@@ -81,7 +82,7 @@ def check(op: str, outputs: list[str], seed: str, attrs: dict[str, Any]) -> None
         what = f"{op} of the trees of {seed}"
         if attrs.get("post_transform", "NONE") == "NONE" or got.dtype != np.float32:
             np.testing.assert_array_equal(got, want, what)
-        else:  # ONNX Runtime's exponential is one of f32
+        else:  # ONNX Runtime's exponential is computed in f32
             np.testing.assert_allclose(got, want, 2e-6, 1e-7, err_msg=what)
 
 
@@ -90,7 +91,7 @@ def check(op: str, outputs: list[str], seed: str, attrs: dict[str, Any]) -> None
 def test_regressors(aggregate: str, targets: int) -> None:
     for n in range(4):
         r = Random(seed := f"{aggregate}, {targets}, {n}")
-        trees = r.choice((1, 2, 4, 8))  # by which a mean is exact
+        trees = r.choice((1, 2, 4, 8))  # means over powers of two are exact
         attrs = grown(r, trees, targets, "target", BRANCHES[: r.choice((1, 4, 6))], aggregate != "SUM")
         base: dict[str, Any] = {"base_values": [float(v) for v in range(targets)]} if n % 2 else {}
         settings = {"aggregate_function": aggregate, "n_targets": targets, **base, **attrs}
@@ -102,10 +103,12 @@ def test_regressors(aggregate: str, targets: int) -> None:
 def test_classifiers(labels: str, transform: str) -> None:
     for n in range(3):
         r = Random(seed := f"{labels}, {transform}, {n}")
-        one = transform == "LOGISTIC" and n == 1  # the other of two classes has what is left of 1
+        # of two classes, the second one's probability is 1 minus the first one's
+        one = transform == "LOGISTIC" and n == 1
         modes = BRANCHES[: r.choice((1, 4, 6))]
         attrs: dict[str, Any] = grown(r, r.randrange(1, 9), 1 if one else 3, "class", modes, True)
-        attrs["class_weights"][0] = -0.125  # where none is negative ONNX Runtime has another rule for labels
+        # if no weight is negative, ONNX Runtime has another rule for labels
+        attrs["class_weights"][0] = -0.125
         names = [f"class {i}" for i in range(2 if one else 3)]
         if labels == "ints":
             attrs["classlabels_int64s"] = [int(name[-1]) + 10 for name in names]

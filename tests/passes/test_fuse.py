@@ -57,7 +57,8 @@ def check(graph: Graph, n: int = 2) -> list[list[str]]:
 @pytest.mark.parametrize("n", [1, 3])
 def test_convolutional_net(n: int) -> None:
     ops = check(channels_last(convolutional(), TARGET), n)
-    assert ops[:2] == [["pad"], ["transpose", "conv", "map", "map"]]  # the input is read in its planes
+    # the input is read with its channels first
+    assert ops[:2] == [["pad"], ["transpose", "conv", "map", "map"]]
     assert ["conv", "map", "map"] in ops
     assert ["conv", "map", "map", "map"] in ops  # bias, residual, relu
     assert sum(len(k) for k in ops) == len(
@@ -70,7 +71,7 @@ def test_attention() -> None:
     assert check(attention()) == [
         ["normalize", "map", "map"],
         *[["matmul", "map"]] * 3,
-        ["transpose", "transpose", "transpose", "matmul", "map"],  # q, k, and k transposed again
+        ["transpose", "transpose", "transpose", "matmul", "map"],  # q, k, and k transposed once more
         ["softmax"],
         ["transpose", "matmul"],
         ["transpose"],

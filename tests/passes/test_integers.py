@@ -195,7 +195,7 @@ def test_winograd_is_exact(
     array[1, :, :, : width // 2] = 255
     want, fused = run_graph(graph, {"x": array})["out"], optimize(graph, Options(V3, verify=True))
     assert any("matmul" in k or "compute" in k for k in kinds(fused))
-    if channels <= 10:  # by the interpreter too
+    if channels <= 10:  # the interpreter is quick enough
         np.testing.assert_array_equal(run_graph(fused, {"x": array})["out"], want)
     np.testing.assert_array_equal(code(graph, Options(resolve()), {"x": array}), want)
 
@@ -311,7 +311,8 @@ def test_depthwise_products_are_of_int16_where_multiply_adds_widen() -> None:
 
 
 OF_FOURS = {n: n not in ("groups of odd channels", "depthwise", "int16") for n in NETS}
-OF_FOURS |= {"a product": False, "a deep product": False}  # numbers less a zero point, and no weights
+# two inputs with zero points are multiplied, without weights
+OF_FOURS |= {"a product": False, "a deep product": False}
 
 
 @pytest.mark.parametrize("net", NETS)

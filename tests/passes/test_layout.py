@@ -44,7 +44,7 @@ def test_without_convolutions_nothing_changes() -> None:
 
 
 def test_convolutional_net() -> None:
-    new = check(convolutional(), transposes=2)  # the input, and before the flatten
+    new = check(convolutional(), transposes=2)  # one transpose for the input, and one before the flatten
     pads = [any(n.attrs.pads) for n in new.nodes if isinstance(n.attrs, Conv) and n.attrs.kernel == (3, 3)]
     assert pads == [False, False, True]  # the last one is depthwise
     assert ops(new)["pad"] == 2
@@ -103,7 +103,7 @@ def test_channel_shuffle_and_group_normalization_stay_channels_last() -> None:
     shuffled = t.b.transpose(t.b.reshape(a, [N, 2, 4, 4, 6]), (0, 2, 1, 3, 4))
     grouped = t.b.normalize(t.b.reshape(shuffled, [N, 4, 2, 4, 6]), [2, 3, 4], 1e-5)
     y = t.conv(t.b.reshape(grouped, [N, 8, 4, 6]), 4, 1)
-    check(t.done(y), transposes=3)  # the input, the shuffle, the output
+    check(t.done(y), transposes=3)  # transposes of the input, the shuffle and the output
 
 
 @pytest.mark.parametrize("perm", [(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)])
@@ -113,7 +113,7 @@ def test_depth_to_space_stays_channels_last(perm: tuple[int, ...]) -> None:
     parts = [N, 2, 2, 3, 4, 6] if perm[1] == 3 else [N, 3, 2, 2, 4, 6]
     wide = t.b.reshape(t.b.transpose(t.b.reshape(a, parts), perm), [N, 3, 8, 12])
     graph = t.done(t.conv(t.relu(t.bias(wide)), 4, 1))
-    check(graph, transposes=3)  # the input, the elements' move, the output
+    check(graph, transposes=3)  # transposes of the input, the move of elements and the output
     kernels = [
         n.of(Kernel).body.nodes
         for n in fuse(simplify(channels_last(simplify(graph), TARGET)), TARGET).nodes

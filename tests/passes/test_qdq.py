@@ -75,7 +75,7 @@ def integers(*shape: int) -> Array:
         ("Conv", [2, 8, 9, 9], integers(16, 8, 3, 3), True),
         ("Conv", [1, 8, 9, 9], integers(16, 8, 3, 3), False),
         ("MatMul", [5, 40], integers(40, 24), False),
-        ("MatMul", [3, 2100], integers(2100, 8), False),  # too long to be exact in f32
+        ("MatMul", [3, 2100], integers(2100, 8), False),  # sums are too long to be exact in f32
         ("MatMul", [2, 5, 40], integers(40, 24), True),
         ("Gemm", [5, 40], integers(24, 40), False),
         ("Gemm", [5, 40], integers(24, 40), True),

@@ -57,7 +57,7 @@ def test_parts(
     assert got.shape == want.shape
     if combiner == "max":
         np.testing.assert_array_equal(got, want)
-    else:  # of terms about 0, whose sums' errors are relative to the terms'
+    else:  # terms are about 0, so that a sum's error is relative to its terms
         exact = x.astype(np.float64).sum(axes, keepdims=keepdims)
         assert np.abs(got - exact).max() <= 1e-7 * np.abs(x).sum(axes).max()
 
@@ -72,11 +72,11 @@ def test_whole_numbers_wrap_around_alike() -> None:
 @pytest.mark.parametrize(
     ("dtype", "sizes", "axes"),
     [
-        (F32, (64, 100_000), (1,)),  # as many results as there are tasks to wish for
-        (F32, (8, 8000), (0, 1)),  # not worth a thread's waking
-        (F32, (1, 7, 7, 2048), (1, 2)),  # the parts' results would be a seventh of what is read
-        (F32, (299_993,), (0,)),  # a prime
-        (F16, (64, 5000), (0, 1)),  # the parts' sums would be rounded
+        (F32, (64, 100_000), (1,)),  # there are already as many results as tasks are needed
+        (F32, (8, 8000), (0, 1)),  # a thread's waking would cost more
+        (F32, (1, 7, 7, 2048), (1, 2)),  # the parts' results would have a seventh of the input's size
+        (F32, (299_993,), (0,)),  # the length is a prime number
+        (F16, (64, 5000), (0, 1)),  # the sums of parts would be rounded
     ],
     ids=str,
 )

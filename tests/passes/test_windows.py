@@ -106,11 +106,11 @@ def test_sizes_of_a_run() -> None:
 @pytest.mark.parametrize(
     ("dtype", "combiner", "average", "kernel", "strides"),
     [
-        (F32, "max", "", (3, 3), (1, 1)),  # few
-        (F32, "sum", "valid", (9, 9), (9, 9)),  # apart
-        (F32, "sum", "valid", (1, 9), (1, 1)),  # one axis
-        (F16, "sum", "valid", (9, 9), (1, 1)),  # would be rounded twice
-        (I32, "sum", "valid", (9, 9), (1, 1)),  # likewise
+        (F32, "max", "", (3, 3), (1, 1)),  # the window is small
+        (F32, "sum", "valid", (9, 9), (9, 9)),  # windows don't overlap
+        (F32, "sum", "valid", (1, 9), (1, 1)),  # the window has one axis
+        (F16, "sum", "valid", (9, 9), (1, 1)),  # sums would be rounded twice
+        (I32, "sum", "valid", (9, 9), (1, 1)),  # sums would be rounded twice
     ],
     ids=str,
 )

@@ -91,7 +91,7 @@ def test_equals_the_plain_convolution(
     (w,) = graph.constants.values()
     new = winograd(fused(graph), TARGET)
     verify_graph(new, CORE)
-    assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # between changes of layout
+    assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # the first and the last kernel change the layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
     close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
 
@@ -195,9 +195,9 @@ def sizes(height: int, width: int, channels: int, outputs: int) -> Graph:
         ((28, 28, 128, 128), F4),
         ((14, 14, 256, 256), F4),
         ((7, 7, 512, 512), F2),
-        ((3, 3, 512, 512), None),  # the weights stream from memory, and grow
+        ((3, 3, 512, 512), None),  # the weights stream from memory, and Winograd's are larger
         ((512, 512, 16, 16), F4),
-        ((512, 512, 4, 4), None),  # the transformed tiles do
+        ((512, 512, 4, 4), None),  # the transformed tiles stream from memory
         ((8, 8, 8, 8), None),
     ],
 )
@@ -213,7 +213,7 @@ def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | Non
     [
         ((224, 224, 64, 64), True),
         ((112, 112, 64, 128), True),
-        ((56, 56, 256, 256), False),  # the weights would come too often
+        ((56, 56, 256, 256), False),  # each block would read all weights again
         ((56, 56, 64, 64), False),  # the transformed tiles stay in the cache anyway
         ((20, 20, 96, 24), False),
         ((14, 14, 512, 512), False),

@@ -49,7 +49,7 @@ def guarded(by_size: bool, otherwise: bool = False) -> onnx.ModelProto:
 @pytest.mark.parametrize("otherwise", [False, True])
 def test_a_condition_on_sizes_becomes_a_requirement(otherwise: bool) -> None:
     exe = jangin.compile(guarded(True, otherwise), cache=False)
-    assert isinstance(exe, Executable)  # one plan
+    assert isinstance(exe, Executable)  # the model is one plan
     x = np.random.default_rng(0).random((5, 3), np.float32)
     np.testing.assert_allclose(exe(x), x @ np.arange(6).reshape(3, 2), rtol=1e-5)
     with pytest.raises(ValueError, match=r"columns = 4.* do not meet"):

@@ -46,7 +46,7 @@ def compiled(
 
 LEFT_OUT = none(0)
 SIZES: dict[str, tuple[list[np.ndarray], list[np.ndarray], dict[str, Any]]] = {
-    # a run that is refused, one that isn't, and what else compiling takes
+    # the inputs of a refused run, those of a run that works, and the constants and attributes
     "Tile": ([none(2, 0), ints(MANY, 1)], [none(2, 0), ints(3, 1)], {}),
     "Expand": ([none(1, 0), ints(3 * MANY, 1)], [none(1, 0), ints(5, 1)], {}),
     "Pad": ([none(2, 0), ints(MANY, 0, 0, 0)], [none(2, 0), ints(1, 0, 1, 0)], {}),

@@ -119,7 +119,7 @@ def test_a_run_fails_and_names_node_index_and_range(case: str) -> None:
     op, given, name, wrong, attrs = CASES[case]
     m = one(op, given, **attrs)
     m.opset_import[0].version = 24 if op == "TensorScatter" else m.opset_import[0].version
-    if op in ("RotaryEmbedding", "RNN"):  # whose tables and weights are constants
+    if op in ("RotaryEmbedding", "RNN"):  # the tables and weights of these operators must be constants
         m = with_constants(m, {n: a for n, a in given.items() if n in "csrwb"})
         given = {n: a for n, a in given.items() if n not in "csrwb"}
     exe = jangin.compile(m, cache=False)

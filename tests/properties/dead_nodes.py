@@ -52,7 +52,7 @@ class Mutator:
         KINDS[kind](self, place)
         self.added.append(kind)
 
-    # -- what is idle ---------------------------------------------------------------------------
+    # -- idle values -----------------------------------------------------------------------------
 
     def operator(self, place: Place) -> None:
         """Add the nodes of one of ONNX's node tests, on the test's numbers."""
@@ -117,7 +117,7 @@ class Mutator:
         else:
             self._insert(place, at, loop(tag, "", inner, f"{tag}o", self.rng.choice((3, TRIPS)))[:-1])
 
-    # -- what is made aside -----------------------------------------------------------------------
+    # -- values made aside ----------------------------------------------------------------------
 
     def function(self, place: Place) -> None:
         """Pass a value through a function that has further results."""
@@ -213,7 +213,7 @@ def with_dead_nodes(
         try:
             check(mutant)
         except onnx.checker.ValidationError:
-            continue  # such as a captured name, which a body of this model gives already
+            continue  # the checker refused it; a body may define a captured name, for example
         return mutant, mutator.added
 
 
@@ -224,7 +224,8 @@ def check(model: ModelProto) -> None:
     typed.CopyFrom(model)
     for output in typed.graph.output:
         if not output.HasField("type"):
-            output.CopyFrom(scalar(output.name, TensorProto.FLOAT))  # it doesn't look whether that is so
+            # the checker doesn't compare it with the real type
+            output.CopyFrom(scalar(output.name, TensorProto.FLOAT))
     onnx.checker.check_model(typed)
 
 

@@ -75,7 +75,7 @@ def blamed(case: Case) -> str:
     (run, *_) = case.runs
     try:
         results = run_graph(lower(load(case.model)), run.feeds)
-    except Exception as error:  # steps of programs, which the interpreter hasn't
+    except Exception as error:  # the interpreter lacks the steps of programs
         return f"not interpreted: {type(error).__name__}"
     right = not any(differs(n, y, run.wanted[n]) for n, y in results.items())
     return "what it is lowered to is right" if right else "what it is lowered to is wrong"

@@ -132,7 +132,7 @@ class ExactNet(Net):
             return super().evaluated(wide, known)
         try:
             return turns(wide, known, self.opset)
-        except Exception:  # as of other steps
+        except Exception:  # as for other steps, the reference refuses it
             return None
 
     def compared(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:

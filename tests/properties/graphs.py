@@ -253,7 +253,7 @@ def pad(t: Net, x: Tensor) -> Tensor | None:
         return None
     mode = t.pick(("constant", "edge", "reflect", "wrap"))
     amounts = [t.number(0, 2) if mode in ("constant", "edge") or known(d) != 1 else 0 for d in x.shape * 2]
-    if mode in ("reflect", "wrap"):  # no more than a whole copy of the smallest size
+    if mode in ("reflect", "wrap"):  # these modes take no more than one copy of the smallest size
         amounts = [min(a, (known(d) or 1) - 1) for a, d in zip(amounts, x.shape * 2, strict=True)]
     return t.b.pad(x, amounts, mode, 3 if mode == "constant" else 0)
 

@@ -115,7 +115,7 @@ def gather(t: Net, x: Item) -> Any:
     axis, kind = t.number(0, x.rank - 1), t.number(0, 3)
     n = x.shape[axis]
     held = [y for y in t.pool if y.dtype in ("int64", "int32") and y.rank <= 2 and y.exact.size]
-    if kind == 0 and held and t.flag():  # indices that are computed
+    if kind == 0 and held and t.flag():  # the indices are computed by the model
         y = t.pick(held)
         reduced = t.one("Mod", y, t.const(max(n, 1), y.dtype))
         return reduced and t.one("Gather", x, reduced, axis=axis)
@@ -139,7 +139,7 @@ def scatter(t: Net, x: Item) -> Any:
     how = {"reduction": t.pick(("none", "add", "mul", "max", "min"))} if t.opset >= 18 else {}
     rng = np.random.default_rng(t.number(0, 1 << 30))
     axis = t.number(0, x.rank - 1)
-    if t.flag():  # indices are different, where order would matter
+    if t.flag():  # indices must differ if their order would matter
         n = t.number(1, x.shape[axis])
         shape = tuple(n if a == axis else t.number(1, s) for a, s in enumerate(x.shape))
         order = rng.permutation(x.shape[axis])[:n].reshape([-1 if a == axis else 1 for a in range(x.rank)])
@@ -218,7 +218,7 @@ def shapes(t: Net, x: Item) -> Any:
         )
     if kind == 2 and x.rank == 2:
         return t.one("EyeLike", x, k=t.number(-1, 1))
-    if kind == 3 and x.rank > 1:  # as exporters flatten all but the first dimension
+    if kind == 3 and x.rank > 1:  # exporters flatten all dimensions but the first like this
         found = t.one("Shape", x)
         first = found and t.one("Gather", found, t.const(0, "int64"), axis=0)
         first = first and t.one("Unsqueeze", first, t.const([0], "int64"))

@@ -171,7 +171,7 @@ class Net:
         """Evaluate a node in double precision. None if the reference refuses it."""
         try:
             return evaluate(wide, known, self.opset)
-        except Exception:  # drawn attributes or shapes that the operator does not take: no step
+        except Exception:  # the operator doesn't take the drawn attributes or shapes, so there is no step
             return None
 
     def take(self, step: Step, known: Mapping[str, Item], exact: Sequence[Array]) -> list[Item] | None:
@@ -270,7 +270,7 @@ def given(name: str, array: Array) -> Item:
 def shake(array: Array, dtype: str, seed: int) -> Array:
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), array.shape)
     scale = float(np.abs(array).max(initial=0))
-    with np.errstate(invalid="ignore"):  # of infinities, which `decided` leaves out
+    with np.errstate(invalid="ignore"):  # infinities are left out by `decided`
         return np.asarray(array + signs * ROUNDING[dtype] * (np.abs(array) + 0.05 * scale))
 
 

@@ -137,7 +137,7 @@ def where(t: Net, x: Item) -> Any:
 
 
 def reduce(t: Net, x: Item) -> Any:
-    if not all(x.shape):  # of nothing, integers have no mean and no least
+    if not all(x.shape):  # integers without elements have no mean and no minimum
         return None
     op, keep = t.pick(REDUCTIONS), t.number(0, 1)
     axes = t.axes(x) if x.rank and t.flag(0.8) else None
@@ -195,7 +195,7 @@ def normalize(t: Net, x: Item) -> Any:
         groups = t.pick([g for g in range(1, c + 1) if c % g == 0] or [1])
         n = c if t.opset >= 21 else groups
         return t.one(op, x, per(n), per(n), num_groups=groups, epsilon=0.01)
-    if op == "LpNormalization":  # ReferenceEvaluator loses the sign where p is 1
+    if op == "LpNormalization":  # ReferenceEvaluator loses the sign if p is 1
         return t.one(op, x, axis=t.axis(x), p=2)
     return t.one(op, x, axes=sorted(t.r.sample(range(x.rank), t.number(1, x.rank - 1))))
 
@@ -283,7 +283,7 @@ def pool(t: Net, x: Item) -> Any:
     if x.rank not in (3, 4, 5):
         return None
     op = t.pick(("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"))
-    if op.startswith("Global"):  # ReferenceEvaluator's of another rank lose a dimension
+    if op.startswith("Global"):  # ReferenceEvaluator's global pools lose a dimension for other ranks
         return t.one(op, x) if x.rank == 4 else None
     attrs = _window(t, x, op != "LpPool")
     if op == "AveragePool" and t.opset < 19:

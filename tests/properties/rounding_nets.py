@@ -142,7 +142,7 @@ class ExactNet:
         x = self.value()
         array, numpy = self.known[x.name], self.dtype.numpy
         kind = self.r.choice(("sum", "square", "quantized", "whole", "wide"))
-        if kind == "sum":  # of two terms, which have no order
+        if kind == "sum":  # a sum of two terms has only one order
             y = self.b.reduce(
                 "sum", self.b.reshape(x, (*map(const, (3, 2, 2)), const(SHAPE[-1]))), (2,), True
             )

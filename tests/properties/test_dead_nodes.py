@@ -100,6 +100,6 @@ def test_nothing_comes_of_them() -> None:
 @pytest.mark.parametrize("first", range(1000, 2000, 50))
 def test_nothing_comes_of_many(first: int) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the reference, as it makes ONNX's node tests
+        warnings.simplefilter("ignore")  # ONNX's reference warns as it makes the node tests
         for seed in range(first, first + 50):
             check(seed, tuple(KINDS))

@@ -27,7 +27,7 @@ from jangin.targets import NAMED, Target, resolve
 
 HOST = resolve()
 TARGETS = [t for t in NAMED.values() if t.triple == HOST.triple and not device_of(t.device).why_not(str(t))]
-TOLERANCE = {  # a few roundings to 11 and 8 bits
+TOLERANCE = {  # a few roundings to 11 bits, and to 8 bits
     "float16": 2e-2,
     "bfloat16": 1e-1,
 }

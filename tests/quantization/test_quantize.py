@@ -48,11 +48,11 @@ def test_int8() -> None:
     proto = onnx.load_from_string(found.model)
     onnx.checker.check_model(proto, full_check=True)
     kinds = Counter(n.op_type for n in proto.graph.node)
-    assert not kinds["Relu"] and not kinds["Clip"] and not kinds["Max"]  # integers of their range do it
+    assert not kinds["Relu"] and not kinds["Clip"] and not kinds["Max"]  # the integers' range replaces them
     float32 = jangin.compile(model, cache=False)
     for x in pictures(3, seed=2):
         ours, theirs = found.executable(x), on_ort(found.model, x)
-        assert relative(ours, theirs) < 0.01  # a rounding of a half may go the other way
+        assert relative(ours, theirs) < 0.01  # a half may be rounded the other way
         assert 0 < relative(ours, float32(x)) < 0.05
 
 

@@ -125,7 +125,7 @@ class MemoryKernel:
             if isinstance(value, MemoryBuffer):
                 assert value.driver is self.driver, "memory of another device"
             else:
-                I64.numpy.type(value)  # OverflowError for more bits
+                I64.numpy.type(value)  # raises OverflowError for more than 64 bits
             self.args[number] = ref(value) if isinstance(value, MemoryBuffer) else value
 
     def set_size(self, items: int, local: int) -> None:

@@ -30,7 +30,7 @@ def program(parts: list[tuple[int, bytes]], machine: int) -> bytes:
         body += data.ljust(-(-len(data) // page) * page, b"\0")
     flags = (
         5 if machine == ABIS["riscv64"].elf_machine else 0
-    )  # compressed instructions, doubles in registers
+    )  # the flags say: compressed instructions, doubles in registers
     fields = (2, machine, 1, parts[-1][0], 64, 0, flags, 64, 56, len(parts), 64, 0, 0)
     head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", *fields)
     return (head + headers).ljust(page, b"\0") + body

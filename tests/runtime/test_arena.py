@@ -47,7 +47,7 @@ def test_close_to_the_lower_bound() -> None:
     for seed in range(30):
         rng = np.random.default_rng(seed)
         buffers = []
-        for i in range(120):  # mostly short lives, some residual ones
+        for i in range(120):  # most buffers live shortly, and some are residuals
             length = 1 if rng.random() < 0.8 else int(rng.integers(2, 12))
             buffers.append((f"b{i}", int(2 ** rng.uniform(8, 22)), i, i + length))
         ratios.append(check(buffers) / peak(buffers))

@@ -90,7 +90,7 @@ def test_fresh_process_is_light(tmp_path: Path) -> None:
     results = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(3)]
     assert results[0].returncode == 0, results[0].stderr
     times, peaks = zip(*((float(n) for n in r.stdout.split()) for r in results), strict=True)
-    assert min(times) < 1.0  # seconds of the processor, of which it takes some 0.2
+    assert min(times) < 1.0  # seconds of processor time; it takes about 0.2
     assert min(peaks) < 60 * 1024  # kB
 
 
@@ -125,7 +125,7 @@ def test_damaged_anywhere(tmp_path: Path) -> None:
             exe = load(path, 1)
         except ArtifactError as error:
             assert str(path) in str(error)
-        else:  # padding: nothing that is used was hit
+        else:  # the changed byte is padding
             assert exe(np.ones(1000, np.float32))[0] == 14
     path.write_bytes(data + b"\0")
     with pytest.raises(ArtifactError, match="bytes where"):

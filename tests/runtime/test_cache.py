@@ -57,7 +57,8 @@ def test_bounded_least_recently_used_first(tmp_path: Path) -> None:
     assert cache.get(names[0]) is not None  # now newer than 1 and 2
     cache.put(names[3], lambda p: p.write_bytes(bytes(300)))
     assert [cache.path(n).exists() for n in names] == [True, False, True, True]
-    cache.put(names[1], lambda p: p.write_bytes(bytes(5000)))  # too large alone: kept, all else goes
+    # an entry that is too large is kept alone, and all others go
+    cache.put(names[1], lambda p: p.write_bytes(bytes(5000)))
     assert [cache.path(n).exists() for n in names] == [False, True, False, False]
     cache.clear()
     assert cache.size() == 0
@@ -121,7 +122,7 @@ def test_two_processes(tmp_path: Path) -> None:
 
 
 def test_folders_and_entries_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = os.umask(0o002)  # as many systems have it: what is made is the group's to write
+    old = os.umask(0o002)  # many systems have this mask, by which new files are writable by the group
     try:
         cache, name = Cache(tmp_path / "c"), key(["x"])
         path = cache.put(name, lambda p: p.write_bytes(b"code"))

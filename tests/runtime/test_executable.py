@@ -62,7 +62,7 @@ def test_inputs_of_many_kinds() -> None:
     fixed.flags.writeable = False
     np.testing.assert_array_equal(exe(fixed), expected(x))
     np.testing.assert_array_equal(exe(x.tolist()), expected(x))
-    fixed = fixed.view(np.recarray)  # a subclass that DLPack refuses, as it is read-only
+    fixed = fixed.view(np.recarray)  # DLPack refuses this subclass, because it is read-only
     np.testing.assert_array_equal(exe(fixed), expected(x))
 
     class Tensor:
@@ -107,7 +107,7 @@ def test_symbolic_sizes() -> None:
         np.testing.assert_array_equal(y, x.reshape(-1) * 2 + 3)
         np.testing.assert_array_equal(s, np.full(n, (n * 3 - 7) // 2 % 5))
     assert len(exe._layouts) == LAYOUTS
-    assert exe.arena_bytes(n=100) == 1024  # as for 128
+    assert exe.arena_bytes(n=100) == 1024  # the size is rounded up to 128
     with pytest.raises(ValueError, match="the sizes to give are: n"):
         exe.arena_bytes()
 

@@ -72,11 +72,12 @@ def run(folder: Path, seed: int, count: int, kind: str) -> int:
 
 
 def test_damaged_files(folder: Path) -> None:
-    assert run(folder, 0, 700, "bytes") > 600  # the rest: padding, or a block exchanged with its like
+    assert run(folder, 0, 700, "bytes") > 600  # the rest changes padding, or exchanges equal blocks
 
 
 def test_fields_written_on_purpose(folder: Path) -> None:
-    assert run(folder, 0, 1000, "fields") > 500  # the rest: names, comments of the plan, larger memory
+    # the rest changes names and comments of the plan, or enlarges memory
+    assert run(folder, 0, 1000, "fields") > 500
 
 
 @pytest.mark.slow

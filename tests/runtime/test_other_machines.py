@@ -133,7 +133,8 @@ def test_answers_of_what_the_loader_links(name: str, processor: str, tmp_path: P
     machine = NAMED[name].triple.split("-")[0]
     linker = Linker(objects(name, 1), machine)
     image = bytearray(linker.bytes)
-    main = linker.link(image, AT, lambda _: 0)["main"]  # no thread, so nothing of libc is called
+    # there is one thread, so that nothing of libc is called
+    main = linker.link(image, AT, lambda _: 0)["main"]
     assert run_program([(AT, bytes(image))], main, machine, tmp_path, processor) == 0
 
 

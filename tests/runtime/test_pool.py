@@ -162,7 +162,7 @@ def test_runs_are_no_smaller_than_the_grain(pool: Pool) -> None:
         for grain in (0, 1, tasks - 1, tasks, tasks + 1):
             ran = job(pool, made, tasks, max(0, grain), 3)
             if grain == 0 or tasks <= grain:
-                assert ran[0] == tasks  # on the caller alone
+                assert ran[0] == tasks  # the caller alone runs all tasks
     pool.destroy(made)
 
 

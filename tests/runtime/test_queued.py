@@ -84,7 +84,7 @@ def test_a_network_of_any_batch_saved_and_loaded_too(shared: bool, groups: bool,
     for batch in (1, 3, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)
         (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
-        for run in (exe, again):  # the sums are the same but for their order
+        for run in (exe, again):  # only the order of sums differs
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -157,7 +157,7 @@ def test_the_calls_of_a_run() -> None:
     assert sorted(loads) == sorted({launch.function for launch in exe.plan.launches})
     constants = [what for call, what in driver.log if call == "buffer"]
     assert constants == [f"of {a.nbytes}" for a in exe.plan.constants.values()]
-    exe(X)  # sizes its memory
+    exe(X)  # the first run allocates memory
     driver.log.clear()
     y = exe(X)
     names = [launch.function for launch in exe.plan.launches]

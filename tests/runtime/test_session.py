@@ -148,5 +148,6 @@ def test_options_without_effect_are_named_once(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         InferenceSession(b"m", onnxruntime.SessionOptions(), providers, [{}])
-        InferenceSession(b"model", options)  # named already
+        # this option was named before, so that there is no second warning
+        InferenceSession(b"model", options)
         session.run(None, feeds, RunOptions())

@@ -190,7 +190,7 @@ def test_placements_compute_the_same(placed: SeveralExecutable, tmp_path: Path) 
         for feeds, made in zip(items(9), exe.stream(items(9)), strict=True):
             (expected,) = reference.run(None, dict(feeds))
             np.testing.assert_allclose(made["y"], expected, rtol=1e-4, atol=1e-4)
-            for _ in range(9):  # of which some run by branches
+            for _ in range(9):  # some of the runs take the branches
                 np.testing.assert_allclose(exe.run(feeds)["y"], expected, rtol=1e-4, atol=1e-4)
         way = exe.ways({"x": np.zeros((1, 16), np.float32)})
         assert way is not None and "branches" in way.seconds
@@ -284,7 +284,7 @@ def settle(rows: int, seconds: list[float], slowed: float = 1.0) -> Trials:
         ([1.0, 30.0], 1.0, (8, 0)),
         ([30.0, 1.0], 1.0, (0, 8)),
         ([1.0, 1.0], 1.5, (4, 4)),
-        ([1.0, 1.0], 2.5, (8, 0)),  # two devices that are one processor
+        ([1.0, 1.0], 2.5, (8, 0)),  # the two devices are one processor
         ([1.0, 1.0, 2.0], 1.0, (3, 3, 2)),
     ],
 )
@@ -305,7 +305,7 @@ def test_a_busy_start_isnt_held_against_a_device() -> None:
     assert found.next() == (8, 0)
     ways = [run_of(found, [1.0, 1.0]) for _ in range(1500)]
     assert ways[-1] == (4, 4)
-    assert sum(way != ways[-1] for way in ways[-500:]) < 20  # which cost a fiftieth of the time
+    assert sum(way != ways[-1] for way in ways[-500:]) < 20  # such runs cost a fiftieth of the time
     assert [run_of(found, [3.0, 1.0]) for _ in range(1500)][-1] == (2, 6)
 
 

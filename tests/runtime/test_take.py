@@ -103,7 +103,7 @@ def test_a_run_again_takes_and_refuses_what_the_first_does(symbolic: bool) -> No
         for _ in range(3):
             np.testing.assert_array_equal(exe(x), x * 2)
         (memory,) = exe._idle
-        assert memory.again((x,)) is not None  # the quick way is there
+        assert memory.again((x,)) is not None  # the executable takes the quick way
         if isinstance(outcome, Exception):
             with pytest.raises(type(outcome), match=str(outcome)):
                 call(exe)

@@ -53,7 +53,7 @@ def test_squeeze_of_a_symbolic_batch(n: int) -> None:
     want = x.mean((2, 3)).squeeze()
     for got in (exe(x), exe.run({"x": x})["y"]):
         assert got.shape == want.shape
-        np.testing.assert_allclose(got, want, rtol=1e-6)  # a mean of 64 terms in another order
+        np.testing.assert_allclose(got, want, rtol=1e-6)  # a mean of 64 terms is summed in another order
 
 
 def test_broadcasts_of_two_symbols() -> None:
@@ -238,7 +238,7 @@ def test_constants_are_there_once(tmp_path: Path) -> None:
     one = jangin.build(whole, shapes={"batch": 1}, cache=False)
     one.save(tmp_path / "one.jgn")
     spare = (tmp_path / "m.jgn").stat().st_size - (tmp_path / "one.jgn").stat().st_size
-    assert 0 < spare < weights.nbytes // 4  # code and plan of a second case, and not its weights
+    assert 0 < spare < weights.nbytes // 4  # the second case adds code and a plan, but no weights
     exe = jangin.load(tmp_path / "m.jgn")
     for made in (built, exe.artifact):
         first, second = (max(p.plan.constants.values(), key=np.size) for p in plans(made))
@@ -266,7 +266,7 @@ def test_saved_equal_and_whole(tmp_path: Path) -> None:
             exe = jangin.load(path)
         except ArtifactError:
             continue
-        assert exe(pictures(1)).shape == (3,)  # a byte between parts, which nothing reads
+        assert exe(pictures(1)).shape == (3,)  # the changed byte lies between parts, and nothing reads it
     path.write_bytes(data[:-64])
     with pytest.raises(ArtifactError, match="cut short"):
         jangin.load(path)
@@ -279,7 +279,7 @@ def test_the_cache_keeps_variants(tmp_path: Path) -> None:
     (entry,) = (tmp_path / "cache").rglob("*.jgn")
     made = entry.stat().st_ino
     second = jangin.compile(path, cache=tmp_path / "cache")
-    assert entry.stat().st_ino == made  # not written again
+    assert entry.stat().st_ino == made  # the entry isn't written again
     x = pictures(1)
     np.testing.assert_array_equal(first(x), second(x))
 

@@ -445,7 +445,8 @@ def test_rfactor(name: str, lanes: int, ways: int) -> None:
 
 
 def test_rfactor_adds_whole_vectors_that_are_left_as_vectors() -> None:
-    func = do(naive("sum"), ("rfactor", "k0", 2, 2))  # 11 terms: two turns of four, one vector, one by itself
+    # 11 terms take two turns of four, one vector, and a single one
+    func = do(naive("sum"), ("rfactor", "k0", 2, 2))
     assert kinds(func)["k0l_r"] == "vector" and find(func, "k0t").extent == const(1)
 
 

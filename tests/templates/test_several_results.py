@@ -114,7 +114,8 @@ def test_no_kernel_reads_a_normalization_for_its_range(l2: int, kernels: int) ->
     x, result, *ends = made.launches[0].args
     assert x == "x" and len(ends) == 2
     assert sum(result in launch.args for launch in made.launches) == 2
-    assert len(made.launches) == kernels  # rows, scale and zero, quantized, product; and once more
+    # kernels for rows, scale and zero point, quantization and product, and the same again
+    assert len(made.launches) == kernels
 
 
 @pytest.mark.parametrize("threads", [1, 2])

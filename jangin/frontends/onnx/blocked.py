@@ -15,8 +15,8 @@ WHOLE = ("int2", "uint2", "int4", "uint4", "int8", "uint8")
 
 
 def keep_blocks(graph: Graph) -> Graph:
-    """Return the graph with such pairs combined. The old DequantizeLinear stays, and isn't lowered if no
-    other node reads its result."""
+    """Return the graph with each product and its DequantizeLinear combined. The old DequantizeLinear stays,
+    and isn't lowered if no other node reads its result."""
     makers = {o: n for n in graph.nodes if n.op == DEQUANTIZE for o in n.outputs}
     return replace(graph, nodes=tuple(_kept(n, makers, graph) or n for n in graph.nodes)) if makers else graph
 

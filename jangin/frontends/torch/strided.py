@@ -41,5 +41,5 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
 
 
 def _known(sizes: Sequence[Any]) -> list[Any]:
-    """Return sizes, with those that PyTorch has fixed as ints."""
+    """Return sizes. Those that PyTorch has fixed become ints."""
     return [int(n) if isinstance(n, torch.SymInt) and n.node.expr.is_Integer else n for n in sizes]

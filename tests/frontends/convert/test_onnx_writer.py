@@ -105,7 +105,7 @@ def round_trip(case: Any) -> str:
         return "same here"
     try:
         theirs = session(data).run(None, feeds)
-    except Lacking:  # an operator for such types
+    except Lacking:  # ONNX has no such operator for these types
         return "same here"
     for a, b in zip(first.values(), theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-5, err_msg=case.name)
@@ -121,7 +121,7 @@ def test_all_operators(part: int) -> None:
     assert done.count("refused") <= len(done) // 10
 
 
-# -- what those tests don't have ---------------------------------------------------------------------
+# -- operators without tests of ONNX -----------------------------------------------------------------
 
 
 def model(nodes: Sequence[Any], shape: Sequence[Any], outputs: int = 1, **constants: Any) -> bytes:

@@ -72,7 +72,7 @@ def test_classifiers(name: str, classes: str, tmp_path: Path) -> None:
     if hasattr(model, "predict_proba"):
         odds = next((v for n, v in got.items() if n != "label"), None)
         if odds is None:
-            assert name == "neighbors"  # whose file names no probabilities
+            assert name == "neighbors"  # the file of "neighbors" names no probabilities
             return
         np.testing.assert_allclose(odds, model.predict_proba(X), atol=1e-6)
 

@@ -73,7 +73,7 @@ def run(name: str, fields: Fields, inputs: Sequence[Any], outputs: int, exact: b
     fill(getattr(layer, name), fields)
     graph = lower(load(message))
     given = dict(zip(graph.inputs, inputs or [np.zeros(1, np.float32)], strict=True))
-    if has_steps(graph):  # sizes that a run computes
+    if has_steps(graph):  # a run computes sizes
         return list(jangin.compile(message, threads=1, cache=False).run(given).values())
     return list(run_graph(graph, given).values())
 

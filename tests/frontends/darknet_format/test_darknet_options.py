@@ -408,7 +408,7 @@ def test_options_that_training_reads_change_nothing(kind: str, tmp_path: Path) -
             convolutional(options(CONV + "stride=1\n"), x, numbers)
         elif "implicit" in kind:
             numbers.take(3)
-        elif kind == "rnn":  # layers of the input, the state and the output, with biases
+        elif kind == "rnn":  # it has layers of the input, the state and the output, with biases
             numbers.take(3 * math.prod(SIZE) + 3 * 3 + 3 * 4 + 3 + 3 + 4)
         found.append(results(tmp_path, text, numbers, x)[0])
         assert n == 0 or np.array_equal(*found)

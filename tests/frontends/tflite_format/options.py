@@ -38,7 +38,7 @@ SHAPES = {
     "SHAPE": [4],
 }
 RESULTS = {"DEQUANTIZE": "float32", "WHERE": "int64", "RANK": "int32", "BUCKETIZE": "int32"}
-FIXED = {  # the results' scales that the kernels demand
+FIXED = {  # the scales that kernels demand of results
     "LOGISTIC": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (2.0**-15, 0)},
     "TANH": {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (2.0**-15, 0)},
     "SOFTMAX": {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (2.0**-15, 0)},
@@ -51,7 +51,7 @@ def unary() -> Iterator[tuple[str, Case]]:
     for name, (table, options) in UNARY.items():
         for (dtype, quantized), given in product(kinds(), options):
             if dtype in ("int8", "uint8", "int16") and not quantized and name not in MOVING:
-                continue  # LiteRT takes their scale to be 0
+                continue  # LiteRT takes a missing scale as 0
             shape = list(IMAGE)
             if name == "UNPACK":
                 shape[given["Axis"]] = 2

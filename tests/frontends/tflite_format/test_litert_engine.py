@@ -32,7 +32,7 @@ def test_pictures_turned_and_quantized(kind: str, tmp_path: Path) -> None:
         given = np.clip(np.rint(given / 0.05) + 3, -128, 127).astype(np.int8)
         (wanted,) = reference(model, [given])
         wanted = (wanted.astype(np.float32) + 9) * 0.07
-        step = 0.07  # XNNPACK may round to the neighbour
+        step = 0.07  # XNNPACK may round to the next level
     else:
         (wanted,), step = reference(model, [given]), 1e-4
     found = make(job).call()["y"]

@@ -231,7 +231,7 @@ def test_tables_of_few_bits() -> None:
         np.testing.assert_allclose(got, exact, 1e-6)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refused models --------------------------------------------------------------------------------
 
 IMAGE, SIZES = Tensor([1, 4, 4, 2]), Tensor([2], "int32", data=[7, 3])
 REFUSED: dict[str, tuple[Case, str]] = {

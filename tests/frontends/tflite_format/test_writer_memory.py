@@ -48,7 +48,7 @@ def test_a_file_takes_few_times_its_weights() -> None:
     """The writer once took 8 times the weights' memory, for constants as keys and three copies of the
     file."""
     graph = lowered()
-    written(graph)  # which imports what it needs
+    written(graph)  # the first call imports modules
     tracemalloc.start()
     try:
         assert len(written(graph)) > WEIGHTS

@@ -268,12 +268,12 @@ def _samples(info: Any, dtype: Any, count: int) -> Iterator[Any]:
             yield next(given)
         except StopIteration:
             return
-        except Exception:  # a few generators need libraries that may be absent
+        except Exception:  # a few sample generators need libraries that may be absent
             return
 
 
 def _called(info: Any, sample: Any) -> None:
     try:
         info.op(sample.input, *sample.args, **sample.kwargs)
-    except Exception:  # samples that PyTorch itself refuses (a solver without its library)
+    except Exception:  # PyTorch itself refuses these samples (a solver without its library)
         return

@@ -162,7 +162,7 @@ def test_half_precision_shares_memory() -> None:
     assert got.dtype is torch.bfloat16
     with torch.no_grad():
         exact = net.double()(x.double())
-    np.testing.assert_allclose(got.double(), exact, rtol=2**-8)  # one rounding to 8 bits
+    np.testing.assert_allclose(got.double(), exact, rtol=2**-8)  # results are rounded once to 8 bits
     np.testing.assert_allclose(wanted.double(), exact, rtol=2**-7)
 
 
@@ -207,7 +207,7 @@ def test_recurrent_layers_of_any_number_of_steps(kind: Any) -> None:
     for count in (2, 11):
         x = torch.randn(2, count, 5)
         with torch.no_grad():
-            wanted = net(x)  # in PyTorch's own operators again
+            wanted = net(x)  # PyTorch's own operators compute it again
         for got, expected in zip(compiled(x), wanted, strict=True):
             near(got, expected)
 
@@ -218,7 +218,7 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
         x = torch.ones(5, 3, dtype=dtype)
         assert array_of(x).ctypes.data == x.data_ptr()
         assert tensor_of(array_of(x), dtype).data_ptr() == x.data_ptr()
-        assert array_of(x.t()).flags.c_contiguous  # what no kernel reads is copied
+        assert array_of(x.t()).flags.c_contiguous  # no kernel reads this layout, so the tensor is copied
 
 
 class Watched(torch.Tensor):
@@ -271,7 +271,7 @@ def test_results_that_are_no_memory_of_their_own() -> None:
     x = torch.randn(2, 3)
     for got, wanted in zip(jangin.compile(Given(), example_inputs=(x,))(x), Given()(x), strict=True):
         assert torch.equal(got, wanted)
-        got.add_(1)  # nobody else's memory
+        got.add_(1)  # the memory belongs to the caller alone
 
 
 def test_a_trace_has_the_modules_own_weights() -> None:

@@ -60,7 +60,7 @@ def test_a_call_of_most_operators_by_the_interpreter(few: dict[str, list[Case]])
     assert not list(failures(interpreted_only, interpreted))
 
 
-@pytest.mark.slow  # a thousand calls: minutes
+@pytest.mark.slow  # a thousand calls take minutes
 def test_every_operator_by_the_interpreter() -> None:
     found = recorded(limit=6, samples=12)
     whole = {n for n, op in CORE.items() if not op.has_kernel_for_dispatch_key(COMPOSITE)}
@@ -72,7 +72,7 @@ def test_every_operator_by_the_interpreter() -> None:
     assert right >= 0.95 * len(cases)
 
 
-@pytest.mark.slow  # a compilation a call
+@pytest.mark.slow  # each call is compiled
 def test_a_call_of_every_operator_compiled() -> None:
     found = recorded(limit=1, samples=3)
     assert not list(failures([kept[0] for kept in found.values()], compiled))

@@ -59,11 +59,12 @@ def check(idiom: Idiom) -> int:
     fast = torch.compile(idiom.function, backend=counted, options={"isolated": False}, **idiom.options)
     for args in idiom.calls():
         wanted, got = idiom.function(*args), fast(*args)
-        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)  # float32, in another order
+        # float32 sums are taken in another order
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
     return graphs
 
 
-@pytest.mark.slow  # two or three compilations an idiom: minutes
+@pytest.mark.slow  # two or three compilations of each idiom take minutes
 @pytest.mark.parametrize("name", IDIOMS)
 def test_idiom(name: str) -> None:
     assert check(IDIOMS[name]()) == (3 if name in KNOWN else GUARDED.get(name, 2))
@@ -167,4 +168,5 @@ def test_exported_programs_have_them() -> None:
     for n in (4, 7, 30, 64):
         x = torch.randn(1, 2, n, 6)
         wanted = Sized()(x)
-        torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)  # places rounded to float32
+        # positions are rounded to float32
+        torch.testing.assert_close(compiled(x), wanted, rtol=1e-5, atol=1e-5)

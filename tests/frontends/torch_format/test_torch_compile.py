@@ -337,7 +337,7 @@ def check_operator(info: Any) -> bool:
             try:
                 torch.manual_seed(0)
                 wanted = torch.compile(function, backend="aot_eager")(*given)
-            except Exception:  # an operator that TorchDynamo can't take, or that raises for these
+            except Exception:  # TorchDynamo can't take it, or it raises for these arguments
                 continue
             torch._dynamo.reset()
             torch.manual_seed(0)

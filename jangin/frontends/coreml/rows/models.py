@@ -82,7 +82,7 @@ def identity(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
     return xs[0]
 
 
-# -- what is predicted ---------------------------------------------------------------------------
+# -- predictions -------------------------------------------------------------------------------
 
 
 def classified(b: Builder, scores: Tensor, best: Tensor, given: Given) -> tuple[Item, Tensor]:
