@@ -221,7 +221,7 @@ class Options:
 
     @property
     def own(self) -> bool:
-        """Whether an operator, format or target is the caller's own. Then no result is cached or made by
+        """Whether an operator, format or target is the caller's own. If so, no result is cached or made by
         another process."""
         if self.operators or not (self.asked is None or isinstance(self.asked, str)):
             return True

@@ -252,7 +252,7 @@ READS_FIGURES = {
     "processor": ("backends.llvm", "bench", "commands.devices", "targets", "templates"),
     "gpu": ("targets", "templates.gpu", "templates.template"),
 }
-"""For each property of a target that gives its machine, the modules that may read it. Other modules read
+"""The modules that may read each property of a target that gives its machine. Other modules read
 `Target.machine`, which has what both kinds of machine have."""
 READS_NO_PROCESSOR = "templates.gpu"
 

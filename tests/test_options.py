@@ -94,7 +94,7 @@ OTHERS: dict[str, Any] = {
     "formats": FORMATS, "cache": False, "limits": Limits(nodes=5), "tune": "1s", "sizes": {"n": 2},
     "isolated": True, "verify": True, "choices": {"digest": Candidate("nest", {})},
 }  # fmt: skip
-"""For each field, a value that isn't its default."""
+"""A value of each field that isn't its default."""
 
 
 def test_keys_differ_for_the_fields_that_say_so() -> None:

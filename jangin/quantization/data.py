@@ -26,8 +26,8 @@ A run's inputs are an array, a tuple of arrays, or a dictionary by name. A funct
 
 @dataclass(frozen=True)
 class Reading:
-    """How files become inputs. `jangin.pictures` describes `pixels` and `crop`. `tokenizer` is a
-    tokenizer.json. `limit` is the most runs."""
+    """The settings by which files become inputs. `jangin.pictures` describes `pixels` and `crop`. `tokenizer`
+    is a tokenizer.json. `limit` is the most runs."""
 
     pixels: str = "unit"
     crop: float = 1.0

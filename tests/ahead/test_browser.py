@@ -67,7 +67,7 @@ def what_is_shown(page: Any, folder: Path, profile: Path) -> str:
 
 
 def test_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a picture of ImageNet's, the page shows its class first, and a time."""
+    """The page shows the class of a picture of ImageNet's first, and a time."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     spec = importlib.util.spec_from_file_location("browser_page", EXAMPLES / "browser" / "run.py")
     assert spec is not None and spec.loader is not None

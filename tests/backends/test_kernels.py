@@ -128,7 +128,7 @@ def test_uniform_guard_is_a_branch(on: str) -> None:
 
 @each_target
 def test_uniform_load_under_a_lane_mask(on: str) -> None:
-    """In the last tile no lane chooses the arm, so its single element isn't read."""
+    """No lane of the last tile chooses the arm, so its single element isn't read."""
     w = lanes(on)
     at = R * w + L
     bias = buffer("b", (N + (w - 1)) // w)

@@ -46,7 +46,7 @@ def check(which: Kind, cache: str, apart: bool, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small types", "text"])
 def test_handed_over_without_a_cache(name: str, tmp_path: Path) -> None:
-    """Without a cache, only the executable itself travels between processes, for each kind with other
+    """Only the executable itself travels between processes if there is no cache, for each kind with other
     contents."""
     check(kind(name), "none", True, tmp_path)
 

@@ -1,4 +1,4 @@
-"""On other operating systems the package imports, and compiled models are read and described. Models are
+"""The package on other operating systems: it imports, and compiled models are read and described. Models are
 compiled, and one error tells why one can't be run."""
 
 from __future__ import annotations

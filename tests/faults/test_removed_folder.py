@@ -1,5 +1,4 @@
-"""If the working directory was removed, absolute paths work, and relative ones raise an error with the
-reason."""
+"""A removed working directory: absolute paths work, and relative ones raise an error with the reason."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_graph_in_two_fields() -> None:
 
 
 def test_contents_given_twice() -> None:
-    """If a tensor has contents twice, the later ones count, as in protobuf."""
+    """The later contents of a tensor count if there are two, as in protobuf."""
     once = tensor(0, "float32", 40)
     again = TensorProto(raw_data=bytes(160))
     twice = TensorProto.FromString(once.SerializeToString() + again.SerializeToString())

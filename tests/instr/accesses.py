@@ -22,7 +22,8 @@ from jangin.targets import Target
 TYPES = (I8, U8, I16, U16, I32, U32, I64, U64, F8E4M3FN, F16, BF16, F32, F64, BOOL)
 _STORES = "store", "store step 2", "store step 3", "scatter", "blend"
 WAYS = "load", "load step 2", "load step 3", "gather", *_STORES
-"""How memory is accessed. A blend loads a whole row, changes the active lanes, and stores the whole row."""
+"""The ways to access memory. A blend loads a whole row, changes the active lanes, and stores the whole
+row."""
 MASKS = ("first", "last", "one", "both", "running")
 """The masks: a vector's first lanes are active, its last ones, a single one, or some in the middle by two
 conditions. `running` has its first lanes active, and their number is known only when the kernel runs."""

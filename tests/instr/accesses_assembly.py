@@ -10,7 +10,7 @@ from accesses import Case
 
 _REGISTERS = {"x": 16, "y": 32, "z": 64}
 _NARROWED = {"wb": 2, "dw": 2, "qd": 2, "db": 4, "qw": 4, "qb": 8}
-"""How many times narrower than its source elements a vpmov with these letters stores its elements."""
+"""The factor by which a vpmov with these letters narrows its elements."""
 _WIDTHS = {
     r"vpextrb|set\w+": 1, r"vpextrw": 2, r"v(movss|movd|extractps|pextrd)": 4,
     r"v(movsd|movq|mov[lh]p[sd]|pextrq)": 8, r"vextract[fi](128|32x4|64x2)": 16,

@@ -69,8 +69,7 @@ def test_a_driver_s_file_that_names_a_wrong_path(tmp_path: Path, monkeypatch: py
 
 
 def test_a_driver_that_is_broken_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no device is found, the error tells that a driver is broken, since the device may be that
-    driver's."""
+    """The error for a missing device tells that a driver is broken, since the device may be that driver's."""
     opencl_devices.devices()
     (tmp_path / "broken.icd").write_text("/nowhere/libbroken.so\n")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))

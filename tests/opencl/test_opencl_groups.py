@@ -269,7 +269,7 @@ def test_simulated_networks(tmp_path: Path) -> None:
 def test_every_barrier_is_needed(ahead: int, more: int, tmp_path: Path) -> None:
     """Without any one barrier there is a race, except for the barrier before a tile's first panels.
 
-    There the same threads store both panels, so no race happens, but their conditions don't show it."""
+    The same threads store both panels there, so no race happens, but their conditions don't show it."""
     assert not reports(simulate(tmp_path, "without_barrier", str(ahead), "-1"))
     assert len(barriers(tiled(ahead)[0])) == 2 + more
     for number in (more, more + 1):

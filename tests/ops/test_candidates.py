@@ -70,7 +70,7 @@ def test_rows_that_are_hard_to_halve(what: str) -> None:
 
 
 def test_numbers_beside_some_that_are_none() -> None:
-    """In rows with NaN, the indices are distinct and within the row."""
+    """The indices are distinct and within the row, also in rows with NaN."""
     x = np.random.default_rng(0).standard_normal((2, 1003)).astype(np.float32)
     x[:, ::9] = np.nan
     got = run(best_of(F32, 2, 1003, 20, largest=True), x)

@@ -137,8 +137,8 @@ def test_dynamic_quantization_of_zeros() -> None:
     [1e-45, 0, 0, 0], [1e-40, -1e-40, 0, 1e-41],
 ])  # fmt: skip
 def test_dynamic_quantization_of_a_range_beyond_numbers(values: list[float]) -> None:
-    """If the range overflows, or its 255th part is 0, the result is that of ONNX Runtime and of ONNX's
-    reference."""
+    """The result is that of ONNX Runtime and of ONNX's reference, even if the range overflows or its 255th
+    part is 0."""
     x = np.array(values, np.float32)
     with np.errstate(all="ignore"):
         want = ReferenceEvaluator(model("DynamicQuantizeLinear", [x], 11, outputs=3)).run(None, {"in0": x})

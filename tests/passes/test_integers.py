@@ -248,8 +248,7 @@ def test_sums_that_are_floats_stay_so() -> None:
     [(7, 2, 11, (7, 11)), (3, 2, 11, (3, 5)), (3, 1, 11, (3, 3)), (3, 2, 10, (3, 3))],
 )
 def test_words_across_pixels(kernel: int, stride: int, size: int, words: tuple[int, ...]) -> None:
-    """With three channels, a word has neighbours of a window's row, if all windows and rows begin at a
-    word."""
+    """A word of three channels has neighbours of a window's row, if all windows and rows begin at a word."""
     graph, _ = built(conv(3, 8, kernel, stride, size=size), 0)
     (made,) = products(optimize(graph, Options(V3, winograd=False)))
     assert isinstance(made, Conv) and made.kernel == words
@@ -399,7 +398,7 @@ NARROW: dict[str, tuple[Net, str]] = {
 
 @pytest.mark.parametrize("net", NARROW)
 def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
-    """If no sum of two products exceeds 16 bits, words of four bytes are read without VNNI. Results are exact
+    """Words of four bytes are read without VNNI if no sum of two products exceeds 16 bits. Results are exact
     with all inputs at either end of their range."""
     graph, arrays = built(NARROW[net][0], len(net))
     low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max

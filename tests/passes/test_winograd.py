@@ -227,7 +227,7 @@ def test_blocks_of_tiles_for_large_images(shape: tuple[int, int, int, int], bloc
     ("dilation", "transform"), [(1, F4), (2, F4), (4, F4), (12, F4), (24, None), (36, None)]
 )
 def test_the_choice_of_dilated_ones(dilation: int, transform: Transform | None) -> None:
-    """If windows' elements lie far apart, most tiles would be partial."""
+    """Winograd's method isn't chosen for large dilations, because most tiles would be partial."""
     shape = 32, 32, 512, 512
     found = Estimate(*shape, WinogradFigures(), dilations=(dilation, dilation))
     assert found.best() == transform

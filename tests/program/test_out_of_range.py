@@ -1,4 +1,4 @@
-"""If an index that only a run knows is out of range, the run fails, and the error names node, index and
+"""Indices that only a run knows. The run fails if one is out of range, and the error names node, index and
 range."""
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def looped(trips: int | None) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("trips", [3, 100, None])
 def test_loops(trips: int | None) -> None:
-    """In an unrolled loop and in native code, the first iteration with a wrong index ends the run."""
+    """The first iteration with a wrong index ends the run, in an unrolled loop and in native code."""
     exe = jangin.compile(looped(trips), cache=False)
     more = [np.array(100)] if trips is None else []
     table, chain = floats(4, 3), ints(1, 2, 3, 0, 1)

@@ -55,18 +55,19 @@ class Case:
 
     @property
     def pages(self) -> bool:
-        """Whether each buffer ends at the end of a page, in a tenth of the cases."""
+        """Whether each buffer ends at the end of a page. This holds in a tenth of the cases."""
         return self.number % 10 == 3
 
     @property
     def apart(self) -> bool:
-        """Whether each buffer of an arena has its own place, in most cases. In the others, buffers share
-        memory as usual."""
+        """Whether each buffer of an arena has its own place. This holds in most cases; in the others, buffers
+        share memory as usual."""
         return self.pages or self.number % 3 != 0
 
     @property
     def strided(self) -> bool:
-        """Whether inputs lie backwards, with other numbers between their rows, in a tenth of the cases."""
+        """Whether inputs lie backwards, with other numbers between their rows. This holds in a tenth of the
+        cases."""
         return self.number % 10 == 6
 
     @property
@@ -91,7 +92,7 @@ def differs(name: str, got: Array, want: Item) -> str:
 
 
 def shared_out(case: Case) -> AbstractContextManager[Any]:
-    """In every second case, hand a kernel's tasks to threads one by one, however small they are."""
+    """Hand a kernel's tasks to threads one by one in every second case, however small they are."""
     return mock.patch.object(kernels, "GRAIN_OPS", 0.0) if case.number % 2 else nullcontext()
 
 

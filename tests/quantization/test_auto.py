@@ -60,7 +60,7 @@ def test_choice() -> None:
 
 
 def test_all_before_fewer() -> None:
-    """If all parts fit the drop, all are taken. If not, the largest number that fits is taken. On few runs,
+    """All parts are taken if they fit the drop. If not, the largest number that fits is taken. On few runs,
     all parts may drop less than some."""
     found = [decision(str(n), 0.5, 0.1) for n in range(6)]
     tried: list[int] = []

@@ -124,7 +124,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_drop() -> None:
-    """If no way to choose ranges meets the drop, the error tells the best one."""
+    """The error tells the best way to choose ranges if none meets the drop."""
     model, data = convolutions(), pictures()
     exact = jangin.compile(model, cache=False)
 

@@ -77,8 +77,8 @@ def test_pairs(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_ranges(method: str) -> None:
-    """Without outliers, about the whole range is kept. All methods except minmax cut off a single outlier.
-    Data comes in parts."""
+    """About the whole range is kept if there are no outliers. All methods except minmax cut off a single
+    outlier. Data comes in parts."""
     rng = np.random.default_rng(7)
     even = Observer()
     for n in range(8):

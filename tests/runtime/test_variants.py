@@ -143,7 +143,7 @@ def test_no_variant_without_need() -> None:
 
 
 def test_a_case_that_cannot_be_made_is_told() -> None:
-    """For one image the squeezed mean is a vector, which has no axis 1."""
+    """The squeezed mean of one image is a vector, which has no axis 1."""
     nodes = [helper.make_node("Squeeze", ["x"], ["s"]), helper.make_node("Softmax", ["s"], ["y"], axis=1)]
     exe = jangin.compile(model(nodes, {"x": ["batch", 3]}), cache=False)
     assert exe(np.zeros((2, 3), np.float32)).shape == (2, 3)
@@ -153,7 +153,7 @@ def test_a_case_that_cannot_be_made_is_told() -> None:
 
 
 def test_a_handful_at_most() -> None:
-    """If there would be more than 8 variants, only the first is made."""
+    """Only the first variant is made if there would be more than 8."""
     sizes = ["first", "second", "third", "fourth"]
     exe = jangin.compile(model([helper.make_node("Squeeze", ["x"], ["y"])], {"x": sizes}), cache=False)
     assert len(exe.variants) == 1

@@ -14,7 +14,7 @@ GAP, ROW = 24.0, 84.0
 THIN = 8.0
 """The width of a line's place, in pixels."""
 SWEEPS = 6
-"""How often the layers are ordered, alternately down and up."""
+"""The number of times that the layers are ordered, alternately down and up."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ V0_FIELDS: Mapping[str, Mapping[str, str]] = {
     "LRN": {"local_size": "local_size", "alpha": "alpha", "beta": "beta", "k": "k"},
     "Concat": {"concat_dim": "concat_dim"},
 }  # fmt: skip
-"""For each type of layer, the parameters' names of the flat V0 fields."""
+"""The parameters' names of the flat V0 fields, by the type of layer."""
 PARAMETERS = {
     "Convolution": "convolution_param", "Pooling": "pooling_param", "InnerProduct": "inner_product_param",
     "LRN": "lrn_param", "Concat": "concat_param",

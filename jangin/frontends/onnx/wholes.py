@@ -36,15 +36,15 @@ CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
     "roi_max_pool": ("MaxRoiPool", lambda s: {"pooled_shape": s["size"], "spatial_scale": s["scale"]}),
     "unique": ("Unique", lambda s: {"axis": s["axis"], "sorted": int(s["ascending"])}),
 }  # fmt: skip
-"""For each host function, the operator with the same operands, and its attributes from the call's
-settings."""
+"""The operator with the same operands as a host function, by the function's name, and its attributes from the
+call's settings."""
 
 
 RECURRENT: Mapping[str, tuple[str, str, int]] = {
     "rnn": ("RNN", "", 1), "gru": ("GRU", "", 2), "lstm": ("LSTM", "", 3),
     "leveled_lstm": ("DynamicQuantizeLSTM", MICROSOFT, 2),
 }  # fmt: skip
-"""For each kind of recurrent layer, its operator, its domain, and the number of activations whose arguments
+"""The operator of each kind of recurrent layer, its domain, and the number of activations whose arguments
 `clip` bounds."""
 
 

@@ -179,7 +179,7 @@ def test_gru(backwards: bool) -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_lstm_with_states_peepholes_and_a_limit(exact: bool) -> None:
-    """In a network of images one step is taken, between states that the caller keeps."""
+    """A network of images takes one step, between states that the caller keeps."""
     size, hidden, limit = 3, 4, 0.3
     shape = [1, 1, size, 1, 1] if exact else [size]
     message, net = network(shape, exact)

@@ -218,7 +218,8 @@ def test_asymmetric_upsampling() -> None:
 @pytest.mark.parametrize(("method", "weights"), [("symmetric", [1, 3, 3, 1]), ("asymmetric", [2, 4, 2])])
 @covers("multilinear_upsample")
 def test_upsampling_from_zeros(method: str, weights: list[int]) -> None:
-    """With a constant border it is a transposed convolution, whose weights the standard lists."""
+    """`multilinear_upsample` with a constant border is a transposed convolution, whose weights the standard
+    lists."""
 
     def oracle(v: Array) -> Array:
         w = torch.tensor(weights, dtype=torch.float64)[None, None] / 4

@@ -95,7 +95,7 @@ def test_rescaled_in_32_bits(once: bool, up: bool, reach: float) -> None:
 
 
 def test_rescaled_by_several() -> None:
-    """With several factors, only the factors that shift round twice."""
+    """Only those of several factors that shift are rounded twice."""
     draw, n, c = np.random.default_rng(2), Var("n"), Var("c")
     factors, reach = [0.9, 0.3, 0.01, 0.0, 0.5, 2.0**-9], 1 << 18
     b = Builder("test", {})

@@ -400,7 +400,7 @@ SPARSE = {
     "columns": ([4, 6], ([1, 0], [], [6, ([0, 1, 1, 3, 4, 4, 5], [2, 0, 3, 1, 3])]), 5),
     "blocks": ([4, 6], ([0, 1, 2, 3], [0, 1], [2, ([0, 1, 3], [2, 0, 1]), 2, 2]), 12),
 }
-"""For each way to store sparse weights: the shape, the positions of the numbers, and their count."""
+"""The shape, the positions of the numbers, and their count, for each way to store sparse weights."""
 
 
 @pytest.mark.parametrize("name", SPARSE)

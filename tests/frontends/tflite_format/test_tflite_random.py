@@ -38,8 +38,8 @@ def test_numbers(name: str) -> None:
 
 
 def test_numbers_without_seeds() -> None:
-    """Without seeds, LiteRT's numbers differ between processes. Jangin's are the same in each compilation of
-    a model."""
+    """LiteRT's numbers without seeds differ between processes. Jangin's are the same in each compilation of a
+    model."""
     zeros, model = np.zeros((3, 5, 7), np.float32), numbers("RANDOM_UNIFORM", {})
     one, other = (jangin.compile(model, threads=1, cache=False) for _ in range(2))
     first, second = one(zeros), one(zeros)

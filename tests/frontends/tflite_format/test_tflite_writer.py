@@ -248,7 +248,7 @@ BETWEEN: Mapping[str, tuple[Sequence[Any], Constants]] = {
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_what_is_between_convolutions_has_channels_last(name: str) -> None:
-    """Between convolutions, channels stay last. One transpose stands at either end."""
+    """Channels stay last between convolutions. One transpose stands at either end."""
     middle, constants = BETWEEN[name]
     found = check(network(middle, **constants), normal(1, 4, 6, 5))
     assert found.count("TRANSPOSE") == 2

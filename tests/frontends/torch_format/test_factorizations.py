@@ -134,7 +134,7 @@ def test_any_number_of_matrices() -> None:
 
 
 def test_equations_by_torch_compile() -> None:
-    """With torch.compile, a token tensor for the order of effects goes in and comes out."""
+    """A token tensor for the order of effects goes in and comes out with torch.compile."""
 
     def function(a: Any, y: Any) -> Any:
         return torch.linalg.solve(a, y) + torch.linalg.cholesky(a @ a.transpose(1, 2))[..., :2]

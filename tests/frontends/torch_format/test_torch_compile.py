@@ -180,7 +180,7 @@ def test_weights_of_a_graph_in_parts_may_change() -> None:
 
 
 def test_a_graph_that_cant_be_compiled_at_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a graph can't be compiled, PyTorch runs it: after a timeout, or a fault of Jangin's."""
+    """PyTorch runs a graph that can't be compiled, because of a timeout or a fault of Jangin's."""
 
     def broken(model: Any, **given: Any) -> Any:
         raise KeyError("x")
@@ -207,7 +207,7 @@ def test_options() -> None:
 
 
 def test_by_name() -> None:
-    """If Jangin is installed, PyTorch finds it by name."""
+    """PyTorch finds Jangin by name if Jangin is installed."""
     try:
         distribution("jangin")
     except PackageNotFoundError:

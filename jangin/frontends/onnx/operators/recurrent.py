@@ -25,7 +25,7 @@ BACKWARD: Mapping[str, tuple[bool, ...]] = {
     "reverse": (True,),
     "bidirectional": (False, True),
 }
-"""For each value of the attribute `direction`, whether each of its directions goes backward."""
+"""Whether each direction goes backward, by the value of the attribute `direction`."""
 
 FUNCTIONS = (
     "Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign",

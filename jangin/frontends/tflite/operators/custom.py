@@ -237,7 +237,7 @@ def _corners(c: Call) -> Tensor:
 
 
 def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """For each row of scores [1, rows, count], choose up to `most` boxes that overlap no better box. Returns
+    """Choose up to `most` boxes that overlap no better box, for each row of scores [1, rows, count]. Returns
     the boxes' numbers, and whether each entry is a box."""
     b, o = c.b, c.options
     floor = np.nextafter(np.float32(o["nms_score_threshold"]), np.float32(-math.inf))

@@ -455,8 +455,8 @@ def _resized_integers(call: Call) -> Tensor:
 
 
 def _places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
-    """For each entry of the result's axis, return the source entries before and after it, and its distance
-    from the first in 1024ths."""
+    """Return the source entries before and after each entry of the result's axis, and its distance from the
+    first in 1024ths."""
     scale = ((old << 10) + new // 2) // new
     if o["align_corners"] and new > 1:
         scale = (((old - 1) << 10) + (new - 1) // 2) // (new - 1)
