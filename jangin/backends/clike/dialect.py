@@ -60,6 +60,7 @@ class Dialect(ABC):
     - `most_lanes`: of a vector.
     - `groups`: its work-groups, if it has any.
     - `extremes`: it has `min` and `max` of integers.
+    - `wraps`: signed integers wrap, by whatever flags its compiler is given.
     """
 
     inline: str
@@ -70,6 +71,7 @@ class Dialect(ABC):
     most_lanes: int = 1 << 20
     groups: Groups | None = None
     extremes: bool = False
+    wraps: bool = True
 
     @abstractmethod
     def head(self) -> str:
@@ -135,12 +137,12 @@ class Dialect(ABC):
         """A shuffle: lanes of `a`, which has `room` lanes, followed by those of `b`; -1 is any lane."""
 
     @abstractmethod
-    def load(self, kind: str, at: str, space: str) -> str:
-        """A vector loaded from an address in an address space. The address needn't be aligned to the vector's
-        size."""
+    def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
+        """A vector loaded from an address in an address space. The address is a multiple of the vector's size,
+        or of 16 bytes if that is less, only where `aligned` says so."""
 
     @abstractmethod
-    def store(self, kind: str, at: str, v: str, space: str) -> str:
+    def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
         """The counterpart of `load`."""
 
 
@@ -253,10 +255,10 @@ class C(Dialect):
     def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
         return f"__builtin_shufflevector({a}, {b}, {', '.join(map(str, picks))})"
 
-    def load(self, kind: str, at: str, space: str) -> str:
+    def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
         return f"*({kind}_u *){at}"
 
-    def store(self, kind: str, at: str, v: str, space: str) -> str:
+    def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
         return f"*({kind}_u *){at} = {v}"
 
 

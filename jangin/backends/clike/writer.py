@@ -19,6 +19,8 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&"
           "shl": "<<", "shr": ">>", "udiv": "/", "urem": "%"}  # fmt: skip
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "ule": "<="}
 
+_WRAPPING = frozenset({"add", "sub", "mul", "shl"})
+
 _POWER = """{inline} i64 int_power(i64 base, i64 exponent) {{
   u64 b = base, e = exponent, r = 1;
   for (; e; e >>= 1, b *= b) if (e & 1) r *= b;
@@ -168,6 +170,9 @@ class ClikeWriter(Writer):
         if op in ("udiv", "urem"):
             a, b = self._as(_unsigned(x.dtype), x), self._as(_unsigned(x.dtype), y)
             return self._bits(x.dtype, f"({a} {_INFIX[op]} {b})", x.lanes)
+        if op in _WRAPPING and x.lanes == 1 and x.dtype.is_int and not self.dialect.wraps:
+            wide = f"u{max(x.dtype.bits, I32.bits)}"  # of smaller ones the language makes signed integers
+            return self.op(f"({x.dtype})(({wide}){a} {_INFIX[op]} ({wide}){b})", x.dtype)
         return self.op(f"{a} {_INFIX[op]} {b}", x.dtype, x.lanes)
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
@@ -277,11 +282,20 @@ class ClikeWriter(Writer):
         self._spaces[name] = space
         return name
 
-    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+    def load(
+        self,
+        dtype: DType,
+        lanes: int,
+        at: Pointer,
+        state: str,
+        masks: Sequence[Value] = (),
+        *,
+        aligned: bool = False,
+    ) -> Value:
         if lanes == 1:
             return self.op(f"*{at}", dtype, 1, state)
         if width(lanes) == lanes:
-            plain = self.dialect.load(self.type(dtype, lanes), at, self._spaces[at])
+            plain = self.dialect.load(self.type(dtype, lanes), at, self._spaces[at], aligned=aligned)
         else:
             plain = self._vector(dtype, [f"{at}[{n}]" for n in range(lanes)], lanes)
         masked = [
@@ -305,13 +319,14 @@ class ClikeWriter(Writer):
         ]
         return self.weakest(texts, dtype, lanes, state)
 
-    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+    def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
         if mask is not None:
             self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at, at=at))
         elif v.lanes == 1:
             self.effect(f"*{at} = {v.ref}")
         elif width(v.lanes) == v.lanes:
-            self.effect(self.dialect.store(self.type(v.dtype, v.lanes), at, v.ref, self._spaces[at]))
+            kind, space = self.type(v.dtype, v.lanes), self._spaces[at]
+            self.effect(self.dialect.store(kind, at, v.ref, space, aligned=aligned))
         else:
             for n in range(v.lanes):
                 self.effect(f"{at}[{n}] = {self.dialect.lane(v.ref, n)}")

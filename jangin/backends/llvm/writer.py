@@ -337,7 +337,16 @@ class LlvmWriter(Writer):
             known.stepped(stepped, start, int(by.number) * dtype.bytes)
         return stepped
 
-    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+    def load(
+        self,
+        dtype: DType,
+        lanes: int,
+        at: Pointer,
+        state: str,
+        masks: Sequence[Value] = (),
+        *,
+        aligned: bool = False,
+    ) -> Value:
         held = [] if masks else self._registers.load(at, dtype, lanes)
         if held:
             return self._joined(held)
@@ -401,7 +410,7 @@ class LlvmWriter(Writer):
         texts += [self.last("masked_gather", dtype, lanes, **places, mask=m.ref) for m in masks]
         return self.weakest(texts, dtype, lanes, state)
 
-    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+    def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
         if mask is None:
             if not self._registers.store(at, v):
                 self._store(at, v)

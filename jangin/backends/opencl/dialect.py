@@ -173,10 +173,10 @@ class OpenCL(Dialect):
             return f"{sources[0]}.s{''.join(lanes)}"
         return f"({kind})({', '.join(f'{v}.s{n}' for v, n in zip(sources, lanes, strict=True))})"
 
-    def load(self, kind: str, at: str, space: str) -> str:
+    def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
         return f"*({space}{kind}_u *){at}"
 
-    def store(self, kind: str, at: str, v: str, space: str) -> str:
+    def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
         return f"*({space}{kind}_u *){at} = {v}"
 
 

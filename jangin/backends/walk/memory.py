@@ -30,6 +30,11 @@ def _power_of_two(least: int) -> int:
     return 1 << (least - 1).bit_length()
 
 
+def _aligned(where: Linear, lanes: int, extra: int = 0) -> bool:
+    """Whether an access begins a multiple of so many elements after its buffer's start."""
+    return not any(n % lanes for n in (where.offset + extra, *(c for c, _ in where.uniform.terms)))
+
+
 @dataclass
 class Memory:
     """The buffers in scope: their addresses, and how often each has been written. Equal loads of unchanged
@@ -107,6 +112,14 @@ class Memory:
 
     # --- loads
 
+    def _row(
+        self, buffer: Buffer, where: Linear, lanes: int, extra: int = 0, masks: Sequence[Value] = ()
+    ) -> Value:
+        """So many elements side by side, `extra` elements after lane 0 of a linear access."""
+        at, state = self.pointer(buffer, where, extra), self._state(buffer)
+        aligned = _aligned(where, lanes, extra)
+        return self.w.load(in_memory(buffer.dtype), lanes, at, state, masks, aligned=aligned)
+
     def load(self, access: Load) -> Value:
         """The element, or one for each lane. A masked-off lane reads no memory."""
         # an unrolled copy often repeats the loads of the copy before
@@ -125,7 +138,7 @@ class Memory:
         else:
             masks = () if not self.masks or self.ix.inside(access) else self.masks
             if where.step == 1:
-                out = self.w.load(dtype, self.ix.lanes, self.pointer(buffer, where), state, masks)
+                out = self._row(buffer, where, self.ix.lanes, masks=masks)
             elif (found := self._looked_up(access)) is not None:
                 out = found
             else:
@@ -157,7 +170,7 @@ class Memory:
         if not masks and (picks := self._picks(buffer, where)):
             row = _power_of_two(max(picks) + 1)
             start = where.offset % row
-            loaded = self.w.load(dtype, row, self.pointer(buffer, where, -start), self._state(buffer))
+            loaded = self._row(buffer, where, row, -start)
             return self.w.shuffle(loaded, None, [start + p for p in picks])
         length, step = self._run(where)
         if not masks and length and self.ix.lanes <= RUNS * length:
@@ -173,11 +186,11 @@ class Memory:
     def _load_every_second(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
         """Loads every second element by two overlapping rows and a shuffle. Both rows lie between the first
         and the last element. In masked rows, elements between the lanes' elements aren't read."""
-        dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
+        lanes = self.ix.lanes
 
         def row(start: int) -> Value:
             spread = [self._spread(m, start) for m in masks]
-            return self.w.load(dtype, lanes, self.pointer(buffer, where, start), state, spread)
+            return self._row(buffer, where, lanes, start, spread)
 
         picks = [2 * n if 2 * n < lanes else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
         return self.w.shuffle(row(0), row(lanes - 1), picks)
@@ -220,8 +233,7 @@ class Memory:
             first, *others = (w.shuffle(mask, off, picks) for picks in turns)
             return reduce(lambda a, b: w.binary("or", a, b), others, first)
 
-        at, state = self.pointer(buffer, where), self._state(buffer)
-        row = w.load(in_memory(buffer.dtype), lanes, at, state, [*map(read, masks)])
+        row = self._row(buffer, where, lanes, masks=[*map(read, masks)])
         return w.shuffle(row, None, places)
 
     def _spread(self, mask: Value, start: int) -> Value:
@@ -276,12 +288,12 @@ class Memory:
     def _load_lines(self, buffer: Buffer, where: Linear, places: Sequence[int]) -> Value:
         """Loads pairs of neighbouring elements, and picks the lanes from all of them. For a local array, it
         loads the aligned groups of four that contain the pairs."""
-        dtype, state, shape = in_memory(buffer.dtype), self._state(buffer), constant_shape(buffer)
+        shape = constant_shape(buffer)
         local = buffer.memory == "register" and not where.uniform.terms and math.prod(shape or (1,)) % 4 == 0
         length = 4 if local else 2
         firsts = [p - (where.offset + p) % 4 if local else p for p in places[::2]]
         starts = list(dict.fromkeys(firsts))
-        parts = [self.w.load(dtype, length, self.pointer(buffer, where, n), state) for n in starts]
+        parts = [self._row(buffer, where, length, n) for n in starts]
         while len(parts) > 1:
             pairs = zip_longest(parts[::2], parts[1::2], fillvalue=parts[-1])
             parts = [self.w.shuffle(a, b, range(2 * a.lanes)) for a, b in pairs]
@@ -298,10 +310,10 @@ class Memory:
 
     def _load_column(self, buffer: Buffer, where: Linear) -> Value:
         """Loads a column of a tile. All columns are made together, and equal operations are written once."""
-        dtype, lanes, state = in_memory(buffer.dtype), self.ix.lanes, self._state(buffer)
+        lanes = self.ix.lanes
         column = where.offset % lanes
-        at = [self.pointer(buffer, where, n * lanes - column) for n in range(lanes)]
-        return self.w.turned([self.w.load(dtype, lanes, p, state) for p in at])[column]
+        rows = [self._row(buffer, where, lanes, n * lanes - column) for n in range(lanes)]
+        return self.w.turned(rows)[column]
 
     # --- stores
 
@@ -324,9 +336,9 @@ class Memory:
         pointer = self.pointer(buffer, where)
         mask = self.masks[-1] if self.masks else None
         if mask is not None and buffer.memory == "register" and self.ix.inside(Load(buffer, index)):
-            old = self.w.load(v.dtype, v.lanes, pointer, self._state(buffer))
+            old = self._row(buffer, where, v.lanes)
             v, mask = self.w.select(mask, v, old), None
-        self.w.store(pointer, v, mask)
+        self.w.store(pointer, v, mask, aligned=_aligned(where, v.lanes))
 
     def store_interleaved(self, buffer: Buffer, first: Linear, values: list[Value]) -> None:
         """Stores values interleaved, such that those of a lane are neighbours, from the first's place on."""
@@ -338,7 +350,8 @@ class Memory:
                 self.w.shuffle(a, b, range(width)) for a, b in zip(values[::2], values[1::2], strict=True)
             ]
         order = [n // count + n % count * lanes for n in range(count * lanes)]
-        self.w.store(self.pointer(buffer, first), self.w.shuffle(values[0], None, order))
+        whole = self.w.shuffle(values[0], None, order)
+        self.w.store(self.pointer(buffer, first), whole, aligned=_aligned(first, whole.lanes))
         self.written(buffer.name)
 
     def _store_scattered(self, buffer: Buffer, where: Linear, v: Value) -> None:

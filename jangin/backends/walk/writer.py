@@ -271,10 +271,19 @@ class Writer(ABC):
         """The address of the element `by` elements after another."""
 
     @abstractmethod
-    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+    def load(
+        self,
+        dtype: DType,
+        lanes: int,
+        at: Pointer,
+        state: str,
+        masks: Sequence[Value] = (),
+        *,
+        aligned: bool = False,
+    ) -> Value:
         """The element, or a row of elements. Lanes that the last of `masks` switches off touch no memory and
         may have any value. Each mask implies those before it, so an earlier load under fewer masks serves
-        too."""
+        too. `aligned`: the row begins a multiple of its lanes after its buffer's start."""
 
     @abstractmethod
     def gather(
@@ -283,7 +292,8 @@ class Writer(ABC):
         """An element for each lane, `index` elements after `at`. `masks`: as in `load`."""
 
     @abstractmethod
-    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None: ...
+    def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
+        """The counterpart of `load`."""
 
     @abstractmethod
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
