@@ -298,7 +298,7 @@ def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
 def check(device: Device, wanted: str, target: str) -> None:
     """Raises LoadError if a device can't run code made for the device `wanted` and a target."""
     reason = device.why_not(target)
-    if device.name != wanted:
+    if device.name != wanted.partition(":")[0]:  # which of several is the loader's choice
         reason = f"it is for the device {wanted!r}, not {device.name!r}"
     if reason:
         raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")

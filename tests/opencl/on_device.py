@@ -12,6 +12,7 @@ from jangin.ir.graph import Array
 from jangin.ir.groups import grouped
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.opencl import OpenCLDriver
 from jangin.runtime.devices.opencl_devices import Found, devices
 from jangin.runtime.devices.opencl_library import Kernel
 from jangin.runtime.devices.opencl_programs import build_program
@@ -56,4 +57,4 @@ def call(
     items: int,
 ) -> dict[str, Array]:
     """Run a kernel of a program, as `run_alone` does."""
-    return run_alone(Kernel(program, func.name), device, func, arrays, symbols, items)
+    return run_alone(Kernel(program, func.name), OpenCLDriver(device), func, arrays, symbols, items)

@@ -138,8 +138,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
-        """A vector loaded from an address in an address space. The address is a multiple of the vector's size,
-        or of 16 bytes if that is less, only where `aligned` says so."""
+        """A vector loaded from an address in an address space. Where `aligned` says so alone, the address is a
+        multiple of the vector's size, or of 16 bytes if that is less."""
 
     @abstractmethod
     def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:

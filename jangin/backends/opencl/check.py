@@ -19,7 +19,7 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
-from jangin.runtime.devices.driver import Kernel
+from jangin.runtime.devices.driver import Driver, Kernel
 from jangin.runtime.devices.opencl import OpenCLDriver
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.runtime.elf import Image
@@ -35,7 +35,7 @@ functions cause it."""
 
 def run_alone(
     kernel: Kernel,
-    device: Found,
+    driver: Driver,
     func: Func,
     arrays: Mapping[str, Array],
     symbols: Mapping[str, int],
@@ -45,7 +45,6 @@ def run_alone(
 
     `items`: work-items, or groups, of the launch; fewer if there are fewer tasks.
     """
-    driver = OpenCLDriver(device)
     queue = driver.queue()
     memory = [driver.buffer(max(1, arrays[p.name].nbytes)) for p in func.params]
     for p, m in zip(func.params, memory, strict=True):
@@ -85,7 +84,7 @@ def require_right(kernel: Kernel, device: Found, func: Func) -> None:
         numbers = rng.integers(0, 2, count) if kind.kind in "iub" else rng.random(count, np.float32) * 2 - 1
         given[p.name] = numbers.astype(kind).reshape(shapes[p.name])
     want = native(func, given, symbols)
-    for name, value in run_alone(kernel, device, func, given, symbols, 4).items():
+    for name, value in run_alone(kernel, OpenCLDriver(device), func, given, symbols, 4).items():
         wrong = _wrong(value, want[name])
         if wrong:
             raise CompileError(

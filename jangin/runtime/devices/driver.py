@@ -17,6 +17,7 @@ Order of calls that every driver may rely on:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from jangin.ir.graph import Array
@@ -28,6 +29,12 @@ class DriverError(Exception):
     @property
     def lost(self) -> bool:
         """Whether nothing made by this driver can be used any more."""
+        return False
+
+    @property
+    def fault(self) -> bool:
+        """Whether a kernel did something wrong that took all with it. Then `lost` is true too. The device
+        goes on after `Driver.forget`."""
         return False
 
     @property
@@ -62,6 +69,10 @@ class Queue(Protocol):
 
         It is only called for devices that share the host's memory.
         """
+
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Return what enqueues all that `enqueue` does. It is called once for each run, and kernels have the
+        arguments of now. A device that can start many launches at once does so."""
 
     def finish(self) -> None:
         """Wait until all commands are done. Failures of kernels may appear here first."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -50,6 +50,10 @@ class QueuedDevice(ABC):
     def driver(self, target: str) -> Driver:
         """The open device that runs code for a target. Raises LoadError."""
 
+    @abstractmethod
+    def is_processor(self, target: str) -> bool:
+        """See `runtime.device.Device.is_processor`."""
+
     def transfer(self, target: str) -> Transfer:
         return transfer(self.driver(target))
 
@@ -66,7 +70,8 @@ class QueuedDevice(ABC):
 
         with ThreadPoolExecutor(default_threads()) as pool:
             kernels = dict(zip([p.kernel for p in packed], pool.map(load, packed), strict=True))
-        return Code(plan, driver, kernels, threads)
+        own = threads if self.is_processor(plan.target) else driver.units
+        return Code(plan, driver, kernels, own, lambda: self.load(plan, codes, threads, beside))
 
     def flow(self, code: bytes) -> None:
         return None
@@ -91,10 +96,20 @@ def transfer(driver: Driver) -> Transfer:
 
 
 class Code:
-    """Kernels on a device, by name, and the constants, uploaded once or used in place."""
+    """Kernels on a device, by name, and the constants, uploaded once or used in place.
 
-    def __init__(self, plan: Plan, driver: Driver, kernels: Mapping[str, Kernel], threads: int) -> None:
-        self.plan, self.driver, self.kernels = plan, driver, kernels
+    `loaded`: loads the same once more.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        driver: Driver,
+        kernels: Mapping[str, Kernel],
+        threads: int,
+        loaded: Callable[[], Code],
+    ) -> None:
+        self.plan, self.driver, self.kernels, self.loaded = plan, driver, kernels, loaded
         self._unused = dict(kernels)
         self.threads = min(threads, driver.units)
         self.items = self.threads * (SPREAD if threads >= driver.units else 1)
@@ -181,6 +196,8 @@ class Memory:
         self._scratch: Buffer | None = None
         self._inputs: dict[str, Array] = {}  # copies of inputs with the wrong alignment
         self._values: dict[str, Buffer] = {}  # memory in the arena: kernels don't keep it alive
+        self._ends: dict[str, Buffer] = {}  # inputs and outputs on a device with memory of its own
+        self._start: Callable[[], None] | None = None  # enqueues a run's launches, with those
 
     # --- sizes
 
@@ -188,7 +205,7 @@ class Memory:
         """Make the memory for a layout, and set every argument except inputs and outputs."""
         if self._for is layout:
             return
-        self._for = None  # until the end: any step may fail
+        self._for = self._start = None  # until the end: any step may fail
         try:
             self._prepare(layout)
         except DriverError as error:
@@ -213,6 +230,8 @@ class Memory:
                 self._give(buffer.name, placed[place])
             elif buffer.kind == "constant":
                 self._give(buffer.name, code.constants[buffer.name])
+        if not code.driver.shared:
+            self._prepare_ends(layout)
         needs = [layout.value(launch.scratch) for launch in plan.launches]
         most = needs.index(max(needs)) if needs else None
         self._scratch = code.room("scratch", layout.stride * code.items, most)
@@ -220,6 +239,17 @@ class Memory:
             self._numbers(launch, kernel, layout)
             for launch, kernel in zip(plan.launches, self._kernels, strict=True)
         ]
+
+    def _prepare_ends(self, layout: Layout) -> None:
+        """Memory of the device for inputs and outputs, which all runs of a layout use."""
+        code = self._code
+        sizes = {n: math.prod(shape) * np.dtype(dtype).itemsize for n, shape, dtype in layout.outputs}
+        inputs = [b for b in code.plan.buffers if b.kind == "input" and code.users[b.name]]
+        for name, size in {**sizes, **{b.name: self._bytes(layout, b) for b in inputs}}.items():
+            if name not in self._ends or self._ends[name].size < size:
+                self._ends.pop(name, None)
+                self._ends[name] = code.room(name, size)
+            self._give(name, self._ends[name])
 
     def _room_for_values(self, layout: Layout) -> Buffer:
         code = self._code
@@ -265,23 +295,40 @@ class Memory:
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         queue = self._queue
         assert queue is not None, "prepare comes first"
-        made, held = self._bind(layout, inputs)
         try:
-            self._enqueue(queue, range(len(self._kernels)))
-            self._take(queue, layout, made, held)
+            made, held = self._bind(layout, inputs)
+            self._launch(queue)
+            self._take(queue, layout, inputs, made, held)
         except BaseException:
             with suppress(DriverError):
                 queue.finish()  # kernels that were enqueued may still use the arrays
             raise
         return made
 
+    def _launch(self, queue: Queue) -> None:
+        """All launches. Their arguments are the same in all runs of a layout, if inputs and outputs are."""
+
+        def enqueue() -> None:
+            self._enqueue(queue, range(len(self._kernels)))
+
+        if self._code.driver.shared:
+            enqueue()
+            return
+        try:
+            self._start = self._start or queue.recorded(enqueue)
+            self._start()
+        except DriverError as error:
+            raise self._failed(f"start a run of {self._code.plan.name}", error) from error
+
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Buffer]]:
         """Set the kernels' inputs and fresh outputs. Returns the outputs and all memory by name."""
         code, held = self._code, dict[str, Buffer]()
         for name, array in zip(code.plan.inputs, inputs, strict=True):
-            if code.users[name]:
+            if code.users[name] and code.driver.shared:
                 held[name] = code.buffer(name, self._aligned(name, array), write=False)
                 self._give(name, held[name])
+            elif code.users[name] and array.nbytes:
+                self._upload(name, array)
         made = {}
         for name, shape, dtype in layout.outputs:
             try:
@@ -290,10 +337,20 @@ class Memory:
             except (MemoryError, ValueError) as error:
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
-            shared = code.driver.shared
-            held[name] = code.buffer(name, array, write=True) if shared else code.room(name, array.nbytes)
-            self._give(name, held[name])
+            if code.driver.shared:
+                held[name] = code.buffer(name, array, write=True)
+                self._give(name, held[name])
+            else:
+                held[name] = self._ends[name]
         return made, held
+
+    def _upload(self, name: str, array: Array) -> None:
+        assert self._queue is not None
+        try:
+            self._queue.write(self._ends[name], array)
+        except DriverError as error:
+            raise self._failed(f"take the input '{name}'", error) from error
+        self._code.copied += array.nbytes
 
     def _aligned(self, name: str, array: Array) -> Array:
         """An input at an address that the device can use in place, copied if needed.
@@ -337,9 +394,11 @@ class Memory:
             self._code.driver.forget()
         return failed(self._code.driver, what, error)
 
-    def _blamed(self, queue: Queue, error: DriverError) -> Exception:
+    def _blamed(self, queue: Queue, layout: Layout, inputs: Sequence[Array], error: DriverError) -> Exception:
         """The error for a failure during a run: it names the first kernel that also fails alone."""
         name = self._code.plan.name
+        if error.fault and (told := self._found_again(layout, inputs)) is not None:
+            return told
         if error.lost:
             return self._failed(f"finish a run of {name}", error)
         for number in range(len(self._kernels)):
@@ -352,8 +411,32 @@ class Memory:
                 return told
         return self._failed(f"finish a run of {name}, each of whose kernels runs alone", error)
 
+    def _found_again(self, layout: Layout, inputs: Sequence[Array]) -> Exception | None:
+        """The error of the first kernel that fails where all is loaded anew and run launch by launch; None if
+        none does."""
+        self._code.driver.forget()
+        with suppress(LoadError, DriverError, RuntimeError, MemoryError):
+            memory = self._code.loaded().memory()
+            memory.prepare(layout)
+            memory._bind(layout, inputs)
+            queue = memory._queue
+            assert queue is not None
+            queue.finish()
+            for number in range(len(memory._kernels)):
+                try:
+                    memory._enqueue(queue, range(number, number + 1))
+                    queue.finish()
+                except DriverError as error:
+                    return memory._kernel_failed(number, error)
+        return None
+
     def _take(
-        self, queue: Queue, layout: Layout, made: Mapping[str, Array], held: Mapping[str, Buffer]
+        self,
+        queue: Queue,
+        layout: Layout,
+        inputs: Sequence[Array],
+        made: Mapping[str, Array],
+        held: Mapping[str, Buffer],
     ) -> None:
         """Wait for the run, copy outputs from the device's own memory, and raise errors that checks found."""
         checks = self._code.plan.checks
@@ -370,7 +453,7 @@ class Memory:
                 queue.read(words[n : n + 1], self._values[check.buffer])
             queue.finish()
         except DriverError as error:
-            raise self._blamed(queue, error) from error
+            raise self._blamed(queue, layout, inputs, error) from error
         for check, word in zip(checks, words.tolist(), strict=True):
             if word != IN_RANGE:
                 raise failure(check, word, layout.value)
@@ -391,6 +474,8 @@ class Memory:
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
         self.prepare(layout)
         _, held = self._bind(layout, inputs)
+        assert self._queue is not None
+        self._queue.finish()  # the launches are another queue's
         return Timed(self, layout, self._code.driver.queue(timed=True), (inputs, held, self))
 
     def seconds(self, queue: Queue, number: int) -> float:
