@@ -44,6 +44,14 @@ def opencl_vendors() -> Path | None:
     return Path(named) if named else None
 
 
+def cuda_home() -> Path | None:
+    """The folder of a CUDA toolkit that `CUDA_HOME` names, if it does."""
+    from pathlib import Path
+
+    named = os.environ.get("CUDA_HOME")
+    return Path(named) if named else None
+
+
 def tell_drivers(settings: Mapping[str, str]) -> None:
     """Set variables that OpenCL's loader and drivers read when they are loaded. Variables that are set
     already stay."""

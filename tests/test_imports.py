@@ -45,7 +45,7 @@ ALLOWED = {
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},
     "libraries": {"ir", "runtime", "schedule", "targets", "templates"},
-    "backends": {"ir", "llvm", "passes", "runtime", "runtime.system", "targets", "templates"},
+    "backends": {"environment", "ir", "llvm", "passes", "runtime", "runtime.system", "targets", "templates"},
     "compiler.account": set(),
     "compiler.build": {
         "backends", "compiler.account", "compiler.forked", "compiler.kernels", "compiler.shared", "ir",

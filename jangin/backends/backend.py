@@ -70,7 +70,11 @@ class Backend(Protocol):
         """Code that runs a program's branches and loops (`runtime.script`); empty if Python runs them."""
 
 
-BACKENDS = {"llvm": "jangin.backends.llvm.backend", "opencl": "jangin.backends.opencl.backend"}
+BACKENDS = {
+    "llvm": "jangin.backends.llvm.backend",
+    "opencl": "jangin.backends.opencl.backend",
+    "cuda": "jangin.backends.cuda.backend",
+}
 """Modules whose `BACKEND` is a back end, by the back end's name in targets. They are imported when needed."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from jangin import llvm
+from jangin.backends.cuda import nvrtc
 from jangin.bench.engines import PEERS, TITLES, installed
 from jangin.bench.report import machine
 from jangin.commands.common import terminal
@@ -16,11 +17,12 @@ from jangin.ir.dtype import F32
 from jangin.ir.products import Product
 from jangin.llvm import LlvmError
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import opencl_devices
+from jangin.runtime.devices import cuda_devices, opencl_devices
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
 from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
 from jangin.targets import NAMED, Target, resolve
+from jangin.targets.cuda import CUDA
 from jangin.targets.rows import PORTABLE
 
 
@@ -38,6 +40,7 @@ def devices() -> None:
         table.add_row(*_row(host if target.name == host.name else target, target.name == host.name))
     console.print(table)
     console.print(_opencl())
+    console.print(_cuda())
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
@@ -64,6 +67,23 @@ def _opencl() -> Table | str:
         table.add_row(
             name, d.platform, d.name, d.driver, d.kind, str(d.units), vector, memory, ", ".join(lacks)
         )
+    return table
+
+
+def _cuda() -> Table | str:
+    """NVIDIA's GPUs, with their figures, or why there are none; and what code can be made for without any."""
+    compilers = ", ".join(map(str, nvrtc.found())) or "none; pip install 'jangin[cuda]'"
+    made = f"targets: {', '.join(CUDA)}; compiler: {compilers}"
+    try:
+        there = cuda_devices.devices()
+    except LoadError as error:
+        return f"CUDA: {error}\n  {made}"
+    table = Table("CUDA", "device", "capability", "driver", "units", "clock", "memory", "GB/s", caption=made)
+    for d in there:
+        version = ".".join(map(str, d.version))
+        clock, memory = f"{d.clock / 1e6:.2f} GHz", f"{d.memory >> 20} MiB"
+        capability, rate = f"{d.major}.{d.minor}", f"{d.bandwidth / 1e9:.0f}"
+        table.add_row(f"cuda:{d.number}", d.name, capability, version, str(d.units), clock, memory, rate)
     return table
 
 

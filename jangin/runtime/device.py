@@ -110,7 +110,11 @@ class Device(Protocol):
         of the back end's `flow`. None if Python runs branches and loops."""
 
 
-DEVICES = {"cpu": "jangin.runtime.devices.cpu", "opencl": "jangin.runtime.devices.opencl"}
+DEVICES = {
+    "cpu": "jangin.runtime.devices.cpu",
+    "opencl": "jangin.runtime.devices.opencl",
+    "cuda": "jangin.runtime.devices.cuda",
+}
 """Modules whose `DEVICE` is a device, by the device's name in targets and saved models. They are imported
 when needed."""
 STARTED = {"opencl": "jangin.runtime.devices.opencl_programs"}

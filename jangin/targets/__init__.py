@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jangin import environment
 from jangin.runtime.device import LoadError
-from jangin.targets import arm, micro, opencl, riscv, wasm, x86
+from jangin.targets import arm, cuda, micro, opencl, riscv, wasm, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
@@ -40,9 +40,12 @@ def resolve(target: str | Target | None = None) -> Target:
         return host()
     if target.partition(":")[0] == "opencl":
         return opencl.named(target)
+    if target.partition(":")[0] == "cuda":
+        return cuda.named(target)
     if target not in NAMED:
         raise ValueError(
-            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, opencl"
+            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, opencl, cuda, "
+            f"{', '.join(cuda.CUDA)}"
         )
     return NAMED[target]
 
@@ -68,7 +71,7 @@ def _nearest(name: str) -> str:
     name."""
     from difflib import get_close_matches
 
-    if near := get_close_matches(name, ["cpu", *NAMED], 2):
+    if near := get_close_matches(name, ["cpu", *NAMED, *cuda.CUDA], 2):
         return f", did you mean {' or '.join(near)}?"
     features = {f.lstrip("+") for t in NAMED.values() for f in t.features.split(",")}
     for feature in get_close_matches(name, sorted(features), 1):

@@ -138,7 +138,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
-        """A vector loaded from an address in an address space. Where `aligned` says so alone, the address is a
+        """A vector loaded from an address in an address space. Only where `aligned` says so is the address a
         multiple of the vector's size, or of 16 bytes if that is less."""
 
     @abstractmethod

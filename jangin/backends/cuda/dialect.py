@@ -1,0 +1,111 @@
+"""CUDA C as a C-like language: kernels for work-groups, a lane of whose vectors is one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from jangin.backends.clike.dialect import SCALARS, Dialect, Groups, type_name, width
+from jangin.backends.cuda.prelude import INTRINSICS, VECTORS
+from jangin.backends.walk.memory import in_memory
+from jangin.ir.dtype import BF16, F16, F32, DType
+from jangin.ir.groups import SHARED_ALIGN, grouped, shared_layout, threads
+from jangin.ir.kernel import rounds, sizes
+from jangin.ir.loop import Func
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+_TYPES: Mapping[str, str] = MappingProxyType({
+    "f64": "double", "f32": "float", "i64": "long long", "i32": "int", "i16": "short", "i8": "signed char",
+    "u64": "unsigned long long", "u32": "unsigned", "u16": "unsigned short", "u8": "unsigned char",
+})  # fmt: skip
+
+_ROWS: Mapping[tuple[str, DType], str] = MappingProxyType({
+    ("min", F32): "min_nan(x{0}, y{0})", ("min_number", F32): "min_nan(x{0}, y{0})",
+    ("max", F32): "max_nan(x{0}, y{0})", ("max_number", F32): "max_nan(x{0}, y{0})",
+    ("widen", F16): "of_half(x{0})", ("narrow", F16): "to_half(x{0})", ("narrow", BF16): "to_bfloat(x{0})",
+})  # fmt: skip
+"""Rows that some architectures have an instruction for. {0} is the lane of an operand."""
+
+
+class Cuda(Dialect):
+    """C++17 as NVRTC compiles it with `nvrtc.OPTIONS`. Functions are the device's. A product and a sum are
+    one multiply-add only where they are written as one. The compiler takes signed integers never to
+    wrap, which it has no option for."""
+
+    inline, shared, restrict, long = "static __forceinline__", "", "__restrict__", "ll"
+    extremes, wraps = True, False
+    groups = Groups("threadIdx.x", "__syncthreads()", "")
+
+    def head(self) -> str:
+        return "\n".join([*(f"typedef {_TYPES[t.name]} {t};" for t in SCALARS), INTRINSICS, VECTORS])
+
+    def vector_type(self, dtype: DType, lanes: int) -> str:
+        return f"typedef Vec<{dtype}, {width(lanes)}> {type_name(dtype, lanes)};"
+
+    def array(self, dtype: DType, name: str, count: int) -> str:
+        return f"{type_name(dtype)} {name}[{count}] __attribute__((aligned({SHARED_ALIGN})));"
+
+    def function(self, name: str, dtype: DType) -> str:
+        return name + ("f" if dtype is F32 else "")
+
+    def prefetch(self, at: str) -> str:
+        return f"(void)({at})"
+
+    def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
+        text = _ROWS.get((row.name, dtype), "") if row.needs else ""
+        if lanes == 1 or not text:
+            return text.format("")
+        kind = type_name(F32 if row.name == "widen" else dtype, lanes)
+        return self.vector(kind, [text.format(f".v[{n}]") for n in range(width(lanes))])
+
+    def entry(self, func: Func, name: str, body: str) -> str:
+        """A group runs its share of the tasks, and has `stride` bytes of `scratch`. It does so in round
+        `from`, or, where tasks are no groups and one work-item has them all, in as many `rounds` from that
+        on."""
+        own, loops = grouped(func), str(rounds(func)) != "1"
+        buffers = [f"p{n}" for n in range(len(func.params))]
+        numbers = [f"s{n}" for n in range(len(sizes(func)))]
+        types = (type_name(in_memory(p.dtype)) for p in func.params)
+        given = [f"{t} *{b}" for t, b in zip(types, buffers, strict=True)]
+        given += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
+        given += ["i64 tasks", "i64 from", "i64 rounds", "u8 *scratch", "i64 stride"]
+        called = [*buffers, *numbers, "lo", "hi", "scratch + group * stride", *(["shared"] if own else [])]
+        call = f"{body}({', '.join(called)});"
+        if loops:
+            last = numbers[-1]
+            call = f"for (i64 {last} = from; {last} < from + rounds; ++{last}) {call}"
+        room = max(SHARED_ALIGN, shared_layout(func)[1])
+        return "\n".join([
+            f'extern "C" __global__ void __launch_bounds__({threads(func) if own else 1})',
+            f"{name}({', '.join(given)}) {{",
+            *([f"  __shared__ __align__({SHARED_ALIGN}) u8 shared[{room}];"] if own else []),
+            "  const i64 groups = gridDim.x, group = blockIdx.x;",
+            "  const i64 lo = groups == tasks ? group : tasks * group / groups;",
+            "  const i64 hi = groups == tasks ? group + 1 : tasks * (group + 1) / groups;",
+            f"  {call}",
+            "}",
+        ])  # fmt: skip
+
+    def vector(self, kind: str, items: Sequence[str]) -> str:
+        scalar = kind.partition("x")[0]
+        return f"{kind}{{{{{', '.join(f'({scalar})({i})' for i in items)}}}}}"
+
+    def lane(self, v: str, number: int) -> str:
+        return f"{v}.v[{number}]"
+
+    def convert(self, kind: str, v: str) -> str:
+        return f"convert<{kind}>({v})"
+
+    def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
+        return f"as<{kind}>({x})"
+
+    def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
+        return self.vector(kind, [f"{b if p >= room else a}.v[{max(p, 0) % room}]" for p in picks])
+
+    def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
+        lanes = kind.partition("x")[2]
+        return f"*(const {kind} *)({at})" if aligned else f"loose<{kind}, {lanes}>({at})"
+
+    def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
+        return f"*({kind} *)({at}) = {v}" if aligned else f"put({at}, {v})"

@@ -1,0 +1,139 @@
+"""NVRTC, NVIDIA's compiler of CUDA C as a library, by ctypes. It needs no GPU and no driver."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from jangin.environment import cuda_home
+from jangin.ir.graph import CompileError
+from jangin.ir.records import dataclass
+
+OPTIONS = ("--fmad=false", "-default-device", "-std=c++17", "--ptxas-options=-v")
+"""A product and a sum are rounded twice unless they are written as `fma`. Functions are the device's. The log
+says what registers and memory a kernel takes."""
+LOG = 2000
+"""Characters of the compiler's messages that an error repeats."""
+_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
+"""The library's names, of versions whose kernels Jangin's own oldest driver loads, the newest first."""
+_USAGE = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
+    r"(?:.*?(\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """A kernel's need. `registers`, of 32 bits, `stack` and `spilled`, in bytes, are those of a work-item.
+    `shared` is the bytes that a group shares."""
+
+    registers: int
+    stack: int
+    spilled: int
+    shared: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """`cubin`: the machine's code, empty where an architecture without one was asked for; `ptx`: text for
+    drivers to compile; `log`: what the compiler said."""
+
+    cubin: bytes
+    ptx: bytes
+    log: str
+
+    @property
+    def usage(self) -> Usage:
+        found = _USAGE.search(self.log)
+        assert found is not None, f"the compiler's log says no usage: {self.log}"
+        stack, stores, loads, registers = map(int, found.groups()[:4])
+        return Usage(registers, stack, stores + loads, int(found[5] or 0))
+
+
+class Nvrtc:
+    """One library. `version`: its two numbers; `supported`: the numbers of the architectures that it makes
+    code for."""
+
+    def __init__(self, place: str) -> None:
+        self._library = ctypes.CDLL(place)
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        found = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", found)
+        self.version, self.supported = (major.value, minor.value), frozenset(found)
+
+    def __str__(self) -> str:
+        return f"NVRTC {self.version[0]}.{self.version[1]}"
+
+    def _call(self, name: str, *given: object) -> None:
+        status = self._library[name](*given)
+        if status:
+            raise CompileError(f"NVIDIA's compiler failed: {name} gave the error {status}")
+
+    def compiled(self, text: str, architecture: str) -> Compiled:
+        """Raises CompileError with what the compiler says."""
+        program, options = ctypes.c_void_p(), [f"--gpu-architecture={architecture}", *OPTIONS]
+        given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
+        try:
+            status = self._library.nvrtcCompileProgram(program, len(options), given)
+            log = self._said("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
+            if status:
+                raise CompileError(f"{self} failed for {architecture}: {log[:LOG]}")
+            cubin = self._said("CUBIN", program) if architecture.startswith("sm_") else b""
+            return Compiled(cubin, self._said("PTX", program), log)
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _said(self, what: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"nvrtcGet{what}Size", program, ctypes.byref(size))
+        said = ctypes.create_string_buffer(max(1, size.value))
+        self._call(f"nvrtcGet{what}", program, said)
+        return said.raw[: size.value]
+
+
+@cache
+def found() -> Sequence[Nvrtc]:
+    """All that are here: those in CUDA_HOME, those that pip has installed, the system's."""
+    libraries = dict[tuple[int, int], Nvrtc]()
+    for place in _places():
+        try:
+            library = Nvrtc(place)
+        except (OSError, AttributeError):
+            continue
+        libraries.setdefault(library.version, library)
+    return [*libraries.values()]
+
+
+def _places() -> list[str]:
+    home, brought = cuda_home(), find_spec("nvidia")
+    folders = [home / "lib64", home / "lib"] if home is not None else []
+    for folder in map(Path, brought.submodule_search_locations or ()) if brought else ():
+        folders += sorted(folder.glob("*/lib"), reverse=True)
+    files = [folder / name for name in _NAMES for folder in folders]
+    if home is not None:  # what is named comes first, whichever it is
+        files.sort(key=lambda file: home not in file.parents)
+    return [*(str(file) for file in files if file.exists()), *_NAMES]
+
+
+def for_architecture(architecture: str, driver: tuple[int, int] | None = None) -> Nvrtc:
+    """One that makes code for an architecture ("sm_80"), and, if there is one, such that a driver of that
+    version of CUDA loads it. CompileError says what to install."""
+    number = int(re.sub(r"\D", "", architecture))
+    able = [library for library in found() if number in library.supported]
+    if not able:
+        package = "nvidia-cuda-nvrtc-cu12" if number < 75 else "nvidia-cuda-nvrtc"
+        here = f" ({', '.join(map(str, found()))} doesn't know it)" if found() else ""
+        raise CompileError(
+            f"code for {architecture} needs NVIDIA's compiler NVRTC, which isn't here{here}: pip install "
+            f"{package}, or set CUDA_HOME to a CUDA toolkit's folder"
+        )
+    fitting = [library for library in able if driver is None or library.version[0] <= driver[0]]
+    return (fitting or able)[0]

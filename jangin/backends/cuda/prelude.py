@@ -1,0 +1,74 @@
+"""The head of each text of CUDA C: vectors of any lanes, and instructions that have no name in the
+language."""
+
+from __future__ import annotations
+
+INTRINSICS = r"""
+#ifdef __CUDA_ARCH__
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+static __forceinline__ f32 min_nan(f32 x, f32 y) {
+  f32 r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y)); return r;
+}
+static __forceinline__ f32 max_nan(f32 x, f32 y) {
+  f32 r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y)); return r;
+}
+static __forceinline__ f32 of_half(u16 x) {
+  f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r;
+}
+static __forceinline__ u16 to_half(f32 x) {
+  u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
+}
+static __forceinline__ u16 to_bfloat(f32 x) {
+  u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
+}
+#endif"""
+"""Instructions by the words of PTX. A machine of another kind brings functions of its own."""
+
+_EACH = '_Pragma("unroll") for (int n = 0; n < N; ++n)'
+
+VECTORS = f"""
+template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) Vec {{ T v[N]; }};
+template <int B> struct Signed;
+template <> struct Signed<1> {{ typedef i8 T; }};
+template <> struct Signed<2> {{ typedef i16 T; }};
+template <> struct Signed<4> {{ typedef i32 T; }};
+template <> struct Signed<8> {{ typedef i64 T; }};
+template <class T> struct Wrapping {{ typedef T U; }};
+template <> struct Wrapping<i8> {{ typedef u32 U; }};
+template <> struct Wrapping<i16> {{ typedef u32 U; }};
+template <> struct Wrapping<u8> {{ typedef u32 U; }};
+template <> struct Wrapping<u16> {{ typedef u32 U; }};
+template <> struct Wrapping<i32> {{ typedef u32 U; }};
+template <> struct Wrapping<i64> {{ typedef u64 U; }};
+#define EACH(R, text) R r; {_EACH} r.v[n] = text; return r;
+#define INFIX(op) template <class T, int N> \\
+static __forceinline__ Vec<T, N> operator op(Vec<T, N> a, Vec<T, N> b) {{ \\
+  typedef Vec<T, N> R; EACH(R, (T)(a.v[n] op b.v[n])) }}
+#define WRAP(op) template <class T, int N> \\
+static __forceinline__ Vec<T, N> operator op(Vec<T, N> a, Vec<T, N> b) {{ \\
+  typedef Vec<T, N> R; typedef typename Wrapping<T>::U U; EACH(R, (T)((U)a.v[n] op (U)b.v[n])) }}
+#define COMPARE(op) template <class T, int N> \\
+static __forceinline__ Vec<typename Signed<sizeof(T)>::T, N> operator op(Vec<T, N> a, Vec<T, N> b) {{ \\
+  typedef Vec<typename Signed<sizeof(T)>::T, N> R; EACH(R, -(a.v[n] op b.v[n])) }}
+#define EXTREME(name, op) template <class T, int N> \\
+static __forceinline__ Vec<T, N> name(Vec<T, N> a, Vec<T, N> b) {{ \\
+  typedef Vec<T, N> R; EACH(R, (a.v[n] op b.v[n] ? a.v[n] : b.v[n])) }}
+WRAP(+) WRAP(-) WRAP(*) WRAP(<<) INFIX(/) INFIX(%) INFIX(&) INFIX(|) INFIX(^) INFIX(>>)
+COMPARE(<) COMPARE(<=) COMPARE(>) COMPARE(>=) COMPARE(==) COMPARE(!=)
+EXTREME(min, <) EXTREME(max, >)
+template <class T, int N> static __forceinline__ Vec<T, N> operator&(Vec<T, N> a, int b) {{
+  typedef Vec<T, N> R; EACH(R, (T)(a.v[n] & (T)b)) }}
+template <class T, int N> static __forceinline__ Vec<T, N> operator-(Vec<T, N> a) {{
+  typedef Vec<T, N> R; EACH(R, -a.v[n]) }}
+template <class T, int N> static __forceinline__ Vec<T, N> operator~(Vec<T, N> a) {{
+  typedef Vec<T, N> R; EACH(R, (T)~a.v[n]) }}
+template <class R, class T, int N> static __forceinline__ R convert(Vec<T, N> a) {{ EACH(R, a.v[n]) }}
+template <class R, class F> static __forceinline__ R as(F from) {{
+  R to; memcpy(&to, &from, sizeof to); return to; }}
+template <class R, int N, class T> static __forceinline__ R loose(const T *at) {{ EACH(R, at[n]) }}
+template <class T, int N> static __forceinline__ void put(T *at, Vec<T, N> a) {{ {_EACH} at[n] = a.v[n]; }}"""
+"""A vector is an array in registers. An operation is one for each lane, as the machine has none of several.
+A vector that is loaded or stored whole lies at a multiple of its size, or of 16 bytes. `loose` and `put` are
+for any other place. Truths are 0 or -1. Signed integers are added up and multiplied as unsigned ones,
+because the compiler takes them never to wrap."""

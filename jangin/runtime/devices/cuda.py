@@ -1,0 +1,118 @@
+"""NVIDIA's GPUs: a driver for queued devices (`runtime.devices.driver`)."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from jangin.ir.graph import Array
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.cuda_code import Built
+from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
+from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, Module, Queue
+from jangin.runtime.devices.queued import QueuedDevice
+
+ALIGNMENT = 256
+"""Bytes: values in the arena begin at multiples, as the driver's own memory does."""
+
+_OPENED: dict[int, Context] = {}
+_LOCK = Lock()
+"""Held while a device is opened."""
+
+
+def _context(device: Found) -> Context:
+    """The one of a device in this process. Raises LoadError."""
+    with _LOCK:
+        if device.number not in _OPENED:
+            try:
+                _OPENED[device.number] = Context(device.handle)
+            except Error as error:
+                raise LoadError(f"{device} can't be opened: {error}") from error
+        return _OPENED[device.number]
+
+
+class CudaDriver:
+    """See `runtime.devices.driver.Driver`. Jetsons, whose memory is the host's, are given copies too."""
+
+    shared, alignment = False, ALIGNMENT
+
+    def __init__(self, device: Found) -> None:
+        self.device, self._in = device, _context(device)
+        self.units, self.largest = device.units, device.memory
+
+    def __str__(self) -> str:
+        return str(self.device)
+
+    def unpack(self, code: bytes) -> Built:
+        return Built.of(code)
+
+    def load(self, packed: Built, target: str) -> Kernel:
+        own = self.device.takes(packed.architecture)
+        try:
+            return Kernel(Module(self._in, packed.cubin if own else packed.ptx), packed.kernel)
+        except Error as error:
+            raise LoadError(f"{self} doesn't take the code: {error}{self._remedy(packed)}") from error
+
+    def _remedy(self, packed: Built) -> str:
+        """The remedy for code that the driver refuses, if the driver is older than the code."""
+        if packed.version <= self.device.version:
+            return ""
+        (made, minor), (had, its_minor) = packed.version, self.device.version
+        return (
+            f"; the code was made by NVRTC {made}.{minor}, and the driver has CUDA {had}.{its_minor}: "
+            f"install a newer driver, or compile the model again with NVRTC {had} (pip install "
+            f"nvidia-cuda-nvrtc-cu{had})"
+        )
+
+    def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
+        made = Buffer(self._in, size)
+        if array is not None:
+            queue = self.queue()
+            queue.write(made, array)
+            queue.finish()
+        return made
+
+    def queue(self, *, timed: bool = False) -> Queue:
+        return Queue(self._in)
+
+    def forget(self) -> None:
+        with _LOCK:
+            if _OPENED.get(self.device.number) is self._in:
+                del _OPENED[self.device.number]
+            self._in.end()
+
+
+class Cuda(QueuedDevice):
+    """See `runtime.device.Device`. `which`: the GPU that code is run on; "" is the first that runs it."""
+
+    name = PREFIX
+
+    def __init__(self, which: str = "") -> None:
+        self._which = which
+
+    def device(self, target: str) -> Found:
+        """The GPU that runs code for a target. Raises LoadError."""
+        return select(self._which) if self._which else of_target(target)
+
+    def why_not(self, target: str) -> str:
+        architecture = target.split("/")[1] if target.count("/") >= 2 else ""
+        try:
+            device = self.device(target)
+            runs = device.runs(architecture)
+        except LoadError as error:
+            return str(error)
+        capability = f"{device.major}.{device.minor}"
+        return "" if runs else f"{device} is of compute capability {capability}, older than {architecture}"
+
+    def is_processor(self, target: str) -> bool:
+        return False
+
+    def driver(self, target: str) -> CudaDriver:
+        return CudaDriver(self.device(target))
+
+
+DEVICE = Cuda()
+
+
+def of(which: str) -> Cuda:
+    """The device that a name's second part chooses."""
+    return Cuda(which)

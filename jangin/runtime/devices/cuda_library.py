@@ -1,0 +1,477 @@
+"""The functions of NVIDIA's driver, by ctypes, and its objects.
+
+All work is done in a device's primary context, which other libraries of the process use too. A thread enters
+it for each call and leaves what it found there. A fault of a kernel ends the context; what was made in it is
+gone then, and is never given back to a later one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.runtime.arrays import address
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.driver import DriverError
+
+OLDEST = 12, 0
+"""The version of CUDA that a driver must have: NVRTC's oldest code that Jangin takes is of version 12."""
+STAGED = 1 << 20
+"""Bytes up to which an array goes through memory that the device reads by itself. Larger ones gain nothing,
+as the driver does the same in pieces."""
+MOST_GROUPS = (1 << 31) - 1
+"""Groups of a launch at most (CUDA C++ Programming Guide, technical specifications)."""
+
+_INT, _UINT, _SIZE, _HANDLE = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
+_WORD = ctypes.c_uint64
+"""An address of the device's."""
+_TYPES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (_UINT,),
+    "cuDriverGetVersion": (_HANDLE,),
+    "cuGetErrorName": (_INT, _HANDLE),
+    "cuGetErrorString": (_INT, _HANDLE),
+    "cuDeviceGetCount": (_HANDLE,),
+    "cuDeviceGet": (_HANDLE, _INT),
+    "cuDeviceGetName": (_HANDLE, _INT, _INT),
+    "cuDeviceGetAttribute": (_HANDLE, _INT, _INT),
+    "cuDeviceTotalMem_v2": (_HANDLE, _INT),
+    "cuDevicePrimaryCtxRetain": (_HANDLE, _INT),
+    "cuDevicePrimaryCtxReset_v2": (_INT,),
+    "cuCtxPushCurrent_v2": (_HANDLE,),
+    "cuCtxPopCurrent_v2": (_HANDLE,),
+    "cuMemGetInfo_v2": (_HANDLE, _HANDLE),
+    "cuMemAlloc_v2": (_HANDLE, _SIZE),
+    "cuMemFree_v2": (_WORD,),
+    "cuMemHostAlloc": (_HANDLE, _SIZE, _UINT),
+    "cuMemFreeHost": (_HANDLE,),
+    "cuMemcpyHtoDAsync_v2": (_WORD, _HANDLE, _SIZE, _HANDLE),
+    "cuMemcpyDtoHAsync_v2": (_HANDLE, _WORD, _SIZE, _HANDLE),
+    "cuStreamCreate": (_HANDLE, _UINT),
+    "cuStreamDestroy_v2": (_HANDLE,),
+    "cuStreamSynchronize": (_HANDLE,),
+    "cuStreamBeginCapture_v2": (_HANDLE, _INT),
+    "cuStreamEndCapture": (_HANDLE, _HANDLE),
+    "cuGraphInstantiateWithFlags": (_HANDLE, _HANDLE, ctypes.c_ulonglong),
+    "cuGraphLaunch": (_HANDLE, _HANDLE),
+    "cuGraphExecDestroy": (_HANDLE,),
+    "cuGraphDestroy": (_HANDLE,),
+    "cuEventCreate": (_HANDLE, _UINT),
+    "cuEventRecord": (_HANDLE, _HANDLE),
+    "cuEventSynchronize": (_HANDLE,),
+    "cuEventElapsedTime": (_HANDLE, _HANDLE, _HANDLE),
+    "cuEventDestroy_v2": (_HANDLE,),
+    "cuModuleLoadDataEx": (_HANDLE, ctypes.c_char_p, _UINT, _HANDLE, _HANDLE),
+    "cuModuleGetFunction": (_HANDLE, _HANDLE, ctypes.c_char_p),
+    "cuModuleUnload": (_HANDLE,),
+    "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _HANDLE, _HANDLE),
+}
+"""Functions with the types of their arguments. Each gives a status."""
+
+_FAULTS = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED",
+        "ILLEGAL_INSTRUCTION", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_TIMEOUT",
+    )
+)  # fmt: skip
+"""A kernel's faults. They end the context."""
+_LOST = _FAULTS | {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "DEINITIALIZED", "INVALID_CONTEXT", "CONTEXT_IS_DESTROYED", "ECC_UNCORRECTABLE",
+        "NVLINK_UNCORRECTABLE", "DEVICE_UNAVAILABLE", "EXTERNAL_DEVICE", "UNKNOWN",
+    )
+}  # fmt: skip
+
+
+class Error(DriverError):
+    """One of the driver's functions failed. `name`: the error's."""
+
+    def __init__(self, call: str, name: str, text: str) -> None:
+        super().__init__(f"{call} failed: {name}, {text}")
+        self.name = name
+
+    @property
+    def lost(self) -> bool:
+        return self.name in _LOST
+
+    @property
+    def fault(self) -> bool:
+        return self.name in _FAULTS
+
+    @property
+    def full(self) -> bool:
+        return self.name == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def _opened() -> ctypes.CDLL:
+    """The driver's library. Raises OSError."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        with suppress(OSError):
+            return ctypes.CDLL("nvcuda.dll")
+        raise error
+
+
+@cache
+def functions() -> Any:
+    """The driver's, which is started. Raises LoadError if there is none, or if it is too old."""
+    try:
+        library = _opened()
+    except OSError as error:
+        raise LoadError(
+            f"NVIDIA's driver isn't here ({error}): install the driver of your GPU, of CUDA "
+            f"{_text(OLDEST)} or later"
+        ) from None
+    had = _version(library)
+    if had < OLDEST:
+        raise LoadError(
+            f"NVIDIA's driver is too old: it has CUDA {_text(had)}, and Jangin needs {_text(OLDEST)}: "
+            "install a newer one"
+        )
+    for name, types in _TYPES.items():
+        try:
+            function = getattr(library, name)  # which keeps it, unlike an index
+        except AttributeError:
+            raise LoadError(f"NVIDIA's driver has no function {name}: install a newer one") from None
+        function.argtypes, function.restype = types, _INT
+    status = library.cuInit(0)
+    if status:
+        name, text = _said(library, status)
+        raise LoadError(f"NVIDIA's driver doesn't start: {name}, {text}{_REMEDIES.get(name, '')}")
+    return library
+
+
+_REMEDIES = {
+    "CUDA_ERROR_NO_DEVICE": "; there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it",
+    "CUDA_ERROR_NOT_INITIALIZED": "; a process that was forked from one that used the GPU can't use it",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "; restart the machine after installing a driver",
+}
+
+
+def _text(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _version(library: ctypes.CDLL) -> tuple[int, int]:
+    number = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(number)):
+        return 0, 0
+    return number.value // 1000, number.value % 1000 // 10
+
+
+def driver_version() -> tuple[int, int] | None:
+    """The version of CUDA that the driver has, which isn't started for that; None if there is no driver."""
+    try:
+        return _version(_opened())
+    except (OSError, AttributeError):
+        return None
+
+
+def version() -> tuple[int, int]:
+    return _version(functions())
+
+
+def _said(library: Any, status: int) -> tuple[str, str]:
+    """The driver's name of an error, and its words for it."""
+    found = []
+    for function in (library.cuGetErrorName, library.cuGetErrorString):
+        text = ctypes.c_char_p()
+        known = function(status, ctypes.byref(text)) == 0 and text.value
+        found.append(text.value.decode() if known and text.value else f"error {status}")
+    return found[0], found[1]
+
+
+def call(name: str, *given: Any) -> None:
+    """Raises Error."""
+    status = getattr(functions(), name)(*given)
+    if status:
+        raise Error(name, *_said(functions(), status))
+
+
+def _made(name: str, *given: Any) -> int:
+    """The handle that a function leaves where its first argument points. Raises Error."""
+    made = ctypes.c_void_p()
+    call(name, ctypes.byref(made), *given)
+    return made.value or 0
+
+
+# --- devices
+
+
+def _number(name: str, *given: Any) -> int:
+    number = ctypes.c_size_t()
+    call(name, ctypes.byref(number), *given)
+    return number.value
+
+
+def count() -> int:
+    return _number("cuDeviceGetCount")
+
+
+def device(number: int) -> int:
+    return _number("cuDeviceGet", number)
+
+
+def device_name(handle: int) -> str:
+    text = ctypes.create_string_buffer(256)
+    call("cuDeviceGetName", text, len(text), handle)
+    return text.value.decode(errors="replace")
+
+
+def device_memory(handle: int) -> int:
+    return _number("cuDeviceTotalMem_v2", handle)
+
+
+def attribute(handle: int, question: int) -> int:
+    return _number("cuDeviceGetAttribute", question, handle)
+
+
+# --- objects
+
+
+class Context:
+    """A device's primary context. `alive`: nothing has ended it."""
+
+    def __init__(self, device: int) -> None:
+        self._device, self.alive = device, True
+        self.handle = _made("cuDevicePrimaryCtxRetain", device)
+
+    def end(self) -> None:
+        """Give up all that was made in it, after a fault: the next one starts anew."""
+        if self.alive:
+            self.alive = False
+            functions().cuDevicePrimaryCtxReset_v2(self._device)
+
+    def call(self, name: str, *given: Any) -> None:
+        """Raises Error."""
+        functions().cuCtxPushCurrent_v2(self.handle)
+        try:
+            call(name, *given)
+        finally:
+            functions().cuCtxPopCurrent_v2(ctypes.byref(_HANDLE()))
+
+    def made(self, name: str, *given: Any) -> int:
+        """The handle that a function leaves where its first argument points. Raises Error."""
+        made = ctypes.c_void_p()
+        self.call(name, ctypes.byref(made), *given)
+        return made.value or 0
+
+    def free(self) -> tuple[int, int]:
+        """(bytes that are free, bytes in all) of the device's memory."""
+        free, whole = _SIZE(), _SIZE()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(whole))
+        return free.value, whole.value
+
+
+class _Object:
+    """One of the driver's, let go of with this, if its context still lives."""
+
+    _release = ""
+
+    def __init__(self, context: Context, handle: int) -> None:
+        self.context, self.handle = context, handle
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", 0) and self.context.alive:
+            with suppress(Error):
+                self.context.call(self._release, self.handle)
+
+
+class Buffer(_Object):
+    """Memory of the device. `handle` is its address."""
+
+    _release = "cuMemFree_v2"
+
+    def __init__(self, context: Context, size: int) -> None:
+        self.size = size
+        try:
+            super().__init__(context, context.made("cuMemAlloc_v2", size))
+        except Error as error:
+            if not error.full:
+                raise
+            free, whole = context.free()
+            text = f"{size} bytes were asked for, and {free} of the device's {whole} are free"
+            raise Error("cuMemAlloc_v2", error.name, text) from error
+
+    def part(self, offset: int, size: int) -> Buffer:
+        return _Part(self, offset, size)
+
+
+class _Part(Buffer):
+    """A part of a buffer, which it keeps alive."""
+
+    def __init__(self, whole: Buffer, offset: int, size: int) -> None:
+        self.context, self.size, self._whole = whole.context, size, whole
+        self.handle = whole.handle + offset
+
+    def __del__(self) -> None:
+        pass  # the whole lets go of the memory
+
+
+class _Pinned(_Object):
+    """Memory of the host's that the device reads and writes by itself, as an array of bytes."""
+
+    _release = "cuMemFreeHost"
+
+    def __init__(self, context: Context, size: int) -> None:
+        super().__init__(context, context.made("cuMemHostAlloc", size, 0))
+        memory = memoryview((ctypes.c_uint8 * size).from_address(self.handle))
+        self.bytes: Array = np.frombuffer(memory, np.uint8)
+
+
+class Queue(_Object):
+    """A stream. Small arrays go through pinned memory, where they stay until the stream is finished."""
+
+    _release = "cuStreamDestroy_v2"
+
+    def __init__(self, context: Context) -> None:
+        waits_for_no_other = 1
+        super().__init__(context, context.made("cuStreamCreate", waits_for_no_other))
+        self._blocks: list[_Pinned] = []
+        self._used = 0
+        self._wanted: list[tuple[Array, Array]] = []
+
+    def _staged(self, size: int) -> Array:
+        """Pinned memory that nothing uses before the stream is finished."""
+        block, at = divmod(self._used, STAGED)
+        if at + size > STAGED:
+            block, at = block + 1, 0
+        if block == len(self._blocks):
+            self._blocks.append(_Pinned(self.context, STAGED))
+        self._used = block * STAGED + at + -(-size // 64) * 64
+        return self._blocks[block].bytes[at : at + size]
+
+    def write(self, to: Buffer, array: Array) -> None:
+        if array.nbytes <= STAGED:
+            staged = self._staged(array.nbytes)
+            staged[:] = array.reshape(-1).view(np.uint8)
+            array = staged
+        self.context.call("cuMemcpyHtoDAsync_v2", to.handle, address(array), array.nbytes, self.handle)
+
+    def read(self, array: Array, of: Buffer) -> None:
+        if array.nbytes <= STAGED:
+            staged = self._staged(array.nbytes)
+            self._wanted.append((array, staged))
+            array = staged
+        self.context.call("cuMemcpyDtoHAsync_v2", address(array), of.handle, array.nbytes, self.handle)
+
+    def show(self, buffer: Buffer) -> None:
+        """Nothing: the device's memory isn't the host's."""
+
+    def finish(self) -> None:
+        wanted, self._wanted, self._used = self._wanted, [], 0
+        self.context.call("cuStreamSynchronize", self.handle)
+        for array, staged in wanted:
+            array.reshape(-1).view(np.uint8)[:] = staged
+
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Launches as one graph."""
+        of_this_thread = 1
+        self.context.call("cuStreamBeginCapture_v2", self.handle, of_this_thread)
+        try:
+            enqueue()
+        except BaseException:
+            with suppress(Error):
+                _Graph(self.context, self._captured())
+            raise
+        graph = _Graph(self.context, self._captured())
+        runs = _GraphExec(self.context, graph)
+        return lambda: self.context.call("cuGraphLaunch", runs.handle, self.handle)
+
+    def _captured(self) -> int:
+        graph = ctypes.c_void_p()
+        self.context.call("cuStreamEndCapture", self.handle, ctypes.byref(graph))
+        return graph.value or 0
+
+
+class _Graph(_Object):
+    _release = "cuGraphDestroy"
+
+
+class _GraphExec(_Object):
+    """A graph that can be launched."""
+
+    _release = "cuGraphExecDestroy"
+
+    def __init__(self, context: Context, graph: _Graph) -> None:
+        super().__init__(context, context.made("cuGraphInstantiateWithFlags", graph.handle, 0))
+
+
+class _Event(_Object):
+    """A moment of a stream."""
+
+    _release = "cuEventDestroy_v2"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, context.made("cuEventCreate", 0))
+
+
+class Module(_Object):
+    """Code that is loaded: machine code, or text of PTX, which the driver compiles."""
+
+    _release = "cuModuleUnload"
+    LOG = 2000
+    """Characters of the driver's compiler's messages that an error repeats."""
+
+    def __init__(self, context: Context, code: bytes) -> None:
+        log, error_log, log_size = ctypes.create_string_buffer(self.LOG), 5, 6
+        options = (_INT * 2)(error_log, log_size)
+        values = (_HANDLE * 2)(ctypes.addressof(log), self.LOG)
+        try:
+            made = context.made("cuModuleLoadDataEx", code, 2, options, values)
+        except Error as error:
+            said = log.value.decode(errors="replace").strip()
+            raise Error("cuModuleLoadDataEx", error.name, said or str(error)) from error
+        super().__init__(context, made)
+
+
+class Kernel:
+    """A module's kernel, with arguments and a size of its own."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self._module, self._name = module, name
+        self._function = module.context.made("cuModuleGetFunction", module.handle, name.encode())
+        self._values: dict[int, ctypes.c_int64] = {}
+        self._given: Any = None
+        self._groups = self._local = 1
+
+    def copy(self) -> Kernel:
+        return Kernel(self._module, self._name)
+
+    def set_arg(self, number: int, value: int | Buffer) -> None:
+        word = value if isinstance(value, int) else value.handle
+        kept = self._values.get(number)
+        if kept is None:
+            self._values[number], self._given = ctypes.c_int64(word), None
+        else:
+            kept.value = word
+
+    def set_size(self, items: int, local: int) -> None:
+        self._local = max(1, local)
+        self._groups = min(items // self._local, MOST_GROUPS)
+
+    def enqueue(self, queue: Queue) -> None:
+        if self._given is None:
+            places = (ctypes.addressof(self._values[n]) for n in range(len(self._values)))
+            self._given = (_HANDLE * len(self._values))(*places)
+        shared = 0
+        size = self._groups, 1, 1, self._local, 1, 1, shared
+        self._module.context.call("cuLaunchKernel", self._function, *size, queue.handle, self._given, None)
+
+    def seconds(self, queue: Queue) -> float:
+        context, events = self._module.context, [_Event(self._module.context) for _ in range(2)]
+        context.call("cuEventRecord", events[0].handle, queue.handle)
+        self.enqueue(queue)
+        context.call("cuEventRecord", events[1].handle, queue.handle)
+        context.call("cuEventSynchronize", events[1].handle)
+        taken = ctypes.c_float()
+        context.call("cuEventElapsedTime", ctypes.byref(taken), events[0].handle, events[1].handle)
+        return taken.value / 1e3

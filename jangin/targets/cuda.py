@@ -1,0 +1,153 @@
+"""Targets of NVIDIA's GPUs, by compute capability, with figures from NVIDIA's public documents.
+
+The sources are these. *Guide*: the CUDA C++ Programming Guide, its table of technical specifications by
+compute capability, and its table of the throughput of arithmetic instructions. The others are the papers and
+data sheets of each architecture's devices, named beside their figures. A device that is here says its own
+units, clock and bandwidth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.ir.dtype import BF16, F16, F32
+from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
+from jangin.targets.gpu import REGISTERS, VECTOR, GpuTarget, gpu_target
+from jangin.targets.rows import FUSING, Row
+from jangin.targets.target import Target
+
+GROUP = 1024
+"""Work-items of a group at most, on all capabilities (Guide)."""
+SHARED = 48 << 10
+"""Bytes that a group shares at most without asking the driver for more, on all capabilities (Guide)."""
+STARTUP = 2.5e-6
+"""Seconds of a launch beside its work. This is an estimate for launches of one graph, not a published figure,
+and not measured."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One compute capability, and the figures of a device that has it. Estimates read those; a wrong one
+    costs speed, never correctness."""
+
+    name: str
+    """As NVIDIA's compilers call it."""
+    units: int
+    """Streaming multiprocessors of the device."""
+    width: int
+    """Multiply-adds of float32 that a unit begins each cycle (Guide, arithmetic instructions)."""
+    clock: float
+    """Cycles a second, at most."""
+    bandwidth: float
+    """Bytes a second between the device's memory and its units, at most."""
+    resident: int
+    """Work-items that a unit holds at one time at most (Guide)."""
+    groups: int
+    """Groups that a unit holds at one time at most (Guide)."""
+    unit_shared: int
+    """Bytes of shared memory of a unit (Guide)."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that rows may need. Conversions to bfloat16, and extrema that give NaN, are instructions from
+        capability 8.0 on (PTX ISA, `cvt` and `min`)."""
+        newer = capability(self.name) >= (8, 0)
+        return ("fp64", "fp16", *(("bf16", "min.nan") if newer else ()))
+
+    def occupancy(self, threads: int, registers: int, shared: int) -> float:
+        """The share of a unit's work-items that groups of a kernel fill. Registers limit it, which are given
+        to warps by 256. Shared memory does, of which each group takes 1 KiB more from 8.0 on. The number of
+        groups does too (Guide, and the occupancy calculator of NVIDIA's Nsight Compute)."""
+        warps = -(-threads // WARP)
+        of_warp = -(-registers * WARP // 256) * 256
+        own = shared + (1024 if capability(self.name) >= (8, 0) else 0)
+        by = (UNIT_REGISTERS // of_warp // warps, self.resident // (warps * WARP), self.groups)
+        fits = min(*by, self.unit_shared // own) if own else min(by)
+        return fits * warps * WARP / self.resident
+
+
+WARP = 32
+"""Work-items that go side by side, on all capabilities (Guide)."""
+UNIT_REGISTERS = 64 << 10
+"""Registers of 32 bits of a unit, on all of these capabilities (Guide)."""
+
+ARCHITECTURES = {
+    a.name: a
+    for a in (
+        # Jetson TX2: 256 cores, 1.3 GHz, 59.7 GB/s (NVIDIA Jetson TX2 series data sheet). Guide: 6.2.
+        Architecture("sm_62", 2, 128, 1.30e9, 59.7e9, 2048, 32, 64 << 10),
+        # T4: 40 SMs, 1.59 GHz, 320 GB/s (NVIDIA Turing architecture whitepaper, table of the T4). Guide: 7.5.
+        Architecture("sm_75", 40, 64, 1.59e9, 320e9, 1024, 16, 64 << 10),
+        # A100 40 GB: 108 SMs, 1.41 GHz, 1,555 GB/s (NVIDIA A100 architecture whitepaper). Guide: 8.0.
+        Architecture("sm_80", 108, 64, 1.41e9, 1555e9, 2048, 32, 164 << 10),
+        # GeForce RTX 3090: 82 SMs, 1.695 GHz, 936 GB/s (NVIDIA Ampere GA102 whitepaper). Guide: 8.6.
+        Architecture("sm_86", 82, 128, 1.695e9, 936e9, 1536, 16, 100 << 10),
+        # Jetson AGX Orin 64 GB: 2,048 cores, 1.3 GHz, 204.8 GB/s (its technical brief). Guide: 8.7.
+        Architecture("sm_87", 16, 128, 1.30e9, 204.8e9, 1536, 16, 164 << 10),
+        # GeForce RTX 4090: 128 SMs, 2.52 GHz, 1,008 GB/s (NVIDIA Ada architecture whitepaper). Guide: 8.9.
+        Architecture("sm_89", 128, 128, 2.52e9, 1008e9, 1536, 24, 100 << 10),
+        # H100 SXM5: 132 SMs, 1.98 GHz by its 67 TFLOPS of float32, 3.35 TB/s (its data sheet). Guide: 9.0.
+        Architecture("sm_90a", 132, 128, 1.98e9, 3350e9, 2048, 32, 228 << 10),
+    )
+}
+
+_NEEDS = {("widen", F16): "fp16", ("narrow", F16): "fp16", ("narrow", BF16): "bf16"}
+_NEEDS |= {(name, F32): "min.nan" for name in ("min", "min_number", "max", "max_number")}
+ROWS: tuple[Row, ...] = (
+    *(
+        replace(row, dtypes=(dtype,), expansion=None, needs=(feature,))
+        for (name, dtype), feature in _NEEDS.items()
+        for row in FUSING
+        if row.name == name and dtype in row.dtypes
+    ),
+    *FUSING,
+)
+"""Operations that some architectures have an instruction for come first (`backends.cuda.dialect`)."""
+
+
+def of_architecture(architecture: Architecture) -> GpuTarget:
+    """The target of a capability, without any device of this machine."""
+    features = ",".join(f"+{f}" for f in architecture.features)
+    base = Target(
+        f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, VECTOR, REGISTERS, ROWS,
+        clock=architecture.clock, word_bits=32, backend=PREFIX, device=PREFIX, outputs=("jgn",),
+    )  # fmt: skip
+    return gpu_target(
+        base, units=architecture.units, width=architecture.width, group=GROUP, shared=SHARED,
+        bandwidth=architecture.bandwidth, startup=STARTUP,
+    )  # fmt: skip
+
+
+CUDA: dict[str, Target] = {t.name: t for t in map(of_architecture, ARCHITECTURES.values())}
+
+
+def named(name: str) -> Target:
+    """The target of a name: "cuda:sm_80" needs no GPU; "cuda", "cuda:1" or "cuda:a100" asks the device.
+    Raises LoadError if there is none, and ValueError for an architecture that isn't known."""
+    which = name.removeprefix(PREFIX).removeprefix(":")
+    if name in CUDA:
+        return CUDA[name]
+    if which.startswith("sm_"):
+        raise ValueError(f"unknown target {name!r}; known: {', '.join(CUDA)}")
+    found = target_of(select(which))
+    return replace(found, device=f"{PREFIX}:{which}") if which else found
+
+
+def target_of(device: Found) -> GpuTarget:
+    """The target of a device: the newest architecture whose code runs there, with the device's own figures.
+    Raises LoadError for a device that is older than all."""
+    able = [a for a in ARCHITECTURES.values() if device.runs(a.name)]
+    if not able:
+        raise LoadError(
+            f"{device} is of compute capability {device.major}.{device.minor}, older than any that Jangin "
+            f"makes code for ({', '.join(ARCHITECTURES)}); compile the model for another device"
+        )
+    # of those, one whose machine code it takes, or else the newest's text
+    taken = [a for a in able if device.takes(a.name)] or able
+    base = of_architecture(max(taken, key=lambda a: capability(a.name)))
+    return replace(
+        base, units=device.units, clock=1e3 * device.clock or base.clock,
+        bandwidth=device.bandwidth or base.bandwidth,
+    )  # fmt: skip

@@ -1,0 +1,21 @@
+"""CUDA kernels are checked by the tests of `tests/backends` too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("backends", "cuda")]
+
+import mocked  # noqa: E402
+
+
+@pytest.fixture
+def driver() -> Iterator[Any]:
+    """NVIDIA's driver, of which nothing is left behind."""
+    with mocked.mocked() as library:
+        yield library

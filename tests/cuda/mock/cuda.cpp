@@ -1,0 +1,307 @@
+// A library with the functions of NVIDIA's driver that Jangin calls. Its one device is the CPU, its modules are
+// what mock/nvrtc.cpp compiles, and work waits until a stream is synchronized, as late as the real one may do
+// it. Memory lies between guards. Functions named mock_ steer what goes wrong and count what there is.
+#include <csetjmp>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+#include <dlfcn.h>
+#include <elf.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef uint64_t Address;
+enum Status {
+  SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
+  INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY = 209, PTX_VERSION = 222,
+  INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719,
+  CAPTURE_INVALID = 901,
+};
+static const std::map<int, const char *> NAMES = {
+  {INVALID_VALUE, "INVALID_VALUE"}, {OUT_OF_MEMORY, "OUT_OF_MEMORY"}, {NO_DEVICE, "NO_DEVICE"},
+  {DEVICE_UNAVAILABLE, "DEVICE_UNAVAILABLE"}, {INVALID_DEVICE, "INVALID_DEVICE"},
+  {INVALID_IMAGE, "INVALID_IMAGE"}, {INVALID_CONTEXT, "INVALID_CONTEXT"},
+  {NO_BINARY, "NO_BINARY_FOR_GPU"}, {PTX_VERSION, "UNSUPPORTED_PTX_VERSION"},
+  {INVALID_HANDLE, "INVALID_HANDLE"}, {NOT_FOUND, "NOT_FOUND"}, {ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS"},
+  {MISALIGNED_ADDRESS, "MISALIGNED_ADDRESS"}, {LAUNCH_FAILED, "LAUNCH_FAILED"},
+  {CAPTURE_INVALID, "STREAM_CAPTURE_INVALIDATED"},
+};
+
+typedef std::function<int()> Work;
+struct Graph { std::vector<Work> nodes; };
+struct Stream { std::vector<Work> waiting; Graph *capture; };
+struct Module { void *library; };
+struct Function { int (*launch)(void **, unsigned, unsigned, unsigned); unsigned arguments; std::string name; };
+struct Event { double at; };
+struct Memory { char *map; size_t mapped, size; bool host; };
+
+static int version = 12000, major = 8, minor = 0, units = 4, image_error, cu_init, device_count = 1;
+static size_t whole = (size_t)4 << 30, used;
+static int allocations_left = -1, launches_left = -1, launched, graphs_launched, sticky;
+static unsigned order;
+static std::string faulty;
+static std::map<Address, Memory> memories;
+static std::set<Stream *> streams;
+static std::set<void *> objects;  // modules, graphs and events that live
+static thread_local std::vector<void *> entered;
+static int CONTEXT;
+
+static int ready() { return entered.empty() ? INVALID_CONTEXT : sticky; }
+static std::recursive_mutex lock;  // threads may use the driver side by side
+#define READY std::lock_guard<std::recursive_mutex> held(lock); if (const int bad = ready()) return bad
+
+// --- memory: 0x5a around it, and behind it a page that can't be touched
+
+enum { PAGE = 4096, TO = 256, GUARD = 0x5a, FRESH = 0xff };
+static size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static int allocate(Address *made, size_t size, bool host) {
+  if (allocations_left == 0 || (!host && used + size > whole)) return OUT_OF_MEMORY;
+  if (allocations_left > 0) --allocations_left;
+  const size_t room = up(up(size, TO) + TO, PAGE);
+  char *map = (char *)mmap(nullptr, room + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) return OUT_OF_MEMORY;
+  mprotect(map + room, PAGE, PROT_NONE);
+  char *at = map + room - up(size, TO);
+  std::memset(map, GUARD, room);
+  std::memset(at, FRESH, size);
+  memories[(Address)at] = Memory{map, room + PAGE, size, host};
+  if (!host) used += size;
+  *made = (Address)at;
+  return SUCCESS;
+}
+static bool intact() {
+  for (const auto &[at, m] : memories) {
+    for (const char *p = m.map; p < (char *)at; ++p) if (*p != GUARD) return false;
+    for (const char *p = (char *)at + m.size; p < m.map + m.mapped - PAGE; ++p) if (*p != GUARD) return false;
+  }
+  return true;
+}
+static int let_go(Address at) {
+  const auto found = memories.find(at);
+  if (found == memories.end()) return INVALID_VALUE;
+  if (!found->second.host) used -= found->second.size;
+  munmap(found->second.map, found->second.mapped);
+  memories.erase(found);
+  return SUCCESS;
+}
+static const Memory *holding(Address at, size_t size, Address *start) {
+  auto next = memories.upper_bound(at);
+  if (next == memories.begin()) return nullptr;
+  --next;
+  *start = next->first;
+  return at + size <= next->first + next->second.size ? &next->second : nullptr;
+}
+
+// --- work
+
+static sigjmp_buf out;
+static void signalled(int number) { siglongjmp(out, number); }
+
+static int run(const Function &f, std::vector<Address> given, unsigned groups, unsigned threads) {
+  ++launched;
+  if (launches_left == 0) return DEVICE_UNAVAILABLE;
+  if (launches_left > 0) --launches_left;
+  if (!faulty.empty() && f.name.find(faulty) != std::string::npos) return ILLEGAL_ADDRESS;
+  std::vector<void *> places;
+  for (Address &a : given) places.push_back(&a);
+  static char stack[64 << 10];
+  stack_t other = {stack, 0, sizeof stack}, before;
+  sigaltstack(&other, &before);
+  struct sigaction act = {}, old[3];
+  const int numbers[] = {SIGSEGV, SIGBUS, SIGILL};
+  act.sa_handler = signalled;
+  act.sa_flags = SA_ONSTACK | SA_NODEFER;
+  for (int n = 0; n < 3; ++n) sigaction(numbers[n], &act, &old[n]);
+  int result;
+  const int number = sigsetjmp(out, 1);
+  if (number == 0) result = f.launch(places.data(), groups, threads, order) ? LAUNCH_FAILED : SUCCESS;
+  else result = number == SIGILL ? MISALIGNED_ADDRESS : ILLEGAL_ADDRESS;  // the compiler traps by SIGILL
+  for (int n = 0; n < 3; ++n) sigaction(numbers[n], &old[n], nullptr);
+  sigaltstack(&before, nullptr);
+  return result == SUCCESS && !intact() ? ILLEGAL_ADDRESS : result;
+}
+static int drain(Stream *s) {
+  std::vector<Work> work;
+  work.swap(s->waiting);
+  for (const Work &w : work) if (!sticky) sticky = w();
+  return sticky;
+}
+static int enqueue(Stream *s, Work w) {
+  if (s->capture) s->capture->nodes.push_back(w);
+  else s->waiting.push_back(w);
+  return SUCCESS;
+}
+static void drain_all() { for (Stream *s : streams) drain(s); }
+static double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+extern "C" {
+// --- what tests say
+
+void mock_reset() {
+  allocations_left = launches_left = -1;
+  launched = graphs_launched = sticky = image_error = cu_init = 0;
+  order = 0; faulty = ""; version = 12000; major = 8; minor = 0; units = 4; whole = (size_t)4 << 30;
+  device_count = 1;
+}
+void mock_allocations_left(int n) { allocations_left = n; }
+void mock_launches_left(int n) { launches_left = n; }
+void mock_fault(const char *kernel) { faulty = kernel; }
+void mock_order(unsigned n) { order = n; }
+void mock_device(int of_major, int of_minor, size_t bytes) { major = of_major; minor = of_minor; whole = bytes; }
+void mock_devices(int n) { device_count = n; }
+void mock_version(int n) { version = n; }
+void mock_image_error(int n) { image_error = n; }
+void mock_init_error(int n) { cu_init = n; }
+int mock_launches() { return launched; }
+int mock_graph_launches() { return graphs_launched; }
+size_t mock_live() { return memories.size() + streams.size() + objects.size(); }
+
+// --- the driver
+
+int cuInit(unsigned) { return cu_init; }
+int cuDriverGetVersion(int *said) { *said = version; return SUCCESS; }
+static std::string last_name;
+int cuGetErrorName(int status, const char **said) {
+  const auto found = NAMES.find(status);
+  if (found == NAMES.end()) return INVALID_VALUE;
+  static std::map<int, std::string> whole_names;
+  *said = (whole_names[status] = std::string("CUDA_ERROR_") + found->second).c_str();
+  return SUCCESS;
+}
+int cuGetErrorString(int status, const char **said) {
+  if (!NAMES.count(status)) return INVALID_VALUE;
+  *said = "as the mock was told";
+  return SUCCESS;
+}
+int cuDeviceGetCount(int *n) { *n = device_count; return SUCCESS; }
+int cuDeviceGet(int *device, int n) { *device = n; return n < device_count ? SUCCESS : INVALID_DEVICE; }
+int cuDeviceGetName(char *text, int size, int n) { std::snprintf(text, size, "Mock GPU %d", n); return SUCCESS; }
+int cuDeviceGetAttribute(int *said, int question, int) {
+  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {75, major}, {76, minor}};
+  const auto found = answers.find(question);
+  *said = found == answers.end() ? 0 : found->second;
+  return found == answers.end() ? INVALID_VALUE : SUCCESS;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int) { *bytes = whole; return SUCCESS; }
+int cuDevicePrimaryCtxRetain(void **made, int) { *made = &CONTEXT; return sticky == DEVICE_UNAVAILABLE ? sticky : SUCCESS; }
+int cuDevicePrimaryCtxReset_v2(int) {
+  while (!memories.empty()) let_go(memories.begin()->first);
+  for (Stream *s : streams) s->waiting.clear();  // the objects themselves stay, as nobody may touch them
+  streams.clear();
+  objects.clear();
+  if (sticky != DEVICE_UNAVAILABLE) sticky = SUCCESS;
+  return SUCCESS;
+}
+int cuCtxPushCurrent_v2(void *context) { entered.push_back(context); return SUCCESS; }
+int cuCtxPopCurrent_v2(void **context) {
+  if (entered.empty()) return INVALID_CONTEXT;
+  *context = entered.back();
+  entered.pop_back();
+  return SUCCESS;
+}
+
+int cuMemGetInfo_v2(size_t *free, size_t *all) { READY; *free = whole - used; *all = whole; return SUCCESS; }
+int cuMemAlloc_v2(Address *made, size_t size) { READY; return size ? allocate(made, size, false) : INVALID_VALUE; }
+int cuMemFree_v2(Address at) { READY; drain_all(); return let_go(at); }
+int cuMemHostAlloc(Address *made, size_t size, unsigned) { READY; return allocate(made, size, true); }
+int cuMemFreeHost(Address at) { READY; drain_all(); return let_go(at); }
+int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, Stream *s) {
+  READY;
+  Address start;
+  if (!holding(to, size, &start)) return INVALID_VALUE;
+  const Memory *pinned = holding((Address)from, size, &start);
+  if (pinned) return enqueue(s, [=] { std::memcpy((void *)to, from, size); return SUCCESS; });
+  std::vector<char> copy((const char *)from, (const char *)from + size);  // the driver has read it when it returns
+  return enqueue(s, [=] { std::memcpy((void *)to, copy.data(), size); return SUCCESS; });
+}
+int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *s) {
+  READY;
+  Address start;
+  if (!holding(from, size, &start)) return INVALID_VALUE;
+  return enqueue(s, [=] { std::memcpy(to, (void *)from, size); return SUCCESS; });
+}
+
+int cuStreamCreate(Stream **made, unsigned) { READY; streams.insert(*made = new Stream{{}, nullptr}); return SUCCESS; }
+int cuStreamDestroy_v2(Stream *s) { READY; drain(s); streams.erase(s); delete s; return SUCCESS; }
+int cuStreamSynchronize(Stream *s) { READY; return s->capture ? CAPTURE_INVALID : drain(s); }
+int cuStreamBeginCapture_v2(Stream *s, int) {
+  READY;
+  if (s->capture) return INVALID_VALUE;
+  s->capture = new Graph;
+  return SUCCESS;
+}
+int cuStreamEndCapture(Stream *s, Graph **made) {
+  READY;
+  if (!s->capture) return INVALID_VALUE;
+  objects.insert(*made = s->capture);
+  s->capture = nullptr;
+  return SUCCESS;
+}
+int cuGraphInstantiateWithFlags(Graph **made, Graph *of, unsigned long long) {
+  READY;
+  objects.insert(*made = new Graph(*of));
+  return SUCCESS;
+}
+int cuGraphLaunch(Graph *g, Stream *s) {
+  READY;
+  if (!objects.count(g)) return INVALID_HANDLE;
+  ++graphs_launched;
+  for (const Work &w : g->nodes) enqueue(s, w);
+  return SUCCESS;
+}
+int cuGraphDestroy(Graph *g) { READY; objects.erase(g); delete g; return SUCCESS; }
+int cuGraphExecDestroy(Graph *g) { return cuGraphDestroy(g); }
+
+int cuEventCreate(Event **made, unsigned) { READY; objects.insert(*made = new Event{0}); return SUCCESS; }
+int cuEventRecord(Event *e, Stream *s) { READY; return enqueue(s, [=] { e->at = now(); return SUCCESS; }); }
+int cuEventSynchronize(Event *) { READY; drain_all(); return sticky; }
+int cuEventElapsedTime(float *ms, Event *a, Event *b) { READY; *ms = 1e3 * (b->at - a->at); return SUCCESS; }
+int cuEventDestroy_v2(Event *e) { READY; drain_all(); objects.erase(e); delete e; return SUCCESS; }
+
+int cuModuleLoadDataEx(Module **made, const char *image, unsigned, const int *, void **) {
+  READY;
+  if (image_error) return image_error;
+  if (std::memcmp(image, ELFMAG, SELFMAG)) return INVALID_IMAGE;
+  const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
+  const size_t size = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+  char path[] = "/tmp/mock-kernel-XXXXXX";  // loaders know libraries by their names: each has its own
+  const int file = mkstemp(path);
+  const bool written = file >= 0 && write(file, image, size) == (ssize_t)size;
+  close(file);
+  void *library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  unlink(path);
+  if (!library) { std::fprintf(stderr, "mock: %s\n", dlerror()); return INVALID_IMAGE; }
+  objects.insert(*made = new Module{library});
+  return SUCCESS;
+}
+int cuModuleGetFunction(Function **made, Module *of, const char *name) {
+  READY;
+  void *launch = dlsym(of->library, (std::string(name) + "_launch").c_str());
+  void *count = dlsym(of->library, (std::string(name) + "_arguments").c_str());
+  if (!launch || !count) return NOT_FOUND;
+  *made = new Function{(int (*)(void **, unsigned, unsigned, unsigned))launch, ((unsigned (*)())count)(), name};
+  return SUCCESS;
+}
+int cuModuleUnload(Module *m) { READY; drain_all(); objects.erase(m); delete m; return SUCCESS; }
+int cuLaunchKernel(
+    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned,
+    Stream *s, void **given, void **) {
+  READY;
+  if (!groups || !threads || threads > 1024 || y * z * ty * tz != 1) return INVALID_VALUE;
+  std::vector<Address> values;
+  for (unsigned n = 0; n < f->arguments; ++n) values.push_back(*(Address *)given[n]);
+  return enqueue(s, [=] { return run(*f, values, groups, threads); });
+}
+}

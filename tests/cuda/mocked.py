@@ -1,0 +1,98 @@
+"""NVIDIA's driver and compiler as libraries whose device is this machine's processor (see `mock/`)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jangin.backends.cuda import nvrtc
+from jangin.runtime.devices import cuda, cuda_devices, cuda_library
+
+SOURCES = Path(__file__).parent / "mock"
+FLAGS = ("-std=c++17", "-shared", "-fPIC", "-w")
+KERNEL_FLAGS = (
+    *FLAGS, "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fwrapv",
+    "-U_FORTIFY_SOURCE", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
+)  # fmt: skip
+"""A fused product is one where the text says so, and a misaligned access ends the kernel."""
+if Path("/proc/cpuinfo").exists() and " fma " in Path("/proc/cpuinfo").read_text():
+    KERNEL_FLAGS += ("-mfma",)
+
+
+@functools.cache
+def compiler() -> tuple[str, ...]:
+    """A compiler of C++, as a command; empty if there is none."""
+    for name in ("clang++", "g++"):
+        if (path := shutil.which(name)) is not None:
+            return (path,)
+    return ()
+
+
+@functools.cache
+def folder() -> Path:
+    """The folder with both libraries, as CUDA_HOME and LD_LIBRARY_PATH take it. Compiled kernels stay there,
+    for the next tests too."""
+    texts = b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir()))
+    key = hashlib.sha256(texts + " ".join([*compiler(), *KERNEL_FLAGS]).encode()).hexdigest()[:16]
+    made = Path(tempfile.gettempdir()) / f"jangin-mock-cuda-{os.getuid()}-{key}"
+    for name, source in (("libcuda.so.1", "cuda.cpp"), ("lib/libnvrtc.so.12", "nvrtc.cpp")):
+        place = made / name
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            own = place.with_suffix(f".{os.getpid()}")
+            command = [*compiler(), *FLAGS, "-O1", "-g", "-o", str(own), str(SOURCES / source), "-ldl"]
+            subprocess.run(command, check=True)
+            own.rename(place)
+    shutil.copy(SOURCES / "shim.h", made)
+    return made
+
+
+def settings() -> dict[str, str]:
+    """Variables of the environment with which a process takes the mock."""
+    command = " ".join([*compiler(), *KERNEL_FLAGS])
+    return {"CUDA_HOME": str(folder()), "MOCK_FOLDER": str(folder()), "MOCK_CXX": command,
+            "LD_LIBRARY_PATH": str(folder())}  # fmt: skip
+
+
+@contextmanager
+def mocked() -> Iterator[Any]:
+    """The mock's driver, with functions to steer it, in place of any other in this process."""
+    library = ctypes.CDLL(str(folder() / "libcuda.so.1"))
+    library.mock_device.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_size_t
+    library.mock_live.restype = ctypes.c_size_t
+    library.mock_reset()
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings().items():
+            patch.setenv(name, value)
+        patch.setattr(cuda_library, "_opened", lambda: library)
+        yield library
+        library.mock_reset()
+        forget()
+
+
+def forget() -> None:
+    """Have all be looked for anew."""
+    for context in cuda._OPENED.values():
+        context.end()
+    cuda._OPENED.clear()
+    for function in (cuda_library.functions, cuda_devices._devices, nvrtc.found):
+        function.cache_clear()
+
+
+needed = pytest.mark.skipif(
+    not compiler() or not sys.platform.startswith("linux"),
+    reason="the mock of NVIDIA's driver is made by clang++ or g++, and its kernels are Linux's libraries",
+)
