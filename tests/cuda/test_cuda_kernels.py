@@ -77,8 +77,8 @@ def test_all_templates(target: str, driver: Any) -> None:
 @pytest.mark.slow  # C++ compilers take half a minute for the kernels of operations
 @pytest.mark.parametrize("module", test_c_kernels.MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other back ends' tests have operations, types, masks, gathers. Extrema give either of two zeros, as their
-    row says."""
+    """Other back ends' tests have operations, types, masks, gathers. Extrema give either of two zeros, as
+    their row says."""
     on, ran = test_c_kernels.kernels_of(module, monkeypatch)
     target = replace(on, rows=ROWS, features=CUDA["cuda:sm_80"].features, cpu="sm_80", products=())
     monkeypatch.setenv("MOCK_CXX", mocked.settings()["MOCK_CXX"].replace("-O1", "-O0"))  # there are many

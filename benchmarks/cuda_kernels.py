@@ -1,0 +1,103 @@
+"""CUDA kernels of networks as NVIDIA's compiler makes them: registers, spills, occupancy. No GPU is needed.
+
+python benchmarks/cuda_kernels.py [--targets cuda:sm_80 cuda:sm_90a] [--kinds float32 bfloat16] [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from gpu_networks import NETWORKS, TYPES
+from sections import Section, Table
+
+from jangin.backends.cuda import nvrtc
+from jangin.backends.cuda.backend import source
+from jangin.compiler.pipeline import plan_model
+from jangin.ir.groups import threads
+from jangin.options import Options
+from jangin.runtime.threads import default_threads
+from jangin.targets import resolve
+from jangin.targets.cuda import ARCHITECTURES
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One kernel. `label`: its template and parameters; `occupancy`: the share of a unit's work-items."""
+
+    label: str
+    usage: nvrtc.Usage
+    occupancy: float
+
+
+def counted(model: onnx.ModelProto, target_name: str) -> Iterator[Counted]:
+    """Each distinct kernel of a model."""
+    target = resolve(target_name)
+    architecture, compiler = ARCHITECTURES[target.cpu], nvrtc.for_architecture(target.cpu)
+    plans = plan_model(model, Options(target)).plans
+    labels = {launch.kernel: launch.template for plan in plans for launch in plan.launches}
+    funcs = [func for plan in plans for func in plan.kernels.values()]
+
+    def one(func: Any) -> Counted:
+        usage = compiler.compiled(source(func, target), target.cpu).usage
+        share = architecture.occupancy(threads(func), usage.registers, usage.shared)
+        return Counted(labels.get(func.name, ""), usage, share)
+
+    with ThreadPoolExecutor(default_threads()) as pool:
+        yield from pool.map(one, funcs)
+
+
+def row(network: str, kind: str, target: str) -> list[str]:
+    found = [*counted(NETWORKS[network](kind), target)]
+    registers = sorted(k.usage.registers for k in found)
+    spilled, stack = (sum(getattr(k.usage, n) for k in found) for n in ("spilled", "stack"))
+    share = [k.occupancy for k in found]
+    return [
+        network, kind, target.partition(":")[2], str(len(found)),
+        f"{registers[0]} / {statistics.median_low(registers)} / {registers[-1]}", str(spilled), str(stack),
+        str(max(k.usage.shared for k in found)), f"{min(share):.2f} / {statistics.median(share):.2f}",
+    ]  # fmt: skip
+
+
+COLUMNS = (
+    "network", "type", "architecture", "kernels", "registers, least / median / most", "bytes spilled",
+    "bytes of stack", "shared bytes, most", "occupancy, least / median",
+)  # fmt: skip
+
+
+def table(rows: Sequence[Sequence[str]]) -> Section:
+    compilers = ", ".join(map(str, nvrtc.found()))
+    return Section("CUDA kernels, counted", [
+        f"Counted by {compilers} (`python benchmarks/cuda_kernels.py --save`); no GPU was there, and "
+        "nothing was timed. Occupancy follows from registers, shared memory and group sizes, by NVIDIA's "
+        "public tables.",
+        Table(COLUMNS, rows),
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser.add_argument("--targets", nargs="+", default=["cuda:sm_80", "cuda:sm_90a"])
+    parser.add_argument("--kinds", nargs="+", choices=[*TYPES], default=["float32", "bfloat16"])
+    parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
+    args = parser.parse_args()
+    rows = []
+    for target in args.targets:
+        for network in args.networks:
+            for kind in args.kinds:
+                rows.append(row(network, kind, target))
+                print(" | ".join(rows[-1]), flush=True)
+    if args.save:
+        print(table(rows).save("cuda_kernels"))
+
+
+if __name__ == "__main__":
+    main()

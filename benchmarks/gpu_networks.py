@@ -1,0 +1,215 @@
+"""Networks of a seed, as ONNX models made here: on a machine with a GPU nothing has to be exported first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+TYPES = MappingProxyType({
+    "float32": (TensorProto.FLOAT, np.dtype(np.float32)),
+    "float16": (TensorProto.FLOAT16, np.dtype(np.float16)),
+    "bfloat16": (TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
+})  # fmt: skip
+SEED = 0
+
+
+class Net:
+    """Nodes and constants of one graph, in one element type; methods give the name of their result."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, (self._type, self._numpy) = kind, TYPES[kind]
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, Any] = {}
+        self._inputs: list[Any] = []
+        self._outputs: list[Any] = []
+        self._random = np.random.default_rng(SEED)
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"v{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op, inputs, [name], f"{op}_{name}", **attributes))
+        return name
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self._constants)}"
+        self._constants[name] = np.asarray(value)
+        return name
+
+    def weight(self, *shape: int, terms: int = 1) -> str:
+        """Numbers whose sums of so many products stay near 1."""
+        numbers = self._random.standard_normal(shape, np.float32) / np.float32(np.sqrt(terms))
+        return self.constant(numbers.astype(self._numpy))
+
+    def input(self, name: str, *shape: int, whole: bool = False) -> str:
+        kind = TensorProto.INT64 if whole else self._type
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str) -> None:
+        self._outputs.append(helper.make_tensor_value_info(name, self._type, None))
+
+    def model(self) -> onnx.ModelProto:
+        constants = [numpy_helper.from_array(v, n) for n, v in self._constants.items()]
+        graph = helper.make_graph(self._nodes, "network", self._inputs, self._outputs, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+    # --- layers
+
+    def conv(
+        self, x: str, inputs: int, outputs: int, window: int = 1, stride: int = 1, groups: int = 1
+    ) -> str:
+        terms = inputs // groups * window * window
+        weights = self.weight(outputs, inputs // groups, window, window, terms=terms)
+        return self.node(
+            "Conv",
+            x,
+            weights,
+            self.weight(outputs),
+            strides=[stride] * 2,
+            pads=[window // 2] * 4,
+            group=groups,
+        )
+
+    def relu(self, x: str) -> str:
+        return self.node("Relu", x)
+
+    def relu6(self, x: str) -> str:
+        low, high = (self.constant(np.asarray(v, self._numpy)) for v in (0, 6))
+        return self.node("Clip", x, low, high)
+
+    def dense(self, x: str, inputs: int, outputs: int) -> str:
+        product = self.node("MatMul", x, self.weight(inputs, outputs, terms=inputs))
+        return self.node("Add", product, self.weight(outputs))
+
+    def normalized(self, x: str, width: int) -> str:
+        return self.node("LayerNormalization", x, self.weight(width), self.weight(width), axis=-1)
+
+    def shaped(self, x: str, *shape: int) -> str:
+        return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
+
+    def pooled(self, x: str, channels: int, classes: int) -> str:
+        mean = self.node("Flatten", self.node("GlobalAveragePool", x))
+        return self.dense(mean, channels, classes)
+
+
+def resnet50(kind: str, batch: int = 1) -> onnx.ModelProto:
+    net = Net(kind)
+    x = net.relu(net.conv(net.input("x", batch, 3, 224, 224), 3, 64, 7, 2))
+    x = net.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    channels = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for n in range(blocks):
+            step = stride if n == 0 else 1
+            y = net.relu(net.conv(x, channels, width))
+            y = net.relu(net.conv(y, width, width, 3, step))
+            y = net.conv(y, width, 4 * width)
+            x = net.conv(x, channels, 4 * width, 1, step) if n == 0 else x
+            x, channels = net.relu(net.node("Add", x, y)), 4 * width
+    net.output(net.pooled(x, channels, 1000))
+    return net.model()
+
+
+def mobilenetv2(kind: str, batch: int = 1) -> onnx.ModelProto:
+    net = Net(kind)
+    x, channels = net.relu6(net.conv(net.input("x", batch, 3, 224, 224), 3, 32, 3, 2)), 32
+    for widen, width, blocks, stride in (
+        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):  # fmt: skip
+        for n in range(blocks):
+            inner, step = widen * channels, stride if n == 0 else 1
+            y = net.relu6(net.conv(x, channels, inner)) if widen > 1 else x
+            y = net.relu6(net.conv(y, inner, inner, 3, step, inner))
+            y = net.conv(y, inner, width)
+            x = net.node("Add", x, y) if step == 1 and channels == width else y
+            channels = width
+    net.output(net.pooled(net.relu6(net.conv(x, channels, 1280)), 1280, 1000))
+    return net.model()
+
+
+def squeezenet(kind: str, batch: int = 1) -> onnx.ModelProto:
+    net = Net(kind)
+    x, channels = net.relu(net.conv(net.input("x", batch, 3, 224, 224), 3, 64, 3, 2)), 64
+    for n, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
+        if n in (0, 2, 4):
+            x = net.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
+        small = net.relu(net.conv(x, channels, squeeze))
+        wide = [net.relu(net.conv(small, squeeze, 4 * squeeze, window)) for window in (1, 3)]
+        x, channels = net.node("Concat", *wide, axis=1), 8 * squeeze
+    x = net.node("GlobalAveragePool", net.relu(net.conv(x, channels, 1000)))
+    net.output(net.node("Flatten", x))
+    return net.model()
+
+
+def _attention(net: Net, q: str, k: str, v: str, head: int, mask: str = "") -> str:
+    """Attention of [batch, heads, rows, head]."""
+    scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = net.node("Mul", scores, net.constant(np.asarray(head**-0.5, net._numpy)))
+    scores = net.node("Add", scores, mask) if mask else scores
+    return net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+
+
+def _heads(net: Net, x: str, batch: int, rows: int, heads: int, head: int) -> str:
+    return net.node("Transpose", net.shaped(x, batch, rows, heads, head), perm=[0, 2, 1, 3])
+
+
+def bert(kind: str, batch: int = 1, rows: int = 128, layers: int = 12, width: int = 768) -> onnx.ModelProto:
+    """BERT-base's encoder, on embeddings."""
+    net, head = Net(kind), 64
+    heads = width // head
+    x = net.input("x", batch, rows, width)
+    for _ in range(layers):
+        q, k, v = (_heads(net, net.dense(x, width, width), batch, rows, heads, head) for _ in range(3))
+        mixed = net.node("Transpose", _attention(net, q, k, v, head), perm=[0, 2, 1, 3])
+        mixed = net.dense(net.shaped(mixed, batch, rows, width), width, width)
+        x = net.normalized(net.node("Add", x, mixed), width)
+        inner = net.node("Gelu", net.dense(x, width, 4 * width))
+        x = net.normalized(net.node("Add", x, net.dense(inner, 4 * width, width)), width)
+    net.output(x)
+    return net.model()
+
+
+def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: int = 768) -> onnx.ModelProto:
+    """A step of GPT-2 with a cache of `past` positions, on an embedding, to logits."""
+    net, head = Net(kind), 64
+    heads = width // head
+    x = net.input("x", batch, 1, width)
+    for n in range(layers):
+        y = net.normalized(x, width)
+        q, k, v = (_heads(net, net.dense(y, width, width), batch, 1, heads, head) for _ in range(3))
+        caches = [net.input(f"{name}{n}", batch, heads, past, head) for name in ("keys", "values")]
+        k, v = (net.node("Concat", cache, new, axis=2) for cache, new in zip(caches, (k, v), strict=True))
+        mixed = net.node("Transpose", _attention(net, q, k, v, head), perm=[0, 2, 1, 3])
+        x = net.node("Add", x, net.dense(net.shaped(mixed, batch, 1, width), width, width))
+        inner = net.node("Gelu", net.dense(net.normalized(x, width), width, 4 * width), approximate="tanh")
+        x = net.node("Add", x, net.dense(inner, 4 * width, width))
+    net.output(net.dense(net.normalized(x, width), width, 50257))
+    return net.model()
+
+
+def product(kind: str, rows: int, terms: int, columns: int) -> onnx.ModelProto:
+    """A matrix product of two inputs."""
+    net = Net(kind)
+    net.output(net.node("MatMul", net.input("x", rows, terms), net.input("y", terms, columns)))
+    return net.model()
+
+
+NETWORKS: Mapping[str, Callable[..., onnx.ModelProto]] = MappingProxyType({
+    "squeezenet": squeezenet, "mobilenetv2": mobilenetv2, "resnet50": resnet50, "bert": bert, "gpt2": gpt2,
+})  # fmt: skip
+
+
+def feeds(exe: Any, scale: float = 1.0) -> dict[str, np.ndarray]:
+    """Inputs for a compiled network of known sizes, of a seed."""
+    random = np.random.default_rng(SEED)
+    shapes = {spec.name: tuple(map(int, spec.shape)) for spec in exe.inputs}
+    types = {spec.name: np.dtype(spec.dtype) for spec in exe.inputs}
+    return {
+        name: (scale * random.standard_normal(shape, np.float32)).astype(types[name])
+        for name, shape in shapes.items()
+    }
