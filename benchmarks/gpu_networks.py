@@ -15,6 +15,7 @@ TYPES = MappingProxyType({
     "float32": (TensorProto.FLOAT, np.dtype(np.float32)),
     "float16": (TensorProto.FLOAT16, np.dtype(np.float16)),
     "bfloat16": (TensorProto.BFLOAT16, np.dtype(ml_dtypes.bfloat16)),
+    "float64": (TensorProto.DOUBLE, np.dtype(np.float64)),
 })  # fmt: skip
 SEED = 0
 
@@ -56,7 +57,7 @@ class Net:
     def model(self) -> onnx.ModelProto:
         constants = [numpy_helper.from_array(v, n) for n, v in self._constants.items()]
         graph = helper.make_graph(self._nodes, "network", self._inputs, self._outputs, constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
     # --- layers
 
@@ -97,9 +98,9 @@ class Net:
         return self.dense(mean, channels, classes)
 
 
-def resnet50(kind: str, batch: int = 1) -> onnx.ModelProto:
+def resnet50(kind: str, batch: int = 1, size: int = 224) -> onnx.ModelProto:
     net = Net(kind)
-    x = net.relu(net.conv(net.input("x", batch, 3, 224, 224), 3, 64, 7, 2))
+    x = net.relu(net.conv(net.input("x", batch, 3, size, size), 3, 64, 7, 2))
     x = net.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     channels = 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -114,9 +115,9 @@ def resnet50(kind: str, batch: int = 1) -> onnx.ModelProto:
     return net.model()
 
 
-def mobilenetv2(kind: str, batch: int = 1) -> onnx.ModelProto:
+def mobilenetv2(kind: str, batch: int = 1, size: int = 224) -> onnx.ModelProto:
     net = Net(kind)
-    x, channels = net.relu6(net.conv(net.input("x", batch, 3, 224, 224), 3, 32, 3, 2)), 32
+    x, channels = net.relu6(net.conv(net.input("x", batch, 3, size, size), 3, 32, 3, 2)), 32
     for widen, width, blocks, stride in (
         (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
         (6, 320, 1, 1),
@@ -132,9 +133,9 @@ def mobilenetv2(kind: str, batch: int = 1) -> onnx.ModelProto:
     return net.model()
 
 
-def squeezenet(kind: str, batch: int = 1) -> onnx.ModelProto:
+def squeezenet(kind: str, batch: int = 1, size: int = 224) -> onnx.ModelProto:
     net = Net(kind)
-    x, channels = net.relu(net.conv(net.input("x", batch, 3, 224, 224), 3, 64, 3, 2)), 64
+    x, channels = net.relu(net.conv(net.input("x", batch, 3, size, size), 3, 64, 3, 2)), 64
     for n, squeeze in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
         if n in (0, 2, 4):
             x = net.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])

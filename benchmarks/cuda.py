@@ -1,0 +1,330 @@
+"""NVIDIA's GPU measured: errors, bandwidth, products, networks, launches; the most valuable first.
+
+    python benchmarks/cuda.py [--device cuda:0] [--json cuda.json] [--only products] [--again] [--save]
+
+Each job runs in a process of its own, of at most --seconds. Its figures are in the file as soon as it ends,
+and a second call goes on from there. Networks and weights are made from a seed. `--small` takes sizes for a
+simulated device. Where a package isn't here, its columns stay empty: PyTorch (for cuBLAS), ONNX Runtime with
+its CUDA provider, NVIDIA's compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from gpu_networks import NETWORKS, feeds, product
+from sections import Section, Table
+
+import jangin
+from jangin.runtime.devices.cuda_devices import Found, select
+
+sys.path.remove(str(Path(__file__).parent))  # so that `import cuda` finds NVIDIA's package, not this file
+
+SECONDS = 180
+"""Of a job at most: a GPU may be there for minutes only."""
+REPEATS, SETTLE = 20, 3
+"""Runs that count, and those before."""
+NOT_FINITE = "the results aren't finite"
+Row = dict[str, Any]
+
+
+def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
+    """Every job by its name, the most valuable first."""
+    sizes = (16, 33) if small else (1024, 4096, 2048, 512, 256, 8192)
+    batches = {"squeezenet": (1,), "mobilenetv2": (1,), "resnet50": (1, 64), "bert": (1, 32), "gpt2": (1,)}
+    kinds = ("float32", "bfloat16", "float16")
+    for n, kind in ((333, "float32"), (333, "bfloat16"), (333, "float16")):
+        yield f"errors/product/{kind}", lambda on, n=n, kind=kind: product_error(on, kind, 17 if small else n)
+    for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
+        for kind in kinds:
+            yield f"errors/{name}/{kind}", lambda on, a=name, k=kind: network_error(on, a, k, small)
+    for tool in ("memcheck", "racecheck"):
+        yield f"sanitizer/{tool}", lambda on, t=tool: sanitized(on, t)
+    yield "copy", lambda on: copied(on, 1 << 12 if small else 1 << 26)
+    for kind in kinds:
+        for size in sizes:
+            yield f"products/{size}/{kind}", lambda on, s=size, k=kind: product_time(on, k, s)
+    yield "launches", lambda on: launch_time(on, 60)
+    for kind in kinds:
+        for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
+            for batch in (1,) if small else batches[name]:
+                yield (
+                    f"networks/{name}/{batch}/{kind}",
+                    lambda on, a=name, b=batch, k=kind: network_time(on, a, b, k, small),
+                )
+
+
+def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
+    """One of the networks; small ones have one layer, or few pixels."""
+    if not small:
+        return NETWORKS[name](kind, batch)
+    if name in ("bert", "gpt2"):
+        return NETWORKS[name](kind, batch, 8, layers=1, width=64)
+    return NETWORKS[name](kind, batch, size=32)
+
+
+def device(on: str) -> Found:
+    return select(on.removeprefix("cuda").removeprefix(":"))
+
+
+# --- errors
+
+
+def worst(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> float:
+    """The largest difference, as a share of the largest value."""
+    found = 0.0
+    for name, value in want.items():
+        a, b = got[name].astype(np.float64), value.astype(np.float64)
+        if not np.isfinite(a).all():
+            raise ValueError(NOT_FINITE)
+        found = max(found, float(np.abs(a - b).max() / np.abs(b).max()))
+    return found
+
+
+def product_error(on: str, kind: str, size: int) -> Row:
+    exe = jangin.compile(product(kind, size, size + 8, size - 2), on)
+    given = feeds(exe)
+    x, y = (v.astype(np.float64) for v in given.values())
+    return {"error": worst(exe.run(given), {exe.outputs[0].name: x @ y})}
+
+
+def network_error(on: str, name: str, kind: str, small: bool) -> Row:
+    """Beside the same network in float64 on the processor: what rounding weights costs is in it."""
+    exe = jangin.compile(network(name, kind, 1, small), on)
+    given = feeds(exe)
+    exact = jangin.compile(network(name, "float64", 1, small), "cpu")
+    want = exact.run({n: v.astype(np.float64) for n, v in given.items()})
+    return {"error": worst(exe.run(given), want), "launches": len(exe.plan.launches)}
+
+
+def sanitized(on: str, tool: str) -> Row:
+    """A small network's kernels under NVIDIA's checker."""
+    checker = shutil.which("compute-sanitizer")
+    if checker is None:
+        return {"absent": "compute-sanitizer"}
+    own = [sys.executable, __file__, "--device", on, "--small", "--job", "errors/squeezenet/float32"]
+    done = subprocess.run(
+        [checker, "--tool", tool, "--error-exitcode", "9", *own], capture_output=True, text=True
+    )
+    return {"exit": done.returncode, "said": done.stdout[-400:]}
+
+
+# --- times
+
+
+def device_seconds(exe: Any, given: Mapping[str, np.ndarray]) -> float:
+    """Of a run's launches by the device's clock."""
+    return sum(launch.seconds for launch in exe.profile(given, REPEATS))
+
+
+def run_seconds(run: Callable[[], object]) -> float:
+    """The median of whole runs, the host's arrays to the host's arrays."""
+    for _ in range(SETTLE):
+        run()
+    taken = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def copied(on: str, count: int) -> Row:
+    """A kernel that reads and writes as many bytes each."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [count]) for n in "xy"]
+    two = numpy_helper.from_array(np.float32(2), "two")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "g", info[:1], info[1:], [two])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    exe = jangin.compile(model, on)
+    seconds = device_seconds(exe, feeds(exe))
+    return {"seconds": seconds, "GB/s": 8e-9 * count / seconds, "ceiling": device(on).bandwidth / 1e9}
+
+
+def product_time(on: str, kind: str, size: int) -> Row:
+    exe = jangin.compile(product(kind, size, size, size), on)
+    seconds, flops = device_seconds(exe, feeds(exe)), 2 * size**3
+    row = {"seconds": seconds, "TFLOP/s": 1e-12 * flops / seconds}
+    label = exe.plan.launches[0].template
+    return {**row, "kernel": label, **torch_product(kind, size, seconds)}
+
+
+def torch_product(kind: str, size: int, ours: float) -> Row:
+    """The same by PyTorch, which calls cuBLAS. Products of float32 don't use tf32 there by default."""
+    try:
+        import torch
+    except ImportError:
+        return {"absent": "PyTorch"}
+    if not torch.cuda.is_available():
+        return {"absent": "PyTorch with CUDA"}
+    x, y = (torch.randn(size, size, device="cuda", dtype=getattr(torch, kind)) for _ in range(2))
+    taken = []
+    for _ in range(SETTLE + REPEATS):
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        events[0].record()
+        torch.mm(x, y)
+        events[1].record()
+        torch.cuda.synchronize()
+        taken.append(events[0].elapsed_time(events[1]) / 1e3)
+    theirs = statistics.median(taken[SETTLE:])
+    return {"cuBLAS": theirs, "of cuBLAS": theirs / ours}
+
+
+def launch_time(on: str, count: int) -> Row:
+    """So many tiny kernels that nothing fuses: seconds of each in a run, and by itself."""
+    from onnx import TensorProto, helper
+
+    nodes, name = [], "x"
+    for n in range(count // 2):
+        nodes.append(helper.make_node("Softmax", [name], [f"s{n}"], axis=-1))
+        nodes.append(helper.make_node("ReduceMax", [f"s{n}"], [f"m{n}"], keepdims=1))
+        nodes.append(helper.make_node("Add", [f"s{n}", f"m{n}"], [f"a{n}"]))
+        name = f"a{n}"
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 64]) for n in ("x", name)]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    exe = jangin.compile(model, on)
+    given, launches = feeds(exe), len(exe.plan.launches)
+    whole = run_seconds(lambda: exe.run(given))
+    return {
+        "launches": launches,
+        "run": whole,
+        "each": whole / launches,
+        "device": device_seconds(exe, given),
+    }
+
+
+def network_time(on: str, name: str, batch: int, kind: str, small: bool) -> Row:
+    model = network(name, kind, batch, small)
+    exe = jangin.compile(model, on)
+    given = feeds(exe)
+    whole = run_seconds(lambda: exe.run(given))
+    row: Row = {
+        "run": whole, "device": device_seconds(exe, given), "launches": len(exe.plan.launches),
+        "working": exe.working, **joules(lambda: exe.run(given)),
+    }  # fmt: skip
+    return {**row, **onnxruntime_time(model, given, whole)}
+
+
+def onnxruntime_time(model: onnx.ModelProto, given: Mapping[str, np.ndarray], ours: float) -> Row:
+    """ONNX Runtime's CUDA provider on the same model and arrays."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return {"absent": "ONNX Runtime with CUDA"}
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+        theirs = run_seconds(lambda: session.run(None, dict(given)))
+    except Exception as error:  # whatever it can't do is its own affair
+        return {"ONNX Runtime failed": str(error)[:200]}
+    return {"ONNX Runtime": theirs, "of ONNX Runtime": theirs / ours}
+
+
+def joules(run: Callable[[], object]) -> Row:
+    """The device's energy of a run by NVML, if that is here and counts it."""
+    with suppress(OSError, AttributeError):
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        device, before, after = ctypes.c_void_p(), ctypes.c_ulonglong(), ctypes.c_ulonglong()
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)):
+            return {}
+        if nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(before)):
+            return {}
+        for _ in range(REPEATS):
+            run()
+        nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(after))
+        return {"joules": 1e-3 * (after.value - before.value) / REPEATS}
+    return {}
+
+
+# --- all of it
+
+
+def kept(path: Path) -> dict[str, Row]:
+    found: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def keep(path: Path, done: Mapping[str, Row]) -> None:
+    """Written aside and renamed: an interruption leaves the last file whole."""
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(done, indent=1))
+    unfinished.replace(path)
+
+
+def apart(name: str, arguments: argparse.Namespace) -> Row:
+    """A job in a process of its own. A failure is a figure too, and the next run tries it again."""
+    small = ["--small"] if arguments.small else []
+    command = [sys.executable, __file__, "--job", name, "--device", arguments.device, *small]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.seconds)
+    except subprocess.TimeoutExpired:
+        return {"problem": f"it took longer than {arguments.seconds} seconds"}
+    if done.returncode:
+        return {"problem": done.stderr.strip().rpartition("\n")[2][:400]}
+    found: Row = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return found
+
+
+def section(done: Mapping[str, Row]) -> Section:
+    """The figures as benchmarks/results keeps them."""
+    devices = ", ".join(sorted({row["on"] for row in done.values() if "on" in row}))
+    parts: list[str | Table] = [f"Measured on {devices} by `python benchmarks/cuda.py --save`."]
+    for group in dict.fromkeys(name.partition("/")[0] for name in done):
+        rows = {name: row for name, row in done.items() if name.partition("/")[0] == group}
+        columns = [*dict.fromkeys(key for row in rows.values() for key in row if key != "on")]
+        cells = [[name, *(_cell(row.get(key, "")) for key in columns)] for name, row in rows.items()]
+        parts.append(Table(["job", *columns], cells))
+    return Section("NVIDIA GPU", parts)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda", help="a target's name")
+    parser.add_argument("--json", type=Path, default=Path("cuda.json"), help="the file with what is done")
+    parser.add_argument("--only", default="", help="jobs whose names begin so")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a job at most")
+    parser.add_argument("--again", action="store_true", help="do what is done once more")
+    parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
+    parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    every = dict(jobs(arguments.small))
+    if arguments.job:
+        print(json.dumps({**every[arguments.job](arguments.device), "on": str(device(arguments.device))}))
+        return
+    done = kept(arguments.json)
+    for name in every:
+        old = done.get(name)
+        if not name.startswith(arguments.only) or (old and "problem" not in old and not arguments.again):
+            continue
+        done[name] = apart(name, arguments)
+        keep(arguments.json, done)
+        print(name, json.dumps(done[name]), flush=True)
+    if arguments.save:
+        print(section(done).save("cuda"))
+    failed = [name for name, row in done.items() if "problem" in row]
+    sys.exit(f"{len(failed)} of {len(done)} jobs failed: {', '.join(failed)}" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
