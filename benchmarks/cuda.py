@@ -4,7 +4,7 @@
 
 Each job runs in a process of its own, of at most --seconds. Its figures are in the file as soon as it ends,
 and a second call goes on from there. Networks and weights are made from a seed. `--small` takes sizes for a
-simulated device. Where a package isn't here, its columns stay empty: PyTorch (for cuBLAS), ONNX Runtime with
+simulated device. A package that isn't here leaves its columns empty: PyTorch (for cuBLAS), ONNX Runtime with
 its CUDA provider, NVIDIA's compute-sanitizer.
 """
 
@@ -34,7 +34,7 @@ from jangin.runtime.devices.cuda_devices import Found, select
 sys.path.remove(str(Path(__file__).parent))  # so that `import cuda` finds NVIDIA's package, not this file
 
 SECONDS = 180
-"""Of a job at most: a GPU may be there for minutes only."""
+"""Seconds of a job at most: a GPU may be there for minutes only."""
 REPEATS, SETTLE = 20, 3
 """Runs that count, and those before."""
 NOT_FINITE = "the results aren't finite"
@@ -126,7 +126,7 @@ def sanitized(on: str, tool: str) -> Row:
 
 
 def device_seconds(exe: Any, given: Mapping[str, np.ndarray]) -> float:
-    """Of a run's launches by the device's clock."""
+    """Seconds of a run's launches by the device's clock."""
     return sum(launch.seconds for launch in exe.profile(given, REPEATS))
 
 

@@ -14,7 +14,7 @@ from jangin.ir.dtype import BF16, F16, F32
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
-from jangin.targets.gpu import REGISTERS, VECTOR, GpuTarget, gpu_target
+from jangin.targets.gpu import Gpu
 from jangin.targets.rows import FUSING, Row
 from jangin.targets.target import Target
 
@@ -42,6 +42,8 @@ class Architecture:
     """Cycles a second, at most."""
     bandwidth: float
     """Bytes a second between the device's memory and its units, at most."""
+    l2: int
+    """Bytes of the device's level 2 cache."""
     resident: int
     """Work-items that a unit holds at one time at most (Guide)."""
     groups: int
@@ -51,8 +53,8 @@ class Architecture:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features that rows may need. Conversions to bfloat16, and extrema that give NaN, are instructions from
-        capability 8.0 on (PTX ISA, `cvt` and `min`)."""
+        """The features that rows may need. Conversions to bfloat16, and extrema that give NaN, are
+        instructions from capability 8.0 on (PTX ISA, `cvt` and `min`)."""
         newer = capability(self.name) >= (8, 0)
         return ("fp64", "fp16", *(("bf16", "min.nan") if newer else ()))
 
@@ -76,20 +78,20 @@ UNIT_REGISTERS = 64 << 10
 ARCHITECTURES = {
     a.name: a
     for a in (
-        # Jetson TX2: 256 cores, 1.3 GHz, 59.7 GB/s (NVIDIA Jetson TX2 series data sheet). Guide: 6.2.
-        Architecture("sm_62", 2, 128, 1.30e9, 59.7e9, 2048, 32, 64 << 10),
-        # T4: 40 SMs, 1.59 GHz, 320 GB/s (NVIDIA Turing architecture whitepaper, table of the T4). Guide: 7.5.
-        Architecture("sm_75", 40, 64, 1.59e9, 320e9, 1024, 16, 64 << 10),
-        # A100 40 GB: 108 SMs, 1.41 GHz, 1,555 GB/s (NVIDIA A100 architecture whitepaper). Guide: 8.0.
-        Architecture("sm_80", 108, 64, 1.41e9, 1555e9, 2048, 32, 164 << 10),
-        # GeForce RTX 3090: 82 SMs, 1.695 GHz, 936 GB/s (NVIDIA Ampere GA102 whitepaper). Guide: 8.6.
-        Architecture("sm_86", 82, 128, 1.695e9, 936e9, 1536, 16, 100 << 10),
-        # Jetson AGX Orin 64 GB: 2,048 cores, 1.3 GHz, 204.8 GB/s (its technical brief). Guide: 8.7.
-        Architecture("sm_87", 16, 128, 1.30e9, 204.8e9, 1536, 16, 164 << 10),
-        # GeForce RTX 4090: 128 SMs, 2.52 GHz, 1,008 GB/s (NVIDIA Ada architecture whitepaper). Guide: 8.9.
-        Architecture("sm_89", 128, 128, 2.52e9, 1008e9, 1536, 24, 100 << 10),
-        # H100 SXM5: 132 SMs, 1.98 GHz by its 67 TFLOPS of float32, 3.35 TB/s (its data sheet). Guide: 9.0.
-        Architecture("sm_90a", 132, 128, 1.98e9, 3350e9, 2048, 32, 228 << 10),
+        # Jetson TX2: 256 cores, 1.3 GHz, 59.7 GB/s, 512 KB L2 (Jetson TX2 series data sheet). Guide: 6.2.
+        Architecture("sm_62", 2, 128, 1.30e9, 59.7e9, 512 << 10, 2048, 32, 64 << 10),
+        # T4: 40 SMs, 1.59 GHz, 320 GB/s, 4 MB L2 (Turing architecture whitepaper). Guide: 7.5.
+        Architecture("sm_75", 40, 64, 1.59e9, 320e9, 4 << 20, 1024, 16, 64 << 10),
+        # A100 40 GB: 108 SMs, 1.41 GHz, 1,555 GB/s, 40 MB L2 (A100 architecture whitepaper). Guide: 8.0.
+        Architecture("sm_80", 108, 64, 1.41e9, 1555e9, 40 << 20, 2048, 32, 164 << 10),
+        # GeForce RTX 3090: 82 SMs, 1.695 GHz, 936 GB/s, 6 MB L2 (Ampere GA102 whitepaper). Guide: 8.6.
+        Architecture("sm_86", 82, 128, 1.695e9, 936e9, 6 << 20, 1536, 16, 100 << 10),
+        # Jetson AGX Orin 64 GB: 2,048 cores, 1.3 GHz, 204.8 GB/s, 4 MB L2 (its technical brief). Guide: 8.7.
+        Architecture("sm_87", 16, 128, 1.30e9, 204.8e9, 4 << 20, 1536, 16, 164 << 10),
+        # GeForce RTX 4090: 128 SMs, 2.52 GHz, 1,008 GB/s, 72 MB L2 (Ada architecture whitepaper). Guide: 8.9.
+        Architecture("sm_89", 128, 128, 2.52e9, 1008e9, 72 << 20, 1536, 24, 100 << 10),
+        # H100 SXM5: 132 SMs, 1.98 GHz (by its 67 TFLOPS), 3.35 TB/s, 50 MB L2 (its data sheet). Guide: 9.0.
+        Architecture("sm_90a", 132, 128, 1.98e9, 3350e9, 50 << 20, 2048, 32, 228 << 10),
     )
 }
 
@@ -107,16 +109,17 @@ ROWS: tuple[Row, ...] = (
 """Operations that some architectures have an instruction for come first (`backends.cuda.dialect`)."""
 
 
-def of_architecture(architecture: Architecture) -> GpuTarget:
+def of_architecture(architecture: Architecture) -> Target:
     """The target of a capability, without any device of this machine."""
     features = ",".join(f"+{f}" for f in architecture.features)
-    base = Target(
-        f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, VECTOR, REGISTERS, ROWS,
-        clock=architecture.clock, word_bits=32, backend=PREFIX, device=PREFIX, outputs=("jgn",),
+    machine = Gpu(
+        clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
+        width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
+        startup=STARTUP,
     )  # fmt: skip
-    return gpu_target(
-        base, units=architecture.units, width=architecture.width, group=GROUP, shared=SHARED,
-        bandwidth=architecture.bandwidth, startup=STARTUP,
+    return Target(
+        f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,
+        device=PREFIX, outputs=("jgn",),
     )  # fmt: skip
 
 
@@ -135,7 +138,7 @@ def named(name: str) -> Target:
     return replace(found, device=f"{PREFIX}:{which}") if which else found
 
 
-def target_of(device: Found) -> GpuTarget:
+def target_of(device: Found) -> Target:
     """The target of a device: the newest architecture whose code runs there, with the device's own figures.
     Raises LoadError for a device that is older than all."""
     able = [a for a in ARCHITECTURES.values() if device.runs(a.name)]
@@ -147,7 +150,7 @@ def target_of(device: Found) -> GpuTarget:
     # of those, one whose machine code it takes, or else the newest's text
     taken = [a for a in able if device.takes(a.name)] or able
     base = of_architecture(max(taken, key=lambda a: capability(a.name)))
-    return replace(
-        base, units=device.units, clock=1e3 * device.clock or base.clock,
-        bandwidth=device.bandwidth or base.bandwidth,
+    return base.with_figures(
+        units=device.units, clock=1e3 * device.clock or base.machine.clock,
+        bandwidth=device.bandwidth or base.gpu.bandwidth, l2=device.l2 or base.machine.l2,
     )  # fmt: skip

@@ -80,7 +80,8 @@ def test_kernels_of_other_tests(module: ModuleType, driver: Any, monkeypatch: py
     """Other back ends' tests have operations, types, masks, gathers. Extrema give either of two zeros, as
     their row says."""
     on, ran = test_c_kernels.kernels_of(module, monkeypatch)
-    target = replace(on, rows=ROWS, features=CUDA["cuda:sm_80"].features, cpu="sm_80", products=())
+    of_gpu = CUDA["cuda:sm_80"]
+    target = replace(on.with_figures(products=()), rows=ROWS, features=of_gpu.features, cpu=of_gpu.cpu)
     monkeypatch.setenv("MOCK_CXX", mocked.settings()["MOCK_CXX"].replace("-O1", "-O0"))  # there are many
     program = alone.Program([func for func, _, _ in ran], target)
     for func, (arrays, symbols), want in ran:

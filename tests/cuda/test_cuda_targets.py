@@ -19,13 +19,12 @@ from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import capability
 from jangin.targets import resolve
 from jangin.targets.cuda import ARCHITECTURES, CUDA
-from jangin.targets.gpu import GpuTarget
 
 
 def test_targets_without_a_gpu() -> None:
     assert [*CUDA] == [f"cuda:sm_{n}" for n in ("62", "75", "80", "86", "87", "89", "90a")]
     for name, target in CUDA.items():
-        assert resolve(name) is target and isinstance(target, GpuTarget)
+        assert resolve(name) is target
         assert target.groups and target.outputs == ("jgn",) and target.device_name == "cuda"
         assert (target.row("narrow", jangin.ir.dtype.BF16).expansion is None) == target.has("bf16")
         assert target.has("min.nan") == (capability(target.cpu) >= (8, 0))
@@ -63,7 +62,7 @@ def test_occupancy() -> None:
 def test_what_runs_where(device: tuple[int, int], takes: str, runs: str) -> None:
     """Machine code runs on the same major number, from its minor number on; Jetsons are apart, and so is what
     "a" is behind. Text runs on all that is as new."""
-    found = cuda_devices.Found(0, "x", *device, 1, 1, 1.0, 1, (12, 0), 0)
+    found = cuda_devices.Found(0, "x", *device, 1, 1, 1.0, 1, 1, (12, 0), 0)
     assert [n for n in ARCHITECTURES if found.takes(n)] == [f"sm_{n}" for n in takes.split()]
     assert [n for n in ARCHITECTURES if found.runs(n)] == [f"sm_{n}" for n in runs.split()]
 
@@ -77,8 +76,9 @@ def test_what_runs_where(device: tuple[int, int], takes: str, runs: str) -> None
 def test_the_device_is_asked(driver: Any, device: tuple[int, int], architecture: str) -> None:
     driver.mock_device(*device, 1 << 30)
     target = resolve("cuda")
-    assert isinstance(target, GpuTarget) and target.cpu == architecture
-    assert (target.units, target.clock, target.bandwidth) == (4, 1e9, 64e9)
+    assert target.cpu == architecture
+    gpu = target.gpu
+    assert (gpu.units, gpu.clock, gpu.bandwidth, gpu.l2) == (4, 1e9, 64e9, 1 << 20)
     assert resolve("cuda:mock").device_name == "cuda:mock"
 
 

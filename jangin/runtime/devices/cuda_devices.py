@@ -15,16 +15,23 @@ PREFIX = "cuda"
 TEGRA = frozenset({(6, 2), (7, 2), (8, 7)})
 """Capabilities of Jetsons, which take no machine code of other devices, nor others theirs."""
 
-_UNITS, _CLOCK, _MEMORY_CLOCK, _BUS = 16, 13, 36, 37
+_UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2 = 16, 13, 36, 37, 38
 _MAJOR, _MINOR = 75, 76
 """The driver's numbers of questions (CUdevice_attribute)."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU. `number`: its place among all; `handle`: the driver's. `clock` is in kHz, `memory` in bytes, and
-    `bandwidth` in bytes a second; 0 for what the driver doesn't say. `version`: of CUDA, as the driver has
-    it."""
+    """A GPU.
+
+    - `number`: its place among all.
+    - `clock`: in kHz.
+    - `bandwidth`: in bytes a second.
+    - `memory`, `l2`: in bytes.
+    - `version`: of CUDA, as the driver has it.
+    - `handle`: the driver's.
+
+    Figures are 0 if the driver doesn't say them."""
 
     number: int
     name: str
@@ -34,6 +41,7 @@ class Found:
     clock: int
     bandwidth: float
     memory: int
+    l2: int
     version: tuple[int, int]
     handle: int
 
@@ -98,7 +106,7 @@ def _found(number: int) -> Found:
     bandwidth = 2 * 1e3 * said(_MEMORY_CLOCK) * said(_BUS) / 8
     return Found(
         number, cu.device_name(handle), said(_MAJOR), said(_MINOR), said(_UNITS), said(_CLOCK), bandwidth,
-        cu.device_memory(handle), cu.version(), handle,
+        cu.device_memory(handle), said(_L2), cu.version(), handle,
     )  # fmt: skip
 
 

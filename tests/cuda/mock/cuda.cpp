@@ -189,7 +189,7 @@ int cuDeviceGetCount(int *n) { *n = device_count; return SUCCESS; }
 int cuDeviceGet(int *device, int n) { *device = n; return n < device_count ? SUCCESS : INVALID_DEVICE; }
 int cuDeviceGetName(char *text, int size, int n) { std::snprintf(text, size, "Mock GPU %d", n); return SUCCESS; }
 int cuDeviceGetAttribute(int *said, int question, int) {
-  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {75, major}, {76, minor}};
+  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, major}, {76, minor}};
   const auto found = answers.find(question);
   *said = found == answers.end() ? 0 : found->second;
   return found == answers.end() ? INVALID_VALUE : SUCCESS;
