@@ -19,7 +19,7 @@ from jangin.ir.expr import Load
 from jangin.ir.loop import If, statements
 from jangin.schedule.primitives import find
 from jangin.templates import attention, cost
-from jangin.templates.gpu.common import blocks, constant, copy_panel, power_of_two
+from jangin.templates.gpu.common import BANKS, blocks, constant, copy_panel, power_of_two, spread_over_banks
 from jangin.templates.gpu.contraction import SYNC, WAIT
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -34,6 +34,10 @@ ACROSS = 8
 ROOM = 1
 """Elements of padding after each row of a tile of scores, so that a column's elements lie in different
 banks."""
+TOPS = 2
+"""Elements of padding after each row's greatest scores, likewise."""
+RUN = 8
+"""Neighbours of a row that are copied together: 32 bytes of float32, which is what memory gives at once."""
 STEPS = 6
 """Barriers for each tile of keys."""
 
@@ -77,8 +81,8 @@ class Attention(Template):
         memory."""
         rows, keys = params["ty"] * params["tm"], params["tx"] * params["tn"]
         held = (rows + keys) * self.cpu.inner + keys * params["tx"] * self._across(params)
-        held += rows * (keys + ROOM + params["tx"])
-        return held * self.bytes <= self.gpu.shared
+        held += rows * (keys + ROOM + params["tx"] + TOPS)
+        return held * self.bytes + 2 * BANKS * self.cpu.inner <= self.gpu.shared
 
     def estimate(self, params: Params) -> float:
         """Each thread's multiply-adds and loads for whole tiles, its share of the copies and powers, and the
@@ -119,6 +123,7 @@ class _Tiler:
         self.state = [f"{first.out.name}.{n}" for n in ("powers", "top", "gain", "peak", "total")]
         self.operands = [r.buffer.name for r in (*self._operands(0), self._operands(1)[1])]
         self.weights = parts[-2].out.name
+        self.panels: list[str] = []
 
     def _operands(self, n: int) -> tuple[Load, Load]:
         role = self.found.cpu.products[n]
@@ -164,10 +169,19 @@ class _Tiler:
             ("queries", "keys"), (block, panel), self.operands[:2], (own[::2], own[1::2]), strict=True
         ):
             self.rec.do("pack", at, buffer, [self.inner, *tile], name, "shared")
-            copy_panel(self.rec, name, [*tile, self.inner], threads)
+            copy_panel(self.rec, name, self._rows_run(name, tile), threads)
+            self.panels.append(name)
         terms = [f"{self.term}i", lanes[1], lanes[3]]
         self.rec.do("pack", panel, self.operands[2], terms, "values", "shared")
         copy_panel(self.rec, "values", terms, threads)
+
+    def _rows_run(self, panel: str, tile: Sequence[str]) -> Sequence[str]:
+        """The order in which a panel's elements are copied: RUN neighbours of each row at a time. The elements
+        of a warp are stored in columns, and lie in different banks then."""
+        if self.found.cpu.inner % RUN:
+            return [*tile, self.inner]
+        self.rec.do("split", f"{panel}_{self.inner}", RUN)
+        return [f"{self.inner}o", *tile, f"{self.inner}i"]
 
     def _threads(self, own: Sequence[str], lanes: Sequence[str]) -> None:
         do, whole = self.rec.do, self.found.cpu.values % (self.params["tx"] * self.found._across(self.params))
@@ -194,6 +208,9 @@ class _Tiler:
             do("join_axes", name, 2)
         for name in kept:
             do("place", name, "register")
+        for name in self.panels:
+            spread_over_banks(self.rec, name, self.found.bytes)
         do("stretch", powers, ROOM)
+        do("stretch", top, TOPS)
         for name in (powers, top):
             do("place", name, "shared")

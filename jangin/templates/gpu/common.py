@@ -17,6 +17,9 @@ from jangin.templates.template import Workload
 
 GROUP = 256
 """Most work-items of a group. Larger groups rarely pay."""
+BANKS = 16
+"""Bytes of padding behind each row of a panel that is stored column by column. At most two neighbours then
+meet in a memory bank, and rows still begin at multiples of the widest load."""
 BUSY = 8
 """Work-items for each lane of the device that hide the latency of memory."""
 LOAD = 8.0
@@ -37,6 +40,12 @@ def copy_panel(rec: Recorder, panel: str, loops: Sequence[str], threads: int) ->
     names = [f"{panel}_{n}" for n in loops]
     rec.do("reorder", names)
     spread(rec, fuse_all(rec, names, f"{panel}_e"), threads)
+
+
+def spread_over_banks(rec: Recorder, panel: str, element: int) -> None:
+    """Pad the rows of a panel of three axes, the last two of which become one."""
+    rec.do("join_axes", panel, 2, 1)
+    rec.do("stretch", panel, BANKS // element)
 
 
 def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:

@@ -26,7 +26,7 @@ from jangin.ir.traversal import children
 from jangin.schedule.primitives import find
 from jangin.templates import cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
-from jangin.templates.gpu.common import BUSY, blocks, constant, copy_panel
+from jangin.templates.gpu.common import BANKS, BUSY, blocks, constant, copy_panel, spread_over_banks
 from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -86,7 +86,7 @@ class Contraction(Template):
         found = []
         for ty, tx, tm, tn in TILES:
             for bk in DEPTHS:
-                shared = bk * (ty * tm + tx * tn) * self.element
+                shared = bk * ((ty * tm + tx * tn) * self.element + 2 * BANKS)
                 if ty * tx <= self.gpu.group and shared <= self.gpu.shared:
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
@@ -167,6 +167,9 @@ class _Tiler:
             do("unroll", f"{row}ii{suffix}")
             do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
         do("join_axes", self.acc, 2)
+        spread_over_banks(self.rec, "left", self.product.element)
+        if not self._columns_run():
+            spread_over_banks(self.rec, "right", self.product.element)
         if q["ahead"]:
             for panel in ("left", "right"):
                 do("unroll", f"{panel}_eo")
