@@ -49,15 +49,19 @@ UNWRITTEN = 0xA5
 
 
 class Failed(DriverError):
-    """The error of this driver's calls if a test wants an error: "lost", "full" or something else."""
+    """The error of a call that a test wants to fail: "lost", "full", "a fault" or something else."""
 
     @property
     def lost(self) -> bool:
-        return "lost" in str(self)
+        return self.fault or "lost" in str(self)
 
     @property
     def full(self) -> bool:
         return "full" in str(self)
+
+    @property
+    def fault(self) -> bool:
+        return "fault" in str(self)
 
 
 @contextmanager
@@ -230,6 +234,21 @@ class MemoryQueue:
             host[:] = buffer.at
 
         self.add(copy)
+
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Launches as one piece. They have the arguments of now each time."""
+        with alone(self.lock):
+            before, self.waiting = self.waiting, []
+        enqueue()
+        with alone(self.lock):
+            kept, self.waiting = self.waiting, before
+
+        def start() -> None:
+            self.driver.may("start", "")
+            for work in kept:
+                self.add(work)
+
+        return start
 
     def finish(self) -> None:
         with alone(self.lock):

@@ -149,8 +149,8 @@ def test_an_index_out_of_range() -> None:
 
 
 def test_the_calls_of_a_run() -> None:
-    """Constants are copied to the device once, and inputs before the launches. Results are copied back behind
-    the launches, and one wait covers everything."""
+    """Constants are copied to the device once, and inputs before the launches, which start as one piece. Results
+    are copied back behind the launches, and one wait covers everything."""
     exe = compiled(network())
     driver = driver_of(exe)
     loads = [name for call, name in driver.log if call == "load"]
@@ -162,10 +162,13 @@ def test_the_calls_of_a_run() -> None:
     y = exe(X)
     names = [launch.function for launch in exe.plan.launches]
     assert driver.log == [
-        ("buffer", f"of {X.nbytes}"), ("buffer", str(y.nbytes)), *(("enqueue", n) for n in names),
-        ("read", str(y.nbytes)), ("finish", ""), *(("run", n) for n in names),
+        ("write", str(X.nbytes)), ("start", ""), ("read", str(y.nbytes)), ("finish", ""),
+        *(("run", n) for n in names),
     ]  # fmt: skip
     assert exe._module.copied == 2 * (X.nbytes + y.nbytes)
+    driver.log.clear()
+    exe(X[:1])  # other sizes: all is enqueued anew, once
+    assert [what for call, what in driver.log if call == "enqueue"] == names
 
 
 def test_the_calls_of_a_run_in_shared_memory() -> None:
@@ -209,8 +212,11 @@ def test_a_device_that_is_lost() -> None:
     expected = exe(X)
     for call, what in (
         ("enqueue", r"run the kernel k_.*, which computes .*Conv.*"),
+        ("write", "take the input 'x'"),
+        ("start", "start a run of network"),
         ("finish", "finish a run"),
     ):
+        exe = jangin.Executable(exe.artifact, device=device)
         lost = driver_of(exe)
         lost.failures[call] = failing("it is lost")
         with pytest.raises(RuntimeError, match=rf"^memory:0 .* could not {what}.*; the device is lost: load"):
@@ -232,6 +238,28 @@ def test_the_kernel_that_is_to_blame(shared: bool, groups: bool) -> None:
             exe(X)
     driver.failures["run"] = failing("never again", after=len(exe.plan.launches))
     np.testing.assert_array_equal(exe(X), expected)
+
+
+def test_a_fault_that_takes_all_with_it() -> None:
+    """All is loaded anew by another driver, and launches run one by one until the fault comes again."""
+    device = MemoryDevice(False)
+    exe = jangin.compile(network(), target_of(device, True))
+    expected = exe(X)
+    for launch in exe.plan.launches:
+        fault = failing("a fault", only=launch.function)
+        before = driver_of(exe)
+
+        def may(self: MemoryDriver, call: str, what: str, fault: Any = fault) -> None:
+            if call == "run":
+                fault(what)
+
+        wrong = rf"run the kernel {launch.kernel}, which .*a fault; the device is lost"
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match=wrong):
+            patch.setattr(MemoryDriver, "may", may)
+            exe(X)
+        assert device.opened is not before
+        exe = jangin.Executable(exe.artifact, device=device)
+        np.testing.assert_array_equal(exe(X), expected)
 
 
 def test_a_failure_that_no_kernel_alone_has() -> None:

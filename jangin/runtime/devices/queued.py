@@ -245,7 +245,7 @@ class Memory:
         code = self._code
         sizes = {n: math.prod(shape) * np.dtype(dtype).itemsize for n, shape, dtype in layout.outputs}
         inputs = [b for b in code.plan.buffers if b.kind == "input" and code.users[b.name]]
-        for name, size in {**sizes, **{b.name: self._bytes(layout, b) for b in inputs}}.items():
+        for name, size in ({b.name: self._bytes(layout, b) for b in inputs} | sizes).items():
             if name not in self._ends or self._ends[name].size < size:
                 self._ends.pop(name, None)
                 self._ends[name] = code.room(name, size)

@@ -176,8 +176,8 @@ class _Tiler:
         copy_panel(self.rec, "values", terms, threads)
 
     def _rows_run(self, panel: str, tile: Sequence[str]) -> Sequence[str]:
-        """The order in which a panel's elements are copied: RUN neighbours of each row at a time. The elements
-        of a warp are stored in columns, and lie in different banks then."""
+        """The order in which a panel is copied: RUN neighbours of each row at a time. The elements of a warp
+        are stored in columns, and lie in different banks then."""
         if self.found.cpu.inner % RUN:
             return [*tile, self.inner]
         self.rec.do("split", f"{panel}_{self.inner}", RUN)
