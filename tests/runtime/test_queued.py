@@ -149,8 +149,8 @@ def test_an_index_out_of_range() -> None:
 
 
 def test_the_calls_of_a_run() -> None:
-    """Constants are copied to the device once, and inputs before the launches, which start as one piece. Results
-    are copied back behind the launches, and one wait covers everything."""
+    """Constants are copied to the device once, and inputs before the launches, which start as one piece.
+    Results are copied back behind the launches, and one wait covers everything."""
     exe = compiled(network())
     driver = driver_of(exe)
     loads = [name for call, name in driver.log if call == "load"]
