@@ -74,6 +74,7 @@ BACKENDS = {
     "llvm": "jangin.backends.llvm.backend",
     "opencl": "jangin.backends.opencl.backend",
     "cuda": "jangin.backends.cuda.backend",
+    "wgsl": "jangin.backends.wgsl.backend",
 }
 """Modules whose `BACKEND` is a back end, by the back end's name in targets. They are imported when needed."""
 

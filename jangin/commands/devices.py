@@ -17,7 +17,7 @@ from jangin.ir.dtype import F32
 from jangin.ir.products import Product
 from jangin.llvm import LlvmError
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import cuda_devices, opencl_devices
+from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
 from jangin.runtime.libraries import TITLES as TITLES_OF_LIBRARIES
 from jangin.runtime.libraries import find
 from jangin.runtime.threads import default_threads
@@ -41,6 +41,7 @@ def devices() -> None:
     console.print(table)
     console.print(_opencl())
     console.print(_cuda())
+    console.print(_webgpu())
     libraries = Table("library", "version", "used for")
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
@@ -84,6 +85,24 @@ def _cuda() -> Table | str:
         clock, memory = f"{d.clock / 1e6:.2f} GHz", f"{d.memory >> 20} MiB"
         capability, rate = f"{d.major}.{d.minor}", f"{d.bandwidth / 1e9:.0f}"
         table.add_row(f"cuda:{d.number}", d.name, capability, version, str(d.units), clock, memory, rate)
+    return table
+
+
+def _webgpu() -> Table | str:
+    """The WebGPU adapters, with the limits that decide what runs on them, or why there are none."""
+    try:
+        there = webgpu_adapters.adapters()
+    except LoadError as error:
+        return f"WebGPU: {error}"
+    table = Table("WebGPU", "adapter", "driver", "kind", "by", "buffers", "binding", "group", "shared", "has")
+    for a in there:
+        binding, shared = _size(a.limit(webgpu_adapters.BINDING)), _size(a.limit(webgpu_adapters.ROOM))
+        counts = (str(a.limit(n)) for n in (webgpu_adapters.STORAGE, webgpu_adapters.GROUP))
+        buffers, group = counts
+        has = ", ".join(f for f in webgpu_adapters.TOLD if f in a.features)
+        table.add_row(
+            f"webgpu:{a.number}", a.name, a.driver, a.kind, a.interface, buffers, binding, group, shared, has
+        )
     return table
 
 

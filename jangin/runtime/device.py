@@ -114,6 +114,7 @@ DEVICES = {
     "cpu": "jangin.runtime.devices.cpu",
     "opencl": "jangin.runtime.devices.opencl",
     "cuda": "jangin.runtime.devices.cuda",
+    "webgpu": "jangin.runtime.devices.webgpu",
 }
 """Modules whose `DEVICE` is a device, by the device's name in targets and saved models. They are imported
 when needed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from jangin import environment
 from jangin.runtime.device import LoadError
-from jangin.targets import arm, cuda, micro, opencl, riscv, wasm, x86
+from jangin.targets import arm, cuda, micro, opencl, riscv, wasm, webgpu, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
@@ -19,6 +21,10 @@ NAMED: dict[str, Target] = {
         riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M4, micro.CORTEX_M7, wasm.WASM32,
     )
 }  # fmt: skip
+DEVICES: Mapping[str, Callable[[str], Target]] = {
+    "opencl": opencl.named, "cuda": cuda.named, "webgpu": webgpu.named,
+}  # fmt: skip
+"""Targets that a device decides, by what their names begin with."""
 
 
 def resolve(target: str | Target | None = None) -> Target:
@@ -38,14 +44,12 @@ def resolve(target: str | Target | None = None) -> Target:
         return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if target in ("cpu", "host"):
         return host()
-    if target.partition(":")[0] == "opencl":
-        return opencl.named(target)
-    if target.partition(":")[0] == "cuda":
-        return cuda.named(target)
+    if (kind := target.partition(":")[0]) in DEVICES:
+        return DEVICES[kind](target)
     if target not in NAMED:
         raise ValueError(
-            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, opencl, cuda, "
-            f"{', '.join(cuda.CUDA)}"
+            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
+            f"{', '.join(DEVICES)}, {', '.join(cuda.CUDA)}"
         )
     return NAMED[target]
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-_DEFINES = re.compile(r"  (?:const \w+ |[\w ]+ \*|\w+ (?=a\d))(\w+)(?: = |\[)")
+_DEFINES = re.compile(r"  (?:const \w+ |let |var |[\w ]+ \*|\w+ (?=a\d))(\w+)(?: = |: |\[)")
 _NAME = re.compile(r"\b[A-Za-z_]\w*")
 
 

@@ -15,7 +15,7 @@ from jangin.backends.clike.module import emit_kernels, exported
 from jangin.backends.opencl.check import require_right
 from jangin.backends.opencl.dialect import OpenCL
 from jangin.backends.opencl.groups import GroupedOpenCL
-from jangin.backends.opencl.types import require_types
+from jangin.backends.types import require_types
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan

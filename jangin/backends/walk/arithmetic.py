@@ -7,6 +7,7 @@ many bits gives the same as shifting one bit at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.products import Product
 from jangin.ir.traversal import children
 from jangin.ir.words import BITCASTS, COMPARE
+from jangin.targets.small import ARGUMENT
 
 _INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})
 _FLOAT = frozenset({"add", "sub", "mul", "div", "rem"})
@@ -31,15 +33,17 @@ class Arithmetic:
     def __init__(self, w: Writer) -> None:
         self.w = w
 
-    def formula(self, e: Expr, x: Value) -> Value:
-        """An expression of one variable at `x`. It has no loads, so all of it is computed."""
+    def formula(self, e: Expr, *given: Value, names: Sequence[str] = (ARGUMENT,)) -> Value:
+        """An expression of variables of these `names` at the values given. It has no loads, so all of it is
+        computed."""
+        values = dict(zip(names, given, strict=True))
         done: dict[Expr, Value] = {}
 
         def value(e: Expr) -> Value:
             if isinstance(e, Const):
                 return self.w.constant(e.value, e.dtype)
             if isinstance(e, Var):
-                return x
+                return values[e.name]
             if e not in done:
                 done[e] = compute(e, *map(value, children(e)))
             return done[e]
@@ -52,7 +56,7 @@ class Arithmetic:
             if isinstance(e, Cast):
                 return self.convert(e.dtype, args[0])
             assert isinstance(e, Call)
-            made = self.elementary(e.fn, *args)
+            made = self.fma(*args) if e.fn == "fma" else self.elementary(e.fn, *args)
             assert made is not None, f"{e.fn} isn't elementary"
             return made
 

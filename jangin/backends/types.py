@@ -19,7 +19,7 @@ def require_types(graph: Graph, target: Target) -> Graph:
         return graph
     named = "; ".join(str(n.source or n.name) for n in lacking)
     raise CompileError(
-        f"{target.cpu} has no numbers of 64 bits (cl_khr_fp64), in which these nodes compute: {named}; cast "
+        f"{target.name} has no numbers of 64 bits (float64), in which these nodes compute: {named}; cast "
         "them to float32 in the model, or compile it for another device"
     )
 

@@ -1,0 +1,226 @@
+"""The functions of C's mathematical library in WGSL, whose own are as inexact as a device likes.
+
+They are expressions of what `backends.walk.math` expands, with errors of a few units in the last place. The
+polynomials are minimax fits. `pow` has the error of its exponent: about |y * log2(x)| times 2^-24.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from jangin.backends.walk.arithmetic import Arithmetic
+from jangin.backends.walk.math import expansion
+from jangin.backends.walk.writer import Value
+from jangin.backends.wgsl.longs import Longs
+from jangin.ir.dtype import F32, I32
+from jangin.ir.expr import Expr, Var, binary, call, cast, const, eq, land, lor, maximum, minimum, select
+from jangin.ir.graph import CompileError
+from jangin.ir.traversal import substitute
+from jangin.targets.small import ARGUMENT
+
+_X, _Y = Var(ARGUMENT, F32), Var("second", F32)
+_ASIN = (0.16666752099990845, 0.07495297491550446, 0.04547037556767464, 0.02417951636016369,
+         0.04216630756855011)  # fmt: skip
+"""(asin(x) - x) / x**3 in x**2, |x| <= 1/2; relative error of asin 2**-27."""
+_ATAN = (-0.33333316445350647, 0.19998471438884735, -0.14243532717227936, 0.1059381365776062,
+         -0.060782209038734436)  # fmt: skip
+"""(atan(x) - x) / x**3 in x**2, |x| <= tan(pi/8); relative error of atan 2**-28."""
+_LARGE = 1e9
+"""From here on the square of a number plus one is the square."""
+_OVERFLOW = 200.0
+"""Exponents of 2 beyond which a result is infinite or 0 for certain."""
+
+
+def _c(value: float) -> Expr:
+    return const(value, F32)
+
+
+def _of(fn: str, x: Expr) -> Expr:
+    found = expansion(fn, F32)
+    assert found is not None, fn
+    return substitute(found, {Var(ARGUMENT, F32): x})
+
+
+def _bits(x: Expr) -> Expr:
+    return call("bitcast_i32", x)
+
+
+def _negative(x: Expr) -> Expr:
+    """Whether the sign is set, of zero too."""
+    return _bits(x) < const(0, I32)
+
+
+def _with_sign(size: Expr, x: Expr) -> Expr:
+    sign = binary("and", _bits(x), const(-1 << 31, I32))
+    return call("bitcast_f32", binary("or", _bits(size), sign))
+
+
+def _odd(coefficients: Sequence[float], x: Expr) -> Expr:
+    """x + x**3 * (a polynomial in x**2)."""
+    square = x * x
+    out = _c(coefficients[-1])
+    for c in coefficients[-2::-1]:
+        out = call("fma", out, square, _c(c))
+    return call("fma", x * square, out, x)
+
+
+def _asinh(x: Expr) -> Expr:
+    a = call("abs", x)
+    near = _of("log1p", a + a * a / (_c(1.0) + call("sqrt", a * a + _c(1.0))))
+    return _with_sign(select(a > _c(_LARGE), _of("log", a) + _c(math.log(2)), near), x)
+
+
+def _acosh(x: Expr) -> Expr:
+    t = x - _c(1.0)
+    near = _of("log1p", t + call("sqrt", maximum(t + t + t * t, _c(0.0))))
+    found = select(x > _c(_LARGE), _of("log", x) + _c(math.log(2)), near)
+    return select(binary("ge", x, _c(1.0)), found, _c(math.nan))
+
+
+def _atanh(x: Expr) -> Expr:
+    a = call("abs", x)
+    inside = _c(0.5) * _of("log1p", (a + a) / (_c(1.0) - a))
+    beyond = select(eq(a, _c(1.0)), _c(math.inf), _c(math.nan))
+    return _with_sign(select(a < _c(1.0), inside, beyond), x)
+
+
+def _halves(a: Expr) -> Expr:
+    """exp(a) / 2, where exp(a) may overflow."""
+    root = _of("exp", a * _c(0.5))
+    return root * _c(0.5) * root
+
+
+def _sinh(x: Expr) -> Expr:
+    a = call("abs", x)
+    e = _of("expm1", minimum(a, _c(80.0)))
+    near = _c(0.5) * (e + e / (e + _c(1.0)))
+    return _with_sign(select(a > _c(80.0), _halves(a), near), x)
+
+
+def _cosh(x: Expr) -> Expr:
+    a = call("abs", x)
+    e = _of("exp", minimum(a, _c(80.0)))
+    return select(a > _c(80.0), _halves(a), _c(0.5) * e + _c(0.5) / e)
+
+
+def _asin_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """|x|; asin(|x|) for |x| <= 1/2; and asin of the root of (1 - |x|) / 2 for others, which may be NaN."""
+    a = call("abs", x)
+    far = call("sqrt", maximum((_c(1.0) - a) * _c(0.5), _c(0.0)))
+    one = _odd(_ASIN, select(a > _c(0.5), far, a))
+    return a, one, select(a > _c(1.0), _c(math.nan), one)
+
+
+def _asin(x: Expr) -> Expr:
+    a, near, far = _asin_parts(x)
+    return _with_sign(select(a > _c(0.5), _c(math.pi / 2) - (far + far), near), x)
+
+
+def _acos(x: Expr) -> Expr:
+    a, near, far = _asin_parts(x)
+    twice = far + far
+    beyond = select(_negative(x), _c(math.pi) - twice, twice)
+    return select(a > _c(0.5), beyond, _c(math.pi / 2) - _with_sign(near, x))
+
+
+def _atan_inside(t: Expr) -> Expr:
+    """For 0 <= t <= 1."""
+    far = t > _c(math.tan(math.pi / 8))
+    part = _odd(_ATAN, select(far, (t - _c(1.0)) / (t + _c(1.0)), t))
+    return select(far, part + _c(math.pi / 4), part)
+
+
+def _atan(x: Expr) -> Expr:
+    a = call("abs", x)
+    part = _atan_inside(select(a > _c(1.0), _c(1.0) / a, a))
+    return _with_sign(select(a > _c(1.0), _c(math.pi / 2) - part, part), x)
+
+
+def _atan2(y: Expr, x: Expr) -> Expr:
+    a, b = call("abs", y), call("abs", x)
+    same = eq(a, b)  # of two zeros the ratio is none, and of two infinities
+    ratio = minimum(a, b) / select(same, _c(1.0), maximum(a, b))
+    ratio = select(same, select(eq(a, _c(0.0)), _c(0.0), _c(1.0)), ratio)
+    part = _atan_inside(ratio)
+    part = select(a > b, _c(math.pi / 2) - part, part)
+    part = select(_negative(x), _c(math.pi) - part, part)
+    return select(lor(call("isnan", x), call("isnan", y)), _c(math.nan), _with_sign(part, y))
+
+
+def _pow(x: Expr, y: Expr) -> Expr:
+    a = call("abs", x)
+    size = select(call("isinf", y), _infinite_power(a, y), _finite_power(a, y))
+    whole = eq(call("floor", y), y)
+    half = y * _c(0.5)
+    odd = land(land(whole, call("abs", y) < _c(2.0**24)), binary("ne", call("floor", half), half))
+    signed = select(land(_negative(x), odd), call("neg", size), size)
+    wrong = land(land(x < _c(0.0), binary("ne", a, _c(math.inf))), call("not", whole))
+    signed = select(wrong, _c(math.nan), signed)
+    signed = select(lor(call("isnan", x), call("isnan", y)), _c(math.nan), signed)
+    return select(lor(eq(y, _c(0.0)), eq(x, _c(1.0))), _c(1.0), signed)
+
+
+def _infinite_power(a: Expr, y: Expr) -> Expr:
+    grows = eq(a > _c(1.0), y > _c(0.0))
+    return select(eq(a, _c(1.0)), _c(1.0), select(grows, _c(math.inf), _c(0.0)))
+
+
+def _finite_power(a: Expr, y: Expr) -> Expr:
+    """2 to the power of y * log2(a), whose whole part becomes two exponents."""
+    ends = select(y > _c(0.0), _c(0.0), _c(math.inf)), select(y > _c(0.0), _c(math.inf), _c(0.0))
+    normal = select(land(a > _c(0.0), a < _c(math.inf)), a, _c(1.0))
+    log = _of("log2", normal)
+    high = maximum(minimum(call("round", log), _c(126.0)), _c(-126.0))
+    rough = maximum(minimum(y * log, _c(_OVERFLOW)), _c(-_OVERFLOW))
+    whole = call("round", rough)
+    rest = call("fma", y, high, call("neg", whole)) + y * _of("log2", normal * _power_of_two(call("neg", high)))
+    rest = maximum(minimum(rest, _c(1.0)), _c(-1.0))
+    half = call("floor", whole * _c(0.5))
+    found = _of("exp2", rest) * _power_of_two(half) * _power_of_two(whole - half)
+    return select(eq(a, _c(0.0)), ends[0], select(eq(a, _c(math.inf)), ends[1], found))
+
+
+def _power_of_two(n: Expr) -> Expr:
+    """Of a whole n between -126 and 127."""
+    return call("bitcast_f32", binary("shl", cast(I32, n) + const(127, I32), const(23, I32)))
+
+
+FORMULAS: Mapping[str, Callable[..., Expr]] = {
+    "asin": _asin, "acos": _acos, "atan": _atan, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh,
+    "sinh": _sinh, "cosh": _cosh, "atan2": _atan2, "pow": _pow,
+}  # fmt: skip
+"""By C's name for float64, of one or two expressions of float32."""
+_TURNED = ("sin", "cos", "tan")
+"""Functions that are asked for where the argument is large."""
+
+
+class Functions(Longs):
+    """Calls of these functions."""
+
+    def function(self, name: str, *args: Value) -> Value:
+        if args[0].dtype is not F32:
+            raise CompileError(f"{self.kernel}: WGSL has no {name} of {args[0].dtype}")
+        arithmetic = Arithmetic(self)
+        if name in _TURNED:
+            return self._of_angle(arithmetic, name, args[0])
+        if name not in FORMULAS:
+            raise CompileError(f"{self.kernel}: WGSL has no {name}")
+        variables = (_X, _Y)[: len(args)]
+        return arithmetic.formula(FORMULAS[name](*variables), *args, names=[v.name for v in variables])
+
+    def _of_angle(self, arithmetic: Arithmetic, name: str, x: Value) -> Value:
+        """Of an angle of which whole turns are taken away first; NaN of what is infinite."""
+        found = self.name(f"{self.helper('quarters')}({x.ref})")
+        angle, quarter = _X, _Y
+        swaps = eq(call("floor", quarter * _c(0.5)) * _c(2.0), quarter)
+        sine, cosine = _of("sin", angle), _of("cos", angle)
+        of_sin = select(swaps, sine, cosine)
+        of_cos = select(swaps, cosine, call("neg", sine))
+        turned = binary("ge", quarter, _c(2.0))
+        of_sin, of_cos = (select(turned, call("neg", v), v) for v in (of_sin, of_cos))
+        value = {"sin": of_sin, "cos": of_cos, "tan": of_sin / of_cos}[name]
+        operands = [self.op(f"{found}.{part}", F32) for part in "xy"]
+        made = arithmetic.formula(value, *operands, names=[angle.name, quarter.name])
+        finite = self.compare("lt", self.absolute(x), self.like(math.inf, x))
+        return self.select(finite, made, self.like(math.nan, x))

@@ -1,0 +1,404 @@
+"""WGSL text of one kernel's body (see `backends.walk.writer`).
+
+WGSL has no pointers: an address is an array and the number of an element. All values are scalars, because
+devices run work-items side by side and divide vectors anyway. Buffers are arrays of 32-bit words. The shader's
+head reads and writes them by functions (`runtime.devices.wgsl`): `r0(i)` is word i of buffer 0, `w0(i, v)`
+stores it, and `h0` and `b0` store 16 and 8 bits of a word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jangin.backends.clike.dialect import KEPT
+from jangin.backends.walk.writer import Pointer, Value
+from jangin.backends.wgsl.functions import Functions
+from jangin.backends.wgsl.longs import FITS, INFIX
+from jangin.ir.dtype import BOOL, F16, F32, I32, I64, U32, DType
+from jangin.ir.expr import Scalar
+from jangin.ir.graph import CompileError
+from jangin.runtime.devices.wgsl import SCRATCH
+from jangin.targets.rows import Row
+from jangin.targets.target import Target
+
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "ule": "<="}
+_ROWS: Mapping[str, tuple[str, str]] = {
+    "fma": ("fma({0}, {1}, {2})", ""),
+    "min": ("least({0}, {1})", "least"), "max": ("greatest({0}, {1})", "greatest"),
+    "min_number": ("select({1}, {0}, {0} < {1})", ""), "max_number": ("select({1}, {0}, {0} > {1})", ""),
+    "floor": ("floor({0})", ""), "ceil": ("ceil({0})", ""), "trunc": ("trunc({0})", ""),
+    "round": ("round({0})", ""), "sqrt": ("sqrt({0})", ""),
+    "to_i32": ("i32_of({0})", "i32_of"), "to_i32_held": ("i32({0})", ""),
+    "to_i64": ("long_of_float({0})", "long_of_float"),
+    "to_i64_held": ("long_of_float({0})", "long_of_float"),
+    "widen": ("float_of_half({0})", "float_of_half"),
+}  # fmt: skip
+"""Rows as text of their operands, and the helper that the text calls."""
+_STORES = {1: "b", 2: "h", 4: "w", 8: "w"}
+"""The function of the head that stores an element, by its bytes."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The element `index` of an array. `words` is the first letter and number of the functions for a buffer's
+    words, and is empty for a local array. A buffer in scratch memory begins at the word `base`."""
+
+    array: str
+    index: Value
+    words: str = ""
+    base: str = ""
+
+
+class WgslWriter(Functions):
+    """Writes statements, each of which defines one name. `helpers` are the functions of `prelude` that the
+    body calls. `accesses` has the functions that it calls for each buffer's words. `rooms` has the number
+    of elements of shared buffers, by the byte that they begin at."""
+
+    most_lanes = 1
+
+    def __init__(
+        self,
+        target: Target,
+        kernel: str,
+        sizes: Sequence[tuple[int, int]],
+        threads: int,
+        rooms: Mapping[int, int],
+    ) -> None:
+        super().__init__(target, kernel)
+        self.arrays: list[str] = []
+        self.shareds: dict[str, str] = {}
+        self.accesses: dict[str, set[str]] = {}
+        self._places: dict[Pointer, _Place] = {}
+        self._sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
+        self._sizes, self._threads, self._rooms = sizes, threads, rooms
+        self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
+
+    def has_text(self, row: Row) -> bool:
+        return row.name == "widen" and F16 in row.dtypes
+
+    def parameter(self, number: int) -> Pointer:
+        return self._placed(_Place(f"p{number}", self.index(0), str(number)))
+
+    def size(self, number: int) -> Value:
+        return self.leaf(f"s{number}", *self._sizes[number])
+
+    # --- work-groups
+
+    def work_item(self) -> Value:
+        return self.leaf("item", 0, self._threads - 1)
+
+    def shared(self, dtype: DType, at: Value) -> Pointer:
+        assert at.number is not None
+        name, count = f"shared{int(at.number)}", self._rooms[int(at.number)]
+        self.shareds[name] = f"var<workgroup> {name}: array<{self.type(dtype)}, {max(1, count)}>;"
+        return self._placed(_Place(name, self.index(0)))
+
+    def barrier(self) -> None:
+        self.lines.append("  storageBarrier(); workgroupBarrier();")
+
+    # --- one value for all lanes
+
+    def zeros(self, dtype: DType, lanes: int) -> Value:
+        return self.constant(0, dtype)
+
+    def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
+        return self.constant(0, dtype)
+
+    def broadcast(self, v: Value, lanes: int) -> Value:
+        assert lanes == 1, "WGSL's vectors aren't used"
+        return v
+
+    def lane(self, v: Value, number: int) -> Value:
+        return v
+
+    def from_lanes(self, parts: Sequence[Value]) -> Value:
+        (part,) = parts
+        return part
+
+    def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
+        raise CompileError(f"{self.kernel}: WGSL has no vectors to shuffle")
+
+    def any_lane(self, mask: Value) -> Value:
+        return mask
+
+    # --- constants
+
+    def literal(self, number: Scalar, dtype: DType) -> str:
+        if dtype is BOOL:
+            return "true" if number else "false"
+        if dtype in KEPT:
+            return f"{int(np.asarray(number, dtype.numpy).view(f'u{dtype.bytes}'))}u"
+        if dtype is F32:
+            return self._float(float(number))
+        self.type(dtype)  # or an error
+        if dtype.bits == 64:
+            return self.long_literal(int(number), dtype)
+        if dtype.kind == "u":
+            return f"{int(number)}u"
+        if number == I32.limits[0]:
+            return "i32(-2147483647 - 1)"
+        return f"({int(number)})" if number < 0 else f"{int(number)}"
+
+    def _float(self, number: float) -> str:
+        """Infinity and NaN have no literals. An expression of constants must not give them, and may not keep
+        subnormal numbers or the sign of zero: all these are made of a word that isn't known before a run."""
+        plain = math.isfinite(number) and (abs(number) >= 2.0**-126 or str(number) == "0.0")
+        if not plain:
+            bits = int(np.float32(number).view(np.uint32))
+            return f"bitcast<f32>({bits}u | u.zero)"
+        return f"({number!r}f)" if number < 0 else f"{number!r}f"
+
+    def _varied(self, v: Value) -> str:
+        """A constant as what isn't one: compilers compute expressions of constants, and refuse some."""
+        if v.number is None:
+            return v.ref
+        if v.dtype is F32:
+            bits = int(np.float32(v.number).view(np.uint32))
+            return f"bitcast<f32>({bits}u | u.zero)"
+        return v.ref if v.dtype is BOOL else f"({v.ref} | {self.type(v.dtype)}(u.zero))"
+
+    # --- arithmetic
+
+    def _cut(self, dtype: DType, text: str) -> str:
+        """A result of 32 bits, cut to a smaller integer type."""
+        if dtype.bits >= 32:
+            return text
+        if dtype.kind == "i":
+            return f"extractBits({text}, 0u, {dtype.bits}u)"
+        return f"({text}) & {(1 << dtype.bits) - 1}u"
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        if op in ("min", "max"):
+            return self.extreme(op, x, y)
+        if x.dtype.bits == 64 and x.dtype.is_int:
+            return self.long_binary(op, x, y)
+        if x.dtype is BOOL:
+            return self.op(f"{x.ref} {'!=' if op == 'xor' else INFIX[op]} {y.ref}", BOOL)
+        if x.dtype is F32 and op in ("add", "sub"):
+            return self._sum(op, x, y)
+        a, b = (self._varied(x) if y.is_const else x.ref), y.ref
+        if op == "rem" and x.dtype is F32:
+            return self.op(f"{self.helper('remainder')}({a}, {b})", F32)
+        if op in ("shl", "shr"):
+            b = f"u32({b})"
+        if op in ("udiv", "urem"):
+            text = f"bitcast<i32>(bitcast<u32>({a}) {INFIX[op]} bitcast<u32>({b}))"
+        else:
+            text = f"{a} {INFIX[op]} {b}"
+        wraps = x.dtype.is_int and op not in ("and", "or", "xor", "shr", "rem")
+        return self.op(self._cut(x.dtype, text) if wraps else text, x.dtype)
+
+    def _sum(self, op: str, x: Value, y: Value) -> Value:
+        """WGSL's compilers may make `b` of (a + b) - a, which is more exact. What rounds a number, or finds
+        what a sum has lost, is computed so on purpose: the inner sum is hidden from them."""
+        a, b = (self._varied(x) if y.is_const else x.ref), y.ref
+        if y.ref in self._sums.get(x.ref, ()):
+            a = self._hidden(x)
+        if x.ref in self._sums.get(y.ref, ()):
+            b = self._hidden(y)
+        made = self.op(f"{a} {INFIX[op]} {b}", F32)
+        self._sums[made.ref] = (x.ref, y.ref)
+        return made
+
+    def _hidden(self, x: Value) -> str:
+        return self.name(f"bitcast<f32>(bitcast<u32>({x.ref}) | u.zero)")
+
+    def compare(self, op: str, x: Value, y: Value) -> Value:
+        if x.dtype.bits == 64 and x.dtype.is_int:
+            return self.long_compare(op, x, y)
+        a, b = (self._varied(x) if y.is_const else x.ref), y.ref
+        if op == "unordered":
+            is_nan = self.helper("is_nan")
+            return self.op(f"{is_nan}({a})" if a == b else f"{is_nan}({a}) | {is_nan}({b})", BOOL)
+        if op == "apart":
+            return self.op(f"({a} < {b}) | ({a} > {b})", BOOL)
+        if x.dtype is BOOL and op not in ("eq", "ne"):
+            a, b = f"u32({a})", f"u32({b})"
+        elif op == "ule" and x.dtype.kind == "i":
+            a, b = (f"bitcast<u32>({v})" for v in (a, b))  # a negative number of any width is large
+        return self.op(f"{a} {_COMPARE[op]} {b}", BOOL)
+
+    def select(self, cond: Value, x: Value, y: Value) -> Value:
+        if x.dtype.bits == 64 and x.dtype.is_int:
+            return self.long_select(cond, x, y)
+        return self.op(f"select({y.ref}, {x.ref}, {cond.ref})", x.dtype)
+
+    def extreme(self, op: str, x: Value, y: Value) -> Value:
+        if x.dtype.bits == 64:
+            return self.long_extreme(op, x, y)
+        return self.op(f"{op}({x.ref}, {y.ref})", x.dtype)
+
+    def negate(self, x: Value) -> Value:
+        return self.op(f"-{self._varied(x)}", x.dtype)
+
+    def absolute(self, x: Value) -> Value:
+        return self.op(f"abs({x.ref})", x.dtype)
+
+    def cast(self, dtype: DType, x: Value) -> Value:
+        kind = self.type(dtype)
+        if x.number is not None:
+            return self.constant(x.number, dtype)
+        if x.dtype is BOOL:
+            small = self.op(f"select(0u, 1u, {x.ref})", U32)
+            return self.cast(dtype, small) if dtype is not U32 else small
+        if dtype.bits == 64:
+            return self.to_long(dtype, x)
+        if x.dtype.bits == 64:
+            return self.from_long(dtype, x)
+        return self.op(self._cut(dtype, f"{kind}({self._varied(x)})"), dtype)
+
+    def bitcast(self, dtype: DType, x: Value) -> Value:
+        old, new = KEPT.get(x.dtype, x.dtype), KEPT.get(dtype, dtype)
+        kind = self.type(new)
+        if old is new:
+            return Value(x.ref, dtype)
+        if dtype.bits == 64:
+            return self.cast(dtype, x)
+        return self.op(self._cut(new, f"bitcast<{kind}>({x.ref})"), dtype)
+
+    def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        if name not in _ROWS:
+            raise CompileError(f"{self.kernel}: WGSL has no text for {name} of {dtype}")
+        text, helper = _ROWS[name]
+        if helper:
+            self.helper(helper)
+        a, *rest = (v.ref for v in values)
+        if all(v.is_const for v in values):
+            a = self._varied(values[0])
+        made = self.op(text.format(a, *rest), result)
+        if name == "fma":
+            self._sums[made.ref] = (values[2].ref,)
+        return made
+
+    # --- memory
+
+    def _placed(self, place: _Place) -> Pointer:
+        name = f"{place.array}{place.base}@{place.index.ref}"
+        self._places[name] = place
+        return name
+
+    def registers(self, dtype: DType, count: int) -> Pointer:
+        name = self.fresh("a")
+        self.arrays.append(f"  var {name}: array<{self.type(dtype)}, {max(1, count)}>;")
+        return self._placed(_Place(name, self.index(0)))
+
+    def scratch(self, dtype: DType, at: Value) -> Pointer:
+        base = self.name(f"group * (u.stride / 4) + {self.narrow(at)} / 4")
+        return self._placed(_Place("scratch", self.index(0), SCRATCH, base))
+
+    def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
+        place = self._places[start]
+        if self.is_wide(by):
+            by = self.leaf(self.narrow(by), *FITS)
+        index = by if place.index.number == 0 else self.binary("add", place.index, by)
+        return self._placed(_Place(place.array, index, place.words, place.base))
+
+    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+        place, i = self._places[at], self.narrow(self._places[at].index)
+        if not place.words:
+            return self.op(f"{place.array}[{i}]", dtype, 1, state)
+        if dtype.bytes == 8:
+            low, high = (self._word(place, self._scaled(i, 2, n)) for n in (0, 1))
+            return self.op(f"vec2<u32>({low}, {high})", dtype, 1, state)
+        if dtype.bytes == 4:
+            return self.op(f"bitcast<{self.type(dtype)}>({self._word(place, i)})", dtype, 1, state)
+        word, shift = self._word(place, f"({i} >> {2 - dtype.bytes // 2}u)"), self._shift(dtype, i)
+        kind = "i32" if dtype.kind == "i" else "u32"
+        text = f"extractBits(bitcast<{kind}>({word}), {shift}, {8 * dtype.bytes}u)"
+        return self.op(text, dtype, 1, state)
+
+    def _word(self, place: _Place, i: str) -> str:
+        self.accesses.setdefault(place.words, set()).add("r")
+        return f"r{place.words}({place.base} + {i})" if place.base else f"r{place.words}({i})"
+
+    @staticmethod
+    def _scaled(i: str, by: int, plus: int) -> str:
+        return str(by * int(i) + plus) if i.isdigit() else f"{by} * {i} + {plus}"
+
+    @staticmethod
+    def _shift(dtype: DType, i: str) -> str:
+        """Where an element begins in its word."""
+        return f"(u32({i}) & {4 // dtype.bytes - 1}u) * {8 * dtype.bytes}u"
+
+    def gather(
+        self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
+    ) -> Value:
+        return self.load(dtype, 1, self.step(dtype, at, index), state)
+
+    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+        place, dtype = self._places[at], v.dtype
+        i = self.narrow(place.index)
+        value = self.wide(v) if dtype.bits == 64 else v.ref
+        if not place.words:
+            self.effect(f"{place.array}[{i}] = {value}")
+            return
+        call = _STORES[dtype.bytes]
+        self.accesses.setdefault(place.words, set()).add(call)
+        stored, base = f"{call}{place.words}", place.base
+        if dtype.bytes == 8:
+            for n, half in enumerate("xy"):
+                word = self._scaled(i, 2, n)
+                self.effect(f"{stored}({f'{base} + ' if base else ''}{word}, {value}.{half})")
+            return
+        first = f"{base} * {4 // dtype.bytes} + {i}" if base else i
+        self.effect(f"{stored}({first}, bitcast<u32>({value}))")
+
+    def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
+        self.when(mask, lambda: self.store(self.step(v.dtype, at, index), v))
+
+    def prefetch(self, dtype: DType, at: Pointer) -> None:
+        """There are no hints in WGSL."""
+
+    # --- blocks
+
+    def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
+        i = self.fresh("n")
+        low, high = self.range(first)[0], self.range(end)[1] - 1
+        begin, stop = self.narrow(first), self.narrow(end)
+        self.lines.append(f"  for (var {i}: i32 = {begin}; {i} < {stop}; {i}++) {{")
+        with self.scope():
+            body(self.leaf(i, low, max(low, high)))
+        self.lines.append("  }")
+
+    def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
+        self.lines.append(f"  if ({cond.ref}) {{")
+        with self.scope():
+            then()
+        if other is not None:
+            self.lines.append("  } else {")
+            with self.scope():
+                other()
+        self.lines.append("  }")
+
+    def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
+        name, at = self.fresh(), len(self.lines)
+        made: list[tuple[int, Value, str]] = []
+
+        def assigned(piece: Callable[[], Value]) -> Callable[[], None]:
+            def write() -> None:
+                value = piece()
+                wide = self.wide(value) if value.dtype.bits == 64 else value.ref
+                made.append((len(self.lines), value, wide))
+                self.lines.append("")
+
+            return write
+
+        self.when(cond, assigned(then), assigned(other))
+        values = [value for _, value, _ in made]
+        dtype, narrow = values[0].dtype, not any(map(self.is_wide, values))
+        for line, value, wide in made:
+            self.lines[line] = f"  {name} = {value.ref if narrow else wide};"
+        exact = narrow and dtype is I64 and all(map(self.is_exact, values))
+        if narrow and dtype is I64 and not exact:  # which may not fit: the pair of words does
+            for line, _, wide in made:
+                self.lines[line] = f"  {name} = {wide};"
+        kind = "i32" if exact else self.type(dtype)
+        self.lines.insert(at, f"  var {name}: {kind};")
+        if exact:
+            lows, highs = zip(*map(self.range, values), strict=True)
+            return self.leaf(name, min(lows), max(highs))
+        return Value(name, dtype)

@@ -1,0 +1,130 @@
+"""WebGPU's adapters on this machine: which there are, what they are called, and why there are none."""
+
+from __future__ import annotations
+
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from jangin.environment import tell_drivers
+from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+
+PREFIX = "webgpu"
+"""What the names of targets and devices begin with; then ":" and a number or a part of a name."""
+ANY = "any"
+"""What a target calls its adapter when it leaves the choice to whoever loads it."""
+BACKENDS = ("Vulkan", "Metal", "DX12")
+"""The systems' interfaces that adapters are asked of. OpenGL's list the same devices again, with less."""
+ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+"""Kinds of adapters, the preferred first."""
+STORAGE, BINDING, BUFFER, ROOM, GROUP = (
+    "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
+    "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
+)  # fmt: skip
+"""Limits that a device is asked to have as its adapter has them."""
+TOLD = ("shader-f16", "subgroup", "timestamp-query")
+"""Features that people are told of; Jangin's shaders need none."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter. `number`: its place among all; `handle`: wgpu's own."""
+
+    number: int
+    name: str
+    driver: str
+    kind: str
+    interface: str
+    features: tuple[str, ...]
+    limits: tuple[tuple[str, int], ...]
+    handle: Any
+
+    @property
+    def identity(self) -> str:
+        return _plain(f"{self.interface}, {self.name}")
+
+    def limit(self, name: str) -> int:
+        return dict(self.limits)[name]
+
+    def __str__(self) -> str:
+        return f"{PREFIX}:{self.number} ({self.identity})"
+
+
+def adapters() -> tuple[Adapter, ...]:
+    """All of them, GPUs first. Raises LoadError where there are none, with the reason and what to do about
+    it."""
+    with _LOCK:
+        found = _adapters()
+    if not found:
+        raise LoadError(
+            "there is no WebGPU adapter here: Vulkan, Metal and Direct3D 12 offer none; install the driver of "
+            "your GPU, or for processors Debian's mesa-vulkan-drivers"
+        )
+    return found
+
+
+def select(which: str) -> Adapter:
+    """The adapter of a number, or the first that has a text, in any case, in its name or its driver's. "" is
+    number 0. Raises LoadError with those that there are."""
+    there = adapters()
+    if which.isdigit() or not which:
+        chosen = [a for a in there if a.number == int(which or 0)]
+    else:
+        chosen = [a for a in there if which.lower() in f"{a.interface} {a.name} {a.driver}".lower()]
+    if not chosen:
+        raise LoadError(f"no WebGPU adapter is {which!r}; here are {'; '.join(map(str, there))}")
+    return chosen[0]
+
+
+def of_target(target: str) -> Adapter:
+    """The adapter that a plan was made for. Raises LoadError."""
+    identity = target.partition("/")[2].partition("/")[0]
+    if identity == ANY:
+        return select("")
+    there = adapters()
+    same = [a for a in there if a.identity == identity]
+    if not same:
+        raise LoadError(
+            f"the model was compiled for the WebGPU adapter {identity!r}, which isn't here; here are "
+            f"{'; '.join(map(str, there))}: load it with device= for one of them, or compile it again"
+        )
+    return same[0]
+
+
+_LOCK = Lock()
+"""Held while adapters are asked for the first time."""
+
+
+@cache
+def _adapters() -> tuple[Adapter, ...]:
+    tell_drivers({"NODEVICE_SELECT": "1"})  # a layer of Mesa's that writes of missing screens
+    try:
+        import wgpu
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
+    except (ImportError, OSError, RuntimeError) as error:
+        raise LoadError(f"WebGPU needs the package wgpu: pip install 'jangin[webgpu]' ({error})") from None
+    set_instance_extras(backends=BACKENDS)
+    try:
+        there = wgpu.gpu.enumerate_adapters_sync()
+    except (RuntimeError, wgpu.GPUError) as error:
+        raise LoadError(f"WebGPU's adapters can't be listed: {error}") from None
+    there = sorted(there, key=lambda a: _rank(a.info["adapter_type"]))
+    return tuple(_found(n, a) for n, a in enumerate(there))
+
+
+def _rank(kind: str) -> int:
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
+
+
+def _found(number: int, adapter: Any) -> Adapter:
+    info = adapter.info
+    return Adapter(
+        number, info["device"], info["description"], info["adapter_type"], info["backend_type"],
+        tuple(sorted(adapter.features)), tuple((n, int(v)) for n, v in adapter.limits.items()), adapter,
+    )  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """Without what separates the parts of a target."""
+    return " ".join(text.replace("/", "-").replace(",", " ").replace("+", " ").split())

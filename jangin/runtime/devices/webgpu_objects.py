@@ -1,0 +1,312 @@
+"""Memory, queues and kernels of a WebGPU device (see `runtime.devices.driver`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import wgpu
+
+from jangin.ir.graph import Array
+from jangin.runtime.devices.driver import DriverError
+from jangin.runtime.devices.webgpu_adapters import BINDING, STORAGE, Adapter
+from jangin.runtime.devices.wgsl import Shader, extent, launch_numbers
+
+ALIGNMENT = 256
+"""Bytes that the start of a binding is a multiple of, by the standard."""
+WORD = 4
+"""Bytes that copies are multiples of."""
+MOST = (1 << 31) - 1
+"""The largest number that a shader is told."""
+KEPT = 64
+"""Launches of a kernel, by numbers and memory, that are kept ready."""
+TEXT = 1200
+"""Characters of a device's messages that an error repeats."""
+_USES = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+_STAGED = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+
+
+class Error(DriverError):
+    """What WebGPU says of a call."""
+
+    def __init__(self, error: Exception | str) -> None:
+        super().__init__(" ".join(str(error).split())[:TEXT])
+        self._full = isinstance(error, wgpu.GPUOutOfMemoryError)
+
+    @property
+    def lost(self) -> bool:
+        return "device is lost" in str(self)
+
+    @property
+    def full(self) -> bool:
+        return self._full
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """WebGPU's errors as a driver's."""
+    try:
+        yield
+    except wgpu.GPUError as error:
+        raise Error(error) from error
+
+
+def _words(size: int) -> int:
+    """Bytes, up to whole words."""
+    return max(WORD, -(-size // WORD) * WORD)
+
+
+class Opened:
+    """A device with all that its adapter has of the limits that Jangin asks for, and the pipelines that were
+    made on it."""
+
+    def __init__(self, adapter: Adapter, limits: Sequence[str]) -> None:
+        self.adapter = adapter
+        wanted = {name: adapter.limit(name) for name in limits}
+        with told():
+            self.device = adapter.handle.request_device_sync(required_limits=wanted)
+            self.word = Buffer(self.device.create_buffer(size=WORD, usage=_USES), WORD)
+        self.most_buffers, self.most_bytes = adapter.limit(STORAGE), adapter.limit(BINDING)
+        self._pipelines: dict[str, Any] = {}
+        self._layouts: dict[int, tuple[Any, Any]] = {}
+        self._lock = Lock()
+
+    def layouts(self, count: int) -> tuple[Any, Any]:
+        """Of a shader with so many buffers and its numbers: the bindings', and the pipeline's."""
+        with self._lock:
+            if count not in self._layouts:
+                kinds = [wgpu.BufferBindingType.storage] * count + [wgpu.BufferBindingType.uniform]
+                entries = [
+                    {"binding": n, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+                    for n, kind in enumerate(kinds)
+                ]
+                group = self.device.create_bind_group_layout(entries=entries)
+                whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
+                self._layouts[count] = group, whole
+            return self._layouts[count]
+
+    def pipeline(self, text: str, count: int) -> Any:
+        """The one of a shader's text, which is made once."""
+        found = self._pipelines.get(text)
+        if found is None:
+            module = self.device.create_shader_module(code=text)
+            found = self.device.create_compute_pipeline(
+                layout=self.layouts(count)[1], compute={"module": module, "entry_point": "main"}
+            )
+            found = self._pipelines.setdefault(text, found)
+        return found
+
+
+class Buffer:
+    """Memory of the device, or a part of it from byte `start` on."""
+
+    def __init__(self, handle: Any, size: int, start: int = 0) -> None:
+        self.handle, self.size, self.start = handle, size, start
+
+    def part(self, offset: int, size: int) -> Buffer:
+        return Buffer(self.handle, size, self.start + offset)
+
+    @property
+    def end(self) -> int:
+        return self.start + _words(self.size)
+
+
+def made(opened: Opened, size: int, array: Array | None) -> Buffer:
+    """Memory of so many bytes, with an array's contents where one is given."""
+    with told():
+        buffer = Buffer(opened.device.create_buffer(size=_words(size), usage=_USES), size)
+        if array is not None:
+            _write(opened, buffer, array)
+    return buffer
+
+
+def _write(opened: Opened, to: Buffer, array: Array) -> None:
+    raw = array.reshape(-1).view(np.uint8)
+    whole = len(raw) // WORD * WORD
+    if whole:
+        opened.device.queue.write_buffer(to.handle, to.start, raw[:whole])
+    if len(raw) > whole:
+        last = np.zeros(WORD, np.uint8)
+        last[: len(raw) - whole] = raw[whole:]
+        opened.device.queue.write_buffer(to.handle, to.start + whole, last)
+
+
+class Queue:
+    """Work that is handed over as one command buffer when it is finished."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._encoder: Any = None
+        self._pass: Any = None
+        self._reads: list[tuple[Array, Any]] = []
+
+    def write(self, to: Buffer, array: Array) -> None:
+        self._submit()
+        with told():
+            _write(self._opened, to, array)
+
+    def read(self, array: Array, of: Buffer) -> None:
+        """Copy to memory that the host can see, and from there when all is done."""
+        with told():
+            size = _words(array.nbytes)
+            staged = self._opened.device.create_buffer(size=size, usage=_STAGED)
+            self._commands().copy_buffer_to_buffer(of.handle, of.start, staged, 0, size)
+        self._reads.append((array, staged))
+
+    def show(self, buffer: Buffer) -> None:
+        raise NotImplementedError("WebGPU's memory isn't the host's")
+
+    def finish(self) -> None:
+        """A read waits for all before it. Where nothing is read, a word is."""
+        if not self._reads:
+            self.read(np.empty(1, np.uint32), self._opened.word)
+        self._submit()
+        reads, self._reads = self._reads, []
+        with told():
+            for array, staged in reads:
+                staged.map_sync(wgpu.MapMode.READ)
+                raw = np.frombuffer(staged.read_mapped(), np.uint8)[: array.nbytes]
+                array.reshape(-1).view(np.uint8)[:] = raw
+                staged.unmap()
+
+    def dispatch(self, pipeline: Any, group: Any, groups: int) -> None:
+        with told():
+            if self._pass is None:
+                self._commands()
+                self._pass = self._encoder.begin_compute_pass()
+            self._pass.set_pipeline(pipeline)
+            self._pass.set_bind_group(0, group)
+            self._pass.dispatch_workgroups(*extent(groups))
+
+    def _commands(self) -> Any:
+        """What commands other than dispatches are given to."""
+        if self._encoder is None:
+            self._encoder = self._opened.device.create_command_encoder()
+        if self._pass is not None:
+            self._pass.end()
+            self._pass = None
+        return self._encoder
+
+    def _submit(self) -> None:
+        if self._encoder is None:
+            return
+        try:
+            with told():
+                self._opened.device.queue.submit([self._commands().finish()])
+        finally:
+            self._encoder = self._pass = None
+
+
+class Kernel:
+    """A shader with arguments of its own. Buffers that lie in the same memory, or are more than a shader may
+    have, become one binding."""
+
+    def __init__(self, opened: Opened, shader: Shader) -> None:
+        self._opened, self._shader = opened, shader
+        self._given: dict[int, Any] = {}
+        self._groups = 0
+        self._ready: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def copy(self) -> Kernel:
+        return Kernel(self._opened, self._shader)
+
+    def set_arg(self, number: int, value: int | Buffer) -> None:
+        if isinstance(value, Buffer):
+            if self._given.get(number) is not value:
+                self._ready.clear()
+        elif value > MOST:
+            raise Error(f"a size of {value} is more than the {MOST} that WGSL counts to")
+        self._given[number] = value
+
+    def set_size(self, items: int, local: int) -> None:
+        self._groups = items // local
+
+    def enqueue(self, queue: Queue) -> None:
+        pipeline, group = self._launch()
+        queue.dispatch(pipeline, group, self._groups)
+
+    def seconds(self, queue: Queue) -> float:
+        """Run a launch alone and wait for it: the least of a few, less what an empty turn takes."""
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            self.enqueue(queue)
+            queue.finish()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    def _launch(self) -> tuple[Any, Any]:
+        """The pipeline and what it is given, for the arguments set now."""
+        shader = self._shader
+        first = shader.buffers
+        own = shader.sizes - 1 if shader.rounds else shader.sizes
+        *numbers, scratch, stride = (self._given[n] for n in range(first, first + own + 5))
+        sizes, (tasks, turn, rounds) = numbers[:own], numbers[own:]
+        key = (*sizes, tasks, turn, rounds, stride, self._groups)
+        found = self._ready.get(key)
+        if found is None:
+            if len(self._ready) >= KEPT:
+                self._ready.clear()
+            memory = [self._given[n] for n in range(first)] + ([scratch] if shader.scratch else [])
+            values = launch_numbers(tasks, self._groups, stride, turn, rounds)
+            values |= {f"s{n}": size for n, size in enumerate(sizes)}
+            with told():
+                found = self._ready[key] = self._bound(memory, values)
+        return found
+
+    def _bound(self, memory: Sequence[Buffer], values: dict[str, int]) -> tuple[Any, Any]:
+        opened, shader = self._opened, self._shader
+        bindings, parts = bind(memory, opened.most_buffers)
+        for m, place, n in zip(shader.memories, memory, bindings, strict=True):
+            values[f"o{m}"] = (place.start - parts[n].start) // WORD
+        too_large = next((p for p in parts if p.end - p.start > opened.most_bytes), None)
+        if too_large is not None:
+            raise Error(
+                f"a buffer of {too_large.end - too_large.start} bytes is more than the {opened.most_bytes} "
+                f"that {opened.adapter} gives a shader"
+            )
+        told_numbers = np.array(shader.values(values), np.int32)
+        room = -(-told_numbers.nbytes // 16) * 16
+        uniform = opened.device.create_buffer(
+            size=room, usage=wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        )
+        opened.device.queue.write_buffer(uniform, 0, told_numbers)
+        entries = [
+            {"binding": n, "resource": {"buffer": p.handle, "offset": p.start, "size": p.end - p.start}}
+            for n, p in enumerate(parts)
+        ]
+        entries.append({"binding": len(parts), "resource": {"buffer": uniform, "offset": 0, "size": room}})
+        group = opened.device.create_bind_group(layout=opened.layouts(len(parts))[0], entries=entries)
+        return opened.pipeline(shader.text(bindings), len(parts)), group
+
+
+def bind(memory: Sequence[Buffer], most: int) -> tuple[list[int], list[Buffer]]:
+    """The binding of each buffer, and the memory of each binding. Those that meet share one, and where there
+    would be too many, all that lie in the same memory do."""
+    shared = _joined(memory, lambda a, b: a.start < b.end and b.start < a.end)
+    if len(set(shared)) > most:
+        shared = _joined(memory, lambda a, b: True)
+    numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
+    if len(numbers) > most:
+        raise Error(f"a kernel has {len(numbers)} buffers apart, and the device gives a shader {most}")
+    parts: list[Buffer] = []
+    for n in numbers:
+        own = [b for b, k in zip(memory, shared, strict=True) if k == n]
+        start, end = min(b.start for b in own), max(b.end for b in own)
+        parts.append(Buffer(own[0].handle, end - start, start))
+    return [numbers[n] for n in shared], parts
+
+
+def _joined(memory: Sequence[Buffer], meet: Any) -> list[int]:
+    """For each buffer the number of the first that it is joined with, directly or by others."""
+    first = list(range(len(memory)))
+    for n, b in enumerate(memory):
+        for k in range(n):
+            if memory[k].handle is b.handle and meet(memory[k], b):
+                low, high = sorted((first[k], first[n]))
+                first = [low if f == high else f for f in first]
+    return first

@@ -1,0 +1,136 @@
+"""Compute shaders: a kernel's body in WGSL, and the head that says how it reads and writes memory.
+
+A body reads and writes words of buffers by functions, so that its text doesn't depend on where buffers lie.
+WebGPU refuses a dispatch that is given one range of memory twice, or more buffers than a limit. Then several
+buffers of a launch are one binding, in which each begins at a word that the launch says. A device's driver and
+emitted packages say how they bind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field
+from typing import Any
+
+from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+
+SCRATCH = "s"
+"""What functions call scratch memory by, where buffers have a number."""
+AXIS = 65535
+"""Groups along one axis of a dispatch, at most, by the standard."""
+SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
+"""What a launch tells a shader beside its sizes and where buffers begin. `first`: the number of the first round.
+`share`: tasks of a group. `zero`: 0, which compilers don't know."""
+_ENTRY = "@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) extent: vec3<u32>, "
+_ENTRY += "@builtin(local_invocation_id) local: vec3<u32>"
+_ACCESSES = {
+    "r": "fn r{0}(i: i32) -> u32 {{ return {1}[u.o{0} + i]; }}",
+    "w": "fn w{0}(i: i32, v: u32) {{ {1}[u.o{0} + i] = v; }}",
+}
+_ATOMIC = {
+    "r": "fn r{0}(i: i32) -> u32 {{ return atomicLoad(&{1}[u.o{0} + i]); }}",
+    "w": "fn w{0}(i: i32, v: u32) {{ atomicStore(&{1}[u.o{0} + i], v); }}",
+    "h": "fn h{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 1u), 0xffffu, v, (u32(i) & 1u) * 16u); }}",
+    "b": "fn b{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 2u), 0xffu, v, (u32(i) & 3u) * 8u); }}",
+}
+"""Functions for the words of buffer {0}, which lies in the binding {1}. Others may write other parts of a word
+at the same time."""
+_PART = """fn part{0}(at: i32, mask: u32, v: u32, shift: u32) {{
+  atomicAnd(&{0}[at], ~(mask << shift));
+  atomicOr(&{0}[at], (v & mask) << shift);
+}}"""
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A kernel. `buffers`, `sizes`: how many it is given. `threads`: work-items of a group. `accesses`: the
+    functions that the body calls for each buffer, by number, and for scratch memory. `shared`: declarations of
+    what a group shares, and the `room` in bytes that they take. `helpers`: functions that the body calls."""
+
+    kernel: str
+    buffers: int
+    sizes: int
+    threads: int
+    room: int
+    rounds: bool
+    accesses: Mapping[str, str] = field(default_factory=dict)
+    shared: Sequence[str] = ()
+    helpers: Sequence[str] = ()
+    body: Sequence[str] = ()
+
+    @property
+    def scratch(self) -> bool:
+        """Whether it uses scratch memory."""
+        return SCRATCH in self.accesses
+
+    @property
+    def memories(self) -> list[str]:
+        """The numbers of its buffers, and scratch memory if it uses that."""
+        return [*map(str, range(self.buffers)), *([SCRATCH] if self.scratch else [])]
+
+    @property
+    def numbers(self) -> list[str]:
+        """The 32-bit integers that a launch gives, in order."""
+        starts = [f"o{m}" for m in self.memories]
+        return [*(f"s{n}" for n in range(self.sizes)), *SHARES, *starts]
+
+    def text(self, bindings: Sequence[int] = (), group: int = 0, entry: str = "main") -> str:
+        """The whole shader. `bindings`: the binding of each of `memories`, by default one each."""
+        places = dict(zip(self.memories, bindings or range(len(self.memories)), strict=True))
+        count = 1 + max(places.values(), default=-1)
+        kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
+        atomic = {places[m] for m, used in self.accesses.items() if set(used) & {"h", "b"}}
+        lines = [f"struct Numbers {{ {kinds} }}"]
+        for n in range(count):
+            word = "atomic<u32>" if n in atomic else "u32"
+            lines.append(f"@group({group}) @binding({n}) var<storage, read_write> m{n}: array<{word}>;")
+            lines += [_PART.format(f"m{n}")] * (n in atomic)
+        lines.append(f"@group({group}) @binding({count}) var<uniform> u: Numbers;")
+        for m, used in self.accesses.items():
+            texts = _ATOMIC if places[m] in atomic else _ACCESSES
+            lines += [texts[letter].format(m, f"m{places[m]}") for letter in sorted(used)]
+        head = [*lines, *self.shared, *self.helpers]
+        return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn {entry}({_ENTRY}) {{",
+                          *self._begin(), *self.body, "}", ""])  # fmt: skip
+
+    def _begin(self) -> list[str]:
+        """Which tasks are a group's, and the sizes, of which the last may be the number of the round."""
+        own = self.sizes - 1 if self.rounds else self.sizes
+        return [
+            "  let group = i32(id.x + id.y * extent.x);",
+            "  if (group >= u.groups) { return; }",
+            "  let item = i32(local.x);",
+            "  let lo = group * u.share;",
+            "  let hi = min(lo + u.share, u.tasks);",
+            *(f"  let s{n} = u.s{n};" for n in range(own)),
+        ]
+
+    @property
+    def packed(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def of(cls, code: bytes) -> Shader:
+        """What was packed. Raises LoadError."""
+        try:
+            return cls(**json.loads(code))
+        except (TypeError, ValueError) as error:
+            raise LoadError(f"a kernel's code is damaged: {error}") from None
+
+    def values(self, given: Mapping[str, int]) -> list[int]:
+        """The numbers of a launch in order, those that aren't given 0."""
+        return [given.get(name, 0) for name in self.numbers]
+
+
+def extent(groups: int) -> tuple[int, int]:
+    """Groups along two axes of a dispatch, at least so many."""
+    across = max(1, min(groups, AXIS))
+    return across, -(-groups // across)
+
+
+def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds: int = 1) -> dict[str, Any]:
+    """What a launch tells a shader of its tasks."""
+    share = -(-tasks // max(1, groups))
+    return {"tasks": tasks, "groups": groups, "share": share, "stride": stride, "first": first, "rounds": rounds}

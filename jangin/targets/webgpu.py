@@ -1,0 +1,30 @@
+"""Targets of WebGPU: one for all adapters, as the standard promises what each has at least."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jangin.runtime.devices.webgpu_adapters import ANY, PREFIX, select
+from jangin.targets.gpu import Gpu
+from jangin.targets.rows import PORTABLE
+from jangin.targets.target import Target
+
+GROUP, SHARED = 256, 16 << 10
+"""Work-items of a group, and bytes that they share, on every device."""
+ROWS = tuple(r for r in PORTABLE if r.product is None)
+"""Instruction rows. WGSL has no products of words of small numbers."""
+WEBGPU = Target(
+    PREFIX, PREFIX, ANY, "", ROWS, Gpu(group=GROUP, shared=SHARED), backend="wgsl", device=PREFIX,
+    outputs=("jgn",),
+)  # fmt: skip
+"""Code for it runs on any adapter. The first of a machine is taken, or the one that a browser gives."""
+
+
+def named(name: str) -> Target:
+    """The target of an adapter by its name: "webgpu" for any, "webgpu:1", "webgpu:llvmpipe". Raises LoadError
+    if there is none of a number or name."""
+    which = name.removeprefix(PREFIX).removeprefix(":")
+    if not which:
+        return WEBGPU
+    adapter = select(which)
+    return replace(WEBGPU, name=f"{PREFIX}:{adapter.number}", cpu=adapter.identity)
