@@ -22,7 +22,9 @@ from jangin.targets.webgpu import WEBGPU
 
 GUARD = 256
 """Bytes around each buffer that a kernel must not touch."""
-NONE = "no WebGPU adapter here: pip install 'jangin[webgpu]' and a Vulkan driver (Debian: mesa-vulkan-drivers)"
+NONE = (
+    "no WebGPU adapter here: pip install 'jangin[webgpu]' and a Vulkan driver (Debian: mesa-vulkan-drivers)"
+)
 
 
 def usable() -> list[Adapter]:
@@ -41,20 +43,23 @@ def run(
     on: Target = WEBGPU,
     made: Shader | None = None,
 ) -> dict[str, Array]:
-    """The outputs of a kernel, run by so many groups at most. Asserts that the bytes around each buffer stay."""
+    """The outputs of a kernel, run by so many groups at most. Asserts that the bytes around each buffer
+    stay."""
     driver = WebGPUDriver(adapter)
     queue, kernel = driver.queue(), driver.load((made or shader(func, on)), str(on))
-    whole, parts, guards = [], [], []
-    rng = np.random.default_rng(0)
+    guards, rng = [], np.random.default_rng(0)
     for p in func.params:
         inner = arrays[p.name].reshape(-1).view(np.uint8)
         room = -(-max(1, inner.nbytes) // GUARD) * GUARD
         given = rng.integers(0, 256, room + 2 * GUARD, np.uint8)
         given[GUARD : GUARD + inner.nbytes] = inner
-        buffer = driver.buffer(given.nbytes, given)
-        whole.append(buffer)
         guards.append(given)
-        parts.append(buffer.part(GUARD, max(1, inner.nbytes)))
+    starts = np.cumsum([0, *(g.nbytes for g in guards)])
+    memory = driver.buffer(int(starts[-1]), np.concatenate(guards))
+    parts = [
+        memory.part(int(at) + GUARD, max(1, arrays[p.name].nbytes))
+        for p, at in zip(func.params, starts[:-1], strict=True)
+    ]
     local, count = threads(func), size(tasks(func), symbols)
     stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
     used = max(1, min(groups, count))
@@ -65,10 +70,10 @@ def run(
         for n, value in enumerate([*parts, *values, count, turn, 1, scratch, stride]):
             kernel.set_arg(n, value)
         kernel.enqueue(queue)
-    after = [np.empty_like(g) for g in guards]
-    for array, buffer in zip(after, whole, strict=True):
-        queue.read(array, buffer)
+    now_all = np.empty(memory.size, np.uint8)
+    queue.read(now_all, memory)
     queue.finish()
+    after = np.split(now_all, starts[1:-1])
     out = {}
     for p, before, now in zip(func.params, guards, after, strict=True):
         end = GUARD + prod(arrays[p.name].shape) * arrays[p.name].itemsize

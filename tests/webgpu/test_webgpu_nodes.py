@@ -16,7 +16,7 @@ from jangin.ir.graph import CompileError
 
 Test = Callable[[unittest.TestCase], Any]
 STRIDE = 97
-"""Of the tests, one in so many is in the sample."""
+"""One test in so many is in the sample."""
 FIRST = 41
 """The place of the sample's first test."""
 LACKING = "has no numbers of 64 bits"

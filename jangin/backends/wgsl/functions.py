@@ -174,7 +174,9 @@ def _finite_power(a: Expr, y: Expr) -> Expr:
     high = maximum(minimum(call("round", log), _c(126.0)), _c(-126.0))
     rough = maximum(minimum(y * log, _c(_OVERFLOW)), _c(-_OVERFLOW))
     whole = call("round", rough)
-    rest = call("fma", y, high, call("neg", whole)) + y * _of("log2", normal * _power_of_two(call("neg", high)))
+    rest = call("fma", y, high, call("neg", whole)) + y * _of(
+        "log2", normal * _power_of_two(call("neg", high))
+    )
     rest = maximum(minimum(rest, _c(1.0)), _c(-1.0))
     half = call("floor", whole * _c(0.5))
     found = _of("exp2", rest) * _power_of_two(half) * _power_of_two(whole - half)
@@ -182,7 +184,7 @@ def _finite_power(a: Expr, y: Expr) -> Expr:
 
 
 def _power_of_two(n: Expr) -> Expr:
-    """Of a whole n between -126 and 127."""
+    """2 to the power of a whole n between -126 and 127."""
     return call("bitcast_f32", binary("shl", cast(I32, n) + const(127, I32), const(23, I32)))
 
 
@@ -210,7 +212,7 @@ class Functions(Longs):
         return arithmetic.formula(FORMULAS[name](*variables), *args, names=[v.name for v in variables])
 
     def _of_angle(self, arithmetic: Arithmetic, name: str, x: Value) -> Value:
-        """Of an angle of which whole turns are taken away first; NaN of what is infinite."""
+        """A function of an angle, after whole turns are taken away. Infinity gives NaN."""
         found = self.name(f"{self.helper('quarters')}({x.ref})")
         angle, quarter = _X, _Y
         swaps = eq(call("floor", quarter * _c(0.5)) * _c(2.0), quarter)

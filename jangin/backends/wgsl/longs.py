@@ -1,9 +1,9 @@
 """Integers of 64 bits in WGSL, which has none.
 
-Where a value is known to fit, as indices are, it is an i32 (*narrow*). Any other is a pair of words, the low
-one first (*wide*). Bounds are kept for narrow values. Sums and products of indices may leave 32 bits only if
-sizes do that are known at run time, and no buffer is so large. So addresses and conditions take the i32, and
-a value that is stored or converted is computed again as a pair if the bounds don't say that it fits.
+A value that is known to fit, as indices are, is an i32 (*narrow*). Any other is a pair of words, the low one
+first (*wide*). Narrow values have bounds. Sums and products of indices may leave 32 bits only if
+sizes of a run do, and no buffer is so large. So addresses and conditions take the i32. A value that is stored
+or converted is computed again as a pair, if its bounds don't say that it fits.
 """
 
 from __future__ import annotations
@@ -242,7 +242,9 @@ class Longs(Writer):
             name = "float_of_long" if x.dtype is I64 else "float_of_ulong"
             return self.op(f"{self.helper(name)}({self.wide(x)})", F32)
         low = f"{self.wide(x)}.x" if self.is_wide(x) else x.ref
-        whole = self.op(f"{'u32' if dtype.kind == 'u' else 'bitcast<i32>'}({low})", U32 if dtype.kind == "u" else I32)
+        whole = self.op(
+            f"{'u32' if dtype.kind == 'u' else 'bitcast<i32>'}({low})", U32 if dtype.kind == "u" else I32
+        )
         return whole if dtype.bits == 32 else self.cast(dtype, whole)
 
     def power(self, base: Value, exponent: Value) -> Value:

@@ -1,7 +1,7 @@
 """Functions of WGSL that shaders call: what the language lacks, or leaves to the device.
 
-Comparisons with NaN and the results for NaN are the device's choice in WGSL, so that NaN is told by its bits. An
-integer of 64 bits is a pair of words, the low one first.
+WGSL leaves to the device what comparisons with NaN give, so that NaN is told by its bits. An integer of 64
+bits is a pair of words, the low one first.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ HELPERS: Mapping[str, Helper] = MappingProxyType({
     part = long_sub(vec2<u32>(0u, 0u), part);
   }
   let angle = float_of_ulong(part) * 8.515303950216386e-20f;
-  return vec2<f32>(select(angle, -angle, negative != (x < 0.0f)), f32(select(quarter, 4u - quarter, x < 0.0f) & 3u));
+  let turns = select(quarter, 4u - quarter, x < 0.0f) & 3u;
+  return vec2<f32>(select(angle, -angle, negative != (x < 0.0f)), f32(turns));
 }""", ("long_of_product", "long_add", "long_sub", "float_of_ulong")),
     "widened": Helper("""fn widened(x: i32) -> vec2<u32> {
   return vec2<u32>(bitcast<u32>(x), bitcast<u32>(x >> 31u));
@@ -218,5 +219,6 @@ HELPERS: Mapping[str, Helper] = MappingProxyType({
   return size;
 }""", ("long_shl", "long_sub")),
 })  # fmt: skip
-"""By name. `quarters(x)` is what is left of x after taking away multiples of a quarter turn, and their number
-modulo 4, for |x| > 2^10 (Payne and Hanek, "Radian reduction for trigonometric functions", 1983)."""
+"""By name. `quarters(x)` takes multiples of a quarter turn away from x, for |x| > 2^10. It gives the rest,
+and the number of multiples modulo 4 (Payne and Hanek, "Radian reduction for trigonometric functions",
+1983)."""

@@ -1,9 +1,9 @@
 """WGSL text of one kernel's body (see `backends.walk.writer`).
 
 WGSL has no pointers: an address is an array and the number of an element. All values are scalars, because
-devices run work-items side by side and divide vectors anyway. Buffers are arrays of 32-bit words. The shader's
-head reads and writes them by functions (`runtime.devices.wgsl`): `r0(i)` is word i of buffer 0, `w0(i, v)`
-stores it, and `h0` and `b0` store 16 and 8 bits of a word.
+devices run work-items side by side and divide vectors anyway. Buffers are arrays of 32-bit words. Functions
+of the shader's head read and write them (`runtime.devices.wgsl`): `r0(i)` is word i of buffer 0, `w0(i, v)`
+stores it. `h0` and `b0` store 16 and 8 bits of a word.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class WgslWriter(Functions):
         self.accesses: dict[str, set[str]] = {}
         self._places: dict[Pointer, _Place] = {}
         self._sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
+        self._factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
         self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
 
@@ -144,8 +145,9 @@ class WgslWriter(Functions):
         return f"({int(number)})" if number < 0 else f"{int(number)}"
 
     def _float(self, number: float) -> str:
-        """Infinity and NaN have no literals. An expression of constants must not give them, and may not keep
-        subnormal numbers or the sign of zero: all these are made of a word that isn't known before a run."""
+        """Infinity and NaN have no literals, and expressions of constants must not give them. Subnormal
+        numbers and the sign of zero may get lost. So all these are made of a word that isn't known before a
+        run."""
         plain = math.isfinite(number) and (abs(number) >= 2.0**-126 or str(number) == "0.0")
         if not plain:
             bits = int(np.float32(number).view(np.uint32))
@@ -193,8 +195,9 @@ class WgslWriter(Functions):
         return self.op(self._cut(x.dtype, text) if wraps else text, x.dtype)
 
     def _sum(self, op: str, x: Value, y: Value) -> Value:
-        """WGSL's compilers may make `b` of (a + b) - a, which is more exact. What rounds a number, or finds
-        what a sum has lost, is computed so on purpose: the inner sum is hidden from them."""
+        """Compilers may make `b` of (a + b) - a, and a * (b + c) + d of a * b + (a * c + d). They take these
+        for more exact. Sums that round a number, or take away a product in parts, need the order as it
+        stands. So the inner sum is hidden from compilers."""
         a, b = (self._varied(x) if y.is_const else x.ref), y.ref
         if y.ref in self._sums.get(x.ref, ()):
             a = self._hidden(x)
@@ -216,6 +219,8 @@ class WgslWriter(Functions):
             return self.op(f"{is_nan}({a})" if a == b else f"{is_nan}({a}) | {is_nan}({b})", BOOL)
         if op == "apart":
             return self.op(f"({a} < {b}) | ({a} > {b})", BOOL)
+        if op == "ne" and x.dtype is F32:  # some compilers take NaN to equal all there is
+            return self.op(f"!({a} == {b})", BOOL)
         if x.dtype is BOOL and op not in ("eq", "ne"):
             a, b = f"u32({a})", f"u32({b})"
         elif op == "ule" and x.dtype.kind == "i":
@@ -236,7 +241,8 @@ class WgslWriter(Functions):
         return self.op(f"-{self._varied(x)}", x.dtype)
 
     def absolute(self, x: Value) -> Value:
-        return self.op(f"abs({x.ref})", x.dtype)
+        """By its bits: compilers leave out `abs` behind `sqrt`, which gives -0 of -0."""
+        return self.op(f"bitcast<f32>(bitcast<u32>({x.ref}) & 0x7fffffffu)", x.dtype)
 
     def cast(self, dtype: DType, x: Value) -> Value:
         kind = self.type(dtype)
@@ -269,9 +275,13 @@ class WgslWriter(Functions):
         a, *rest = (v.ref for v in values)
         if all(v.is_const for v in values):
             a = self._varied(values[0])
+        if name != "fma":
+            return self.op(text.format(a, *rest), result)
+        x, y, z = values
+        if {x.ref, y.ref} & self._factors.get(z.ref, set()):
+            rest[1] = self._hidden(z)
         made = self.op(text.format(a, *rest), result)
-        if name == "fma":
-            self._sums[made.ref] = (values[2].ref,)
+        self._sums[made.ref], self._factors[made.ref] = (z.ref,), {x.ref, y.ref}
         return made
 
     # --- memory
@@ -321,7 +331,7 @@ class WgslWriter(Functions):
 
     @staticmethod
     def _shift(dtype: DType, i: str) -> str:
-        """Where an element begins in its word."""
+        """The bit of its word at which an element begins."""
         return f"(u32({i}) & {4 // dtype.bytes - 1}u) * {8 * dtype.bytes}u"
 
     def gather(

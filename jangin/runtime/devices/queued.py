@@ -169,6 +169,9 @@ class Code:
         try:
             return self.driver.buffer(size, array, written=write)
         except DriverError as error:
+            if error.lost:
+                self.driver.forget()
+                raise failed(self.driver, f"hold the {size} bytes of {name}", error) from error
             raise no_memory(self.driver, name, size, self._uses(name, launch), error) from error
 
     def _require(self, name: str, size: int, launch: int | None) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jangin.runtime.devices.webgpu_objects import Buffer, Kernel, Opened, Queue
 
 LIMITS = (STORAGE, BINDING, BUFFER, ROOM, GROUP)
-"""What a device is asked to have as its adapter has it."""
+"""The limits that a device is asked to have as its adapter has them."""
 UNITS = 32
 """Groups whose scratch memory is apart: WebGPU doesn't say how many run at one time."""
 
@@ -107,7 +107,7 @@ class WebGPU(QueuedDevice):
         self._which = which
 
     def adapter(self, target: str) -> Adapter:
-        """What runs code for a target. Raises LoadError."""
+        """The adapter that runs code for a target. Raises LoadError."""
         return select(self._which) if self._which else of_target(target)
 
     def why_not(self, target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -11,11 +12,13 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 PREFIX = "webgpu"
-"""What the names of targets and devices begin with; then ":" and a number or a part of a name."""
+"""The beginning of the names of targets and devices, before ":" and a number or a part of a name."""
 ANY = "any"
-"""What a target calls its adapter when it leaves the choice to whoever loads it."""
+"""The adapter of a target that leaves the choice to whoever loads its code."""
 BACKENDS = ("Vulkan", "Metal", "DX12")
 """The systems' interfaces that adapters are asked of. OpenGL's list the same devices again, with less."""
+WANTED = (*BACKENDS, "D3D12")
+"""The names of these interfaces in what adapters say of themselves."""
 ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 """Kinds of adapters, the preferred first."""
 STORAGE, BINDING, BUFFER, ROOM, GROUP = (
@@ -58,8 +61,8 @@ def adapters() -> tuple[Adapter, ...]:
         found = _adapters()
     if not found:
         raise LoadError(
-            "there is no WebGPU adapter here: Vulkan, Metal and Direct3D 12 offer none; install the driver of "
-            "your GPU, or for processors Debian's mesa-vulkan-drivers"
+            "there is no WebGPU adapter here: Vulkan, Metal and Direct3D 12 offer none; install the driver "
+            "of your GPU, or for processors Debian's mesa-vulkan-drivers"
         )
     return found
 
@@ -104,11 +107,13 @@ def _adapters() -> tuple[Adapter, ...]:
         from wgpu.backends.wgpu_native.extras import set_instance_extras
     except (ImportError, OSError, RuntimeError) as error:
         raise LoadError(f"WebGPU needs the package wgpu: pip install 'jangin[webgpu]' ({error})") from None
-    set_instance_extras(backends=BACKENDS)
+    with suppress(RuntimeError):  # the program has used wgpu already
+        set_instance_extras(backends=BACKENDS)
     try:
         there = wgpu.gpu.enumerate_adapters_sync()
     except (RuntimeError, wgpu.GPUError) as error:
         raise LoadError(f"WebGPU's adapters can't be listed: {error}") from None
+    there = [a for a in there if a.info["backend_type"] in WANTED]
     there = sorted(there, key=lambda a: _rank(a.info["adapter_type"]))
     return tuple(_found(n, a) for n, a in enumerate(there))
 

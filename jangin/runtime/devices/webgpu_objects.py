@@ -31,7 +31,7 @@ _STAGED = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
 class Error(DriverError):
-    """What WebGPU says of a call."""
+    """A call that WebGPU refused, and its text."""
 
     def __init__(self, error: Exception | str) -> None:
         super().__init__(" ".join(str(error).split())[:TEXT])
@@ -76,7 +76,7 @@ class Opened:
         self._lock = Lock()
 
     def layouts(self, count: int) -> tuple[Any, Any]:
-        """Of a shader with so many buffers and its numbers: the bindings', and the pipeline's."""
+        """The layouts of the bindings and of the pipeline, for a shader with so many buffers."""
         with self._lock:
             if count not in self._layouts:
                 kinds = [wgpu.BufferBindingType.storage] * count + [wgpu.BufferBindingType.uniform]
@@ -161,7 +161,7 @@ class Queue:
         raise NotImplementedError("WebGPU's memory isn't the host's")
 
     def finish(self) -> None:
-        """A read waits for all before it. Where nothing is read, a word is."""
+        """A read waits for all before it. So a word is read if nothing else is."""
         if not self._reads:
             self.read(np.empty(1, np.uint32), self._opened.word)
         self._submit()
@@ -183,7 +183,7 @@ class Queue:
             self._pass.dispatch_workgroups(*extent(groups))
 
     def _commands(self) -> Any:
-        """What commands other than dispatches are given to."""
+        """The encoder of commands other than dispatches."""
         if self._encoder is None:
             self._encoder = self._opened.device.create_command_encoder()
         if self._pass is not None:

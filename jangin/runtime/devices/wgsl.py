@@ -2,8 +2,8 @@
 
 A body reads and writes words of buffers by functions, so that its text doesn't depend on where buffers lie.
 WebGPU refuses a dispatch that is given one range of memory twice, or more buffers than a limit. Then several
-buffers of a launch are one binding, in which each begins at a word that the launch says. A device's driver and
-emitted packages say how they bind.
+buffers of a launch are one binding, in which each begins at a word that the launch says. A device's driver
+and emitted packages say how they bind.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 SCRATCH = "s"
-"""What functions call scratch memory by, where buffers have a number."""
+"""The name of scratch memory in the names of functions, in place of a buffer's number."""
 AXIS = 65535
 """Groups along one axis of a dispatch, at most, by the standard."""
 SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
-"""What a launch tells a shader beside its sizes and where buffers begin. `first`: the number of the first round.
-`share`: tasks of a group. `zero`: 0, which compilers don't know."""
+"""Numbers that a launch gives a shader, beside its sizes and where buffers begin. `first`: the number of the
+first round. `share`: tasks of a group. `zero`: 0, which compilers don't know."""
 _ENTRY = "@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) extent: vec3<u32>, "
 _ENTRY += "@builtin(local_invocation_id) local: vec3<u32>"
 _ACCESSES = {
@@ -35,8 +35,8 @@ _ATOMIC = {
     "h": "fn h{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 1u), 0xffffu, v, (u32(i) & 1u) * 16u); }}",
     "b": "fn b{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 2u), 0xffu, v, (u32(i) & 3u) * 8u); }}",
 }
-"""Functions for the words of buffer {0}, which lies in the binding {1}. Others may write other parts of a word
-at the same time."""
+"""Functions for the words of buffer {0}, which lies in the binding {1}. Others may write other parts of a
+word at the same time."""
 _PART = """fn part{0}(at: i32, mask: u32, v: u32, shift: u32) {{
   atomicAnd(&{0}[at], ~(mask << shift));
   atomicOr(&{0}[at], (v & mask) << shift);
@@ -46,8 +46,9 @@ _PART = """fn part{0}(at: i32, mask: u32, v: u32, shift: u32) {{
 @dataclass(frozen=True)
 class Shader:
     """A kernel. `buffers`, `sizes`: how many it is given. `threads`: work-items of a group. `accesses`: the
-    functions that the body calls for each buffer, by number, and for scratch memory. `shared`: declarations of
-    what a group shares, and the `room` in bytes that they take. `helpers`: functions that the body calls."""
+    functions that the body calls for each buffer, by number, and for scratch memory. `shared`: declarations
+    of what a group shares, and the `room` in bytes that they take. `helpers`: functions that the body
+    calls."""
 
     kernel: str
     buffers: int
@@ -96,7 +97,7 @@ class Shader:
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
 
     def _begin(self) -> list[str]:
-        """Which tasks are a group's, and the sizes, of which the last may be the number of the round."""
+        """The tasks of a group, and the sizes, of which the last may be the number of the round."""
         own = self.sizes - 1 if self.rounds else self.sizes
         return [
             "  let group = i32(id.x + id.y * extent.x);",
@@ -113,7 +114,7 @@ class Shader:
 
     @classmethod
     def of(cls, code: bytes) -> Shader:
-        """What was packed. Raises LoadError."""
+        """The shader that was packed. Raises LoadError."""
         try:
             return cls(**json.loads(code))
         except (TypeError, ValueError) as error:
@@ -131,6 +132,13 @@ def extent(groups: int) -> tuple[int, int]:
 
 
 def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds: int = 1) -> dict[str, Any]:
-    """What a launch tells a shader of its tasks."""
+    """The numbers of SHARES that say how tasks are divided."""
     share = -(-tasks // max(1, groups))
-    return {"tasks": tasks, "groups": groups, "share": share, "stride": stride, "first": first, "rounds": rounds}
+    return {
+        "tasks": tasks,
+        "groups": groups,
+        "share": share,
+        "stride": stride,
+        "first": first,
+        "rounds": rounds,
+    }

@@ -1,0 +1,256 @@
+"""WebGPU as a device: names, bindings, limits, errors, saved models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from on_adapter import NONE, usable
+from onnx import TensorProto, helper, numpy_helper
+
+import jangin
+from jangin.backends.wgsl.module import shader
+from jangin.ir.graph import CompileError
+from jangin.ir.parse import parse_func
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import webgpu, webgpu_adapters
+from jangin.runtime.devices.driver import DriverError
+from jangin.runtime.devices.wgsl import AXIS, Shader, extent
+from jangin.targets import resolve
+from jangin.targets.webgpu import WEBGPU
+
+ADAPTERS = usable()
+needed = pytest.mark.skipif(not ADAPTERS, reason=NONE)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def model(nodes: list[Any], shapes: dict[str, tuple[Any, ...]], outputs: list[str], **weights: Any) -> Any:
+    """A model of float32."""
+    given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
+    constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
+    graph = helper.make_graph(nodes, "g", given, made, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def perceptron() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"]),
+    ]
+    return model(nodes, {"x": ("N", 20)}, ["y"], w=floats(20, 33), v=floats(33, 10))
+
+
+@needed
+def test_sizes_of_a_run_and_a_saved_model(tmp_path: Path) -> None:
+    """One artefact serves all sizes, loads from a file, and gives what native code does."""
+    file = tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    exe, native = jangin.load(file), jangin.compile(perceptron(), cache=False)
+    for rows in (3, 70, 1, 0):
+        x = floats(rows, 20)
+        np.testing.assert_allclose(exe(x), native(x), rtol=1e-5, atol=1e-6)
+
+
+def test_code_is_made_without_an_adapter_and_is_the_same_each_time() -> None:
+    plans = [jangin.build(perceptron(), "webgpu", cache=False) for _ in range(2)]
+    one, other = (sorted(bytes(o) for o in a.objects) for a in plans)
+    assert one == other and all(b"let " in code for code in one)
+
+
+@needed
+def test_names_of_adapters() -> None:
+    assert resolve("webgpu") is WEBGPU
+    first = ADAPTERS[0]
+    for name in ("webgpu:0", f"webgpu:{first.name.split()[0].lower()}"):
+        found = resolve(name)
+        assert found.name == "webgpu:0" and found.cpu == first.identity
+    with pytest.raises(LoadError, match=f"no WebGPU adapter is '99'; here are webgpu:0 .{first.interface}"):
+        resolve("webgpu:99")
+    assert "isn't here" in webgpu.DEVICE.why_not("webgpu/another/")
+    assert webgpu.of("0").why_not("webgpu/another/") == ""
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, "wgpu", None)
+    webgpu_adapters._adapters.cache_clear()
+    with pytest.raises(LoadError, match=r"pip install 'jangin\[webgpu\]'"):
+        webgpu_adapters.adapters()
+    webgpu_adapters._adapters.cache_clear()
+
+
+@needed
+def test_devices_lists_adapters(capsys: pytest.CaptureFixture[str]) -> None:
+    from jangin.commands.devices import _webgpu
+
+    table = _webgpu()
+    assert not isinstance(table, str) and next(iter(table.columns[0].cells)) == "webgpu:0"
+
+
+def test_float64_is_refused_by_node() -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.DOUBLE, [3])
+    y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, None)
+    graph = helper.make_graph([helper.make_node("Exp", ["x"], ["y"], "precise")], "g", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with pytest.raises(CompileError, match=r"webgpu has no numbers of 64 bits.*precise"):
+        jangin.build(made, "webgpu", cache=False)
+
+
+# --- bindings
+
+COPY = "func k(x: f32[64], y: out f32[64]) { serial i in 64 { y[i] = x[i] + f32(1.0) } }"
+
+
+def launched(parts: Any, func: Any = None, stride: int = 0) -> Any:
+    """A kernel of a copy, with buffers that `parts` makes of a driver."""
+    driver = webgpu.WebGPUDriver(ADAPTERS[0])
+    kernel = driver.load(shader(func or parse_func(COPY), WEBGPU), str(WEBGPU))
+    memory = parts(driver)
+    kernel.set_size(1, 1)
+    for n, value in enumerate([*memory, 1, 0, 1, driver.buffer(4), stride]):
+        kernel.set_arg(n, value)
+    return driver, kernel, memory
+
+
+@needed
+@pytest.mark.parametrize("places", [(0, 256), (0, 0), (256, 0)])
+def test_parts_of_one_buffer(places: tuple[int, int]) -> None:
+    """Those that meet share a binding, others of one buffer don't: either is right."""
+    x = floats(128)
+
+    def parts(driver: Any) -> list[Any]:
+        whole = driver.buffer(512, x)
+        return [whole.part(at, 256) for at in places]
+
+    driver, kernel, memory = launched(parts)
+    queue, got = driver.queue(), np.empty(64, np.float32)
+    kernel.enqueue(queue)
+    queue.read(got, memory[1])
+    queue.finish()
+    first = places[0] // 4
+    np.testing.assert_array_equal(got, x[first : first + 64] + np.float32(1))
+
+
+@needed
+def test_more_buffers_than_a_shader_may_have() -> None:
+    """Those that lie in one memory become one binding; those that don't are refused in words."""
+    count = 40
+    given = ", ".join(f"x{n}: f32[64]" for n in range(count))
+    total = " + ".join(f"x{n}[i]" for n in range(count))
+    func = parse_func(f"func k({given}, y: out f32[64]) {{ serial i in 64 {{ y[i] = {total} }} }}")
+    x = floats(64 * (count + 1))
+
+    def together(driver: Any) -> list[Any]:
+        whole = driver.buffer(x.nbytes, x)
+        return [whole.part(256 * n, 256) for n in range(count + 1)]
+
+    driver, kernel, memory = launched(together, func)
+    queue, got = driver.queue(), np.empty(64, np.float32)
+    kernel.enqueue(queue)
+    queue.read(got, memory[-1])
+    queue.finish()
+    want = x.reshape(-1, 64)[:count].astype(np.float64).sum(0)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+    driver, kernel, memory = launched(lambda d: [d.buffer(256) for _ in range(count + 1)], func)
+    with pytest.raises(
+        DriverError, match=r"a kernel has 41 buffers apart, and the device gives a shader \d+"
+    ):
+        kernel.enqueue(driver.queue())
+
+
+@pytest.mark.parametrize("groups", [0, 1, AXIS, AXIS + 1, 1 << 30])
+def test_groups_along_two_axes(groups: int) -> None:
+    across, down = extent(groups)
+    assert 1 <= across <= AXIS and down <= AXIS and across * down >= groups
+
+
+@needed
+def test_more_groups_than_an_axis_has() -> None:
+    func = parse_func("func k(y: out i32[N]) symbols (N in 1..) { block t in N { y[t] = i32(t) } }")
+    driver, count = webgpu.WebGPUDriver(ADAPTERS[0]), AXIS + 7
+    kernel, memory = driver.load(shader(func, WEBGPU), str(WEBGPU)), driver.buffer(4 * count)
+    queue, got = driver.queue(), np.empty(count, np.int32)
+    kernel.set_size(count, 1)
+    for n, value in enumerate([memory, count, count, 0, 1, driver.buffer(4), 0]):
+        kernel.set_arg(n, value)
+    kernel.enqueue(queue)
+    queue.read(got, memory)
+    queue.finish()
+    np.testing.assert_array_equal(got, np.arange(count))
+
+
+# --- errors
+
+
+@needed
+def test_a_size_beyond_32_bits_is_refused_before_a_run() -> None:
+    _, kernel, _ = launched(lambda d: [d.buffer(256), d.buffer(256)])
+    with pytest.raises(
+        DriverError, match="a size of 4294967296 is more than the 2147483647 that WGSL counts"
+    ):
+        kernel.set_arg(2, 1 << 32)
+
+
+@needed
+def test_a_binding_too_large_names_the_nodes() -> None:
+    """A buffer that the device could make, but give no shader."""
+    node = helper.make_node("Relu", ["x"], ["y"], "large")
+    exe = jangin.compile(model([node], {"x": ("N",)}, ["y"]), "webgpu", cache=False)
+    most = ADAPTERS[0].limit(webgpu_adapters.BINDING)
+    if most > 1 << 28:
+        pytest.skip(f"the adapter gives a shader {most} bytes: too many to try")
+    with pytest.raises(RuntimeError, match=r"could not run the kernel .*large.*is more than the \d+ that"):
+        exe(np.zeros(most // 4 + 64, np.float32))
+
+
+@needed
+def test_a_refused_shader_names_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    text = Shader.text
+    monkeypatch.setattr(Shader, "text", lambda self, *a: text(self, *a).replace("fma(", "nothing("))
+    with pytest.raises(
+        LoadError, match=r"the kernel .* which computes .*MatMul.* refuses the shader: .*nothing"
+    ):
+        jangin.load(file)
+
+
+@needed
+def test_a_lost_device_is_said_and_the_next_load_works(tmp_path: Path) -> None:
+    x, file = floats(4, 20), tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    exe = jangin.load(file)
+    want = exe(x)
+    webgpu.opened(ADAPTERS[0]).device.destroy()
+    with pytest.raises(RuntimeError, match=r"the device is lost: load the model again"):
+        exe(x)
+    np.testing.assert_array_equal(jangin.load(file)(x), want)
+
+
+@needed
+def test_two_models_on_one_device() -> None:
+    one = jangin.compile(perceptron(), "webgpu", cache=False)
+    node = helper.make_node("Relu", ["x"], ["y"])
+    other = jangin.compile(model([node], {"x": (5, 7)}, ["y"]), "webgpu", cache=False)
+    x, z = floats(6, 20), floats(5, 7)
+    want = one(x)
+    for _ in range(3):
+        np.testing.assert_array_equal(other(z), np.maximum(z, 0))
+        np.testing.assert_array_equal(one(x), want)
+
+
+@needed
+def test_damaged_code() -> None:
+    with pytest.raises(LoadError, match="a kernel's code is damaged"):
+        Shader.of(b"{")
