@@ -103,15 +103,15 @@ _LOCK = Lock()
 def _adapters() -> tuple[Adapter, ...]:
     tell_drivers({"NODEVICE_SELECT": "1"})  # a layer of Mesa's that writes of missing screens
     try:
-        import wgpu
+        from wgpu import GPUError, gpu
         from wgpu.backends.wgpu_native.extras import set_instance_extras
     except (ImportError, OSError, RuntimeError) as error:
         raise LoadError(f"WebGPU needs the package wgpu: pip install 'jangin[webgpu]' ({error})") from None
     with suppress(RuntimeError):  # the program has used wgpu already
         set_instance_extras(backends=BACKENDS)
     try:
-        there = wgpu.gpu.enumerate_adapters_sync()
-    except (RuntimeError, wgpu.GPUError) as error:
+        there = gpu.enumerate_adapters_sync()
+    except (RuntimeError, GPUError) as error:
         raise LoadError(f"WebGPU's adapters can't be listed: {error}") from None
     there = [a for a in there if a.info["backend_type"] in WANTED]
     there = sorted(there, key=lambda a: _rank(a.info["adapter_type"]))
