@@ -166,7 +166,7 @@ def compile_command(
     emit: Annotated[
         str,
         typer.Option(
-            help="jgn (a file for jangin.load), or without Jangin: object, shared or c.",
+            help="jgn (a file for jangin.load), or without Jangin: object, shared, c or web.",
             autocompletion=among("emit"),
         ),
     ] = "jgn",

@@ -16,6 +16,7 @@ from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
 from jangin.ahead.source import compiled_bytes, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
+from jangin.ahead.web import web_files
 from jangin.compiler.pipeline import cases, loaded, lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.format import Paired
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from jangin.compiler.request import Progress
     from jangin.frontends.format import ModelSource
 
-KINDS = ("object", "shared", "c")
+KINDS = ("object", "shared", "c", "web")
 CONSTANTS = ("inside", "beside")
 
 
@@ -75,11 +76,11 @@ def emit(
     """Compile a model ahead of time, to code with a C API that needs no part of Jangin.
 
     `Emitted.save` writes the code.
-    `kind` is "object" (a relocatable object file), "shared" (a shared library) or "c" (C11 with GNU's vector
-    types). A linker on this machine links the shared library. `name` begins all names in C; the default is
-    the model's name. `constants` says if the weights lie "inside" the code or in a file "beside" the code.
-    The program maps the file. The code uses tuning results for one thread. The other arguments mean the same
-    as for `jangin.build`.
+    `kind` is "object" (a relocatable object file), "shared" (a shared library), "c" (C11 with GNU's vector
+    types) or, for the target "webgpu" alone, "web" (an npm package of shaders and JavaScript). A linker on
+    this machine links the shared library. `name` begins all names in C; the default is the model's name.
+    `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
+    the file. The code uses tuning results for one thread. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
     if given.get("weights") in CONSTANTS:
@@ -113,7 +114,8 @@ def emit_by(
     if isinstance(path, (str, Path)):
         title = Path(path).stem
     prefix = identifier(name or title)
-    made = Model.of(title, prefix, found, plans, beside=constants == "beside" or "wasm" in found.triple)
+    beside = constants == "beside" or "wasm" in found.triple or kind == "web"
+    made = Model.of(title, prefix, found, plans, beside)
     files, code = _files(made, kind)
     ram, at = made.typical_bytes()
     return Emitted(made, files, code, ram, at)
@@ -144,6 +146,8 @@ def _why_not(graph: Graph) -> str:
 def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
     """Return the files of a kind, and the bytes of code if it is made here."""
     p = model.prefix
+    if kind == "web":
+        return web_files(model), None
     files: dict[str, Content] = {f"{p}.h": [header(model).encode()]}
     code: int | None = None
     if is_wasm(model):

@@ -15,7 +15,7 @@ ROWS = tuple(r for r in PORTABLE if r.product is None)
 """Instruction rows. WGSL has no products of words of small numbers."""
 WEBGPU = Target(
     PREFIX, PREFIX, ANY, "", ROWS, Gpu(group=GROUP, shared=SHARED), backend="wgsl", device=PREFIX,
-    outputs=("jgn",),
+    outputs=("jgn", "web"),
 )  # fmt: skip
 """Code for it runs on any adapter. The first of a machine is taken, or the one that a browser gives."""
 

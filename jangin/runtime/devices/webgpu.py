@@ -20,7 +20,7 @@ from jangin.runtime.devices.webgpu_adapters import (
     of_target,
     select,
 )
-from jangin.runtime.devices.wgsl import Shader
+from jangin.runtime.devices.wgsl import ALIGNMENT, Shader
 
 if TYPE_CHECKING:
     from jangin.runtime.devices.webgpu_objects import Buffer, Kernel, Opened, Queue
@@ -54,8 +54,6 @@ class WebGPUDriver:
     units, shared = UNITS, False
 
     def __init__(self, adapter: Adapter) -> None:
-        from jangin.runtime.devices.webgpu_objects import ALIGNMENT
-
         self.adapter, self.opened = adapter, opened(adapter)
         self.alignment, self.largest = ALIGNMENT, adapter.limit(BUFFER)
 

@@ -14,12 +14,8 @@ import wgpu
 from jangin.ir.graph import Array
 from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.webgpu_adapters import BINDING, STORAGE, Adapter
-from jangin.runtime.devices.wgsl import Shader, extent, launch_numbers
+from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launch_numbers, words
 
-ALIGNMENT = 256
-"""Bytes that the start of a binding is a multiple of, by the standard."""
-WORD = 4
-"""Bytes that copies are multiples of."""
 MOST = (1 << 31) - 1
 """The largest number that a shader is told."""
 KEPT = 64
@@ -53,11 +49,6 @@ def told() -> Iterator[None]:
         yield
     except wgpu.GPUError as error:
         raise Error(error) from error
-
-
-def _words(size: int) -> int:
-    """Bytes, up to whole words."""
-    return max(WORD, -(-size // WORD) * WORD)
 
 
 class Opened:
@@ -101,24 +92,17 @@ class Opened:
         return found
 
 
-class Buffer:
-    """Memory of the device, or a part of it from byte `start` on."""
-
-    def __init__(self, handle: Any, size: int, start: int = 0) -> None:
-        self.handle, self.size, self.start = handle, size, start
+class Buffer(Range):
+    """Memory of the device, or a part of it."""
 
     def part(self, offset: int, size: int) -> Buffer:
         return Buffer(self.handle, size, self.start + offset)
-
-    @property
-    def end(self) -> int:
-        return self.start + _words(self.size)
 
 
 def made(opened: Opened, size: int, array: Array | None) -> Buffer:
     """Memory of so many bytes, with an array's contents where one is given."""
     with told():
-        buffer = Buffer(opened.device.create_buffer(size=_words(size), usage=_USES), size)
+        buffer = Buffer(opened.device.create_buffer(size=words(size), usage=_USES), size)
         if array is not None:
             _write(opened, buffer, array)
     return buffer
@@ -152,7 +136,7 @@ class Queue:
     def read(self, array: Array, of: Buffer) -> None:
         """Copy to memory that the host can see, and from there when all is done."""
         with told():
-            size = _words(array.nbytes)
+            size = words(array.nbytes)
             staged = self._opened.device.create_buffer(size=size, usage=_STAGED)
             self._commands().copy_buffer_to_buffer(of.handle, of.start, staged, 0, size)
         self._reads.append((array, staged))
@@ -260,7 +244,10 @@ class Kernel:
 
     def _bound(self, memory: Sequence[Buffer], values: dict[str, int]) -> tuple[Any, Any]:
         opened, shader = self._opened, self._shader
-        bindings, parts = bind(memory, opened.most_buffers)
+        try:
+            bindings, parts = bind(memory, opened.most_buffers)
+        except ValueError as error:
+            raise Error(str(error)) from error
         for m, place, n in zip(shader.memories, memory, bindings, strict=True):
             values[f"o{m}"] = (place.start - parts[n].start) // WORD
         too_large = next((p for p in parts if p.end - p.start > opened.most_bytes), None)
@@ -282,31 +269,3 @@ class Kernel:
         entries.append({"binding": len(parts), "resource": {"buffer": uniform, "offset": 0, "size": room}})
         group = opened.device.create_bind_group(layout=opened.layouts(len(parts))[0], entries=entries)
         return opened.pipeline(shader.text(bindings), len(parts)), group
-
-
-def bind(memory: Sequence[Buffer], most: int) -> tuple[list[int], list[Buffer]]:
-    """The binding of each buffer, and the memory of each binding. Those that meet share one, and where there
-    would be too many, all that lie in the same memory do."""
-    shared = _joined(memory, lambda a, b: a.start < b.end and b.start < a.end)
-    if len(set(shared)) > most:
-        shared = _joined(memory, lambda a, b: True)
-    numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
-    if len(numbers) > most:
-        raise Error(f"a kernel has {len(numbers)} buffers apart, and the device gives a shader {most}")
-    parts: list[Buffer] = []
-    for n in numbers:
-        own = [b for b, k in zip(memory, shared, strict=True) if k == n]
-        start, end = min(b.start for b in own), max(b.end for b in own)
-        parts.append(Buffer(own[0].handle, end - start, start))
-    return [numbers[n] for n in shared], parts
-
-
-def _joined(memory: Sequence[Buffer], meet: Any) -> list[int]:
-    """For each buffer the number of the first that it is joined with, directly or by others."""
-    first = list(range(len(memory)))
-    for n, b in enumerate(memory):
-        for k in range(n):
-            if memory[k].handle is b.handle and meet(memory[k], b):
-                low, high = sorted((first[k], first[n]))
-                first = [low if f == high else f for f in first]
-    return first

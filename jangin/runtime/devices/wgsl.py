@@ -9,7 +9,7 @@ and emitted packages say how they bind.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
@@ -18,6 +18,10 @@ from jangin.runtime.device import LoadError
 
 SCRATCH = "s"
 """The name of scratch memory in the names of functions, in place of a buffer's number."""
+WORD = 4
+"""Bytes that sizes of bindings and copies are multiples of."""
+ALIGNMENT = 256
+"""Bytes that the start of a binding is a multiple of, by the standard."""
 AXIS = 65535
 """Groups along one axis of a dispatch, at most, by the standard."""
 SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
@@ -142,3 +146,53 @@ def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds:
         "first": first,
         "rounds": rounds,
     }
+
+
+def words(size: int) -> int:
+    """Bytes, up to whole words, of which there is one at least."""
+    return max(WORD, -(-size // WORD) * WORD)
+
+
+class Range:
+    """Bytes of memory from `start` on. `handle` is what the memory is called; the same handle is the same
+    memory."""
+
+    def __init__(self, handle: Any, size: int, start: int = 0) -> None:
+        self.handle, self.size, self.start = handle, size, start
+
+    @property
+    def end(self) -> int:
+        return self.start + words(self.size)
+
+
+def bind(memory: Sequence[Range], most: int) -> tuple[list[int], list[Range]]:
+    """The binding of each buffer, and the memory of each binding.
+
+    Buffers that meet share one. If there would be more than `most`, all in the same memory do. Raises
+    ValueError if there are still too many.
+    """
+    shared = _joined(memory, lambda a, b: a.start < b.end and b.start < a.end)
+    if len(set(shared)) > most:
+        shared = _joined(memory, lambda a, b: True)
+    numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
+    if len(numbers) > most:
+        raise ValueError(
+            f"a kernel has {len(numbers)} buffers apart, and the device gives a shader {most} at most"
+        )
+    parts: list[Range] = []
+    for n in numbers:
+        own = [b for b, k in zip(memory, shared, strict=True) if k == n]
+        start, end = min(b.start for b in own), max(b.end for b in own)
+        parts.append(Range(own[0].handle, end - start, start))
+    return [numbers[n] for n in shared], parts
+
+
+def _joined(memory: Sequence[Range], meet: Callable[[Range, Range], bool]) -> list[int]:
+    """For each buffer the number of the first that it is joined with, directly or by others."""
+    first = list(range(len(memory)))
+    for n, b in enumerate(memory):
+        for k in range(n):
+            if memory[k].handle == b.handle and meet(memory[k], b):
+                low, high = sorted((first[k], first[n]))
+                first = [low if f == high else f for f in first]
+    return first

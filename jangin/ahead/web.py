@@ -1,0 +1,224 @@
+"""A model for WebGPU: shaders, and a JavaScript module that loads and runs them in a browser or a runtime.
+
+A loader's data are the plan with all sizes as numbers: buffers, and launches with their bindings. `web.mjs`
+is the loader, `web.html` an example page, and `web.d.ts` has the types.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.ahead.model import Model, Tensor
+from jangin.ahead.output import Content
+from jangin.backends.wgsl.module import shader
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.plan import Launch, Plan
+from jangin.runtime.devices.queued_faults import named
+from jangin.runtime.devices.wgsl import ALIGNMENT, Range, Shader, bind, extent, launch_numbers, words
+from jangin.runtime.layout import Frame, Layout
+from jangin.runtime.sizes import Evaluator
+from jangin.targets.webgpu import WEBGPU
+from jangin.version import __version__
+
+MOST_BUFFERS = 8
+"""Buffers that each device gives a shader, by the standard."""
+MOST_BYTES = 128 << 20
+"""Bytes of a binding that each device allows, by the standard."""
+UNITS = 32
+"""Groups that have scratch memory apart."""
+MARK = "//# "
+"""The beginning of the line before each shader."""
+ARRAYS = {
+    "f32": "Float32Array", "i8": "Int8Array", "i16": "Int16Array", "i32": "Int32Array",
+    "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array", "u64": "BigUint64Array",
+    "f16": "Uint16Array", "bf16": "Uint16Array",
+}  # fmt: skip
+"""JavaScript's arrays by element type. Others are bytes."""
+
+
+def web_files(model: Model) -> dict[str, Content]:
+    """The files of a package, by name. Raises CompileError for sizes that are left open."""
+    part = model.parts[0]
+    if model.symbols or len(model.parts) > 1:
+        raise CompileError(
+            f"the sizes {', '.join(model.symbols)} aren't known, and for WebGPU all must be: give them with "
+            "--shape (shapes=)"
+        )
+    package = _Package(part.plan)
+    p, data = model.prefix, package.data(model)
+    told = {"<P>": p, "<NAME>": model.name.replace("*/", ""), "<MODEL>": json.dumps(data)}
+    told |= {"<INPUTS>": _types(model.inputs, " | GPUBuffer"), "<OUTPUTS>": _types(model.outputs, "")}
+    npm = {
+        "name": p.lower().replace("_", "-"), "version": "1.0.0", "type": "module", "private": True,
+        "description": f"{model.name}, compiled by Jangin {__version__} for WebGPU",
+        "exports": {".": {"types": f"./{p}.d.ts", "default": f"./{p}.mjs"}},
+        "files": [f"{p}.mjs", f"{p}.wgsl", f"{p}.bin", f"{p}.d.ts"],
+    }  # fmt: skip
+    return {
+        f"{p}.mjs": [_filled("web.mjs", told)],
+        f"{p}.wgsl": ["".join(f"{MARK}{n}\n{text}\n" for n, text in package.shaders.items()).encode()],
+        f"{p}.bin": [*package.weights()],
+        f"{p}.d.ts": [_filled("web.d.ts", told)],
+        "package.json": [json.dumps(npm, indent=2).encode()],
+        "index.html": [_filled("web.html", told)],
+    }
+
+
+def _filled(name: str, told: Mapping[str, str]) -> bytes:
+    text = Path(__file__).with_name(name).read_text()
+    for mark, value in told.items():
+        text = text.replace(mark, value)
+    return text.encode()
+
+
+def _types(tensors: tuple[Tensor, ...], more: str) -> str:
+    return ", ".join(f"{t.field}: {ARRAYS.get(t.dtype.name, 'Uint8Array')}{more}" for t in tensors)
+
+
+class _Package:
+    """A plan of known sizes, as the loader needs it. `shaders`: texts by name."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.layout = Layout(Frame(plan, ALIGNMENT), (), Evaluator({}))
+        self.shaders: dict[str, str] = {}
+        self._made: dict[str, Shader] = {}
+        self._named: dict[tuple[str, tuple[int, ...]], str] = {}
+        self.blocks: list[list[tuple[int, Array]]] = []  # of weights: where each array begins
+        self.buffers: dict[str, int] = {}
+        self.places = self._placed()
+
+    # --- memory
+
+    def _placed(self) -> dict[str, Range]:
+        """The memory of each buffer of the plan."""
+        places: dict[str, Range] = {}
+        for b in self.plan.buffers:
+            size = math.prod(self.layout.shapes[b.name]) * b.dtype.bytes
+            if b.kind == "arena":
+                places[b.name] = Range("arena", size, self.layout.placement.offsets[b.name])
+            elif b.kind == "constant":
+                places[b.name] = self._constant(b.name, size)
+            elif b.kind != "alias":
+                places[b.name] = Range(f"{b.kind} {b.name}", size)
+                self.buffers[f"{b.kind} {b.name}"] = words(size)
+        for b in self.plan.buffers:
+            if b.kind == "alias":
+                size = math.prod(self.layout.shapes[b.name]) * b.dtype.bytes
+                base = places[b.base]
+                places[b.name] = Range(base.handle, size, base.start)
+        self.buffers["arena"] = words(max([p.end for p in places.values() if p.handle == "arena"], default=0))
+        for n, block in enumerate(self.blocks):
+            self.buffers[f"weights {n}"] = words(block[-1][0] + block[-1][1].nbytes)
+        return places
+
+    def _constant(self, name: str, size: int) -> Range:
+        if size > MOST_BYTES:
+            users = "; ".join(named(x) for x in self.plan.launches if name in x.args)
+            raise CompileError(
+                f"the weights {name} have {size} bytes, and WebGPU promises a shader {MOST_BYTES}: {users}"
+            )
+        array = np.ascontiguousarray(self.plan.constants[name]).reshape(-1).view(np.uint8)
+        last = self.blocks[-1] if self.blocks else []
+        at = -(-(last[-1][0] + last[-1][1].nbytes) // ALIGNMENT) * ALIGNMENT if last else 0
+        if not last or at + size > MOST_BYTES:
+            self.blocks.append([])
+            at = 0
+        self.blocks[-1].append((at, array))
+        return Range(f"weights {len(self.blocks) - 1}", size, at)
+
+    def weights(self) -> Iterator[Array]:
+        """All blocks, one behind the other, each of whole words."""
+        for block in self.blocks:
+            end = 0
+            for at, array in block:
+                yield np.zeros(at - end, np.uint8)
+                yield array
+                end = at + array.nbytes
+            yield np.zeros(-end % 4, np.uint8)
+
+    # --- launches
+
+    def data(self, model: Model) -> dict[str, Any]:
+        """The loader's data."""
+        launches = [found for launch in self.plan.launches for found in self._launched(launch)]
+        return {
+            "buffers": self.buffers,
+            "weights": [self.buffers[f"weights {n}"] for n in range(len(self.blocks))],
+            "inputs": [self._tensor(t, n) for t, n in zip(model.inputs, self.plan.inputs, strict=True)],
+            "outputs": [self._tensor(t, n) for t, n in zip(model.outputs, self.plan.outputs, strict=True)],
+            "checks": [self._check(n) for n in range(len(self.plan.checks))],
+            "launches": launches,
+        }
+
+    def _tensor(self, tensor: Tensor, name: str) -> dict[str, Any]:
+        place, shape = self.places[name], self.layout.shapes[name]
+        array = ARRAYS.get(tensor.dtype.name, "Uint8Array")
+        return {
+            "name": tensor.name, "dtype": tensor.dtype.name, "shape": list(shape), "array": array,
+            "buffer": place.handle, "at": place.start, "bytes": place.size,
+        }  # fmt: skip
+
+    def _check(self, n: int) -> dict[str, Any]:
+        check = self.plan.checks[n]
+        place, sizes = self.places[check.buffer], [self.layout.value(e) for e in check.sizes]
+        low = [-n if check.from_end else 0 for n in sizes]
+        ranges = ", or ".join(f"{a} to {b - 1}" for a, b in zip(low, sizes, strict=True))
+        return {"source": str(check.source), "range": ranges, "buffer": place.handle, "at": place.start}
+
+    def _launched(self, launch: Launch) -> Iterator[dict[str, Any]]:
+        """A launch, once a round."""
+        value = self.layout.value
+        tasks, rounds = value(launch.tasks), value(launch.rounds)
+        if not tasks:
+            return
+        made = self._shader(launch)
+        groups = min(tasks, UNITS) if made.scratch else tasks
+        if not launch.local:
+            groups = min(groups, max(1, tasks // launch.grain) if launch.grain else 1, 4 * UNITS)
+        memory = [self.places[name] for name in launch.args]
+        if made.scratch:
+            size = words(self.layout.stride * groups)
+            self.buffers["scratch"] = max(size, self.buffers.get("scratch", 0))
+            memory.append(Range("scratch", size))
+        try:
+            bindings, parts = bind(memory, MOST_BUFFERS)
+        except ValueError as error:
+            raise CompileError(f"{named(launch)}: {error}") from error
+        for part in parts:
+            if part.size > MOST_BYTES:
+                raise CompileError(
+                    f"{named(launch)}: it is given {part.size} bytes, and WebGPU promises {MOST_BYTES}"
+                )
+        begin = zip(made.memories, memory, bindings, strict=True)
+        told = {f"o{m}": (r.start - parts[n].start) // 4 for m, r, n in begin}
+        told |= {f"s{n}": value(e) for n, e in enumerate(launch.symbols)}
+        alone = groups == 1 and not launch.local
+        name = self._text(made, tuple(bindings))
+        for turn in range(1 if alone else rounds):
+            numbers = launch_numbers(tasks, groups, self.layout.stride, turn, rounds if alone else 1)
+            yield {
+                "shader": name, "nodes": str(launch.sources), "groups": extent(groups),
+                "bindings": [[p.handle, p.start, words(p.size)] for p in parts],
+                "numbers": made.values({**told, **numbers}),
+            }  # fmt: skip
+
+    def _shader(self, launch: Launch) -> Shader:
+        if launch.function not in self._made:
+            func = self.plan.kernels[launch.kernel]
+            self._made[launch.function] = shader(func, WEBGPU, launch.function)
+        return self._made[launch.function]
+
+    def _text(self, made: Shader, bindings: tuple[int, ...]) -> str:
+        """The name of a kernel's shader with such bindings."""
+        key = made.kernel, bindings
+        if key not in self._named:
+            self._named[key] = f"k{len(self._named)}"
+            self.shaders[self._named[key]] = made.text(bindings)
+        return self._named[key]

@@ -1,0 +1,262 @@
+"""Packages for WebGPU: their files, and, with `-m slow`, their results in a browser without a window."""
+
+from __future__ import annotations
+
+import json
+import queue
+import shutil
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from built import small_network
+
+import jangin
+from jangin.ir.graph import Array, CompileError
+from jangin.runtime.devices.wgsl import Range, bind
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
+    "--enable-features=Vulkan",
+)  # fmt: skip
+LIMIT = 400
+"""Seconds that a busy machine may take to start the browser and run a model."""
+PAGE = """<!doctype html><script type="module">
+const say = (what) => fetch("said", { method: "POST", body: JSON.stringify(what) });
+try {
+  %s
+} catch (error) { await say({ error: error.message }); }
+</script>"""
+RUN = """
+  const { load } = await import("./model.mjs");
+  const { inputs } = await (await fetch("inputs.json")).json();
+  let start = performance.now();
+  const model = await load();
+  const loaded = performance.now() - start;
+  const arrays = await Promise.all(inputs.map(async ([name, kind]) =>
+    new globalThis[kind](await (await fetch(name)).arrayBuffer())));
+  let made, times = [];
+  for (let n = 0; n < 3; n++) {
+    start = performance.now();
+    made = await model.run(arrays);
+    times.push(performance.now() - start);
+  }
+  await say({ loaded, times, outputs: made.map((y) => ({
+    bytes: Array.from(new Uint8Array(y.buffer)) })) });
+"""
+
+
+def needs_browser(test: object) -> object:
+    return pytest.mark.slow(pytest.mark.skipif(not CHROMIUM, reason="Debian's chromium isn't here")(test))
+
+
+def in_browser(folder: Path, script: str, profile: Path, limit: float = LIMIT) -> dict:
+    """The one message of JSON that a page in a folder sends."""
+    answers = queue.SimpleQueue[dict]()
+
+    class Files(SimpleHTTPRequestHandler):
+        extensions_map = SimpleHTTPRequestHandler.extensions_map | {".mjs": "text/javascript"}
+
+        def do_POST(self) -> None:
+            answers.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    (folder / "test.html").write_text(PAGE % script)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder))) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{serving.server_port}/test.html"
+        log = (folder / "log").open("w+")
+        browser = subprocess.Popen(
+            [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", address], stderr=log, stdout=log
+        )
+        try:
+            return answers.get(timeout=limit)
+        except queue.Empty:
+            log.seek(0)
+            pytest.fail(f"the page said nothing in {limit} s; the browser says:\n{log.read()[-4000:]}")
+        finally:
+            browser.terminate()
+            browser.wait(30)
+            serving.shutdown()
+            log.close()
+
+
+def packaged(model: onnx.ModelProto, folder: Path, arrays: Sequence[Array] = ()) -> dict[str, bytes]:
+    """Write a package for these inputs, with the inputs beside it."""
+    jangin.emit(model, "web", "webgpu", name="model").save(folder)
+    kinds = {
+        "f4": "Float32Array",
+        "i4": "Int32Array",
+        "i8": "BigInt64Array",
+        "u1": "Uint8Array",
+        "b1": "Uint8Array",
+    }
+    for n, array in enumerate(arrays):
+        (folder / f"input{n}").write_bytes(np.ascontiguousarray(array).tobytes())
+    listed = [(f"input{n}", kinds[a.dtype.str[1:]]) for n, a in enumerate(arrays)]
+    (folder / "inputs.json").write_text(json.dumps({"inputs": listed}))
+    return {f.name: f.read_bytes() for f in folder.iterdir()}
+
+
+def compared(said: Mapping, want: Sequence[Array], close: float) -> None:
+    assert "error" not in said, said
+    for told, value in zip(said["outputs"], want, strict=True):
+        got = np.array(told["bytes"], np.uint8).view(value.dtype).reshape(value.shape)
+        scale = float(np.abs(value.astype(np.float64)).max())
+        np.testing.assert_allclose(got, value, rtol=0, atol=close * scale)
+
+
+def text_model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
+
+
+# --- files
+
+
+def test_a_package(tmp_path: Path) -> None:
+    """The files are those of an npm package, the module is JavaScript, and they are the same each time."""
+    files = packaged(small_network(), tmp_path / "one")
+    again = packaged(small_network(), tmp_path / "two")
+    assert files == again
+    assert files.keys() - {"inputs.json"} == {
+        "model.mjs", "model.wgsl", "model.bin", "model.d.ts", "package.json", "index.html",
+    }  # fmt: skip
+    npm = json.loads(files["package.json"])
+    assert npm["exports"]["."] == {"types": "./model.d.ts", "default": "./model.mjs"}
+    assert not any(b"<P>" in text or b"<NAME>" in text or b"<MODEL>" in text for text in files.values())
+    assert b"run(inputs: readonly [x: Float32Array | GPUBuffer]" in files["model.d.ts"]
+    if node := shutil.which("node"):
+        subprocess.run([node, "--check", str(tmp_path / "one" / "model.mjs")], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="npm isn't here")
+def test_npm_packs_it(tmp_path: Path) -> None:
+    packaged(small_network(), tmp_path)
+    done = subprocess.run(
+        ["npm", "pack", "--dry-run", "--json", "--offline"], cwd=tmp_path, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    (packed,) = json.loads(done.stdout)
+    names = {f["path"] for f in packed["files"]}
+    assert names >= {"model.mjs", "model.wgsl", "model.bin", "model.d.ts", "package.json"}
+
+
+def test_sizes_left_open_are_refused_by_name() -> None:
+    model = text_model("g (float[batch, 3] x) => (float[batch, 3] y) { y = Relu(x) }")
+    with pytest.raises(CompileError, match=r"the sizes batch aren't known.*--shape"):
+        jangin.emit(model, "web", "webgpu")
+    jangin.emit(model, "web", "webgpu", shapes={"batch": 2})
+
+
+def test_only_for_webgpu() -> None:
+    with pytest.raises(ValueError, match="no 'web' is made for x86-64-v2"):
+        jangin.emit(small_network(), "web", "x86-64-v2")
+    with pytest.raises(ValueError, match="no 'object' is made for webgpu: jgn, web can be"):
+        jangin.emit(small_network(), "object", "webgpu")
+
+
+def test_bindings_never_overlap() -> None:
+    """Chains of ranges that meet become one; others of one memory stay apart until there are too many."""
+    one = [Range("a", 256, at) for at in (0, 1024, 200, 300)]
+    bindings, parts = bind([*one, Range("b", 4)], 8)
+    assert bindings == [0, 1, 0, 0, 2]
+    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 556), ("a", 1024, 1280), ("b", 0, 4)]
+    bindings, parts = bind([Range("a", 256, 256 * n) for n in range(9)], 8)
+    assert set(bindings) == {0} and parts[0].end == 9 * 256
+    with pytest.raises(ValueError, match="9 buffers apart"):
+        bind([Range(n, 4) for n in range(9)], 8)
+
+
+# --- in a browser
+
+
+@needs_browser
+def test_a_network(tmp_path: Path) -> None:
+    x = np.random.default_rng().standard_normal((1, 3, 19, 23)).astype(np.float32)
+    packaged(small_network(), tmp_path / "out", [x])
+    want = jangin.compile(small_network())(x)
+    compared(in_browser(tmp_path / "out", RUN, tmp_path / "profile"), [want], 1e-5)
+
+
+TYPES = """g (float[3, 5] x, int64[4] i, bool[7] b) => (float[4, 5] y, bool[7] n, int64[3] a, uint8[3, 5] u) {
+    y = Gather(x, i)
+    n = Not(b)
+    a = ArgMax <axis = 1, keepdims = 0> (x)
+    s = Sigmoid(x)
+    u = Cast <to = 2> (s)
+}"""
+
+
+@needs_browser
+def test_types_and_an_index_out_of_range(tmp_path: Path) -> None:
+    rng = np.random.default_rng()
+    given = [
+        rng.standard_normal((3, 5)).astype("f4"),
+        np.int64([2, 0, -1, 1]),
+        rng.integers(0, 2, 7).astype(bool),
+    ]
+    packaged(text_model(TYPES), tmp_path / "out", given)
+    exe = jangin.compile(text_model(TYPES))
+    want = list(exe.run(dict(zip(["x", "i", "b"], given, strict=True))).values())
+    compared(in_browser(tmp_path / "out", RUN, tmp_path / "profile"), want, 1e-6)
+    np.int64([2, 3, -1, 1]).tofile(tmp_path / "out" / "input1")
+    said = in_browser(tmp_path / "out", RUN, tmp_path / "profile")
+    assert said["error"].startswith("Gather") and "index 3 is out of range, which is -3 to 2" in said["error"]
+
+
+ERRORS = """
+  const { load } = await import("./model.mjs");
+  const told = [];
+  const refused = async (work) => {
+    try { await work(); told.push("nothing"); } catch (e) { told.push(e.message); }
+  };
+  const x = new Float32Array(3 * 19 * 23).fill(0.5);
+  const model = await load();
+  await refused(() => model.run([]));
+  await refused(() => model.run([new Float32Array(5)]));
+  await refused(() => load({ code: "//# k0\\nfn", weights: new Uint8Array(4) }));
+  const text = await (await fetch("model.wgsl")).text();
+  await refused(() => load({ code: text.replaceAll("fma(", "nothing(") }));
+  const [plain] = await model.run([x]);
+  const { device } = model;
+  const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+  const own = device.createBuffer({ size: x.byteLength, usage });
+  device.queue.writeBuffer(own, 0, x);
+  const [kept] = await model.run([own], { readback: false });
+  told.push(kept instanceof GPUBuffer);
+  const second = await load({ device });
+  const both = await Promise.all([model.run([own]), second.run([x])]);
+  told.push(both.every(([y]) => y.every((v, n) => v === plain[n])));
+  setTimeout(() => device.destroy(), 0);
+  await device.lost;
+  await refused(() => model.run([x]));
+  const again = await load();
+  told.push((await again.run([x]))[0].every((v, n) => v === plain[n]));
+  await say({ told });
+"""
+
+
+@needs_browser
+def test_errors_buffers_and_lost_devices(tmp_path: Path) -> None:
+    packaged(small_network(), tmp_path / "out")
+    said = in_browser(tmp_path / "out", ERRORS, tmp_path / "profile")
+    assert "told" in said, said
+    none, small, weights, shader, kept, same, lost, again = said["told"]
+    assert none == "the inputs are x, and 0 are given"
+    assert "the input x is f32[1, 3, 19, 23], 5244 bytes, and the array has 20" in small
+    assert "the weights have 4 bytes, not" in weights
+    assert "is refused" in shader and "Conv" in shader
+    assert kept is True and same is True and again is True
+    assert "the device is lost" in lost and "load the model again" in lost
