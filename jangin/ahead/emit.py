@@ -80,7 +80,8 @@ def emit(
     types) or, for the target "webgpu" alone, "web" (an npm package of shaders and JavaScript). A linker on
     this machine links the shared library. `name` begins all names in C; the default is the model's name.
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
-    the file. The code uses tuning results for one thread. The other arguments mean the same as for `jangin.build`.
+    the file. The code uses tuning results for one thread. The other arguments mean the same as for
+    `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
     if given.get("weights") in CONSTANTS:

@@ -36,8 +36,8 @@ MARK = "//# "
 """The beginning of the line before each shader."""
 ARRAYS = {
     "f32": "Float32Array", "i8": "Int8Array", "i16": "Int16Array", "i32": "Int32Array",
-    "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array", "u64": "BigUint64Array",
-    "f16": "Uint16Array", "bf16": "Uint16Array",
+    "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array",
+    "u64": "BigUint64Array", "f16": "Uint16Array", "bf16": "Uint16Array",
 }  # fmt: skip
 """JavaScript's arrays by element type. Others are bytes."""
 

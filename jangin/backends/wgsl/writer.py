@@ -196,8 +196,8 @@ class WgslWriter(Functions):
 
     def _sum(self, op: str, x: Value, y: Value) -> Value:
         """Compilers may make `b` of (a + b) - a. They may make a * (b + c) + d of a * b + (a * c + d). They
-        take these for more exact. Sums that round a number, or take away a product in parts, need the order as it
-        stands. So the inner sum is hidden from compilers."""
+        take these for more exact. Sums that round a number, or take away a product in parts, need the order
+        as it stands. So the inner sum is hidden from compilers."""
         a, b = (self._varied(x) if y.is_const else x.ref), y.ref
         if y.ref in self._sums.get(x.ref, ()):
             a = self._hidden(x)

@@ -1,0 +1,77 @@
+"""Every template's kernels as shaders, whichever of a group's work-items does which part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import machine
+import numpy as np
+import pytest
+from on_adapter import NONE, run, usable
+from templates.kernels import packed, random_inputs
+from templates.test_gpu import KERNELS, asked
+
+from jangin.backends.wgsl.module import shader
+from jangin.ir.graph import Array
+from jangin.ir.loop import Func
+from jangin.runtime.devices.wgsl import Shader
+from jangin.targets import NAMED
+from jangin.targets.webgpu import WEBGPU
+from jangin.templates.gpu.table import TEMPLATES
+
+ADAPTERS = usable()
+ON = next(n for n in reversed(machine.runnable()) if NAMED.get(n))
+SOME = ("product", "softmax", "sum", "pool", "symbolic")
+pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
+
+
+def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
+    """A kernel by each template that fits, best parameters first, with what it is given for size `n`."""
+    wanted = asked(name, WEBGPU)
+    for match in TEMPLATES.values():
+        template = match(wanted)
+        if template is not None:
+            scheduled = template.schedule(min(template.space(), key=template.estimate))
+            sizes = {v.name: n for v in wanted.symbols}
+            given = packed(scheduled, random_inputs(KERNELS[name][0][1], sizes, n))
+            out = scheduled.func.results[0]
+            shape = [sizes.get(str(d)) or int(str(d)) for d in out.shape]
+            yield scheduled.func, given | {out.name: np.full(shape, np.nan, np.float32)}, sizes
+
+
+def permuted(whole: Shader) -> Shader:
+    """The shader with the parts of its work-items dealt out otherwise: odd multiples, from the end."""
+
+    class Permuted(Shader):
+        def text(self, *given: object) -> str:
+            plain, last = "let item = i32(local.x);", self.threads - 1
+            text = super().text(*given)  # type: ignore[arg-type]
+            assert plain in text
+            return text.replace(plain, f"let item = {last} - i32((local.x * 37u) % {self.threads}u);")
+
+    return Permuted(**{f: getattr(whole, f) for f in Shader.__dataclass_fields__})
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
+)
+def test_templates(name: str) -> None:
+    for func, given, sizes in made(name, 5):
+        want = machine.run(func, given, sizes, machine.target(ON))
+        whole = shader(func, WEBGPU)
+        for groups, variant in ((1 << 20, whole), (1 << 20, permuted(whole)), (1, permuted(whole))):
+            got = run(func, given, sizes, ADAPTERS[0], groups, made=variant)
+            for output, value in want.items():
+                np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=2e-6, err_msg=str(func))
+
+
+def test_a_missing_barrier_is_found() -> None:
+    """The order of work-items matters where one doesn't wait, so that the test above can fail."""
+    (func, given, sizes), *_ = made("product", 5)
+    want = machine.run(func, given, sizes, machine.target(ON))
+    whole = shader(func, WEBGPU)
+    bare = replace(whole, body=[line for line in whole.body if "workgroupBarrier" not in line])
+    assert len(bare.body) < len(whole.body)
+    found = [run(func, given, sizes, ADAPTERS[0], made=v) for v in (bare, permuted(bare))]
+    assert any(not np.allclose(got[n], v, rtol=1e-5) for got in found for n, v in want.items())
