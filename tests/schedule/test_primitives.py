@@ -149,7 +149,7 @@ def test_partial_sums(name: str, loops: list[str]) -> None:
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_pairwise(name: str) -> None:
-    """Of a sum alone, of sums side by side, of its turns and of what is left of them; the loop is gone."""
+    """Sums alone and side by side add their turns and the rest in pairs, and the loop is gone."""
     func, last = naive(name), "i0" if name == "sum" else "i1"
     func = do(func, ("split", last, 2, "bound" if name == "sum" else "guard"))
     if name != "sum":

@@ -307,7 +307,16 @@ class WgslWriter(Functions):
         index = by if place.index.number == 0 else self.binary("add", place.index, by)
         return self._placed(_Place(place.array, index, place.words, place.base))
 
-    def load(self, dtype: DType, lanes: int, at: Pointer, state: str, masks: Sequence[Value] = ()) -> Value:
+    def load(
+        self,
+        dtype: DType,
+        lanes: int,
+        at: Pointer,
+        state: str,
+        masks: Sequence[Value] = (),
+        *,
+        aligned: bool = False,
+    ) -> Value:
         place, i = self._places[at], self.narrow(self._places[at].index)
         if not place.words:
             return self.op(f"{place.array}[{i}]", dtype, 1, state)
@@ -339,7 +348,7 @@ class WgslWriter(Functions):
     ) -> Value:
         return self.load(dtype, 1, self.step(dtype, at, index), state)
 
-    def store(self, at: Pointer, v: Value, mask: Value | None = None) -> None:
+    def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
         place, dtype = self._places[at], v.dtype
         i = self.narrow(place.index)
         value = self.wide(v) if dtype.bits == 64 else v.ref

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
@@ -143,6 +143,10 @@ class Queue:
 
     def show(self, buffer: Buffer) -> None:
         raise NotImplementedError("WebGPU's memory isn't the host's")
+
+    def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
+        """Command buffers are used once: launches are enqueued anew."""
+        return enqueue
 
     def finish(self) -> None:
         """A read waits for all before it. So a word is read if nothing else is."""
