@@ -76,8 +76,8 @@ def emit(
     """Compile a model ahead of time, to code with a C API that needs no part of Jangin.
 
     `Emitted.save` writes the code.
-    `kind` is "object" (a relocatable object file), "shared" (a shared library), "c" (C11 with GNU's vector
-    types) or, for the target "webgpu" alone, "web" (an npm package of shaders and JavaScript). A linker on
+    `kind` is "object" (a relocatable object file), "shared" (a shared library) or "c" (C11 with GNU's vector
+    types). For the target "webgpu" alone it is "web" (an npm package of shaders and JavaScript). A linker on
     this machine links the shared library. `name` begins all names in C; the default is the model's name.
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
     the file. The code uses tuning results for one thread. The other arguments mean the same as for
