@@ -1,11 +1,12 @@
-"""NVIDIA's GPU measured: errors, bandwidth, products, networks, launches; the most valuable first.
+"""Measure an NVIDIA GPU: errors, bandwidth, products, networks and launches. The most valuable figures come
+first.
 
     python benchmarks/cuda.py [--device cuda:0] [--json cuda.json] [--only products] [--again] [--save]
 
-Each job runs in a process of its own, of at most --seconds. Its figures are in the file as soon as it ends,
-and a second call goes on from there. Networks and weights are made from a seed. `--small` takes sizes for a
-simulated device. A package that isn't here leaves its columns empty: PyTorch (for cuBLAS), ONNX Runtime with
-its CUDA provider, NVIDIA's compute-sanitizer.
+Each job runs in a process of its own, for at most --seconds. Its figures are written as soon as it ends, and
+a second call continues from there. Networks and weights are made from a seed. `--small` takes sizes for a
+simulated device. Columns stay empty if their package is missing: PyTorch (for cuBLAS), ONNX Runtime with its
+CUDA provider, or NVIDIA's compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from sections import Section, Table
 import jangin
 from jangin.runtime.devices.cuda_devices import Found, select
 
-sys.path.remove(str(Path(__file__).parent))  # so that `import cuda` finds NVIDIA's package, not this file
+sys.path.remove(str(Path(__file__).parent))  # `import cuda` then finds NVIDIA's package, not this file
 
 SECONDS = 180
-"""Seconds of a job at most: a GPU may be there for minutes only."""
+"""The most seconds of a job. A GPU may be available for minutes only."""
 REPEATS, SETTLE = 20, 3
-"""Runs that count, and those before."""
+"""The number of runs that are timed, and of runs before."""
 NOT_FINITE = "the results aren't finite"
 Row = dict[str, Any]
 
 
 def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
-    """Every job by its name, the most valuable first."""
+    """Yield every job with its name, the most valuable first."""
     sizes = (16, 33) if small else (1024, 4096, 2048, 512, 256, 8192)
     batches = {"squeezenet": (1,), "mobilenetv2": (1,), "resnet50": (1, 64), "bert": (1, 32), "gpt2": (1,)}
     kinds = ("float32", "bfloat16", "float16")
@@ -68,7 +69,7 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
 
 
 def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
-    """One of the networks; small ones have one layer, or few pixels."""
+    """Return one of the networks. Small ones have one layer, or few pixels."""
     if not small:
         return NETWORKS[name](kind, batch)
     if name in ("bert", "gpt2"):
@@ -84,7 +85,8 @@ def device(on: str) -> Found:
 
 
 def worst(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> float:
-    """The largest difference, as a share of the largest value."""
+    """Return the largest difference, as a share of the largest value. Raises ValueError for a result that
+    isn't finite."""
     found = 0.0
     for name, value in want.items():
         a, b = got[name].astype(np.float64), value.astype(np.float64)
@@ -102,7 +104,8 @@ def product_error(on: str, kind: str, size: int) -> Row:
 
 
 def network_error(on: str, name: str, kind: str, small: bool) -> Row:
-    """Beside the same network in float64 on the processor: what rounding weights costs is in it."""
+    """Return the error against the same network in float64 on the processor, with weights that aren't
+    rounded."""
     exe = jangin.compile(network(name, kind, 1, small), on)
     given = feeds(exe)
     exact = jangin.compile(network(name, "float64", 1, small), "cpu")
@@ -111,7 +114,7 @@ def network_error(on: str, name: str, kind: str, small: bool) -> Row:
 
 
 def sanitized(on: str, tool: str) -> Row:
-    """A small network's kernels under NVIDIA's checker."""
+    """Run a small network's kernels under NVIDIA's checker."""
     checker = shutil.which("compute-sanitizer")
     if checker is None:
         return {"absent": "compute-sanitizer"}
@@ -126,12 +129,12 @@ def sanitized(on: str, tool: str) -> Row:
 
 
 def device_seconds(exe: Any, given: Mapping[str, np.ndarray]) -> float:
-    """Seconds of a run's launches by the device's clock."""
+    """Return the seconds of a run's launches, by the device's clock."""
     return sum(launch.seconds for launch in exe.profile(given, REPEATS))
 
 
 def run_seconds(run: Callable[[], object]) -> float:
-    """The median of whole runs, the host's arrays to the host's arrays."""
+    """Return the median seconds of whole runs, from the host's arrays to the host's arrays."""
     for _ in range(SETTLE):
         run()
     taken = []
@@ -143,7 +146,7 @@ def run_seconds(run: Callable[[], object]) -> float:
 
 
 def copied(on: str, count: int) -> Row:
-    """A kernel that reads and writes as many bytes each."""
+    """Measure a kernel that reads and writes the same number of bytes."""
     from onnx import TensorProto, helper, numpy_helper
 
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [count]) for n in "xy"]
@@ -164,7 +167,8 @@ def product_time(on: str, kind: str, size: int) -> Row:
 
 
 def torch_product(kind: str, size: int, ours: float) -> Row:
-    """The same by PyTorch, which calls cuBLAS. Products of float32 don't use tf32 there by default."""
+    """Measure the same product in PyTorch, which calls cuBLAS. By default its float32 products don't use
+    tf32."""
     try:
         import torch
     except ImportError:
@@ -185,7 +189,7 @@ def torch_product(kind: str, size: int, ours: float) -> Row:
 
 
 def launch_time(on: str, count: int) -> Row:
-    """So many tiny kernels that nothing fuses: seconds of each in a run, and by itself."""
+    """Measure `count` tiny kernels that can't be fused: the seconds of each in a run, and by itself."""
     from onnx import TensorProto, helper
 
     nodes, name = [], "x"
@@ -221,7 +225,7 @@ def network_time(on: str, name: str, batch: int, kind: str, small: bool) -> Row:
 
 
 def onnxruntime_time(model: onnx.ModelProto, given: Mapping[str, np.ndarray], ours: float) -> Row:
-    """ONNX Runtime's CUDA provider on the same model and arrays."""
+    """Measure ONNX Runtime's CUDA provider on the same model and arrays."""
     import onnxruntime
 
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
@@ -229,13 +233,13 @@ def onnxruntime_time(model: onnx.ModelProto, given: Mapping[str, np.ndarray], ou
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
         theirs = run_seconds(lambda: session.run(None, dict(given)))
-    except Exception as error:  # whatever it can't do is its own affair
+    except Exception as error:  # a model that ONNX Runtime can't run is only reported
         return {"ONNX Runtime failed": str(error)[:200]}
     return {"ONNX Runtime": theirs, "of ONNX Runtime": theirs / ours}
 
 
 def joules(run: Callable[[], object]) -> Row:
-    """The device's energy of a run by NVML, if that is here and counts it."""
+    """Return the device's energy of a run by NVML, if NVML is installed and counts it."""
     with suppress(OSError, AttributeError):
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
         device, before, after = ctypes.c_void_p(), ctypes.c_ulonglong(), ctypes.c_ulonglong()
@@ -250,7 +254,7 @@ def joules(run: Callable[[], object]) -> Row:
     return {}
 
 
-# --- all of it
+# --- the whole measurement
 
 
 def kept(path: Path) -> dict[str, Row]:
@@ -259,14 +263,15 @@ def kept(path: Path) -> dict[str, Row]:
 
 
 def keep(path: Path, done: Mapping[str, Row]) -> None:
-    """Written aside and renamed: an interruption leaves the last file whole."""
+    """Write the figures to a new file, and rename it. An interruption leaves the last file whole."""
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(done, indent=1))
     unfinished.replace(path)
 
 
 def apart(name: str, arguments: argparse.Namespace) -> Row:
-    """A job in a process of its own. A failure is a figure too, and the next run tries it again."""
+    """Run a job in its own process. A failure is stored like a figure, and the next run tries the job
+    again."""
     small = ["--small"] if arguments.small else []
     command = [sys.executable, __file__, "--job", name, "--device", arguments.device, *small]
     try:
@@ -280,7 +285,7 @@ def apart(name: str, arguments: argparse.Namespace) -> Row:
 
 
 def section(done: Mapping[str, Row]) -> Section:
-    """The figures as benchmarks/results keeps them."""
+    """Return the section with the figures."""
     devices = ", ".join(sorted({row["on"] for row in done.values() if "on" in row}))
     parts: list[str | Table] = [f"Measured on {devices} by `python benchmarks/cuda.py --save`."]
     for group in dict.fromkeys(name.partition("/")[0] for name in done):

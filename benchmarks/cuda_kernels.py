@@ -1,4 +1,5 @@
-"""CUDA kernels of networks as NVIDIA's compiler makes them: registers, spills, occupancy. No GPU is needed.
+"""The registers, spills and occupancy of CUDA kernels of networks, as NVIDIA's compiler makes them. No GPU is
+needed.
 
 python benchmarks/cuda_kernels.py [--targets cuda:sm_80 cuda:sm_90a] [--kinds float32 bfloat16] [--save]
 """
@@ -28,7 +29,8 @@ from jangin.targets.cuda import ARCHITECTURES
 
 @dataclass(frozen=True)
 class Counted:
-    """One kernel. `label`: its template and parameters; `occupancy`: the share of a unit's work-items."""
+    """One kernel. `label` is its template and parameters. `occupancy` is its share of the most work-items of
+    a multiprocessor."""
 
     label: str
     usage: nvrtc.Usage
@@ -36,7 +38,7 @@ class Counted:
 
 
 def counted(model: onnx.ModelProto, target_name: str) -> Iterator[Counted]:
-    """Each distinct kernel of a model."""
+    """Yield each distinct kernel of a model."""
     target = resolve(target_name)
     architecture, compiler = ARCHITECTURES[target.cpu], nvrtc.for_architecture(target.cpu)
     plans = plan_model(model, Options(target)).plans

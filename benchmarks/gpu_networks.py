@@ -1,4 +1,5 @@
-"""Networks of a seed, as ONNX models made here: on a machine with a GPU nothing has to be exported first."""
+"""Networks with weights from a seed, made here as ONNX models. So a machine with a GPU needs no export
+before."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SEED = 0
 
 
 class Net:
-    """Nodes and constants of one graph, in one element type; methods give the name of their result."""
+    """The nodes and constants of one graph, in one element type. Methods return the name of their result."""
 
     def __init__(self, kind: str) -> None:
         self.kind, (self._type, self._numpy) = kind, TYPES[kind]
@@ -42,7 +43,7 @@ class Net:
         return name
 
     def weight(self, *shape: int, terms: int = 1) -> str:
-        """Numbers whose sums of so many products stay near 1."""
+        """Add numbers whose sums of `terms` products stay near 1."""
         numbers = self._random.standard_normal(shape, np.float32) / np.float32(np.sqrt(terms))
         return self.constant(numbers.astype(self._numpy))
 
@@ -148,7 +149,7 @@ def squeezenet(kind: str, batch: int = 1, size: int = 224) -> onnx.ModelProto:
 
 
 def _attention(net: Net, q: str, k: str, v: str, head: int, mask: str = "") -> str:
-    """Attention of [batch, heads, rows, head]."""
+    """Add attention of [batch, heads, rows, head]."""
     scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 1, 3, 2]))
     scores = net.node("Mul", scores, net.constant(np.asarray(head**-0.5, net._numpy)))
     scores = net.node("Add", scores, mask) if mask else scores
@@ -160,7 +161,7 @@ def _heads(net: Net, x: str, batch: int, rows: int, heads: int, head: int) -> st
 
 
 def bert(kind: str, batch: int = 1, rows: int = 128, layers: int = 12, width: int = 768) -> onnx.ModelProto:
-    """BERT-base's encoder, on embeddings."""
+    """Return BERT-base's encoder, on embeddings."""
     net, head = Net(kind), 64
     heads = width // head
     x = net.input("x", batch, rows, width)
@@ -176,7 +177,7 @@ def bert(kind: str, batch: int = 1, rows: int = 128, layers: int = 12, width: in
 
 
 def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: int = 768) -> onnx.ModelProto:
-    """A step of GPT-2 with a cache of `past` positions, on an embedding, to logits."""
+    """Return a step of GPT-2 from an embedding to logits, with a cache of `past` positions."""
     net, head = Net(kind), 64
     heads = width // head
     x = net.input("x", batch, 1, width)
@@ -194,7 +195,7 @@ def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: in
 
 
 def product(kind: str, rows: int, terms: int, columns: int) -> onnx.ModelProto:
-    """A matrix product of two inputs."""
+    """Return a matrix product of two inputs."""
     net = Net(kind)
     net.output(net.node("MatMul", net.input("x", rows, terms), net.input("y", terms, columns)))
     return net.model()
@@ -206,7 +207,7 @@ NETWORKS: Mapping[str, Callable[..., onnx.ModelProto]] = MappingProxyType({
 
 
 def feeds(exe: Any, scale: float = 1.0) -> dict[str, np.ndarray]:
-    """Inputs for a compiled network of known sizes, of a seed."""
+    """Return inputs for a compiled network of known sizes, from a seed."""
     random = np.random.default_rng(SEED)
     shapes = {spec.name: tuple(map(int, spec.shape)) for spec in exe.inputs}
     types = {spec.name: np.dtype(spec.dtype) for spec in exe.inputs}

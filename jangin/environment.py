@@ -45,7 +45,7 @@ def opencl_vendors() -> Path | None:
 
 
 def cuda_home() -> Path | None:
-    """The folder of a CUDA toolkit that `CUDA_HOME` names, if it does."""
+    """Return the folder of the CUDA toolkit in `CUDA_HOME`, or None."""
     from pathlib import Path
 
     named = os.environ.get("CUDA_HOME")

@@ -72,7 +72,8 @@ def _opencl() -> Table | str:
 
 
 def _cuda() -> Table | str:
-    """NVIDIA's GPUs, with their figures, or why there are none; and what code can be made for without any."""
+    """Return NVIDIA's GPUs with their figures, or the reason why there are none and the targets that can be
+    compiled for."""
     compilers = ", ".join(map(str, nvrtc.found())) or "none; pip install 'jangin[cuda]'"
     made = f"targets: {', '.join(CUDA)}; compiler: {compilers}"
     try:

@@ -1,4 +1,4 @@
-"""Kernels of CUDA C run alone on the mock's device."""
+"""Single CUDA kernels, run on the mock's device."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from jangin.runtime.devices.cuda_library import Kernel, Module
 from jangin.targets import Target
 
 ORDERS = (0, 7)
-"""Work-items and groups by their numbers, and in an order drawn by a seed (see `mock/shim.h`)."""
+"""Orders of work-items and groups: by their numbers, and drawn by a seed (see `mock/shim.h`)."""
 
 
 class Program:
-    """Kernels of one text, on the device."""
+    """Kernels of one text, loaded on the device."""
 
     def __init__(self, funcs: Sequence[Func], on: Target) -> None:
         text = emit_kernels(funcs, on, DIALECT)
@@ -32,7 +32,8 @@ class Program:
     def run(
         self, func: Func, arrays: Mapping[str, Array], symbols: Mapping[str, int], groups: int, mock: Any
     ) -> list[dict[str, Array]]:
-        """A kernel's outputs by so many groups (or as many as there are tasks), in each of the orders."""
+        """Return a kernel's outputs in each of the orders. `groups` is the number of groups; there are at
+        most as many as tasks."""
         found = []
         for order in ORDERS:
             mock.mock_order(order)

@@ -1,4 +1,4 @@
-"""CUDA kernels are checked by the tests of `tests/backends` too."""
+"""CUDA kernels are also checked by the tests of `tests/backends`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ import mocked  # noqa: E402
 
 @pytest.fixture
 def driver() -> Iterator[Any]:
-    """NVIDIA's driver, of which nothing is left behind."""
+    """Replace NVIDIA's driver by the mock, and remove it after the test."""
     with mocked.mocked() as library:
         yield library

@@ -1,4 +1,4 @@
-"""NVIDIA's driver and compiler as libraries whose device is this machine's processor (see `mock/`)."""
+"""NVIDIA's driver and compiler as mock libraries. Their device is this machine's processor (see `mock/`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ KERNEL_FLAGS = (
     *FLAGS, "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fwrapv",
     "-U_FORTIFY_SOURCE", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error",
 )  # fmt: skip
-"""A fused product is one where the text says so, and a misaligned access ends the kernel."""
+"""Flags of the C++ compiler. Products are fused only where the text says so, and a misaligned access ends the
+kernel."""
 if Path("/proc/cpuinfo").exists() and " fma " in Path("/proc/cpuinfo").read_text():
     KERNEL_FLAGS += ("-mfma",)
 
 
 @functools.cache
 def compiler() -> tuple[str, ...]:
-    """A compiler of C++, as a command; empty if there is none."""
+    """Return a C++ compiler as a command, or an empty tuple if there is none."""
     for name in ("clang++", "g++"):
         if (path := shutil.which(name)) is not None:
             return (path,)
@@ -42,8 +43,8 @@ def compiler() -> tuple[str, ...]:
 
 @functools.cache
 def folder() -> Path:
-    """The folder with both libraries, as CUDA_HOME and LD_LIBRARY_PATH take it. Compiled kernels stay there,
-    for the next tests too."""
+    """Return the folder with both libraries, for CUDA_HOME and LD_LIBRARY_PATH. It keeps compiled kernels for
+    later tests."""
     texts = b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir()))
     key = hashlib.sha256(texts + " ".join([*compiler(), *KERNEL_FLAGS]).encode()).hexdigest()[:16]
     made = Path(tempfile.gettempdir()) / f"jangin-mock-cuda-{os.getuid()}-{key}"
@@ -60,7 +61,7 @@ def folder() -> Path:
 
 
 def settings() -> dict[str, str]:
-    """Variables of the environment with which a process takes the mock."""
+    """Return the environment variables with which a process takes the mock."""
     command = " ".join([*compiler(), *KERNEL_FLAGS])
     return {"CUDA_HOME": str(folder()), "MOCK_FOLDER": str(folder()), "MOCK_CXX": command,
             "LD_LIBRARY_PATH": str(folder())}  # fmt: skip
@@ -68,7 +69,7 @@ def settings() -> dict[str, str]:
 
 @contextmanager
 def mocked() -> Iterator[Any]:
-    """The mock's driver, with functions to steer it, in place of any other in this process."""
+    """Replace any other driver in this process by the mock, and yield it with functions that steer it."""
     library = ctypes.CDLL(str(folder() / "libcuda.so.1"))
     library.mock_device.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_size_t
     library.mock_live.restype = ctypes.c_size_t
@@ -84,7 +85,7 @@ def mocked() -> Iterator[Any]:
 
 
 def forget() -> None:
-    """Have all be looked for anew."""
+    """Make Jangin look for devices, drivers and compilers again."""
     for context in cuda._OPENED.values():
         context.end()
     cuda._OPENED.clear()

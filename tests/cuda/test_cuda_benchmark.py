@@ -1,4 +1,4 @@
-"""The benchmark that waits for a GPU runs through on the mock, and goes on where it was."""
+"""The benchmark for a GPU runs through on the mock, and continues where it was stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def measured(folder: Path, only: str, *more: str) -> subprocess.CompletedProcess
 
 
 def test_the_most_valuable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors before times, and ResNet-50 and BERT before other networks. Figures become a page's tables."""
+    """Errors come before times, and ResNet-50 and BERT before other networks. Figures become tables of a
+    page."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("measured_cuda", ROOT / "benchmarks" / "cuda.py")
     assert spec is not None and spec.loader is not None
@@ -41,7 +42,7 @@ def test_the_most_valuable_comes_first(tmp_path: Path, monkeypatch: pytest.Monke
     assert section.save("cuda", tmp_path).exists()
 
 
-@pytest.mark.slow  # four processes, each of which imports the compiler
+@pytest.mark.slow  # four processes import the compiler
 def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     first = measured(tmp_path, "errors/product/float32")
     assert first.returncode == 0, first.stderr
@@ -57,7 +58,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert kept["errors/product/float32"] == row
 
 
-@pytest.mark.slow  # minutes of the C++ compiler's
+@pytest.mark.slow  # the C++ compiler takes minutes
 @pytest.mark.parametrize(
     "only", ["errors/squeezenet/float32", "errors/bert", "errors/gpt2/float32", "copy", "products",
              "launches", "networks/squeezenet", "networks/bert/1/bfloat16", "sanitizer"]

@@ -1,4 +1,5 @@
-"""NVIDIA's compiler takes the text, keeps all in registers, and rounds as it is told. It needs no GPU."""
+"""NVIDIA's compiler takes the text, keeps everything in registers, and rounds as the text says. No GPU is
+needed."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_all_templates_compile(target: str) -> None:
         assert (found.spilled, found.stack) == (0, 0), f"{name}: {found}"
 
 
-@pytest.mark.slow  # half a minute a network
+@pytest.mark.slow  # each network takes half a minute
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_compile(network: str, kind: str) -> None:
@@ -102,7 +103,7 @@ ROUNDED = """func rounded(x: f32[N], y: f32[N], apart: out f32[N], fused: out f3
 
 
 def test_products_are_fused_where_they_are_written_so() -> None:
-    """Quotients are rounded right, numbers near zero stay, and only `fma` is one multiply-add."""
+    """Quotients are rounded correctly, subnormal numbers are kept, and only `fma` becomes a multiply-add."""
     on = resolve("cuda:sm_80")
     text = source(parse_func(ROUNDED), on)
     made = nvrtc.for_architecture("sm_80").compiled(text, "sm_80").ptx.decode()
@@ -111,7 +112,8 @@ def test_products_are_fused_where_they_are_written_so() -> None:
 
 
 def test_wide_accesses_where_the_alignment_is_known() -> None:
-    """Four floats whose place is a multiple of four go by one instruction, others one by one."""
+    """Four floats are accessed by one instruction if their index is a multiple of four, and else one by
+    one."""
     for columns, wide in ((8, True), (7, False)):
         text = f"""func copy(x: f32[5, {columns}], y: out f32[5, {columns}]) {{
           block b in 5 {{ thread t in 1 {{ vector v in 4 {{ y[b, v] = x[b, v] * 2.0 }} }} }}
@@ -122,7 +124,7 @@ def test_wide_accesses_where_the_alignment_is_known() -> None:
 
 
 def test_machine_code_and_text_are_built_without_a_gpu() -> None:
-    """The text made for "sm_90a" is for the devices that come after it too."""
+    """The text that is made for "sm_90a" also serves later devices."""
     from jangin import build
     from jangin.runtime.devices.cuda_code import Built
 

@@ -1,5 +1,5 @@
-"""Kernels as CUDA C give the bits of native code of the same loops. They run on this machine's processor, in
-two orders of groups and work-items (see `mock/`)."""
+"""CUDA C kernels give the bits of native code of the same loops. They run on this machine's processor, in two
+orders of groups and work-items (see `mock/`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SOME = ("product", "softmax", "pool", "symbolic", "turned")
 
 
 def made(name: str, target: Target, rng: np.random.Generator) -> list[tuple[Func, Any, dict[str, int]]]:
-    """A kernel by each template that fits, of its best parameters and of any, with what it is given."""
+    """Return a kernel of each template that fits, with its best parameters and with random ones, and with
+    arguments."""
     found = []
     wanted = asked(name, target)
     for match in TEMPLATES.values():
@@ -66,7 +67,7 @@ def test_templates(driver: Any) -> None:
     compare([case for name in SOME for case in made(name, on, rng)], on, driver)
 
 
-@pytest.mark.slow  # of each kernel half a second is the C++ compiler's
+@pytest.mark.slow  # the C++ compiler takes half a second for each kernel
 @pytest.mark.parametrize("target", ["cuda:sm_62", "cuda:sm_75", "cuda:sm_86"])
 def test_all_templates(target: str, driver: Any) -> None:
     rng, on = np.random.default_rng(), resolve(target)
@@ -77,12 +78,13 @@ def test_all_templates(target: str, driver: Any) -> None:
 @pytest.mark.slow  # C++ compilers take half a minute for the kernels of operations
 @pytest.mark.parametrize("module", test_c_kernels.MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other back ends' tests have operations, types, masks, gathers. Extrema give either of two zeros, as
-    their row says."""
+    """Kernels of other back ends' tests have operations, types, masks and gathers. An extremum of zeros may
+    be either zero, as in its row."""
     on, ran = test_c_kernels.kernels_of(module, monkeypatch)
     of_gpu = CUDA["cuda:sm_80"]
     target = replace(on.with_figures(products=()), rows=ROWS, features=of_gpu.features, cpu=of_gpu.cpu)
-    monkeypatch.setenv("MOCK_CXX", mocked.settings()["MOCK_CXX"].replace("-O1", "-O0"))  # there are many
+    # there are many kernels
+    monkeypatch.setenv("MOCK_CXX", mocked.settings()["MOCK_CXX"].replace("-O1", "-O0"))
     program = alone.Program([func for func, _, _ in ran], target)
     for func, (arrays, symbols), want in ran:
         for got in program.run(func, arrays, symbols, 2, driver):
@@ -105,7 +107,7 @@ ADDS = """func adds(x: T[N], y: T[N], bigger: out bool[N], sum: out T[N], produc
 
 @pytest.mark.parametrize("kind", ["i8", "u16", "i32", "i64"])
 def test_integers_wrap_by_what_is_written(kind: str) -> None:
-    """NVIDIA's compiler makes `x + 1 > x` true for signed integers, whatever x is: so none are added up."""
+    """Integers are added without sign, because NVIDIA's compiler makes `x + 1 > x` true for any signed x."""
     text = source(parse_func(re.sub(r"\bT\b", kind, ADDS)), resolve("cuda:sm_80"))
     body = text[text.index("static void adds_body") :]
     signed = re.findall(rf"const {kind} v\d+ = v\d+ [-+*] v\d+;", body)

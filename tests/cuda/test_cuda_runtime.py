@@ -1,5 +1,5 @@
-"""Models on the mock's device: plans, graphs, errors. Each error names device, kernel and node, and the next
-run is right."""
+"""Models on the mock's device: plans, graphs and errors. Each error names device, kernel and node, and the
+next run is right."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def net(driver: Any) -> Any:
 
 
 def test_a_network_of_any_batch(driver: Any, net: Any, tmp_path: Path) -> None:
-    """A graph is launched for each run, and made for each layout. Both orders of work give the same."""
+    """Each layout has one CUDA graph, and each run launches it. Both orders of work give the same results."""
     net.save(tmp_path / "m.jgn")
     again, launches = jangin.load(tmp_path / "m.jgn"), len(net.plan.launches)
     for order in (0, 3):
@@ -62,7 +62,8 @@ def test_a_network_of_any_batch(driver: Any, net: Any, tmp_path: Path) -> None:
 
 
 def test_large_arrays_are_copied_where_they_lie(driver: Any) -> None:
-    """Small ones go through pinned memory, which the next run may not have while this one reads it."""
+    """Large arrays are copied directly. Small ones pass through pinned memory, which the next run may not use
+    while this run reads it."""
     graph = helper.make_graph(
         [helper.make_node("Mul", ["x", "x"], ["y"])], "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
@@ -130,11 +131,11 @@ def test_an_index_out_of_range(driver: Any) -> None:
     assert exe(x, np.array([2, 0])).tolist() == [2, 0]
 
 
-# --- what goes wrong
+# --- faults
 
 
 def test_every_allocation_fails_in_turn(driver: Any, net: Any) -> None:
-    """Loading and the first run: one error with what was asked for and what is free, and the next run is
+    """Loading and the first run give one error with the requested and the free memory. The next run is
     right."""
     x, failed = images(3), 0
     for left in range(100):
@@ -172,7 +173,8 @@ def test_what_was_asked_for_and_what_is_free(driver: Any) -> None:
 
 
 def test_a_kernel_that_faults_is_named(driver: Any, net: Any) -> None:
-    """The fault takes the context: all is loaded once more and run launch by launch, to name the kernel."""
+    """The fault destroys the context. Everything is loaded once more, and launches run one by one to name the
+    kernel."""
     x = images(2)
     net(x)
     for launch in (net.plan.launches[0], net.plan.launches[-1]):
@@ -189,7 +191,7 @@ def test_a_kernel_that_faults_is_named(driver: Any, net: Any) -> None:
 
 
 def test_a_kernel_that_writes_beyond_its_memory(driver: Any, net: Any) -> None:
-    """The mock finds it by its guards, as a GPU does by its pages."""
+    """The mock finds the write by its guards, as a GPU finds it by its pages."""
     first, exe = net.plan.launches[0], jangin.Executable(net.artifact)
     memory = exe._module.memory()
     layout = exe._layout((1,))
@@ -211,7 +213,7 @@ def test_a_device_that_is_lost(driver: Any, net: Any) -> None:
 
 
 def test_code_that_the_driver_refuses(driver: Any, net: Any) -> None:
-    """It is newer than the driver, or damaged."""
+    """The code is newer than the driver, or damaged."""
     newer = tuple(replace(Built.of(code), version=(13, 5)).packed for code in net.artifact.objects)
     driver.mock_image_error(209)
     with pytest.raises(
@@ -227,7 +229,7 @@ def test_code_that_the_driver_refuses(driver: Any, net: Any) -> None:
 
 
 def test_text_is_for_later_devices(driver: Any, net: Any) -> None:
-    """A device that doesn't take the machine code gets the text, which its driver compiles."""
+    """If a device doesn't take the machine code, its driver compiles the text."""
     objects = tuple(
         replace(Built.of(code), cubin=b"none for this one").packed for code in net.artifact.objects
     )

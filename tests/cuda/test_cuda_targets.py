@@ -1,4 +1,4 @@
-"""Names of targets and devices, what runs where, and what is said if nothing does."""
+"""Names of targets and devices, the code that each device runs, and the errors if none runs it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_targets_without_a_gpu() -> None:
 
 
 def test_occupancy() -> None:
-    """By the rules of the public tables: registers are given to warps by 256 of them."""
+    """Occupancy follows the public tables. A warp gets registers in units of 256."""
     a100 = ARCHITECTURES["sm_80"]
     assert a100.occupancy(256, 32, 0) == 1.0
-    assert a100.occupancy(256, 64, 0) == 0.5  # 65,536 registers are 4 groups of 8 warps of 2,048
+    assert a100.occupancy(256, 64, 0) == 0.5  # 65,536 registers suffice for 4 groups of 8 warps of 2,048
     assert a100.occupancy(256, 65, 0) == 0.375
-    assert a100.occupancy(128, 32, 40 << 10) == 4 * 128 / 2048  # of 164 KiB, 41 for each group
-    assert a100.occupancy(32, 32, 0) == 0.5  # 32 groups at most
+    assert a100.occupancy(128, 32, 40 << 10) == 4 * 128 / 2048  # 164 KiB suffice for 4 groups of 41 KiB
+    assert a100.occupancy(32, 32, 0) == 0.5  # the most groups are 32
     assert ARCHITECTURES["sm_86"].occupancy(1024, 32, 0) == 1024 / 1536
 
 
@@ -60,8 +60,8 @@ def test_occupancy() -> None:
     ],
 )
 def test_what_runs_where(device: tuple[int, int], takes: str, runs: str) -> None:
-    """Machine code runs on the same major number, from its minor number on; Jetsons are apart, and so is what
-    "a" is behind. Text runs on all that is as new."""
+    """Machine code runs on devices of its major number, from its minor number on. Jetsons and code for an "a"
+    architecture are apart. Text runs on all devices that are as new."""
     found = cuda_devices.Found(0, "x", *device, 1, 1, 1.0, 1, 1, (12, 0), 0)
     assert [n for n in ARCHITECTURES if found.takes(n)] == [f"sm_{n}" for n in takes.split()]
     assert [n for n in ARCHITECTURES if found.runs(n)] == [f"sm_{n}" for n in runs.split()]

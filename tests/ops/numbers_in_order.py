@@ -1,4 +1,4 @@
-"""Numbers that orders go wrong with: NaN of both signs, both zeros, both infinities, and ties."""
+"""Numbers that are hard to order: NaN of both signs, both zeros, both infinities, and ties."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def long_rows(dtype: type) -> Array:
 
 
 def all_told(operators: Iterable[str], walked: Iterable[str], apart: Iterable[str]) -> None:
-    """A dialect's operators are those of a walk, and those that compare nothing: a new one must be told."""
+    """Check that each of a dialect's operators is either among the tested ones or among those that compare
+    nothing."""
     told = [*walked, *apart]
     assert sorted(set(told)) == sorted(told), "an operator is told twice"
     assert set(operators) == set(told), sorted(set(operators) ^ set(told))
 
 
 def pooled(x: Array, size: int, stride: int, pads: int = 0) -> Array:
-    """The maximum of each window of an image's last two axes: a NaN where there is one."""
+    """Return the maximum of each window of an image's last two axes. It is NaN if the window has one."""
     wide = ((0, 0),) * (x.ndim - 2) + ((pads, pads),) * 2
     padded = np.pad(x, wide, constant_values=-np.inf)
     return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (-2, -1))[

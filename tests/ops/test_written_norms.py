@@ -1,8 +1,8 @@
-"""Normalizations and statistics that a model writes in operators of its own, against float64.
+"""Normalizations and statistics that a model computes by single operators, against float64.
 
-Exporters write them so before opset 17, and where a framework has no operator for one. Each operator rounds
-its result, so that numbers far from 0 and close to each other show how the mean was added up. ONNX Runtime's
-error, with its optimizations or without, whichever is less, is the bar.
+Exporters write them so before opset 17, and for a framework that has no such operator. Each operator rounds
+its result. So the way in which a mean is summed shows in numbers that lie far from 0 and close to each other.
+The limit is ONNX Runtime's error, with or without its optimizations, whichever is less.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from jangin.ir.graph import Array
 MEANS = (0.0, 1e3, -1e4, 1e6)
 EPSILON = np.float64(np.float32(1e-5))
 CLOSE = 1.3
-"""How much larger an error may be. Two root mean squares of 256 errors each, of one size, differ by 6 %. A
-variance's errors are squares of a mean's, which differ by more. Sums of one term after the other are 1.4 to
-5 times as far off."""
+"""The factor by which an error may exceed ONNX Runtime's. Two root mean squares of 256 errors of one size
+differ by 6 %. A variance's errors are squares of a mean's, which differ by more. Sums of one term after the
+other have 1.4 to 5 times the error."""
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     **{f"rows of {n}": ((512, n), (1,)) for n in (7, 12, 16, 17, 31, 33, 64, 77, 100, 768, 1023)},
     "few long rows": ((256, 4097), (1,)), "columns of 13": ((8, 13, 60), (1,)),

@@ -236,7 +236,8 @@ class MemoryQueue:
         self.add(copy)
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Launches as one piece. They have the arguments of now each time."""
+        """Return a function that enqueues the launches as one piece, with their arguments at the time of the
+        call."""
         with alone(self.lock):
             before, self.waiting = self.waiting, []
         enqueue()

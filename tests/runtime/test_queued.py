@@ -167,7 +167,7 @@ def test_the_calls_of_a_run() -> None:
     ]  # fmt: skip
     assert exe._module.copied == 2 * (X.nbytes + y.nbytes)
     driver.log.clear()
-    exe(X[:1])  # other sizes: all is enqueued anew, once
+    exe(X[:1])  # everything is enqueued once more for other sizes
     assert [what for call, what in driver.log if call == "enqueue"] == names
 
 
@@ -241,7 +241,7 @@ def test_the_kernel_that_is_to_blame(shared: bool, groups: bool) -> None:
 
 
 def test_a_fault_that_takes_all_with_it() -> None:
-    """All is loaded anew by another driver, and launches run one by one until the fault comes again."""
+    """Another driver loads everything again, and launches run one by one until the fault repeats."""
     device = MemoryDevice(False)
     exe = jangin.compile(network(), target_of(device, True))
     expected = exe(X)

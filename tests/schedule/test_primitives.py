@@ -149,7 +149,8 @@ def test_partial_sums(name: str, loops: list[str]) -> None:
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_pairwise(name: str) -> None:
-    """Sums alone and side by side add their turns and the rest in pairs, and the loop is gone."""
+    """Pairs are added for a single sum, for sums side by side, for the turns of a sum and for its rest. The
+    loop is gone."""
     func, last = naive(name), "i0" if name == "sum" else "i1"
     func = do(func, ("split", last, 2, "bound" if name == "sum" else "guard"))
     if name != "sum":
@@ -166,7 +167,8 @@ def test_pairs_are_added_to_each_other_first() -> None:
     func = apply(naive("sum"), [Step("pairwise", ("k0",))])
     (update,) = (s for s in statements(func.body) if isinstance(s, Store) and isinstance(s.value, Binary))
     total = update.value
-    assert isinstance(total, Binary) and len([*loads(total.b)]) == 11  # all terms beside the accumulator
+    # the total has all terms beside the accumulator
+    assert isinstance(total, Binary) and len([*loads(total.b)]) == 11
 
     def depth(e: Expr) -> int:
         return 1 + max(depth(e.a), depth(e.b)) if isinstance(e, Binary) else 0

@@ -1,4 +1,4 @@
-"""Conflicts of shared memory's banks, counted from the loops: no device is asked.
+"""Conflicts of shared memory's banks, counted from the loops, without a device.
 
 A warp's work-items access 32 banks. Each bank has every 32nd word of 4 bytes, and gives one word at a time.
 Different words of one bank are conflicts, which are served one after the other. Accesses of 8 and 16 bytes
@@ -23,7 +23,8 @@ WARP, BANKS, WORD = 32, 32, 4
 
 @dataclass(frozen=True)
 class Access:
-    """One access of the first warp of a group. `ways`: how many turns the banks take where one would do."""
+    """One access by the first warp of a group. `ways` is the number of turns of the banks, where 1 is without
+    conflicts."""
 
     buffer: str
     stored: bool
@@ -32,7 +33,7 @@ class Access:
 
 
 def accesses(func: Func) -> Iterator[Access]:
-    """Each access of shared memory in a thread loop. Other loops are at their first iteration."""
+    """Yield each access of shared memory in a thread loop. Other loops are at their first iteration."""
 
     def go(s: Stmt, thread: For | None, vector: For | None, values: Mapping[Var, Expr]) -> Iterator[Access]:
         if thread is not None:

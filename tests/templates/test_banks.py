@@ -1,4 +1,5 @@
-"""Shared memory of kernels for work-groups: no access meets others in a bank more than two by two."""
+"""Kernels for work-groups access shared memory with bank conflicts of at most two ways, except for
+attention."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from .test_gpu import KERNELS, asked
 TARGET = CUDA["cuda:sm_80"]
 WAYS = 2
 POWERS = 4
-"""Attention's powers alone are stored by four rows of four columns at once, which lie in eight banks whatever
-stands between the rows. Each is stored once for all the columns of the values."""
+"""The most ways of attention's powers. Four rows store four columns at once, which lie in eight banks,
+whatever stands between the rows. Each power is stored once for all columns of the values."""
 LARGE = {
     "product": workload(matmul((512, 512), (512, 512)), target=TARGET),
     "transposed": workload(matmul((2, 256, 256), (2, 256, 256), transposed=True), target=TARGET),
@@ -27,11 +28,11 @@ LARGE = {
     "attention-128": workload(attention(2, 128, 256, 128, 128), target=TARGET),
 }
 SMALL = [name for name in KERNELS if not name.startswith("attention")]
-"""Heads of fewer than eight elements are no shape that pays."""
+"""Heads of fewer than eight elements are left out, because they don't pay."""
 
 
 def worst(wanted: Workload, count: int) -> dict[str, float]:
-    """By buffer, of the best kernels of each template."""
+    """Return the most ways of each buffer, over the best kernels of each template."""
     found: dict[str, float] = {}
     for match in TEMPLATES.values():
         template = match(wanted)

@@ -1,9 +1,9 @@
 """Caffe's layers that compare, with NaN, infinities, both zeros and ties, against its published source.
 
-A NaN passes on, as in all formats. Caffe's own code goes by the order of operands where it meets one. Clip
-gives its lower end, MAX of Eltwise the second operand, and a maximum of a window leaves a NaN out. Some of
-its formulas multiply by 0 what they don't choose, so that an infinite number becomes NaN (ReLU of -inf).
-Here it stays what the formula is for.
+NaN is passed on, as in all formats. With NaN, Caffe's own code depends on the order of operands. Clip gives
+its lower end, MAX of Eltwise gives the second operand, and a window's maximum leaves NaN out. Some of its
+formulas multiply what they don't choose by 0, so that an infinite number becomes NaN (ReLU of -inf). Jangin
+gives the result that the formula is for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def leaky(x: Array, slope: float) -> Array:
 
 
 def last_best(x: Array, count: int) -> Array:
-    """Places of the largest along the last axis, NaN the largest of all, the last of equals first."""
+    """Return the positions of the largest elements along the last axis. NaN is the largest, and the last of
+    equals is first."""
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
     turned = np.argsort(-ranks[..., ::-1], -1, kind="stable")[..., :count]
     return x.shape[-1] - 1 - turned
@@ -83,7 +84,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 BY_BOXES = {"DetectionOutput", "ROIPooling"}
 APART = {
-    "PriorBox",  # of sizes that are known
+    "PriorBox",  # their sizes are known
     "Mish", "Sigmoid", "TanH", "Dropout", "Split", "Swish", "BN", "Power", "Exp", "Log", "BatchNorm", "Scale",
     "Bias", "Axpy", "MVN", "Normalize", "Reduction", "Embed", "Concat", "Slice", "Flatten", "Reshape",
     "Permute", "Tile", "Crop", "ShuffleChannel", "LSTM", "RNN", "Convolution", "ConvolutionDepthwise",
@@ -102,7 +103,7 @@ def inputs(given: Mapping[str, Array]) -> str:
 
 @cache
 def results() -> Mapping[str, Array]:
-    """All of them in one network."""
+    """Return the results of all layers, in one network."""
     text = 'name: "walk"\n' + inputs(GIVEN)
     for n, (kind, more, bottoms, _) in enumerate(CASES.values()):
         text += layer(kind, more, bottoms, f"y{n}", f"l{n}")
@@ -125,7 +126,7 @@ def test_as_the_source_says(name: str) -> None:
 
 
 def test_maxima_of_regions(tmp_path: Path) -> None:
-    """A region as large as the image, whose cells are a quarter of it each."""
+    """The region is as large as the image, and each cell is a quarter of it."""
     regions = np.array([[0, 0, 0, 7, 7]], np.float32)
     text = inputs({"i": IMAGE, "r": regions}) + layer(
         "ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 1 }", "i r"
@@ -136,7 +137,8 @@ def test_maxima_of_regions(tmp_path: Path) -> None:
 
 
 def test_boxes_without_a_score(tmp_path: Path) -> None:
-    """A NaN is no score: its box is never found, and hides none. The first of boxes of one score is first."""
+    """NaN is no score: its box is never found, and hides none. The first of boxes with equal scores is
+    first."""
     scores = np.array([[np.nan, 0.5, 0.7, np.nan, 0.7, 0.6]], np.float32)
     given = {
         "map": np.zeros((1, 1, 1, 6), np.float32), "image": np.zeros((1, 1, 10, 60), np.float32),

@@ -1,7 +1,7 @@
 """Core ML's operations that compare, with NaN, infinities, both zeros and ties, against MIL's documentation.
 
-Core ML runs on Apple's systems alone. The oracle is MIL's description of each operation, in NumPy, as
-coremltools computes constants. NaN is what NumPy makes of it, as in all formats.
+Core ML runs only on Apple's systems. So the reference is MIL's description of each operation, in NumPy, as
+coremltools folds constants. NaN is treated as in NumPy, as in all formats.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def elu(x: Array) -> Array:
 
 
 def ordered(x: Array, ascending: bool) -> Array:
-    """The places of elements in order, NaN as the largest, the first of equals first."""
+    """Return the positions of elements in order. NaN is the largest, and the first of equals is first."""
     if ascending:
         return np.argsort(x, 1, kind="stable")
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
@@ -154,10 +154,10 @@ APART = {
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "exp2", "floor",
     "sin", "sinh", "sqrt", "tan", "tanh", "identity", "round", "sigmoid", "silu", "softsign", "square",
     "inverse", "linear_activation", "log", "rsqrt", "scaled_tanh", "gelu",
-    # arithmetic, and logic of what is true or false already
+    # arithmetic, and logic of booleans
     "add", "sub", "mul", "real_div", "pow", "floor_div", "mod", "logical_and", "logical_or", "logical_xor",
     "logical_not",
-    # what moves elements, by places that are known
+    # operators that move elements, by known positions
     "concat", "stack", "split", "sliding_windows", "reshape", "flatten2d", "transpose", "expand_dims",
     "squeeze", "slice_by_index", "slice_by_size", "pad", "tile", "shape", "fill", "range_1d", "reverse",
     "depth_to_space", "space_to_depth", "pixel_shuffle", "pixel_unshuffle", "band_part", "gather",
@@ -167,17 +167,17 @@ APART = {
     "reduce_log_sum", "cumsum", "conv", "conv_transpose", "avg_pool", "l2_pool", "linear", "matmul", "einsum",
     "batch_norm", "instance_norm", "layer_norm", "l2_norm", "local_response_norm",
     "upsample_nearest_neighbor", "upsample_bilinear", "resize_bilinear", "resize_nearest_neighbor",
-    # their activations are others of these
+    # their activations are listed by themselves
     "lstm", "gru", "rnn",
 }  # fmt: skip
 """Operations that compare no elements."""
 ROWS_OF_FEATURES = {"imputer", "likeliest", "normalizer"}
 ROWS_APART = {
-    # what compares is trained on numbers: trees, votes and neighbours are held against scikit-learn
+    # the models compare numbers with trained ones: trees, votes and neighbours are compared with scikit-learn
     "treeEnsembleClassifier", "treeEnsembleRegressor", "glmClassifier", "supportVectorClassifier",
     "kNearestNeighborsClassifier", "supportVectorRegressor", "glmRegressor",
     "arrayFeatureExtractor", "featureVectorizer", "identity", "scaler",
-    "oneHotEncoder",  # of integers
+    "oneHotEncoder",  # these are integers
 }  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def rows(x: Any) -> Any:
 
 @cache
 def results() -> Mapping[str, Array]:
-    """All of them in one program; what is true or false is given as numbers."""
+    """Return the results of all operations, in one program. Booleans are converted to numbers."""
 
     def body(x: Any, left: Any, right: Any, image: Any) -> Any:
         made = []
@@ -208,7 +208,7 @@ def results() -> Mapping[str, Array]:
 
 
 def compiled(program: Any, system: Any) -> Any:
-    """As it is written: none of coremltools' passes changes it."""
+    """Compile a program as it is written, without coremltools' passes."""
     model = ct.convert(
         program, minimum_deployment_target=system, skip_model_load=True,
         compute_precision=ct.precision.FLOAT32, pass_pipeline=ct.PassPipeline.EMPTY,
@@ -228,7 +228,8 @@ def test_as_documented(name: str) -> None:
 
 
 def test_attention() -> None:
-    """A query with a NaN gives NaN alone. A key whose score is -inf counts for nothing, and ties alike."""
+    """A query with NaN gives NaN alone. A key with a score of -inf counts for nothing. Ties have equal
+    weights."""
     rng = np.random.default_rng(0)
     q, v = (rng.standard_normal((1, 2, 5, 8)).astype(np.float32) for _ in range(2))
     k, mask = np.repeat(q[:, :, :1], 5, 2), np.zeros((5, 5), np.float32)
@@ -266,7 +267,7 @@ def test_models_of_rows() -> None:
 
 
 def test_the_likeliest_class() -> None:
-    """The first of equal scores, or of NaN."""
+    """The first of equal scores, or of several NaN, is chosen."""
     b = Builder("likeliest", {})
     labels, _ = likeliest(b, [b.input("x", F32, (const(8), const(16)))], {"labels": tuple(range(16))})
     assert isinstance(labels, Tensor)

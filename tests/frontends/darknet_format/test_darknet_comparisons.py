@@ -1,8 +1,8 @@
 """Darknet's layers that compare, with NaN, infinities, both zeros and ties, against its published source.
 
-A NaN passes on, as in all formats. Darknet's own code goes by the order of operands where it meets one. Its
-maxima leave a NaN out, and relu6 and hard_mish make 0 of it. Its formulas multiply by 0 what they don't
-choose, `x * (x > 0)`, so that an infinite number becomes NaN. Here it stays what the formula is for.
+NaN is passed on, as in all formats. With NaN, Darknet's own code depends on the order of operands. Its maxima
+leave NaN out, and relu6 and hard_mish make 0 of it. Its formulas multiply what they don't choose by 0, `x *
+(x > 0)`, so that an infinite number becomes NaN. Jangin gives the result that the formula is for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def hard_mish(x: Array) -> Array:
 
 
 def stair(x: Array) -> Array:
-    """C's integer of an infinite number may be any."""
+    """Return Darknet's `stair`. It is NaN for infinite numbers, because C doesn't define their integer."""
     whole = np.floor(x)
     return np.where(np.isinf(x), np.nan, np.floor(x / 2) + np.where(whole % 2 == 0, 0, x - whole))
 
@@ -91,7 +91,7 @@ APART = {
     "local", "local_avgpool", "reorg3d", "shift_channels", "sam", "scale_channels", "shortcut", "upsample",
     "yolo", *RECURRENT,
 }  # fmt: skip
-"""Sections that compare no elements, but by the activations that they may have."""
+"""Sections that compare no elements, except in their activations."""
 
 
 def alike(text: str, oracle: Callable[[Array], Array], folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_sections(name: str, tmp_path: Path) -> None:
 
 
 def test_boxes_without_a_score(tmp_path: Path) -> None:
-    """A NaN is no score: its box is never found, and hides none."""
+    """NaN is no score: its box is never found, and hides none."""
     text = "[net]\nwidth=8\nheight=8\nchannels=6\n[yolo]\nmask=0\nanchors=1,1\nclasses=1\nnum=1\n"
     exe = jangin.compile(
         write(tmp_path, text, 0), formats=[DarknetFormat(nms=0.3, score=0.1, most=9)], cache=False,

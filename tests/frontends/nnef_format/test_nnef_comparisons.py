@@ -1,7 +1,7 @@
 """NNEF's operations that compare, with NaN, infinities, both zeros and ties, against NNEF-Tools' interpreter.
 
-The standard's definition in NumPy is the oracle where that has none, or goes another way than the standard
-says. NaN is what NumPy makes of it, as in all formats.
+If the interpreter lacks an operation or contradicts the standard, the reference is the standard's definition
+in NumPy. NaN is treated as in NumPy, as in all formats.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ APART = {
     "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh",
     "acosh", "atanh", "floor", "ceil", "round", "sqrt", "sigmoid", "erf", "neg", "rcp", "sqr", "rsqr",
     "rsqrt", "gelu", "softabs",
-    # arithmetic, and logic of what is true or false already
+    # arithmetic, and logic of booleans
     "add", "sub", "mul", "div", "pow", "add_n", "and", "or", "not", "copy", "copy_n", "update",
-    # what moves elements
+    # operators that move elements
     "pad", "reshape", "transpose", "concat", "split", "slice", "squeeze", "unsqueeze", "stack", "unstack",
     "tile", "gather", "sample", "desample", "max_unpool", "avg_unpool", "nearest_upsample",
     # sums
@@ -103,7 +103,7 @@ APART = {
     "batch_normalization", "matmul", "linear", "avg_pool", "roi_resample", "avg_roi_pool", "avg_roi_align",
     "conv", "deconv", "box", "debox", "multilinear_upsample", "local_response_normalization",
 }  # fmt: skip
-"""Operations that compare no elements. Those of `DEFINED` are made of others by the standard's text."""
+"""Operations that compare no elements. The standard defines those of `DEFINED` by other operations."""
 
 
 def text() -> str:
@@ -144,7 +144,7 @@ def test_as_the_standard_says(call: str) -> None:
 
 
 def test_where_maxima_stand() -> None:
-    """At a NaN where a window has one; of several, and of ties, at the first."""
+    """The index of a maximum is at the first NaN of a window, or at the first of equal maxima."""
     best, at, place = (results()[n] for n in ("best", "at", "place"))
     np.testing.assert_array_equal(best, pooled(IMAGE, 2, 2))
     np.testing.assert_array_equal(place, at)
@@ -156,7 +156,8 @@ def test_where_maxima_stand() -> None:
 
 @pytest.mark.parametrize("name", REGION)
 def test_maxima_of_regions(name: str) -> None:
-    """A region as large as the image, whose cells are a quarter of it each: a NaN is its cell's maximum."""
+    """The region is as large as the image, and each cell is a quarter of it. A NaN is the maximum of its
+    cell."""
     more = ", sampling_rate = [2, 2]" if name == "max_roi_align" else ""
     graph = (
         "version 1.0; graph G(i, x, b) -> (y) { i = external<scalar>(shape = [1, 2, 8, 8]); "

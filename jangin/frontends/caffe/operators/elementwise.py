@@ -44,7 +44,7 @@ def same(layer: Layer) -> list[Tensor]:
 
 
 def _rectified(v: Expr, slope: float) -> Expr:
-    """Leaky if there is a slope: 0 times an infinite number would be none."""
+    """Return ReLU, leaky only if there is a slope, because 0 times an infinite number is NaN."""
     return activation.leaky_relu(v, slope) if slope else activation.relu(v)
 
 
@@ -268,7 +268,7 @@ def reduction(layer: Layer) -> Tensor:
 
 
 def _best(b: Builder, x: Tensor, count: int, axis: int) -> tuple[Tensor, Tensor]:
-    """The largest elements along an axis and their places, the last of equal ones first."""
+    """Return the largest elements along an axis and their positions. The last of equal elements is first."""
     if count == 1:
         return b.reduce("max", x, [axis], True), arg_extreme(b, x, axis, "max", last=True, keepdims=True)
     end = x.shape[axis] - 1

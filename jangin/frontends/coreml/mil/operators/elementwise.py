@@ -67,7 +67,7 @@ def _scaled(body: Callable[..., Expr], **defaults: float) -> Lowering:
 
 
 def _thresholded(v: Expr, alpha: float) -> Expr:
-    """0 below alpha, where Core ML keeps x; ONNX's gives 0 at alpha too."""
+    """Return v, or 0 below alpha. ONNX's operator gives 0 at alpha too."""
     return select(v < alpha, const(0, v.dtype), v)
 
 
