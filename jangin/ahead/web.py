@@ -1,6 +1,7 @@
-"""A model for WebGPU: shaders, and a JavaScript module that loads and runs them in a browser or a runtime.
+"""Write a model as a package for WebGPU: shaders, and a JavaScript module that loads and runs them in a
+browser or another runtime.
 
-A loader's data are the plan with all sizes as numbers: buffers, and launches with their bindings. `web.mjs`
+The loader's data is the plan with all sizes as numbers: buffers, and launches with their bindings. `web.mjs`
 is the loader, `web.html` an example page, and `web.d.ts` has the types.
 """
 
@@ -27,11 +28,11 @@ from jangin.targets.webgpu import WEBGPU
 from jangin.version import __version__
 
 MOST_BUFFERS = 8
-"""Buffers that each device gives a shader, by the standard."""
+"""The buffers that every device gives a shader, by WebGPU's standard."""
 MOST_BYTES = 128 << 20
-"""Bytes of a binding that each device allows, by the standard."""
+"""The bytes that every device allows for a binding, by WebGPU's standard."""
 UNITS = 32
-"""Groups that have scratch memory apart."""
+"""The most groups with scratch memory of their own."""
 MARK = "//# "
 """The beginning of the line before each shader."""
 ARRAYS = {
@@ -39,11 +40,11 @@ ARRAYS = {
     "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array",
     "u64": "BigUint64Array", "f16": "Uint16Array", "bf16": "Uint16Array",
 }  # fmt: skip
-"""JavaScript's arrays by element type. Others are bytes."""
+"""JavaScript's array classes by element type. Other types are arrays of bytes."""
 
 
 def web_files(model: Model) -> dict[str, Content]:
-    """The files of a package, by name. Raises CompileError for sizes that are left open."""
+    """Return the files of a package, by name. Raises CompileError if a size is open."""
     part = model.parts[0]
     if model.symbols or len(model.parts) > 1:
         raise CompileError(
@@ -82,7 +83,7 @@ def _types(tensors: tuple[Tensor, ...], more: str) -> str:
 
 
 class _Package:
-    """A plan of known sizes, as the loader needs it. `shaders`: texts by name."""
+    """A plan of known sizes in the form that the loader needs. `shaders` has the shaders' texts by name."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -90,14 +91,14 @@ class _Package:
         self.shaders: dict[str, str] = {}
         self._made: dict[str, Shader] = {}
         self._named: dict[tuple[str, tuple[int, ...]], str] = {}
-        self.blocks: list[list[tuple[int, Array]]] = []  # of weights: where each array begins
+        self.blocks: list[list[tuple[int, Array]]] = []  # blocks of weights, with the offset of each array
         self.buffers: dict[str, int] = {}
         self.places = self._placed()
 
     # --- memory
 
     def _placed(self) -> dict[str, Range]:
-        """The memory of each buffer of the plan."""
+        """Return the memory of each buffer of the plan."""
         places: dict[str, Range] = {}
         for b in self.plan.buffers:
             size = math.prod(self.layout.shapes[b.name]) * b.dtype.bytes
@@ -134,7 +135,7 @@ class _Package:
         return Range(f"weights {len(self.blocks) - 1}", size, at)
 
     def weights(self) -> Iterator[Array]:
-        """All blocks, one behind the other, each of whole words."""
+        """Yield the contents of all blocks, one after the other. Each block is padded to whole words."""
         for block in self.blocks:
             end = 0
             for at, array in block:
@@ -146,7 +147,7 @@ class _Package:
     # --- launches
 
     def data(self, model: Model) -> dict[str, Any]:
-        """The loader's data."""
+        """Return the loader's data."""
         launches = [found for launch in self.plan.launches for found in self._launched(launch)]
         return {
             "buffers": self.buffers,
@@ -173,7 +174,7 @@ class _Package:
         return {"source": str(check.source), "range": ranges, "buffer": place.handle, "at": place.start}
 
     def _launched(self, launch: Launch) -> Iterator[dict[str, Any]]:
-        """A launch, once a round."""
+        """Yield a launch once for each round."""
         value = self.layout.value
         tasks, rounds = value(launch.tasks), value(launch.rounds)
         if not tasks:
@@ -216,7 +217,7 @@ class _Package:
         return self._made[launch.function]
 
     def _text(self, made: Shader, bindings: tuple[int, ...]) -> str:
-        """The name of a kernel's shader with such bindings."""
+        """Return the name of a kernel's shader with these bindings, and store the shader."""
         key = made.kernel, bindings
         if key not in self._named:
             self._named[key] = f"k{len(self._named)}"

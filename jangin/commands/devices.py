@@ -90,7 +90,8 @@ def _cuda() -> Table | str:
 
 
 def _webgpu() -> Table | str:
-    """The WebGPU adapters, with the limits that decide what runs on them, or why there are none."""
+    """Return the WebGPU adapters with the limits that decide what runs on them, or the reason why there are
+    none."""
     try:
         there = webgpu_adapters.adapters()
     except LoadError as error:

@@ -1,4 +1,4 @@
-"""Packages for WebGPU: their files, and, with `-m slow`, their results in a browser without a window."""
+"""Packages for WebGPU: their files, and, with `-m slow`, their results in a headless browser."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLAGS = (
     "--enable-features=Vulkan",
 )  # fmt: skip
 LIMIT = 400
-"""Seconds that a busy machine may take to start the browser and run a model."""
+"""The most seconds in which a busy machine starts the browser and runs a model."""
 PAGE = """<!doctype html><script type="module">
 const say = (what) => fetch("said", { method: "POST", body: JSON.stringify(what) });
 try {
@@ -59,7 +59,7 @@ def needs_browser(test: object) -> object:
 
 
 def in_browser(folder: Path, script: str, profile: Path, limit: float = LIMIT) -> dict:
-    """The one message of JSON that a page in a folder sends."""
+    """Run a page from a folder, and return its only JSON message."""
     answers = queue.SimpleQueue[dict]()
 
     class Files(SimpleHTTPRequestHandler):
@@ -94,7 +94,7 @@ def in_browser(folder: Path, script: str, profile: Path, limit: float = LIMIT) -
 
 
 def packaged(model: onnx.ModelProto, folder: Path, arrays: Sequence[Array] = ()) -> dict[str, bytes]:
-    """Write a package for these inputs, with the inputs beside it."""
+    """Write a package, and its inputs beside it."""
     jangin.emit(model, "web", "webgpu", name="model").save(folder)
     kinds = {
         "f4": "Float32Array",
@@ -126,7 +126,8 @@ def text_model(text: str) -> onnx.ModelProto:
 
 
 def test_a_package(tmp_path: Path) -> None:
-    """The files are those of an npm package, the module is JavaScript, and they are the same each time."""
+    """The files are those of an npm package, the module is valid JavaScript, and each build gives the same
+    bytes."""
     files = packaged(small_network(), tmp_path / "one")
     again = packaged(small_network(), tmp_path / "two")
     assert files == again
@@ -168,7 +169,8 @@ def test_only_for_webgpu() -> None:
 
 
 def test_bindings_never_overlap() -> None:
-    """Chains of ranges that meet become one; others of one memory stay apart until there are too many."""
+    """Overlapping ranges become one binding. Other ranges of one memory stay separate until there are too
+    many."""
     one = [Range("a", 256, at) for at in (0, 1024, 200, 300)]
     bindings, parts = bind([*one, Range("b", 4)], 8)
     assert bindings == [0, 1, 0, 0, 2]

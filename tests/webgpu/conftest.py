@@ -1,4 +1,5 @@
-"""WebGPU's shaders are checked by the tests of `tests/backends`, and ONNX's node tests are counted."""
+"""WebGPU's shaders are checked by the tests of `tests/backends`. The outcomes of ONNX's node tests are
+counted."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("backends"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How ONNX's node tests ended, and why some were left out."""
+    """Print how ONNX's node tests ended, and why some were left out."""
     counts: Counter[str] = Counter()
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.stats.get(outcome, ()):

@@ -1,4 +1,4 @@
-"""Kernels run alone on a WebGPU adapter, with guard words around all memory."""
+"""Single kernels, run on a WebGPU adapter with guard words around all memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jangin.targets import Target
 from jangin.targets.webgpu import WEBGPU
 
 GUARD = 256
-"""Bytes around each buffer that a kernel must not touch."""
+"""Bytes of guards around each buffer."""
 NONE = (
     "no WebGPU adapter here: pip install 'jangin[webgpu]' and a Vulkan driver (Debian: mesa-vulkan-drivers)"
 )
@@ -43,8 +43,8 @@ def run(
     on: Target = WEBGPU,
     made: Shader | None = None,
 ) -> dict[str, Array]:
-    """The outputs of a kernel, run by so many groups at most. Asserts that the bytes around each buffer
-    stay."""
+    """Return a kernel's outputs. At most `groups` groups run it. Checks that the guards around each buffer
+    are unchanged."""
     driver = WebGPUDriver(adapter)
     queue, kernel = driver.queue(), driver.load((made or shader(func, on)), str(on))
     guards, rng = [], np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Every template's kernels as shaders, whichever of a group's work-items does which part."""
+"""Shaders of every template's kernels are right, whichever work-item of a group does which part."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
 
 
 def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
-    """A kernel by each template that fits, best parameters first, with what it is given for size `n`."""
+    """Yield a kernel of each template that fits, with its best parameters, and with arguments for size
+    `n`."""
     wanted = asked(name, WEBGPU)
     for match in TEMPLATES.values():
         template = match(wanted)
@@ -41,7 +42,7 @@ def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, 
 
 
 def permuted(whole: Shader) -> Shader:
-    """The shader with the parts of its work-items dealt out otherwise: odd multiples, from the end."""
+    """Return the shader with its parts given to other work-items: by odd multiples, from the end."""
 
     class Permuted(Shader):
         def text(self, *given: object) -> str:
@@ -67,7 +68,7 @@ def test_templates(name: str) -> None:
 
 
 def test_a_missing_barrier_is_found() -> None:
-    """The order of work-items matters where one doesn't wait, so that the test above can fail."""
+    """The order of work-items matters without a barrier, so that the test above can fail."""
     (func, given, sizes), *_ = made("product", 5)
     want = machine.run(func, given, sizes, machine.target(ON))
     whole = shader(func, WEBGPU)

@@ -1,5 +1,4 @@
-"""The same kernels as compute shaders and as native code give the same, with guard words around all
-memory."""
+"""Compute shaders of the same kernels give native code's results, with guard words around all memory."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ from jangin.targets.webgpu import WEBGPU
 
 ADAPTERS = usable()
 ULPS = 24
-"""Units in the last place. A quotient may be off by 2.5 in WGSL, and a product may be fused with a sum or
-not. A few of these meet in a kernel."""
+"""The largest error in units in the last place. In WGSL a quotient may be off by 2.5, and a product may be
+fused with a sum or not. A kernel may have a few of these."""
 pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
 
 
 def left_out(func: Func) -> str:
-    """The reason for which a kernel has no shader: float64, or products of words. No pass makes the latter
-    for a target without rows for them."""
+    """Return the reason why a kernel has no shader: float64, or products of words. Passes make these products
+    only for targets with rows for them."""
     nodes = [n for s in statements(func.body) for e in expressions(s) for n in walk(e)]
     if any(p.dtype is F64 for p in func.params) or any(n.dtype is F64 for n in nodes):
         return "float64"
@@ -46,8 +45,8 @@ def left_out(func: Func) -> str:
 
 
 def approximate(func: Func) -> bool:
-    """Whether a device's roundings show: quotients, products that may be fused with sums or multiplied in
-    another order, and functions."""
+    """Return whether results may differ by a device's rounding: for quotients, sums, products and
+    functions."""
     nodes = [n for s in statements(func.body) for e in expressions(s) for n in walk(e)]
     quotients = {"div", "floordiv", "pow", "rem", "mod", "add", "mul"}
     return any(
@@ -79,7 +78,7 @@ SHARES = [
 
 @pytest.mark.parametrize(("module", "share"), SHARES, ids=lambda m: getattr(m, "__name__", m))
 def test_kernels_of_other_tests(module: ModuleType, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, or one in so many, from a random one on."""
+    """All kernels run, or one in `share`, beginning with a random one."""
     _, ran = test_c_kernels.kernels_of(module, monkeypatch)
     counts: Counter[str] = Counter()
     for func, (arrays, symbols), want in ran[int(np.random.default_rng().integers(share)) :: share]:
@@ -105,7 +104,7 @@ def test_groups_of_work_items(name: str, groups: int) -> None:
 
 
 def elementwise(fn: str, count: int) -> Func:
-    """A function of each element of one array or two."""
+    """Return a kernel that applies a function to each element of one array or of two."""
     two = fn in ("pow", "atan2")
     x, z, y = (Buffer(n, F32, (const(count),)) for n in "xzy")
     i = Var("i")
@@ -126,12 +125,12 @@ MOST_ULPS = {
     "asinh": 8,
     "log1p": 8,
 }
-"""The largest errors, in units in the last place, of functions that have more than the others."""
+"""The largest errors in units in the last place, for functions with larger errors than the others."""
 DOMAINS = {"acosh": (1.0, 1e4), "atanh": (-1.0, 1.0), "asin": (-1.0, 1.0), "acos": (-1.0, 1.0),
            "exp": (-87.0, 88.0), "expm1": (-20.0, 88.0), "exp2": (-126.0, 127.0), "sinh": (-88.0, 88.0),
            "cosh": (-88.0, 88.0), "log": (1e-30, 1e30), "log2": (1e-30, 1e30), "log1p": (-0.999, 1e6),
            "sigmoid": (-80.0, 80.0), "tan": (-1.5, 1.5)}  # fmt: skip
-"""Arguments where results are normal numbers; of others from -100 to 100."""
+"""Arguments for which results are normal numbers. Other functions take arguments from -100 to 100."""
 REFERENCES = {"asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "asinh": np.arcsinh, "pow": np.power,
               "acosh": np.arccosh, "atanh": np.arctanh, "atan2": np.arctan2,
               "sigmoid": lambda x: 1 / (1 + np.exp(-x))}  # fmt: skip
@@ -145,7 +144,8 @@ TESTED = sorted(
 
 @pytest.mark.parametrize("fn", TESTED)
 def test_functions(fn: str) -> None:
-    """Small, plain and large arguments, and those where a function has a rule of its own."""
+    """The arguments are small, normal and large, and include those for which a function has a rule of its
+    own."""
     rng, count = np.random.default_rng(), 4096
     low, high = DOMAINS.get(fn, (-100.0, 100.0))
     x = rng.uniform(low, high, count).astype(np.float32)
@@ -177,12 +177,13 @@ def test_functions_at_their_edges(fn: str) -> None:
         reference = REFERENCES.get(fn) or getattr(np, fn)
         want = reference(*given.values()).astype(np.float32)
     got = run(func, given | {"y": np.empty(len(x), np.float32)}, {}, ADAPTERS[0])["y"]
-    atol = 2e-7  # where a function crosses 0, or its result is subnormal
+    atol = 2e-7  # for results near 0 or subnormal ones
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=atol, err_msg=f"{fn} at {given}")
 
 
 def test_a_sum_loses_what_it_should() -> None:
-    """A compiler may make b of (a + b) - a, and does: rounding by a large number depends on the sum."""
+    """(a + b) - a keeps the rounding of its sum. A compiler may replace it by b, and some do, but rounding by
+    a large number depends on it."""
     body = "serial i in 4 { y[i] = (x[i] + f32(12582912.0)) - f32(12582912.0) }"
     func = parse_func(f"func k(x: f32[4], y: out f32[4]) {{ {body} }}")
     given = {"x": np.float32([0.25, 1.5, 2.75, -3.5]), "y": np.zeros(4, np.float32)}
@@ -202,7 +203,7 @@ LONGS = np.int64([0, 1, -1, 2, -7, 1 << 31, -(1 << 31), (1 << 31) - 1, 1 << 40, 
            "x >> y", "rem(x, y)", "pow(x, y)", "select(x < y, x, y)"],
 )  # fmt: skip
 def test_integers_of_64_bits(op: str, dtype: str) -> None:
-    """All of their bits count, as values of a model may have them."""
+    """All bits of 64-bit integers count, because values of a model may have them."""
     count = len(LONGS) ** 2
     value = re.sub(r"\b[xy]\b", lambda m: {"x": "a[i]", "y": "b[i]"}[m[0]], op)
     func = parse_func(
@@ -227,7 +228,8 @@ def test_integers_of_64_bits(op: str, dtype: str) -> None:
 
 
 def test_a_size_that_32_bits_may_not_hold_is_stored_whole() -> None:
-    """The product of sizes is an index within buffers, and in the model a number like any other."""
+    """A product of sizes is stored with 64 bits, because in the model it may be any number. As an index it
+    has 32 bits."""
     func = parse_func("func k(y: out i64[1]) symbols (n in 1.., m in 1..) { y[0] = n * m * n }")
     got = run(func, {"y": np.zeros(1, np.int64)}, {"n": 70000, "m": 3}, ADAPTERS[0])
     assert got["y"][0] == 70000 * 70000 * 3
@@ -246,7 +248,7 @@ def test_longs_of_floats() -> None:
     np.testing.assert_array_equal(run(func, given, {}, ADAPTERS[0])["y"], want["y"])
 
 
-# --- what is refused
+# --- refused kernels
 
 
 def test_float64_is_refused_by_name() -> None:

@@ -15,7 +15,7 @@ import jangin
 
 TESTS = Path(__file__).parent.parent
 CLOSE = 1e-4
-"""Share of the largest value that results may differ by: other schedules add in another order."""
+"""The largest difference, as a share of the largest value. The schedules add in different orders."""
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not usable(), reason=NONE)]
 Case = tuple[Any, dict[str, Any], list[dict[str, Any]]]
 """A model, its sizes, and the inputs of some runs."""
@@ -23,7 +23,7 @@ Case = tuple[Any, dict[str, Any], list[dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The modules of `tests/models`, and of the examples, which download packages."""
+    """Make the modules of `tests/models` and of the examples importable. They download packages."""
     for folder in (TESTS / "models", TESTS.parent / "examples"):
         monkeypatch.syspath_prepend(str(folder))
 

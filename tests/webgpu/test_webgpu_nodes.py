@@ -1,4 +1,4 @@
-"""ONNX's node tests on a WebGPU adapter. A sample runs always, all of them with `-m slow`."""
+"""ONNX's node tests on a WebGPU adapter. A sample runs always, and all run with `-m slow`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Test = Callable[[unittest.TestCase], Any]
 STRIDE = 97
 """One test in so many is in the sample."""
 FIRST = 41
-"""The place of the sample's first test."""
+"""The position of the sample's first test."""
 LACKING = "has no numbers of 64 bits"
 KERNELS = tempfile.TemporaryDirectory()
-"""A cache: many tests have the same kernels."""
+"""A cache of kernels, because many tests share kernels."""
 
 
 class Backend(official.Backend):

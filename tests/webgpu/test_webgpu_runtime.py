@@ -1,4 +1,4 @@
-"""WebGPU as a device: names, bindings, limits, errors, saved models."""
+"""WebGPU as a device: names, bindings, limits, errors and saved models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def model(nodes: list[Any], shapes: dict[str, tuple[Any, ...]], outputs: list[str], **weights: Any) -> Any:
-    """A model of float32."""
+    """Return a float32 model."""
     given = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
     made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
     constants = [numpy_helper.from_array(w, n) for n, w in weights.items()]
@@ -52,7 +52,7 @@ def perceptron() -> onnx.ModelProto:
 
 @needed
 def test_sizes_of_a_run_and_a_saved_model(tmp_path: Path) -> None:
-    """One artefact serves all sizes, loads from a file, and gives what native code does."""
+    """One artifact serves all sizes, loads from a file, and gives native code's results."""
     file = tmp_path / "m.jgn"
     jangin.build(perceptron(), "webgpu", cache=False).save(file)
     exe, native = jangin.load(file), jangin.compile(perceptron(), cache=False)
@@ -81,7 +81,7 @@ def test_names_of_adapters() -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error says which package to install."""
     monkeypatch.setitem(sys.modules, "wgpu", None)
     webgpu_adapters._adapters.cache_clear()
     with pytest.raises(LoadError, match=r"pip install 'jangin\[webgpu\]'"):
@@ -112,7 +112,7 @@ COPY = "func k(x: f32[64], y: out f32[64]) { serial i in 64 { y[i] = x[i] + f32(
 
 
 def launched(parts: Any, func: Any = None, stride: int = 0) -> Any:
-    """A kernel of a copy, with buffers that `parts` makes of a driver."""
+    """Launch a kernel that copies, on buffers that `parts` makes with a driver."""
     driver = webgpu.WebGPUDriver(ADAPTERS[0])
     kernel = driver.load(shader(func or parse_func(COPY), WEBGPU), str(WEBGPU))
     memory = parts(driver)
@@ -125,7 +125,7 @@ def launched(parts: Any, func: Any = None, stride: int = 0) -> Any:
 @needed
 @pytest.mark.parametrize("places", [(0, 256), (0, 0), (256, 0)])
 def test_parts_of_one_buffer(places: tuple[int, int]) -> None:
-    """Those that meet share a binding, others of one buffer don't: either is right."""
+    """Overlapping parts share a binding, and other parts of one buffer don't. Both give right results."""
     x = floats(128)
 
     def parts(driver: Any) -> list[Any]:
@@ -143,7 +143,8 @@ def test_parts_of_one_buffer(places: tuple[int, int]) -> None:
 
 @needed
 def test_more_buffers_than_a_shader_may_have() -> None:
-    """Those that lie in one memory become one binding; those that don't are refused in words."""
+    """Buffers within one memory become one binding. Too many separate buffers are refused by a clear
+    error."""
     count = 40
     given = ", ".join(f"x{n}: f32[64]" for n in range(count))
     total = " + ".join(f"x{n}[i]" for n in range(count))
@@ -204,7 +205,7 @@ def test_a_size_beyond_32_bits_is_refused_before_a_run() -> None:
 
 @needed
 def test_a_binding_too_large_names_the_nodes() -> None:
-    """A buffer that the device could make, but give no shader."""
+    """The device could make the buffer, but can't bind it to a shader."""
     node = helper.make_node("Relu", ["x"], ["y"], "large")
     exe = jangin.compile(model([node], {"x": ("N",)}, ["y"]), "webgpu", cache=False)
     most = ADAPTERS[0].limit(webgpu_adapters.BINDING)
