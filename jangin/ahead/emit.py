@@ -102,11 +102,12 @@ def emit_by(
         raise ValueError(f"constants={constants!r} is unknown; known: {', '.join(CONSTANTS)}")
     if options.libraries != "never":
         raise ValueError(f"libraries={options.libraries!r}: what is emitted as {kind} calls no other library")
-    found = options.target.of_c if kind == "c" else options.target.emitted
+    found = options.target
     if kind not in found.outputs:
         raise ValueError(
             f"no {kind!r} is made for {found.name}{origin(options.asked)}: {', '.join(found.outputs)} can be"
         )
+    found = found.of_c if kind == "c" else found.emitted
     options = with_winners(options.but(target=found), 1)
     with within(options.limits):
         plans = [*_plans(model, options, progress)]

@@ -76,5 +76,6 @@ class Gpu(Machine):
 
     @property
     def memories(self) -> str:
-        """The memory sizes that candidates depend on. They are part of the key of tuned kernels."""
-        return f"{self.group}/{self.shared}"
+        """The memory sizes that candidates depend on, and the units, which differ between devices of one
+        architecture. They are part of the key of tuned kernels."""
+        return f"{self.units}/{self.group}/{self.shared}"

@@ -48,6 +48,7 @@ def target_of(device: Found, schedules: str = "") -> Target:
     return Target(
         f"{name}@gpu" if schedules == "gpu" else name, PREFIX, identity, features, ROWS,
         _processor(device) if kind == "cpu" else _gpu(device), backend=PREFIX, device=PREFIX,
+        outputs=("jgn",),
     )  # fmt: skip
 
 

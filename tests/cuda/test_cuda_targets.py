@@ -19,6 +19,7 @@ from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import capability
 from jangin.targets import resolve
 from jangin.targets.cuda import ARCHITECTURES, CUDA
+from jangin.tune.store import place_of
 
 
 def test_targets_without_a_gpu() -> None:
@@ -32,6 +33,18 @@ def test_targets_without_a_gpu() -> None:
         resolve("cuda:sm_99")
     with pytest.raises(ValueError, match="did you mean cuda:sm_80"):
         resolve("cuad:sm_80")
+
+
+@pytest.mark.parametrize("kind", ["c", "object", "shared"])
+def test_no_programs_are_emitted(kind: str) -> None:
+    with pytest.raises(ValueError, match=rf"no '{kind}' is made for cuda:sm_80: jgn can be"):
+        jangin.emit(network(), kind, "cuda:sm_80")
+
+
+def test_tuned_kernels_are_kept_by_device() -> None:
+    a100 = CUDA["cuda:sm_80"]
+    a30 = a100.with_figures(units=56)
+    assert place_of(a100, 1, "never") != place_of(a30, 1, "never")
 
 
 def test_occupancy() -> None:

@@ -144,6 +144,12 @@ def test_a_type_that_the_device_lacks(device: Found, monkeypatch: pytest.MonkeyP
         jangin.compile(model, name(device), cache=False)
 
 
+@pytest.mark.parametrize("kind", ["c", "object"])
+def test_no_programs_are_emitted(kind: str) -> None:
+    with pytest.raises(ValueError, match=rf"no '{kind}' is made for opencl:0: jgn can be"):
+        jangin.emit(network(), kind, "opencl:0")
+
+
 def test_names() -> None:
     there = opencl_devices.devices()
     assert opencl_devices.select("") is there[0] and opencl_devices.select("0") is there[0]
