@@ -23,6 +23,7 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda import CudaDriver
 from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import select
+from jangin.runtime.devices.cuda_library import Kernel, Queue
 from jangin.runtime.devices.queued import transfer
 
 pytestmark = mocked.needed
@@ -188,6 +189,38 @@ def test_a_kernel_that_faults_is_named(driver: Any, net: Any) -> None:
             exe(x)
         driver.mock_fault(b"")
         np.testing.assert_allclose(jangin.Executable(net.artifact)(x), expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_fault_ends_other_models_too(driver: Any, net: Any) -> None:
+    """All that is loaded on a device shares its context. Nothing of what a fault has ended reaches the driver
+    any more, which may do anything with it."""
+    x, other = images(2), jangin.Executable(net.artifact)
+    other(x)
+    driver.mock_fault(net.plan.launches[0].function.encode())
+    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+        net(x)
+    driver.mock_fault(b"")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"CONTEXT_IS_DESTROYED.*; the device is lost: load the model"):
+            other(x)
+    del other
+    gc.collect()
+    np.testing.assert_allclose(jangin.Executable(net.artifact)(x), expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_memory_may_go_while_launches_are_recorded(driver: Any, net: Any) -> None:
+    """The garbage collector may run at any time."""
+    x, spare = images(2), [CudaDriver(select("")).buffer(64)]
+    enqueue = Kernel.enqueue
+
+    def let_go(kernel: Kernel, queue: Queue) -> None:
+        spare.clear()
+        enqueue(kernel, queue)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "enqueue", let_go)
+        np.testing.assert_allclose(net(x), expected(x), rtol=1e-5, atol=1e-6)
+    assert not spare
 
 
 def test_a_kernel_that_writes_beyond_its_memory(driver: Any, net: Any) -> None:

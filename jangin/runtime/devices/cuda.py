@@ -37,6 +37,8 @@ class CudaDriver:
 
     def __init__(self, device: Found) -> None:
         self.device, self._in = device, _context(device)
+        self._uploads: Queue | None = None
+        self._uploading = Lock()
         self.units, self.largest = device.units, device.memory
 
     def __str__(self) -> str:
@@ -66,10 +68,15 @@ class CudaDriver:
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         made = Buffer(self._in, size)
         if array is not None:
-            queue = self.queue()
-            queue.write(made, array)
-            queue.finish()
+            self._upload(made, array)
         return made
+
+    def _upload(self, to: Buffer, array: Array) -> None:
+        """Copy an array, and wait for it: any stream may use the memory next."""
+        with self._uploading:
+            self._uploads = self._uploads or self.queue()
+            self._uploads.write(to, array)
+            self._uploads.finish()
 
     def queue(self, *, timed: bool = False) -> Queue:
         return Queue(self._in)

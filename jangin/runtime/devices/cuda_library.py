@@ -19,9 +19,12 @@ from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.driver import DriverError
+from jangin.runtime.outputs import aligned
 
 OLDEST = 12, 0
 """The version of CUDA that a driver must have: NVRTC's oldest code that Jangin takes is of version 12."""
+PAGE = 4096
+"""Bytes: memory that a device reads by itself begins at a multiple."""
 STAGED = 1 << 20
 """Bytes up to which an array goes through memory that the device reads by itself. Larger ones gain nothing,
 as the driver does the same in pieces."""
@@ -48,8 +51,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuMemGetInfo_v2": (_HANDLE, _HANDLE),
     "cuMemAlloc_v2": (_HANDLE, _SIZE),
     "cuMemFree_v2": (_WORD,),
-    "cuMemHostAlloc": (_HANDLE, _SIZE, _UINT),
-    "cuMemFreeHost": (_HANDLE,),
+    "cuMemHostRegister_v2": (_HANDLE, _SIZE, _UINT),
+    "cuMemHostUnregister": (_HANDLE,),
     "cuMemcpyHtoDAsync_v2": (_WORD, _HANDLE, _SIZE, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (_HANDLE, _WORD, _SIZE, _HANDLE),
     "cuStreamCreate": (_HANDLE, _UINT),
@@ -251,8 +254,10 @@ class Context:
             functions().cuDevicePrimaryCtxReset_v2(self._device)
 
     def call(self, name: str, *given: Any) -> None:
-        """Raises Error."""
-        functions().cuCtxPushCurrent_v2(self.handle)
+        """Raises Error. Nothing of a context that has ended reaches the driver."""
+        if not self.alive:
+            raise Error(name, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "a kernel's fault, or a loss, has ended it")
+        call("cuCtxPushCurrent_v2", self.handle)
         try:
             call(name, *given)
         finally:
@@ -317,14 +322,15 @@ class _Part(Buffer):
 
 
 class _Pinned(_Object):
-    """Memory of the host's that the device reads and writes by itself, as an array of bytes."""
+    """Memory of this process that the device reads and writes by itself, as an array of bytes. It stays where
+    the context ends, as other threads may be at work in it."""
 
-    _release = "cuMemFreeHost"
+    _release = "cuMemHostUnregister"
 
     def __init__(self, context: Context, size: int) -> None:
-        super().__init__(context, context.made("cuMemHostAlloc", size, 0))
-        memory = memoryview((ctypes.c_uint8 * size).from_address(self.handle))
-        self.bytes: Array = np.frombuffer(memory, np.uint8)
+        self.bytes = aligned((size,), np.dtype(np.uint8), PAGE)
+        context.call("cuMemHostRegister_v2", address(self.bytes), size, 0)
+        super().__init__(context, address(self.bytes))
 
 
 class Queue(_Object):
@@ -373,9 +379,10 @@ class Queue(_Object):
             array.reshape(-1).view(np.uint8)[:] = staged
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Launches as one graph."""
-        of_this_thread = 1
-        self.context.call("cuStreamBeginCapture_v2", self.handle, of_this_thread)
+        """Launches as one graph. Meanwhile this thread may let go of other memory, which only the relaxed
+        mode allows."""
+        relaxed = 2
+        self.context.call("cuStreamBeginCapture_v2", self.handle, relaxed)
         try:
             enqueue()
         except BaseException:

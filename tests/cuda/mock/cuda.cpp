@@ -42,7 +42,7 @@ struct Stream { std::vector<Work> waiting; Graph *capture; };
 struct Module { void *library; };
 struct Function { int (*launch)(void **, unsigned, unsigned, unsigned); unsigned arguments; std::string name; };
 struct Event { double at; };
-struct Memory { char *map; size_t mapped, size; bool host; };
+struct Memory { char *map; size_t mapped, size; };
 
 static int version = 12000, major = 8, minor = 0, units = 4, image_error, cu_init, device_count = 1;
 static size_t whole = (size_t)4 << 30, used;
@@ -64,8 +64,9 @@ static std::recursive_mutex lock;  // threads may use the driver side by side
 enum { PAGE = 4096, TO = 256, GUARD = 0x5a, FRESH = 0xff };
 static size_t up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-static int allocate(Address *made, size_t size, bool host) {
-  if (allocations_left == 0 || (!host && used + size > whole)) return OUT_OF_MEMORY;
+static std::map<Address, size_t> pinned;  // memory of the host's
+static int allocate(Address *made, size_t size) {
+  if (allocations_left == 0 || used + size > whole) return OUT_OF_MEMORY;
   if (allocations_left > 0) --allocations_left;
   const size_t room = up(up(size, TO) + TO, PAGE);
   char *map = (char *)mmap(nullptr, room + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -74,8 +75,8 @@ static int allocate(Address *made, size_t size, bool host) {
   char *at = map + room - up(size, TO);
   std::memset(map, GUARD, room);
   std::memset(at, FRESH, size);
-  memories[(Address)at] = Memory{map, room + PAGE, size, host};
-  if (!host) used += size;
+  memories[(Address)at] = Memory{map, room + PAGE, size};
+  used += size;
   *made = (Address)at;
   return SUCCESS;
 }
@@ -89,17 +90,18 @@ static bool intact() {
 static int let_go(Address at) {
   const auto found = memories.find(at);
   if (found == memories.end()) return INVALID_VALUE;
-  if (!found->second.host) used -= found->second.size;
+  used -= found->second.size;
   munmap(found->second.map, found->second.mapped);
   memories.erase(found);
   return SUCCESS;
 }
-static const Memory *holding(Address at, size_t size, Address *start) {
-  auto next = memories.upper_bound(at);
-  if (next == memories.begin()) return nullptr;
+static size_t length(const Memory &m) { return m.size; }
+static size_t length(size_t size) { return size; }
+template <class M> static bool holds(const M &all, Address at, size_t size) {
+  auto next = all.upper_bound(at);
+  if (next == all.begin()) return false;
   --next;
-  *start = next->first;
-  return at + size <= next->first + next->second.size ? &next->second : nullptr;
+  return at + size <= next->first + length(next->second);
 }
 
 // --- work
@@ -130,6 +132,10 @@ static int run(const Function &f, std::vector<Address> given, unsigned groups, u
   sigaltstack(&before, nullptr);
   return result == SUCCESS && !intact() ? ILLEGAL_ADDRESS : result;
 }
+// Of a capture that isn't relaxed: what waits for the whole device ends it.
+enum { RELAXED = 2 };
+static thread_local bool strict_capture;
+static int capture_broken() { strict_capture = false; return CAPTURE_INVALID; }
 static int drain(Stream *s) {
   std::vector<Work> work;
   work.swap(s->waiting);
@@ -166,7 +172,7 @@ void mock_image_error(int n) { image_error = n; }
 void mock_init_error(int n) { cu_init = n; }
 int mock_launches() { return launched; }
 int mock_graph_launches() { return graphs_launched; }
-size_t mock_live() { return memories.size() + streams.size() + objects.size(); }
+size_t mock_live() { return memories.size() + pinned.size() + streams.size() + objects.size(); }
 
 // --- the driver
 
@@ -198,8 +204,9 @@ int cuDeviceTotalMem_v2(size_t *bytes, int) { *bytes = whole; return SUCCESS; }
 int cuDevicePrimaryCtxRetain(void **made, int) { *made = &CONTEXT; return sticky == DEVICE_UNAVAILABLE ? sticky : SUCCESS; }
 int cuDevicePrimaryCtxReset_v2(int) {
   while (!memories.empty()) let_go(memories.begin()->first);
-  for (Stream *s : streams) s->waiting.clear();  // the objects themselves stay, as nobody may touch them
+  for (Stream *s : streams) delete s;
   streams.clear();
+  pinned.clear();
   objects.clear();
   if (sticky != DEVICE_UNAVAILABLE) sticky = SUCCESS;
   return SUCCESS;
@@ -213,38 +220,57 @@ int cuCtxPopCurrent_v2(void **context) {
 }
 
 int cuMemGetInfo_v2(size_t *free, size_t *all) { READY; *free = whole - used; *all = whole; return SUCCESS; }
-int cuMemAlloc_v2(Address *made, size_t size) { READY; return size ? allocate(made, size, false) : INVALID_VALUE; }
-int cuMemFree_v2(Address at) { READY; drain_all(); return let_go(at); }
-int cuMemHostAlloc(Address *made, size_t size, unsigned) { READY; return allocate(made, size, true); }
-int cuMemFreeHost(Address at) { READY; drain_all(); return let_go(at); }
+int cuMemAlloc_v2(Address *made, size_t size) { READY; return size ? allocate(made, size) : INVALID_VALUE; }
+int cuMemFree_v2(Address at) {
+  READY;
+  if (strict_capture) return capture_broken();
+  drain_all();
+  return let_go(at);
+}
+int cuMemHostRegister_v2(Address at, size_t size, unsigned) {
+  READY;
+  if (allocations_left == 0) return OUT_OF_MEMORY;
+  if (allocations_left > 0) --allocations_left;
+  if (at % PAGE || holds(pinned, at, size)) return INVALID_VALUE;
+  pinned[at] = size;
+  return SUCCESS;
+}
+int cuMemHostUnregister(Address at) {
+  READY;
+  drain_all();
+  return pinned.erase(at) ? SUCCESS : INVALID_VALUE;
+}
 int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, Stream *s) {
   READY;
-  Address start;
-  if (!holding(to, size, &start)) return INVALID_VALUE;
-  const Memory *pinned = holding((Address)from, size, &start);
-  if (pinned) return enqueue(s, [=] { std::memcpy((void *)to, from, size); return SUCCESS; });
+  if (!holds(memories, to, size)) return INVALID_VALUE;
+  if (holds(pinned, (Address)from, size)) return enqueue(s, [=] { std::memcpy((void *)to, from, size); return SUCCESS; });
   std::vector<char> copy((const char *)from, (const char *)from + size);  // the driver has read it when it returns
   return enqueue(s, [=] { std::memcpy((void *)to, copy.data(), size); return SUCCESS; });
 }
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *s) {
   READY;
-  Address start;
-  if (!holding(from, size, &start)) return INVALID_VALUE;
+  if (!holds(memories, from, size)) return INVALID_VALUE;
   return enqueue(s, [=] { std::memcpy(to, (void *)from, size); return SUCCESS; });
 }
 
 int cuStreamCreate(Stream **made, unsigned) { READY; streams.insert(*made = new Stream{{}, nullptr}); return SUCCESS; }
 int cuStreamDestroy_v2(Stream *s) { READY; drain(s); streams.erase(s); delete s; return SUCCESS; }
-int cuStreamSynchronize(Stream *s) { READY; return s->capture ? CAPTURE_INVALID : drain(s); }
-int cuStreamBeginCapture_v2(Stream *s, int) {
+int cuStreamSynchronize(Stream *s) {
+  READY;
+  if (!streams.count(s)) std::abort();  // the real one may do anything with what was destroyed
+  return s->capture ? CAPTURE_INVALID : drain(s);
+}
+int cuStreamBeginCapture_v2(Stream *s, int mode) {
   READY;
   if (s->capture) return INVALID_VALUE;
   s->capture = new Graph;
+  strict_capture = mode != RELAXED;
   return SUCCESS;
 }
 int cuStreamEndCapture(Stream *s, Graph **made) {
   READY;
   if (!s->capture) return INVALID_VALUE;
+  strict_capture = false;
   objects.insert(*made = s->capture);
   s->capture = nullptr;
   return SUCCESS;

@@ -1,0 +1,76 @@
+"""The machine code of products, read by NVIDIA's disassembler. Multiply-adds fill the hottest loop, and
+shared memory is read 16 bytes at a time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from templates.kernels import attention, conv, matmul, workload
+from test_cuda_compile import _able
+
+from jangin.backends.cuda import nvrtc
+from jangin.backends.cuda.backend import source
+from jangin.targets import resolve
+from jangin.templates.choose import choose
+from jangin.templates.gpu.table import TEMPLATES
+
+LEAST, OF_WINDOWS = 0.70, 0.55
+"""The share of float32 multiply-adds in the loop over panels. The others load operands, copy panels and
+count. Windows' addresses take a third of their loop: each is a sum of 64 bits."""
+
+
+def _disassembler() -> str | None:
+    found = find_spec("nvidia")
+    folders = map(Path, (found.submodule_search_locations or ()) if found else ())
+    brought = [str(file) for folder in folders for file in folder.glob("*/bin/nvdisasm")]
+    return next(iter(brought), None) or shutil.which("nvdisasm")
+
+
+DISASSEMBLER = _disassembler()
+pytestmark = pytest.mark.skipif(
+    DISASSEMBLER is None or not _able("sm_80"),
+    reason="NVIDIA's compiler or disassembler isn't here: pip install 'jangin[cuda]' nvidia-cuda-nvdisasm",
+)
+
+
+def hottest(cubin: bytes, folder: Path) -> Counter[str]:
+    """The instructions of the innermost loop with most multiply-adds, by name."""
+    (folder / "k.cubin").write_bytes(cubin)
+    command = [str(DISASSEMBLER), "-c", str(folder / "k.cubin")]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    instructions, labels = list[str](), dict[str, int]()
+    for line in text.splitlines():
+        if label := re.match(r"(\.L_x_\w+):", line):
+            labels[label[1]] = len(instructions)
+        elif found := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\S+ )?(.*?);", line):
+            instructions.append(found[1])
+    jumps = [(n, re.search(r"BRA.*`\((\.L_x_\w+)\)", i)) for n, i in enumerate(instructions)]
+    loops = [(labels[to[1]], n) for n, to in jumps if to and labels.get(to[1], n) < n]
+    inner = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
+    counts = [Counter(i.split()[0] for i in instructions[a : b + 1]) for a, b in inner]
+    return max(counts, key=lambda c: c["FFMA"])
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", pytest.param("cuda:sm_90a", marks=pytest.mark.slow)])
+def test_multiply_adds_fill_the_hottest_loop(target: str, tmp_path: Path) -> None:
+    on = resolve(target)
+    for name, built, constants in (
+        ("product", matmul((512, 512), (512, 512)), []),
+        ("weights", matmul((512, 512), (512, 512)), ["w"]),
+        ("pointwise", conv((56, 56), 64, 256, 1), ["w"]),
+        ("window", conv((28, 28), 64, 64, 3), ["w"]),
+        ("attention", attention(2, 128, 128, 64, 64), []),
+    ):
+        made = choose(workload(built, constants=constants, target=on), templates=TEMPLATES)
+        assert made.template in ("contraction", "attention"), name
+        cubin = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu).cubin
+        loop = hottest(cubin, tmp_path)
+        least = OF_WINDOWS if name == "window" else LEAST
+        assert loop["FFMA"] >= least * loop.total(), (name, made.label, loop)
+        assert loop["LDS"] == 0 < loop["LDS.128"], (name, "shared memory is read word by word", loop)
