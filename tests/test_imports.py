@@ -26,10 +26,11 @@ ALLOWED = {
     "runtime.system": set(),
     "runtime": {"environment", "files", "host", "ir", "mapped", "runtime.system", "version", "visible"},
     "ops": {"ir"},
+    "gradients": {"ir", "ops", "passes"},
     "custom": {"ir", "ops"},
     "frontends": {"files", "ir", "mapped", "ops", "passes"},
     "frontends.nnef": {"frontends", "ir", "mapped", "ops"},
-    "frontends.onnx": {"frontends", "ir", "mapped", "ops"},
+    "frontends.onnx": {"frontends", "gradients", "ir", "mapped", "ops"},
     "frontends.table": {
         "frontends", "frontends.caffe", "frontends.coreml", "frontends.darknet", "frontends.gguf",
         "frontends.nnef",

@@ -42,6 +42,7 @@ CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "float": _is_a(int, float, np.number),
     "bool": _is_a(bool, np.bool_),
     "str": _is_a(str),
+    "str | None": _is_a(str, type(None)),
     "Expr": _is_a(Expr),
     "Stmt": _is_a(Stmt),
     "Graph": _is_a(Graph),
@@ -190,22 +191,37 @@ class IndexCheck(CoreAttributes, operator="index_check"):
 # --- computing -------------------------------------------------------------------------------
 
 
+CORNERS = ("inside", "shared", "flat", "constant")
+"""The conventions that a map may have for its slope."""
+
+
 @dataclass(frozen=True)
 class Map(CoreAttributes, operator="map"):
-    """`body`, a scalar expression of x0, x1, ... (the operands' elements), under broadcasting."""
+    """`body`, a scalar expression of x0, x1, ... (the operands' elements), under broadcasting. `corner` is
+    for gradients alone: which slope the operator has where its pieces meet. If it isn't given, a max or min
+    with a constant is flat where both are equal (relu), and one of two tensors has half of each. "inside":
+    the first operand's slope there (a clamp). "shared": half of each in any case. "flat": a root's slope at 0
+    is 0 (a norm). "constant": the slope is 0 everywhere."""
 
     body: Expr
+    corner: str | None = None
+
+    def check(self) -> None:
+        self.need(self.corner in (None, *CORNERS), f"unknown corner {self.corner}")
 
 
 @dataclass(frozen=True)
 class Reduce(CoreAttributes, operator="reduce"):
-    """`combiner` over ascending `axes`, which remain with size 1 if `keepdims`."""
+    """`combiner` over ascending `axes`, which remain with size 1 if `keepdims`. `ties` is for gradients of
+    extremes alone: with "first", the first of equal extremes has the gradient; else they share it."""
 
     combiner: str
     axes: tuple[int, ...]
     keepdims: bool = False
+    ties: str | None = None
 
     def check(self) -> None:
+        self.need(self.ties in (None, "first"), f"unknown ties {self.ties}")
         self.need(self.combiner in COMBINERS, f"unknown combiner {self.combiner}")
         _check_axes(self, self.axes)
 

@@ -55,8 +55,8 @@ def hard_swish(x: Expr) -> Expr:
 
 
 def leaky_relu(x: Expr, alpha: ExprLike = 0.01) -> Expr:
-    """x, or x * alpha if x is negative. An expression as alpha makes PReLU (He et al. 2015)."""
-    return select(x < 0, x * alpha, x)
+    """x, or x * alpha if x isn't positive. An expression as alpha makes PReLU (He et al. 2015)."""
+    return select(x > 0, x, x * alpha)
 
 
 def mish(x: Expr) -> Expr:
@@ -140,6 +140,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "tanh": tanh,
     "thresholded_relu": thresholded_relu,
 }
+
+
+CORNERS: Mapping[str, str] = dict.fromkeys(("celu", "softplus", "scaled_softplus"), "shared")
+"""The convention of those whose slope isn't that of their pieces where these meet (see `ir.core.Map`)."""
 
 
 def parameters(name: str) -> list[float]:

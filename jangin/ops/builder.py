@@ -210,19 +210,21 @@ class Builder(Values):
                     f"the shapes don't fit: {needed} entries are needed along an axis of {there}"
                 )
 
-    def map(self, fn: Callable[..., ExprLike], *inputs: Tensor) -> Tensor:
+    def map(self, fn: Callable[..., ExprLike], *inputs: Tensor, corner: str | None = None) -> Tensor:
         """Elementwise with broadcasting. `fn` takes one scalar expression an input; the expression that it
-        returns has the result's dtype."""
+        returns has the result's dtype. `corner`: see `ir.core.Map`."""
         if all(t.data is not None for t in inputs) and inputs:
             known = self._map_data(fn, inputs)
             if known is not None:
                 return known
-        return self._mapped(fn, inputs)
+        return self._mapped(fn, inputs, corner)
 
-    def _mapped(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor:
+    def _mapped(
+        self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor], corner: str | None = None
+    ) -> Tensor:
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype if inputs else F32)
-        return self.node(core.Map(body), self._broadcastable(inputs))
+        return self.node(core.Map(body, corner), self._broadcastable(inputs))
 
     def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The inputs, reshaped to broadcast. A size that can't equal the result's must be 1, which a run
@@ -304,11 +306,13 @@ class Builder(Values):
         sizes must meet the conditions `requires`."""
         return self.node(core.Compute(tuple(stages), tuple(requires)), inputs)
 
-    def reduce(self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+    def reduce(
+        self, combiner: str, x: Tensor, axes: Sequence[int], keepdims: bool = False, ties: str | None = None
+    ) -> Tensor:
         axes = tuple(sorted(a % max(x.rank, 1) for a in axes))
         if not axes:
             return x
-        return self.node(core.Reduce(combiner, axes, keepdims), [x])
+        return self.node(core.Reduce(combiner, axes, keepdims, ties), [x])
 
     def matmul(
         self,

@@ -170,7 +170,7 @@ def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None 
                 v = limit(v, next(rest) if isinstance(bound, Tensor) else cast(v.dtype, bound))
         return v
 
-    return b.map(widened(body), x, *given)
+    return b.map(widened(body), x, *given, corner="inside")
 
 
 def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:

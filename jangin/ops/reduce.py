@@ -22,11 +22,13 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Reduction:
-    """`after(combine of before(x))`; `after` also gets the number of combined elements."""
+    """`after(combine of before(x))`; `after` also gets the number of combined elements. The slope of `after` is
+    by the convention `corner` (see `ir.core.Map`)."""
 
     combiner: str
     before: Body | None = None
     after: Body | None = None
+    corner: str | None = None
 
 
 def _real(fn: str, x: Expr, *_: Expr) -> Expr:
@@ -41,16 +43,19 @@ REDUCTIONS: Mapping[str, Reduction] = {
     "max": Reduction("max"),
     "min": Reduction("min"),
     "l1_norm": Reduction("sum", lambda x: call("abs", x)),
-    "l2_norm": Reduction("sum", lambda x: x * x, partial(_real, "sqrt")),
+    "l2_norm": Reduction("sum", lambda x: x * x, partial(_real, "sqrt"), "flat"),
     "sum_of_squares": Reduction("sum", lambda x: x * x),
     "log_sum": Reduction("sum", None, partial(_real, "log")),
 }
 """The reductions of `reduce_over`, by name."""
 
 
-def reduce_over(b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
+def reduce_over(
+    b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims: bool = False, ties: str | None = None
+) -> Tensor:
     """One of REDUCTIONS of x over `axes`, in x's dtype; 16-bit floats are computed in f32. Without axes, each
-    element is reduced by itself. The reduced axes are removed, or of size 1 with `keepdims`."""
+    element is reduced by itself. The reduced axes are removed, or of size 1 with `keepdims`. `ties`: see
+    `ir.core.Reduce`."""
     how = REDUCTIONS[kind]
     if (
         x.data is not None
@@ -62,10 +67,10 @@ def reduce_over(b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims:
     t = x if how.combiner in ("max", "min") else widen(b, x)
     t = t if how.before is None else b.map(how.before, t)
     combiner = {"max": "or", "min": "and"}.get(kind, how.combiner) if x.dtype is BOOL else how.combiner
-    total = b.reduce(combiner, t, axes, keepdims)
+    total = b.reduce(combiner, t, axes, keepdims, ties)
     if how.after is not None:
         after, count = how.after, product(x.shape[a] for a in axes)
-        total = b.map(lambda s: after(s, cast(s.dtype, simplify(count))), total)
+        total = b.map(lambda s: after(s, cast(s.dtype, simplify(count))), total, corner=how.corner)
     return b.cast(total, x.dtype)
 
 

@@ -9,7 +9,7 @@ from jangin.frontends.onnx.registry import op
 from jangin.ir.expr import Buffer, Expr, Load, cast, eq, select
 from jangin.ir.graph import CompileError
 from jangin.ir.te import compute
-from jangin.ops.activation import ACTIVATIONS, gelu, gelu_tanh, selu, shrink, swish
+from jangin.ops.activation import ACTIVATIONS, CORNERS, gelu, gelu_tanh, selu, shrink, swish
 from jangin.ops.axes import axis_of, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import widened
@@ -45,10 +45,13 @@ def _gelu(x: Expr, approximate: str = "none") -> Expr:
 
 SIMPLE = unary(
     {
-        **{name: ACTIVATIONS[neutral] for name, neutral in NAMES.items()},
+        **{name: ACTIVATIONS[neutral] for name, neutral in NAMES.items() if neutral not in CORNERS},
         "Gelu": _gelu,
         "Shrink": lambda x, lambd=0.5, bias=0.0: shrink(x, lambd, bias),
     }
+)
+SMOOTH = unary(
+    {name: ACTIVATIONS[neutral] for name, neutral in NAMES.items() if neutral in CORNERS}, corner="shared"
 )
 SELU_1 = unary({"Selu": lambda x, alpha=1.6732, gamma=1.0507: selu(x, alpha, gamma)})
 SELU_6 = unary({"Selu": selu}, since=6)

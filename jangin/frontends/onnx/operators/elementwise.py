@@ -155,7 +155,7 @@ def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = 
         v = v if min is None or min <= -limit else maximum(v, min)
         return v if max is None or max >= limit else minimum(v, max)
 
-    return b.map(widened(body), x)
+    return b.map(widened(body), x, corner="inside")
 
 
 @op("ImageScaler")

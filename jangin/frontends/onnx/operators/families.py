@@ -53,12 +53,12 @@ def _made(table: Mapping[str, T], make: Callable[[T], Lowering]) -> Mapping[str,
     return {name: make(body) for name, body in table.items()}
 
 
-def unary(table: Mapping[str, Body], since: int = 1, domain: str = "") -> Family:
-    """Declare operators of one input. The result is `body(x, **attributes)`."""
+def unary(table: Mapping[str, Body], since: int = 1, domain: str = "", corner: str | None = None) -> Family:
+    """Declare operators of one input. The result is `body(x, **attributes)`. `corner`: see `ir.core.Map`."""
 
     def make(body: Body) -> Lowering:
         def lower(b: Builder, x: Tensor, **attrs: Attribute) -> Tensor:
-            return b.map(widened(lambda v: body(v, **attrs)), x)
+            return b.map(widened(lambda v: body(v, **attrs)), x, corner=corner)
 
         return lower
 

@@ -49,16 +49,16 @@ class Result:
         return self.common or self.dtype
 
 
-def applied(b: Builder, dtype: DType, body: Body, *operands: Operand) -> Tensor:
+def applied(b: Builder, dtype: DType, body: Body, *operands: Operand, corner: str | None = None) -> Tensor:
     """Apply `body` to each element. Operands are first converted to `dtype`, and 16-bit floats are computed
-    in f32."""
+    in f32. `corner`: see `ir.core.Map`."""
     tensors = [b.cast(x, dtype) for x in operands if isinstance(x, Tensor)]
 
     def fn(*elements: Expr) -> Expr:
         rest = iter(elements)
         return widened(body)(*(next(rest) if isinstance(x, Tensor) else _number(x, dtype) for x in operands))
 
-    return b.map(fn, *tensors)
+    return b.map(fn, *tensors, corner=corner)
 
 
 def _number(x: Number, dtype: DType) -> Expr:

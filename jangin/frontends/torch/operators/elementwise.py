@@ -256,8 +256,8 @@ def clamp(
     """Return min(max(self, min), max), or NaN if an operand is NaN."""
     y = b.cast(self, out.dtype)
     if min is not None:
-        y = applied(b, out.dtype, maximum, y, min)
-    return y if max is None else applied(b, out.dtype, minimum, y, max)
+        y = applied(b, out.dtype, maximum, y, min, corner="inside")
+    return y if max is None else applied(b, out.dtype, minimum, y, max, corner="inside")
 
 
 @lowers("_to_copy", "to")

@@ -38,7 +38,13 @@ def _reshaped(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
     return b.reshape(self, out.shape)
 
 
-_COPIES = "alias clone contiguous detach detach_copy dropout lift lift_fresh_copy"
+@lowers("detach", "detach_copy")
+def detach(b: Builder, out: Result, self: Tensor) -> Tensor:
+    """The same numbers, through which no gradient goes."""
+    return b.map(lambda v: v, self, corner="constant")
+
+
+_COPIES = "alias clone contiguous dropout lift lift_fresh_copy"
 _RESHAPES = (
     "view.default view_copy reshape _unsafe_view squeeze squeeze_copy unsqueeze "
     "unsqueeze_copy flatten unflatten"

@@ -65,7 +65,7 @@ def _extreme(combiner: str) -> Any:
     ) -> tuple[Tensor, Tensor | None]:
         if not self.rank:
             return self, b.scalar(0, I64)
-        values = reduce_over(b, combiner, self, axes_given(dim, self.rank), keepdim)
+        values = reduce_over(b, combiner, self, axes_given(dim, self.rank), keepdim, ties="first")
         at = arg_extreme(b, _ordered(b, self), dim, combiner, keepdims=keepdim) if out.wanted[1] else None
         return values, at
 
@@ -191,7 +191,7 @@ def _norm(b: Builder, x: Tensor, p: float, axes: Any, keepdim: bool = False) -> 
             b, "sum", b.map(lambda v: cast(v.dtype, ne(v, const(0, v.dtype))), x), axes, keepdim
         )
     total = reduce_over(b, "sum", b.map(lambda v: power(wide(v), p), size_of), axes, keepdim)
-    return b.cast(b.map(lambda v: power(v, 1 / p), total), x.dtype)
+    return b.cast(b.map(lambda v: power(v, 1 / p), total, corner="flat"), x.dtype)
 
 
 @lowers("_pdist_forward")

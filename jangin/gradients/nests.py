@@ -1,0 +1,259 @@
+"""Loop nests run backwards.
+
+Each store gives its element's adjoint to the loads that its value was made of. Then it puts back what it
+overwrote, so that every expression has the value that it had. If such values are needed, the nest is run
+forward before, and tapes keep what is overwritten. Each store has a tape, with an axis for each loop around
+it. All of it is one nest for each input, on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jangin.gradients.scalars import adjoints, reached
+from jangin.gradients.step import Step
+from jangin.ir.core import LoopNest
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, is_const
+from jangin.ir.graph import CompileError, Shape
+from jangin.ir.loop import (
+    Alloc,
+    Block,
+    For,
+    If,
+    Let,
+    Stmt,
+    Store,
+    block,
+    buffers_written,
+    expressions,
+    map_children,
+    replace_buffer,
+    statements,
+    substitute_stmt,
+)
+from jangin.ir.records import dataclass
+from jangin.ir.simplify import Range, interval, simplify
+from jangin.ir.traversal import buffers_loaded, free_vars, loads
+from jangin.ops.index import index_vars, nest
+from jangin.ops.values import Tensor
+
+RESULT = "result"
+"""The forward nest's result, inside a nest whose own result is a gradient."""
+NOTHING = Block(())
+
+
+def of_nest(step: Step, attrs: LoopNest) -> None:
+    for n, x in enumerate(step.ins):
+        if step.wants(n):
+            step.give(step.b.cast(_by_input(step, attrs, n), x.dtype), n)
+
+
+def _by_input(step: Step, attrs: LoopNest, n: int) -> Tensor:
+    x, inputs = step.ins[n], [*step.ins, step.g]
+    forward = _with_stored_lets(attrs.body)
+    forward = replace_buffer(forward, "out", Buffer(RESULT, attrs.dtype, attrs.shape, "scratch"))
+    needed: frozenset[str] = frozenset()
+    while True:  # what is put back may be needed to find the place of something else
+        backwards = _Backwards(forward, f"x{n}", needed, step.b.symbols)
+        body = backwards.nest(inputs, attrs, n)
+        if backwards.read <= needed:
+            break
+        needed |= backwards.read
+    return step.b.loop_nest(inputs, body, x.dtype.wide, x.shape, attrs.requires)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A statement's place: the loops around it, and its number at each level."""
+
+    loops: tuple[For, ...] = ()
+    path: tuple[int, ...] = ()
+
+    def part(self, n: int) -> Place:
+        return Place(self.loops, (*self.path, n))
+
+    def within(self, loop: For) -> Place:
+        return Place((*self.loops, loop), (*self.path, 0))
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        """The element of a tape that belongs to an iteration."""
+        return tuple(f.var for f in self.loops) or (const(0),)
+
+
+HERE = Place()
+
+
+class _Backwards:
+    """One nest being turned round for the gradient of one input. `needed`: the buffers whose values are put
+    back. `read`: those whose values turned out to be read."""
+
+    def __init__(
+        self, forward: Stmt, wanted: str, needed: frozenset[str], symbols: Mapping[Var, Range]
+    ) -> None:
+        self.forward, self.wanted, self.needed = forward, wanted, needed
+        self.symbols, self.ranges = symbols, dict(symbols)
+        self.written = buffers_written(forward)
+        self.read: set[str] = set()
+        self.tapes: dict[tuple[tuple[int, ...], Expr | None], Buffer] = {}
+        self.depends = self._depending()
+
+    def _depending(self) -> set[str]:
+        """The buffers whose floats depend on what the gradient is by."""
+        found = {self.wanted}
+        stores = [s for s in statements(self.forward) if isinstance(s, Store) and s.buffer.dtype.is_float]
+        before = 0
+        while len(found) != before:
+            before = len(found)
+            found |= {s.buffer.name for s in stores if not found.isdisjoint(buffers_loaded(s.value))}
+        return found
+
+    def nest(self, inputs: Sequence[Tensor], attrs: LoopNest, n: int) -> Stmt:
+        """The whole nest: adjoints begin as the result's gradient, and as 0."""
+        g = Buffer(f"x{len(inputs) - 1}", inputs[-1].dtype, attrs.shape)
+        result = Buffer(RESULT, attrs.dtype, attrs.shape, "scratch")
+        out = Buffer("out", inputs[n].dtype.wide, inputs[n].shape)
+        at = index_vars(len(attrs.shape), "s")
+        start = nest(attrs.shape, at, Store(_adjoint(result), at, cast(result.dtype.wide, Load(g, at))))
+        body = block(_cleared(out), start, self._reversed(self.forward, HERE))
+        if self.tapes:
+            body = Alloc(result, block(self._taped(self.forward, HERE), body))
+        for buffer in (_adjoint(result), *self.tapes.values()):
+            body = Alloc(buffer, body)
+        return body
+
+    # -- backwards ------------------------------------------------------------------------------
+
+    def _reversed(self, s: Stmt, at: Place) -> Stmt:
+        if isinstance(s, Block):
+            parts = [self._reversed(part, at.part(n)) for n, part in enumerate(s.body)]
+            return block(*reversed(parts))
+        if isinstance(s, For):
+            self.ranges[s.var] = const(0), simplify(s.extent - 1)
+            body, extent = self._reversed(s.body, at.within(s)), self._kept(s.extent, at)
+            return For(s.var, extent, substitute_stmt(body, {s.var: simplify(extent - 1 - s.var)}))
+        if isinstance(s, If):
+            orelse = None if s.orelse is None else self._reversed(s.orelse, at.part(1))
+            return If(self._kept(s.cond, at), self._reversed(s.then, at.part(0)), orelse)
+        if isinstance(s, Let):
+            return Let(s.var, self._kept(s.value, at), self._reversed(s.body, at.part(0)))
+        if isinstance(s, Alloc):
+            return self._alloc(s, at)
+        return self._store(s, at) if isinstance(s, Store) else NOTHING
+
+    def _alloc(self, s: Alloc, at: Place) -> Stmt:
+        """A local buffer, with what it held in the end, and its adjoint, which is 0 there."""
+        body, buffer = self._reversed(s.body, at.part(0)), s.buffer
+        if buffer.name in self.needed:
+            tape = self._tape(None, buffer.dtype, at, buffer.shape)
+            places = index_vars(len(buffer.shape), "s")
+            held = Load(tape, (*at.index, *places))
+            body = Alloc(buffer, block(nest(buffer.shape, places, Store(buffer, places, held)), body))
+        if buffer.name in self.depends:
+            body = Alloc(_adjoint(buffer), block(_cleared(_adjoint(buffer)), body))
+        return body
+
+    def _store(self, s: Store, at: Place) -> Stmt:
+        index = tuple(self._kept(i, at) for i in s.index)
+        done: list[Stmt] = []
+        if s.buffer.name in self.needed:
+            done.append(Store(s.buffer, index, Load(self._tape(None, s.buffer.dtype, at), at.index)))
+        if s.buffer.name not in self.depends:
+            return block(*done)
+        for e in s.index:
+            self._reads(e)
+        adjoint = _adjoint(s.buffer)
+        g = Var("adjoint", adjoint.dtype)
+        followed = [x for x in dict.fromkeys(loads(s.value)) if x.buffer.name in self.depends]
+        parts = []
+        for leaf, part in adjoints(s.value, cast(s.value.dtype, g), followed).items():
+            assert isinstance(leaf, Load)
+            parts.append(self._added(leaf, part, reached(s.value, leaf)))
+        clear = Store(adjoint, index, const(0, adjoint.dtype))
+        return block(*done, Let(g, Load(adjoint, index), block(clear, *parts)))
+
+    def _added(self, load: Load, part: Expr, guard: Expr) -> Stmt:
+        out = Buffer("out", load.dtype.wide, load.buffer.shape)
+        target = out if load.buffer.name == self.wanted else _adjoint(load.buffer)
+        for e in (part, guard, *load.index):
+            self._reads(e)
+        add = Store(target, load.index, Load(target, load.index) + cast(target.dtype, part))
+        guard = simplify(guard)
+        return add if is_const(guard, True) else If(guard, add)
+
+    def _reads(self, e: Expr) -> None:
+        self.read |= buffers_loaded(e) & self.written
+
+    def _kept(self, e: Expr, at: Place) -> Expr:
+        """An expression of the forward nest. A tape has its value where it reads what the nest writes."""
+        if self.written.isdisjoint(buffers_loaded(e)):
+            return e
+        return Load(self._tape(e, e.dtype, at), at.index)
+
+    # -- tapes ----------------------------------------------------------------------------------
+
+    def _tape(self, e: Expr | None, dtype: DType, at: Place, shape: Shape = ()) -> Buffer:
+        """A buffer for an expression's values, or, of none, for what a statement overwrites or leaves."""
+        key = at.path, e
+        if key not in self.tapes:
+            extents = tuple(self._most(f.extent) for f in at.loops) or (const(1),)
+            self.tapes[key] = Buffer(f"tape{len(self.tapes)}", dtype, (*extents, *shape), "scratch")
+        return self.tapes[key]
+
+    def _most(self, extent: Expr) -> Expr:
+        """The largest extent of a loop, which loops around it may decide."""
+        if free_vars(extent) <= self.symbols.keys() and not buffers_loaded(extent):
+            return extent
+        _, most = interval(extent, self.ranges)
+        if most is None:
+            raise CompileError(f"how often a loop runs, {extent} times, is known only while it runs")
+        return const(max(most, 1))
+
+    def _taped(self, s: Stmt, at: Place) -> Stmt:
+        """The forward nest, which keeps what the tapes are for."""
+        kept = [
+            Store(self.tapes[at.path, e], at.index, e) for e in expressions(s) if (at.path, e) in self.tapes
+        ]
+        if isinstance(s, Block):
+            return block(*(self._taped(part, at.part(n)) for n, part in enumerate(s.body)))
+        if isinstance(s, For):
+            return block(*kept, For(s.var, s.extent, self._taped(s.body, at.within(s))))
+        if isinstance(s, If):
+            orelse = None if s.orelse is None else self._taped(s.orelse, at.part(1))
+            return block(*kept, If(s.cond, self._taped(s.then, at.part(0)), orelse))
+        if isinstance(s, Let):
+            return block(*kept, Let(s.var, s.value, self._taped(s.body, at.part(0))))
+        if isinstance(s, Alloc):
+            return Alloc(s.buffer, block(self._taped(s.body, at.part(0)), self._last(s, at)))
+        if isinstance(s, Store):
+            tape = self.tapes.get((at.path, None))
+            old = [Store(tape, at.index, Load(s.buffer, s.index))] if tape else []
+            return block(*kept, *old, s)
+        return NOTHING
+
+    def _last(self, s: Alloc, at: Place) -> Stmt:
+        """Stores of what a local buffer holds in the end, onto its tape."""
+        tape, places = self.tapes.get((at.path, None)), index_vars(len(s.buffer.shape), "s")
+        if tape is None:
+            return NOTHING
+        return nest(s.buffer.shape, places, Store(tape, (*at.index, *places), Load(s.buffer, places)))
+
+
+def _with_stored_lets(s: Stmt) -> Stmt:
+    """The nest with floats that are bound by a name in registers instead: what is stored has an adjoint."""
+    s = map_children(s, _with_stored_lets)
+    if not (isinstance(s, Let) and s.var.dtype.is_float):
+        return s
+    held = Buffer(f"{s.var.name}.bound", s.var.dtype, (const(1),), "register")
+    body = substitute_stmt(s.body, {s.var: Load(held, (const(0),))})
+    return Alloc(held, block(Store(held, (const(0),), s.value), body))
+
+
+def _adjoint(buffer: Buffer) -> Buffer:
+    return Buffer(f"{buffer.name}.adjoint", buffer.dtype.wide, buffer.shape, buffer.memory)
+
+
+def _cleared(buffer: Buffer) -> Stmt:
+    at = index_vars(len(buffer.shape), "s")
+    return nest(buffer.shape, at, Store(buffer, at, const(0, buffer.dtype)))

@@ -1,0 +1,112 @@
+"""The gradient of a graph's value by others, as more nodes of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin.gradients.core import RULES
+from jangin.gradients.step import Step
+from jangin.ir.expr import is_const
+from jangin.ir.graph import CompileError, Graph, Node
+from jangin.ir.sources import Sources
+from jangin.ops.builder import Builder
+from jangin.ops.operands import typed
+from jangin.ops.values import Tensor
+from jangin.passes.partition import prune
+
+
+def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
+    """The lowered graph with further outputs: the gradient of the sum of `loss` by each of `wrt`, called
+    "d" and its name. Nodes that the gradients need are kept. CompileError names a node that has no
+    gradient, if a gradient of `wrt` would go through it."""
+    b = builder_of(graph)
+    tensors = [Tensor(n, *typed(graph.value(n))) for n in (loss, *wrt)]
+    found = gradients(b, tensors[0], tensors[1:])
+    kept = [Tensor(n, *typed(graph.value(n))) for n in graph.outputs]
+    names = [b.fresh(f"d{n}") for n in wrt]
+    b.source, b.prefix = Sources.of("gradient"), "d"
+    made = b.graph([*kept, *found], [*graph.outputs, *names])
+    rest = replace(made, constraints=graph.constraints, bound=graph.bound, joined=graph.joined)
+    return prune(rest)
+
+
+def builder_of(graph: Graph) -> Builder:
+    """A builder that goes on with a lowered graph."""
+    b = Builder(graph.name, graph.symbols, unchecked=True)
+    b.inputs, b.nodes = list(graph.inputs), list(graph.nodes)
+    b.values, b.constants = dict(graph.values), dict(graph.constants)
+    return b
+
+
+def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
+    """d sum(y) / d x for each of the tensors, zeros where y does not depend on it."""
+    if not y.dtype.is_float or any(not x.dtype.is_float for x in xs):
+        raise CompileError(f"gradients of {y} by {', '.join(map(str, xs))}: all must be floats")
+    around = b.prefix, b.source
+    reverse = _Reverse(b, [x.name for x in xs])
+    reverse.run(y)
+    b.prefix, b.source = around
+    zeros = (b.expand(b.scalar(0, x.dtype), x.shape) for x in xs)
+    return [reverse.found.get(x.name) or zero for x, zero in zip(xs, zeros, strict=True)]
+
+
+class _Reverse:
+    """Each value's gradient so far, going backwards. `wanted`: values that depend on the named ones."""
+
+    def __init__(self, b: Builder, names: Sequence[str]) -> None:
+        self.b = b
+        self.found: dict[str, Tensor] = {}
+        self.wanted = set(names)
+        self.nodes = [n for n in b.nodes if self.wanted.isdisjoint(n.outputs)]
+        for node in self.nodes:
+            if not self.wanted.isdisjoint(node.inputs):
+                self.wanted.update(n for n in node.outputs if self._is_float(n))
+
+    def _is_float(self, name: str) -> bool:
+        dtype = self.b.values[name].dtype
+        return dtype is not None and dtype.is_float
+
+    def wants(self, t: Tensor) -> bool:
+        return t.name in self.wanted and t.dtype.is_float
+
+    def add(self, to: Tensor, part: Tensor) -> None:
+        if not self.wants(to):
+            return
+        b, extra = self.b, part.rank - to.rank
+        axes = [
+            i for i, d in enumerate(part.shape)
+            if i < extra or (is_const(to.shape[i - extra], 1) and not is_const(d, 1))
+        ]  # fmt: skip
+        part = b.reshape(b.reduce("sum", part, axes, keepdims=True), to.shape) if axes else part
+        part = b.cast(part, to.dtype)
+        known = self.found.get(to.name)
+        self.found[to.name] = part if known is None else b.map(lambda v, w: v + w, known, part)
+
+    def run(self, y: Tensor) -> None:
+        b = self.b
+        self.add(y, b.expand(b.scalar(1, y.dtype), y.shape))
+        for node in reversed(self.nodes):
+            asked = [n for n in node.outputs if n in self.found and n in self.wanted]
+            if asked and not self.wanted.isdisjoint(node.inputs):
+                self._node(node, asked[0])
+
+    def _node(self, node: Node, out: str) -> None:
+        b = self.b
+        what = str(node.source or node.name)
+        b.prefix, b.source = f"d{node.name}", Sources.of("gradient", what)
+        rule = RULES.get(type(node.attrs))
+        if rule is None:
+            raise CompileError(f"{what}: there is no gradient of {node.op}, {_remedy(node)}")
+        ins = [Tensor(n, *typed(b.values[n])) for n in node.inputs]
+        step = Step(self, node, ins, Tensor(out, *typed(b.values[out])), self.found[out])
+        try:
+            rule(step, node.attrs)
+        except CompileError as error:
+            raise CompileError(f"{what}: its gradient can't be made: {error}") from error
+
+
+def _remedy(node: Node) -> str:
+    if node.op in ("if", "loop"):
+        return "a step that depends on data: unroll it in the model, or stop gradients before it"
+    return "a step that Python runs: leave it out of what is differentiated"

@@ -1,0 +1,230 @@
+"""Adjoints of scalar expressions: what each leaf of an expression adds to a loss.
+
+The adjoint of a choice is a choice. It stays outermost, so that the branch that isn't taken adds 0, even if
+its slope is infinite. At corners the slopes are PyTorch's; `corner` says which convention an operator has
+(see `ir.core.Map`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from jangin.ir.dtype import BOOL
+from jangin.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    call,
+    cast,
+    const,
+    eq,
+    is_const,
+    land,
+    lor,
+    ne,
+    select,
+)
+from jangin.ir.expr import binary as operation
+from jangin.ir.flat import postorder
+from jangin.ir.graph import CompileError
+from jangin.ir.traversal import buffers_loaded, children, free_vars
+
+Slope = Callable[[Expr, Expr], Expr]
+"""The derivative of a function of one argument, from the argument and the value."""
+FUNCTIONS: Mapping[str, Slope] = {
+    "neg": lambda x, y: const(-1, x.dtype),
+    "abs": lambda x, y: call("sign", x),
+    "exp": lambda x, y: y,
+    "exp2": lambda x, y: y * math.log(2),
+    "expm1": lambda x, y: y + 1.0,
+    "log": lambda x, y: 1.0 / x,
+    "log2": lambda x, y: 1.0 / (x * math.log(2)),
+    "log1p": lambda x, y: 1.0 / (x + 1.0),
+    "sqrt": lambda x, y: 0.5 / y,
+    "rsqrt": lambda x, y: y * y * y * -0.5,
+    "sin": lambda x, y: call("cos", x),
+    "cos": lambda x, y: -call("sin", x),
+    "tan": lambda x, y: y * y + 1.0,
+    "asin": lambda x, y: 1.0 / call("sqrt", 1.0 - x * x),
+    "acos": lambda x, y: -1.0 / call("sqrt", 1.0 - x * x),
+    "atan": lambda x, y: 1.0 / (x * x + 1.0),
+    "sinh": lambda x, y: call("cosh", x),
+    "cosh": lambda x, y: call("sinh", x),
+    "tanh": lambda x, y: 1.0 - y * y,
+    "asinh": lambda x, y: 1.0 / call("sqrt", x * x + 1.0),
+    "acosh": lambda x, y: 1.0 / call("sqrt", x * x - 1.0),
+    "atanh": lambda x, y: 1.0 / (1.0 - x * x),
+    "sigmoid": lambda x, y: y * (1.0 - y),
+    "erf": lambda x, y: call("exp", -(x * x)) * (2 / math.sqrt(math.pi)),
+    "rounded": lambda x, y: const(1, x.dtype),
+}
+FLAT = frozenset({"sign", "floor", "ceil", "round", "trunc"})
+"""Functions whose slope is 0 wherever they have one."""
+Parts = Iterator[tuple[Expr, Expr]]
+_TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
+
+
+def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr], corner: str | None = None) -> dict[Expr, Expr]:
+    """The adjoints of those leaves (variables or loads) that `e` depends on smoothly; `seed` is that of `e`.
+    CompileError where an operation has no known derivative."""
+    order = postorder(e)
+    smooth: set[Expr] = set()
+    for node in order:
+        below = not smooth.isdisjoint(children(node)) and not _is_flat(node)
+        if node.dtype.is_float and (node in leaves or below):
+            smooth.add(node)
+    found = {e: seed} if e in smooth else {}
+    for node in reversed(order):
+        if node in found and node not in leaves:
+            for kid, part in _parts(node, found[node], corner):
+                if kid in smooth:
+                    found[kid] = added(found[kid], part) if kid in found else part
+    return {leaf: found[leaf] for leaf in leaves if leaf in found}
+
+
+def through(adjoint: Expr, fn: Callable[[Expr], Expr]) -> Expr:
+    """`fn` of an adjoint, inside its choices; 0 stays 0."""
+    if isinstance(adjoint, Select):
+        return select(adjoint.cond, through(adjoint.a, fn), through(adjoint.b, fn))
+    return adjoint if is_const(adjoint, 0) else fn(adjoint)
+
+
+def scaled(adjoint: Expr, slope: Expr) -> Expr:
+    """An adjoint times a slope, whose own choices stay outside too."""
+    return through(slope, lambda s: through(adjoint, lambda g: g if is_const(s, 1) else g * s))
+
+
+def added(a: Expr, b: Expr) -> Expr:
+    """The sum of two adjoints. Those of one condition are added inside it."""
+    if is_const(a, 0):
+        return b
+    if is_const(b, 0):
+        return a
+    if isinstance(a, Select) and isinstance(b, Select) and a.cond == b.cond:
+        return select(a.cond, added(a.a, b.a), added(a.b, b.b))
+    return a + b
+
+
+def _is_flat(node: Expr) -> bool:
+    return isinstance(node, Call) and node.fn in FLAT
+
+
+def _parts(node: Expr, g: Expr, corner: str | None) -> Parts:
+    """The node's children, each with what it is given of the node's adjoint."""
+    if isinstance(node, Select):
+        zero = const(0, g.dtype)
+        yield node.a, select(node.cond, g, zero)
+        yield node.b, select(node.cond, zero, g)
+    elif isinstance(node, Cast):
+        yield node.a, through(g, lambda v: cast(node.a.dtype, v))
+    elif isinstance(node, Binary):
+        yield from _of_binary(node, g, corner)
+    elif isinstance(node, Call):
+        yield from _of_call(node, g, corner)
+    else:
+        raise CompileError(f"the derivative of {node} is not known")
+
+
+def _of_call(node: Call, g: Expr, corner: str | None) -> Parts:
+    if node.fn == "fma":
+        a, b, c = node.args
+        yield a, scaled(g, b)
+        yield b, scaled(g, a)
+        yield c, g
+    elif node.fn == "atan2":
+        y, x = node.args
+        square = x * x + y * y
+        yield y, scaled(g, x / square)
+        yield x, scaled(g, -y / square)
+    elif node.fn == "sqrt" and corner == "flat":
+        zero = const(0, g.dtype)
+        yield node.args[0], select(eq(node, zero), zero, through(g, lambda v: v * 0.5 / node))
+    elif node.fn in FUNCTIONS:
+        yield node.args[0], scaled(g, FUNCTIONS[node.fn](node.args[0], node))
+    else:
+        raise CompileError(f"the derivative of {node.fn} is not known")
+
+
+def _of_binary(node: Binary, g: Expr, corner: str | None) -> Parts:
+    a, b = node.a, node.b
+    if node.op in ("add", "sub"):
+        yield a, g
+        yield b, g if node.op == "add" else through(g, lambda v: -v)
+    elif node.op == "mul":
+        yield a, scaled(g, b)
+        yield b, scaled(g, a)
+    elif node.op == "div":
+        yield a, through(g, lambda v: v / b)
+        yield b, through(g, lambda v: -v * node / b)
+    elif node.op in ("min", "max"):
+        yield from _of_extreme(node, g, corner)
+    elif node.op == "pow":
+        yield from _of_power(node, g, corner)
+    elif node.op in ("mod", "rem"):
+        turns = call("floor" if node.op == "mod" else "trunc", a / b)
+        yield a, g
+        yield b, through(g, lambda v: -v * turns)
+    else:
+        raise CompileError(f"the derivative of {node.op} is not known")
+
+
+def _of_extreme(node: Binary, g: Expr, corner: str | None) -> Parts:
+    """The adjoint goes to the operand that is the extreme. If both are equal, a constant has it, so that relu
+    is flat at 0. Two tensors have half each, and so have all with "shared". With "inside" the first has it,
+    as a clamp's bounds are the second."""
+    a, b, zero = node.a, node.b, const(0, g.dtype)
+    beyond = operation("gt" if node.op == "max" else "lt", a, b)
+    shared = corner == "shared" or not (is_number(a) or is_number(b))
+    if corner == "inside":
+        held = operation("lt" if node.op == "max" else "gt", a, b)
+        yield a, select(held, zero, g)
+        yield b, select(held, g, zero)
+    elif shared:
+        half = through(g, lambda v: v * 0.5)
+        less = operation("lt" if node.op == "max" else "gt", a, b)
+        yield a, select(beyond, g, select(less, zero, half))
+        yield b, select(less, g, select(beyond, zero, half))
+    elif is_number(b):
+        yield a, select(operation("le" if node.op == "max" else "ge", node, b), zero, g)
+    else:
+        yield b, select(operation("le" if node.op == "max" else "ge", node, a), zero, g)
+
+
+def is_number(e: Expr) -> bool:
+    """Whether an expression depends on sizes and positions alone."""
+    return not buffers_loaded(e) and not any(v.dtype.is_float for v in free_vars(e))
+
+
+def _of_power(node: Binary, g: Expr, corner: str | None) -> Parts:
+    """The slope of x ** 0 is 0, and so is that of 0 ** y by a y that isn't negative. "flat": that of a power
+    of 0 is 0 too."""
+    a, b, zero, none = node.a, node.b, const(0, node.dtype), const(0, g.dtype)
+    slope = through(g, lambda v: v * (b * operation("pow", a, b - 1.0)))
+    slope = select(eq(a, zero), none, slope) if corner == "flat" else slope
+    if isinstance(b, Const):
+        yield a, none if is_const(b, 0) else slope
+        return
+    yield a, select(eq(b, zero), none, slope)
+    growing = lor(ne(a, zero), b < zero)
+    yield b, select(growing, through(g, lambda v: v * (node * call("log", a))), none)
+
+
+def reached(e: Expr, leaf: Expr) -> Expr:
+    """The condition under which an expression's value needs a leaf, by its choices."""
+    met: dict[Expr, Expr] = {}
+    for node in postorder(e):
+        if node == leaf:
+            met[node] = _TRUE
+        elif isinstance(node, Select):
+            cond, a, b = (met[k] for k in (node.cond, node.a, node.b))
+            met[node] = lor(cond, lor(land(node.cond, a), land(call("not", node.cond), b)))
+        else:
+            total: Expr = _FALSE
+            for kid in children(node):
+                total = lor(total, met[kid])
+            met[node] = total
+    return met[e]

@@ -1,0 +1,71 @@
+"""The gradients of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.gradients.general import by_stages
+from jangin.gradients.step import Step
+from jangin.ir.core import Conv, Pool
+from jangin.ir.expr import Buffer, Expr, is_const
+from jangin.ir.simplify import simplify
+from jangin.ops.conv import conv_transpose, transposed_extents
+from jangin.ops.operands import wide
+from jangin.ops.values import Tensor
+
+
+def of_conv(step: Step, attrs: Conv) -> None:
+    if attrs.layout != "first" or attrs.dot is not None:
+        by_stages(step)
+        return
+    if step.wants(0):
+        step.give(_by_input(step, attrs), 0)
+    if step.wants(1):
+        step.give(_by_weights(step, attrs), 1)
+
+
+def _by_input(step: Step, attrs: Conv) -> Tensor:
+    """The transposed convolution of the result's gradient, cut to the input's size."""
+    x, w = step.ins
+    rank = len(attrs.kernel)
+    full = transposed_extents(step.g, attrs.kernel, attrs.strides, attrs.dilations)
+    begins = attrs.pads[:rank]
+    ends = [simplify(e - p - d) for e, p, d in zip(full, begins, x.shape[2:], strict=True)]
+    return conv_transpose(
+        step.b, step.g, w, strides=attrs.strides, dilations=attrs.dilations, pads=[*begins, *ends],
+        groups=attrs.groups,
+    )  # fmt: skip
+
+
+def _by_weights(step: Step, attrs: Conv) -> Tensor:
+    """Sums of products over batch and windows, [*kernel, C, O], between copies of both with channels last and
+    the padding in the memory. So the sum has no condition, and is a matrix product for each tap."""
+    x, w = step.ins
+    b, g, rank, groups = step.b, step.g, len(attrs.kernel), attrs.groups
+    last = [0, *range(2, 2 + rank), 1]
+    around = [0, *attrs.pads[:rank], 0, 0, *attrs.pads[rank:], 0]
+    image, grad = b.pad(b.transpose(x, last), around), b.transpose(g, last)
+    depthwise = is_const(w.shape[1], 1) and is_const(w.shape[0], groups)
+    per_group = simplify(w.shape[0] // groups)
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        taps, o = index[:rank], index[-1]
+        n, *at = k
+        if depthwise:
+            channel = o
+        else:
+            channel = index[rank] if groups == 1 else simplify(o // per_group * w.shape[1] + index[rank])
+        place = [p * s + t * d for p, t, s, d in zip(at, taps, attrs.strides, attrs.dilations, strict=True)]
+        return wide(bufs[0][(n, *place, channel)]) * wide(bufs[1][(n, *at, o)])
+
+    channels = () if depthwise else (w.shape[1],)
+    extents = [g.shape[0], *g.shape[2:]]
+    made = b.reduction(w.dtype, [*w.shape[2:], *channels, w.shape[0]], extents, "sum", [image, grad], term)
+    if depthwise:
+        return b.reshape(b.transpose(made, [rank, *range(rank)]), w.shape)
+    return b.transpose(made, [rank + 1, rank, *range(rank)])
+
+
+def of_pool(step: Step, attrs: Pool) -> None:
+    """The general rule; of equal maxima the first one has the gradient, as in PyTorch."""
+    by_stages(step, first=True)

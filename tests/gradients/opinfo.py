@@ -1,0 +1,116 @@
+"""Gradients of PyTorch's operators, as the sample inputs of its own OpInfo database call them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from jangin.frontends.dialect import Imported
+from jangin.frontends.lower import lower
+from jangin.frontends.torch.decompositions import table
+from jangin.frontends.torch.dialect import ATEN
+from jangin.frontends.torch.trace import Traced, array_of, traced_graph
+from jangin.gradients.reverse import differentiate
+from jangin.ir.graph import Graph
+
+TABLE = table()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator with one sample input."""
+
+    info: Any
+    number: int
+    sample: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.number}]"
+
+    @property
+    def name(self) -> str:
+        variant = self.info.variant_test_name
+        return f"{self.info.name}.{variant}" if variant else str(self.info.name)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.sample.input, self.sample.args, self.sample.kwargs)
+
+    def tensors(self) -> list[Any]:
+        return [v for v in pytree.tree_leaves(self.arguments) if isinstance(v, torch.Tensor)]
+
+    def loss(self, tensors: list[Any]) -> Any:
+        """The results' floats, each times a number of its own, added up."""
+        flat, spec = pytree.tree_flatten(self.arguments)
+        rest = iter(tensors)
+        flat = [next(rest) if isinstance(v, torch.Tensor) else v for v in flat]
+        first, args, kwargs = pytree.tree_unflatten(flat, spec)
+        found = self.info.op(first, *args, **kwargs)
+        floats = [
+            o for o in pytree.tree_leaves(found) if isinstance(o, torch.Tensor) and o.is_floating_point()
+        ]
+        total = None
+        for o in floats:
+            weight = torch.linspace(0.5, 1.5, o.numel(), dtype=o.dtype).reshape(o.shape)
+            part = (o * weight).sum()
+            total = part if total is None else total + part
+        return total
+
+    def wanted(self) -> list[Any]:
+        """The gradients by PyTorch, None of what isn't asked for."""
+        given = [t.detach().clone().requires_grad_(t.requires_grad) for t in self.tensors()]
+        asked = [t for t in given if t.requires_grad]
+        found = iter(torch.autograd.grad(self.loss(given), asked, allow_unused=True))
+        return [next(found) if t.requires_grad else None for t in given]
+
+    def value(self) -> float:
+        """The loss, by PyTorch."""
+        return float(self.loss([t.detach().clone() for t in self.tensors()]).detach())
+
+    def lowered(self) -> tuple[Graph, Traced]:
+        given = [t.detach().clone() for t in self.tensors()]
+        whole = torch.func.functionalize(lambda *ts: (self.loss(list(ts)),), remove="mutations_and_views")
+        with torch.no_grad():
+            made = make_fx(whole, decomposition_table=TABLE, tracing_mode="fake")(*given)
+        traced = traced_graph(made.graph, {})
+        return lower(Imported(traced.model.bound({}), ATEN, {}), unchecked=True), traced
+
+    def differentiated(self) -> tuple[Graph, dict[str, Any], dict[str, str]]:
+        """The graph with gradients, its inputs, and the outputs' names by those of the inputs."""
+        graph, traced = self.lowered()
+        pairs = [(n, t) for n, t in zip(traced.inputs, self.tensors(), strict=True) if n]
+        wrt = [n for n, t in pairs if t.requires_grad]
+        made = differentiate(graph, graph.outputs[0], wrt)
+        feeds = {n: np.array(array_of(t)) for n, t in pairs if n in made.inputs}
+        return made, feeds, dict(zip(wrt, made.outputs[1:], strict=True))
+
+    def inputs(self, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        yield from zip(names, self.tensors(), strict=True)
+
+
+def operators() -> list[Any]:
+    """PyTorch's operators that have gradients in float64."""
+    return [i for i in op_db if i.supports_autograd and torch.float64 in i.supported_backward_dtypes("cpu")]
+
+
+def calls(infos: Iterable[Any], samples: int) -> Iterator[Call]:
+    """Up to so many sample inputs of each operator."""
+    for info in infos:
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                given = iter(info.sample_inputs("cpu", torch.float64, requires_grad=True))
+                found = [s for s, _ in zip(given, range(samples), strict=False)]
+            except Exception:  # a few generators need libraries that may be absent
+                continue
+        for n, sample in enumerate(found):
+            yield Call(info, n, sample)
