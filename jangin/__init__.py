@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jangin.runtime.several import SeveralExecutable
     from jangin.runtime.stateful import StatefulExecutable
     from jangin.runtime.variants import VariantsExecutable
+    from jangin.training.trainer import train, value_and_grad
 
 _HOMES = {
     "CaffeFormat": "jangin.frontends.caffe.format",
@@ -66,6 +67,8 @@ _HOMES = {
     "load": "jangin.runtime.load",
     "operator": "jangin.custom",
     "quantize": "jangin.quantization.quantize",
+    "train": "jangin.training.trainer",
+    "value_and_grad": "jangin.training.trainer",
 }
 
 __all__ = [
@@ -96,12 +99,14 @@ __all__ = [
     "load",
     "operator",
     "quantize",
+    "train",
+    "value_and_grad",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "onnxruntime":
-        return importlib.import_module("jangin.onnxruntime")
+    if name in ("onnxruntime", "optim"):
+        return importlib.import_module(f"jangin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -103,6 +103,11 @@ ALLOWED = {
         "frontends", "frontends.table", "ir", "passes", "runtime", "runtime.system", "targets", "tune",
         "version",
     },
+    "optim": {"ir", "ops"},
+    "training": {
+        "compiler.pipeline", "files", "frontends", "frontends.table", "frontends.torch", "gradients", "ir",
+        "ops", "optim", "options", "passes", "runtime", "jangin",
+    },
     "onnxruntime": {
         "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "runtime.system",
         "version", "jangin",

@@ -33,7 +33,7 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
 
 def builder_of(graph: Graph) -> Builder:
     """A builder that goes on with a lowered graph."""
-    b = Builder(graph.name, graph.symbols, unchecked=True)
+    b = Builder(graph.name, graph.symbols)
     b.inputs, b.nodes = list(graph.inputs), list(graph.nodes)
     b.values, b.constants = dict(graph.values), dict(graph.constants)
     return b

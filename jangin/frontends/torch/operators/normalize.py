@@ -9,7 +9,7 @@ import ml_dtypes
 
 from jangin.frontends.registry import lowers
 from jangin.frontends.torch.operators.common import Result
-from jangin.ir.expr import call, cast
+from jangin.ir.expr import Expr, call, cast
 from jangin.ir.simplify import simplify
 from jangin.ops import normalize as neutral
 from jangin.ops.axes import product
@@ -113,3 +113,31 @@ def batch_norm(
     kinds = [d for d, _ in out.all]
     inverse = b.map(lambda v: cast(kinds[2], 1 / call("sqrt", v + eps)), spread)
     return b.cast(y, out.dtype), b.cast(centre, kinds[1]), inverse
+
+
+@lowers("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    b: Builder, out: Result, input: Tensor, running_mean: Tensor, running_var: Tensor, training: bool,
+    momentum: float, eps: float, weight: Tensor | None = None, bias: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """`batch_norm`, and the new running mean and variance (a sample's) as further results."""
+    if not training:
+        first = Result(out.all[:3], out.wanted[:3], out.common)
+        given = (momentum, training, weight, bias, running_mean, running_var)
+        return *batch_norm(b, first, input, eps, *given), running_mean, running_var
+    channels = input.shape[1]
+    scale = weight if weight is not None else _ones(b, input, channels)
+    shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])
+    y, centre, spread = neutral.normalized_batch(b, input, scale, shift, eps)
+    inverse = b.map(lambda v: cast(out.all[2][0], 1 / call("sqrt", v + eps)), spread)
+    count = simplify(product((*input.shape[:1], *input.shape[2:])), b.symbols)
+
+    def kept(old: Expr, new: Expr) -> Expr:
+        return cast(old.dtype, cast(new.dtype, old) * (1 - momentum) + new * momentum)
+
+    def of_sample(old: Expr, new: Expr) -> Expr:
+        n = cast(new.dtype, count)
+        return kept(old, new * (n / (n - 1)))
+
+    means, spreads = b.map(kept, running_mean, centre), b.map(of_sample, running_var, spread)
+    return b.cast(y, out.dtype), b.cast(centre, out.all[1][0]), inverse, means, spreads

@@ -1,0 +1,223 @@
+"""Optimizers for `jangin.train`: how a parameter follows from its gradient.
+
+Their formulas, defaults and names are PyTorch's; Lion is Chen et al.'s (2023). What changes from step to step
+is a number that the step is given, so that a schedule needs no new compilation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jangin.ir.expr import Expr, call, cast
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`lr`: the learning rate of a step that isn't given another one. `kept`: the names of the tensors that
+    an optimizer keeps beside each parameter, of its shape."""
+
+    lr: float
+    kept: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.kept
+
+    @property
+    def start(self) -> float:
+        """The number that the kept tensors begin with."""
+        return 0.0
+
+    def numbers(self, count: int, lr: float) -> dict[str, float]:
+        """The numbers of step `count`, from 1 on."""
+        return {"rate": lr}
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The new parameter and what is kept."""
+        raise NotImplementedError
+
+
+def _less(w: Expr, change: Expr, rate: Expr) -> Expr:
+    return w - change * cast(w.dtype, rate)
+
+
+def _decayed(b: Builder, w: Tensor, g: Tensor, decay: float) -> Tensor:
+    """The gradient of a loss that has the squares of the parameters added to it."""
+    return b.map(lambda v, d: d + v * decay, w, g) if decay else g
+
+
+def _mean(b: Builder, mean: Tensor, x: Tensor, keep: float) -> Tensor:
+    """A running mean that keeps this share of itself."""
+    return b.map(lambda m, v: m * keep + v * (1 - keep), mean, x)
+
+
+def _mean_square(b: Builder, mean: Tensor, x: Tensor, keep: float) -> Tensor:
+    return b.map(lambda m, v: m * keep + v * v * (1 - keep), mean, x)
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Gradient descent with momentum; `nesterov` looks ahead."""
+
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.momentum else ()
+
+    def numbers(self, count: int, lr: float) -> dict[str, float]:
+        return {"rate": lr, "share": 1.0 if count == 1 else 1.0 - self.dampening}
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        g, rate, kept = _decayed(b, w, g, self.weight_decay), numbers["rate"], {}
+        if self.momentum:
+            m = b.map(
+                lambda v, d, s: v * self.momentum + d * cast(d.dtype, s),
+                state["momentum_buffer"], g, numbers["share"],
+            )  # fmt: skip
+            kept["momentum_buffer"] = m
+            g = b.map(lambda d, v: d + v * self.momentum, g, m) if self.nesterov else m
+        return b.map(_less, w, g, rate), kept
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Kingma & Ba (2015)."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    kept: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def numbers(self, count: int, lr: float) -> dict[str, float]:
+        first, second = (1.0 - beta**count for beta in self.betas)
+        return {"rate": lr / first, "root": math.sqrt(second), "whole": lr}
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        w, g = self._before(b, w, g, numbers)
+        m = _mean(b, state["exp_avg"], g, self.betas[0])
+        s = _mean_square(b, state["exp_avg_sq"], g, self.betas[1])
+
+        def new(v: Expr, mean: Expr, square: Expr, rate: Expr, root: Expr) -> Expr:
+            return _less(v, mean / (call("sqrt", square) / cast(v.dtype, root) + self.eps), rate)
+
+        return b.map(new, w, m, s, numbers["rate"], numbers["root"]), {"exp_avg": m, "exp_avg_sq": s}
+
+    def _before(self, b: Builder, w: Tensor, g: Tensor, numbers: State) -> tuple[Tensor, Tensor]:
+        return w, _decayed(b, w, g, self.weight_decay)
+
+
+def _shrunk(b: Builder, w: Tensor, rate: Tensor, decay: float) -> Tensor:
+    """A parameter that decays by itself, whatever its gradient."""
+    return b.map(lambda v, r: v * (1.0 - cast(v.dtype, r) * decay), w, rate) if decay else w
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weights decay by themselves (Loshchilov & Hutter 2019)."""
+
+    weight_decay: float = 1e-2
+
+    def _before(self, b: Builder, w: Tensor, g: Tensor, numbers: State) -> tuple[Tensor, Tensor]:
+        return _shrunk(b, w, numbers["whole"], self.weight_decay), g
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Duchi et al. (2011)."""
+
+    lr: float = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    kept: ClassVar[tuple[str, ...]] = ("sum",)
+
+    @property
+    def start(self) -> float:
+        return self.initial_accumulator_value
+
+    def numbers(self, count: int, lr: float) -> dict[str, float]:
+        return {"rate": lr / (1.0 + (count - 1) * self.lr_decay)}
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        g = _decayed(b, w, g, self.weight_decay)
+        s = b.map(lambda v, d: v + d * d, state["sum"], g)
+        way = b.map(lambda d, v: d / (call("sqrt", v) + self.eps), g, s)
+        return b.map(_less, w, way, numbers["rate"]), {"sum": s}
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """Hinton's lecture 6e; `centered` divides by the deviation."""
+
+    lr: float = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        centre = ("grad_avg",) if self.centered else ()
+        return ("square_avg", *centre, *(("momentum_buffer",) if self.momentum else ()))
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        g = _decayed(b, w, g, self.weight_decay)
+        s = _mean_square(b, state["square_avg"], g, self.alpha)
+        kept, spread = {"square_avg": s}, s
+        if self.centered:
+            centre = kept["grad_avg"] = _mean(b, state["grad_avg"], g, self.alpha)
+            spread = b.map(lambda v, c: v - c * c, s, centre)
+        way = b.map(lambda d, v: d / (call("sqrt", v) + self.eps), g, spread)
+        if self.momentum:
+            way = b.map(lambda v, d: v * self.momentum + d, state["momentum_buffer"], way)
+            kept["momentum_buffer"] = way
+        return b.map(_less, w, way, numbers["rate"]), kept
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Chen et al. (2023): steps of one size, in the direction of the sign."""
+
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.0
+    kept: ClassVar[tuple[str, ...]] = ("exp_avg",)
+
+    def update(
+        self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        m, rate = state["exp_avg"], numbers["rate"]
+        way = b.map(lambda v: call("sign", v), _mean(b, m, g, self.betas[0]))
+        new = b.map(_less, _shrunk(b, w, rate, self.weight_decay), way, rate)
+        return new, {"exp_avg": _mean(b, m, g, self.betas[1])}
+
+
+BY_NAME: Mapping[str, type[Optimizer]] = {
+    "sgd": SGD, "adam": Adam, "adamw": AdamW, "adagrad": Adagrad, "rmsprop": RMSprop, "lion": Lion,
+}  # fmt: skip
+"""The optimizers that `jangin.train` takes by name, with their usual settings."""

@@ -1,0 +1,1 @@
+"""Training: a model's forward pass, its gradients and an optimizer's update as one compiled plan."""

@@ -1,0 +1,107 @@
+"""Losses by name: single numbers from a model's output and a target. The formulas are PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from jangin.ir.expr import Expr, call, cast, const, eq, maximum, ne, select
+from jangin.ir.graph import CompileError
+from jangin.ir.simplify import simplify
+from jangin.ops.axes import product
+from jangin.ops.builder import Builder
+from jangin.ops.index import in_range, take_along
+from jangin.ops.values import Tensor
+
+Loss = Callable[[Builder, Tensor, Tensor], Tensor]
+"""The loss of an output for a target, of no axes."""
+IGNORED = -100
+"""The label that counts for nothing, as in PyTorch."""
+
+
+def mean(b: Builder, x: Tensor) -> Tensor:
+    count = simplify(product(x.shape))
+    return b.map(lambda v: v / cast(v.dtype, count), b.reduce("sum", x, range(x.rank)))
+
+
+def _of_each(b: Builder, y: Tensor, target: Tensor, fn: Callable[[Expr, Expr], Expr]) -> Tensor:
+    """The mean of what each element of the output and its target give."""
+    return mean(b, b.map(lambda v, t: fn(v, cast(v.dtype, t)), *_alike(y, target), corner="shared"))
+
+
+def _alike(y: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    if y.shape != target.shape:
+        raise CompileError(f"a target {target} for an output {y}: the shapes must be the same")
+    return y, target
+
+
+def mse(b: Builder, y: Tensor, target: Tensor) -> Tensor:
+    return _of_each(b, y, target, lambda v, t: (v - t) * (v - t))
+
+
+def l1(b: Builder, y: Tensor, target: Tensor) -> Tensor:
+    return _of_each(b, y, target, lambda v, t: call("abs", v - t))
+
+
+def huber(b: Builder, y: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
+    """Squares near 0, beyond `delta` distances (Huber 1964)."""
+
+    def each(v: Expr, t: Expr) -> Expr:
+        d = v - t
+        size = call("abs", d)
+        return select(size < delta, d * d * 0.5, (size - 0.5 * delta) * delta)
+
+    return _of_each(b, y, target, each)
+
+
+def bce_with_logits(b: Builder, y: Tensor, target: Tensor) -> Tensor:
+    """The cross entropy of truth values whose logits the output is."""
+
+    def each(v: Expr, t: Expr) -> Expr:
+        return v * (1.0 - t) + maximum(-v, 0) + call("log1p", call("exp", -call("abs", v)))
+
+    return _of_each(b, y, target, each)
+
+
+def kl(b: Builder, y: Tensor, target: Tensor) -> Tensor:
+    """Kullback and Leibler's divergence of probabilities from an output of logarithms, a batch's mean."""
+
+    def each(v: Expr, t: Expr) -> Expr:
+        return select(t > 0, t * (call("log", t) - v), const(0, v.dtype))
+
+    total = b.reduce("sum", b.map(lambda v, t: each(v, cast(v.dtype, t)), *_alike(y, target)), range(y.rank))
+    return b.map(lambda v: v / cast(v.dtype, y.shape[0]), total)
+
+
+def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing: float = 0.0) -> Tensor:
+    """The mean negative of the logarithms y[N, C, ...] at the labels [N, ...]. With `smoothing`, so much of
+    each label is spread over all classes."""
+    if not target.dtype.is_int or target.shape != (*y.shape[:1], *y.shape[2:]):
+        raise CompileError(f"labels {target} for an output {y}: they must be integers, an axis fewer")
+    kept = b.map(lambda t: select(eq(t, ignored), const(0, t.dtype), t), target)
+    in_range(b, target, y.shape[1], from_end=False, ignored=ignored)
+    places = b.reshape(kept, (*y.shape[:1], const(1), *y.shape[2:]))
+    at = b.reshape(take_along(b, y, places, 1), target.shape)
+    each = b.map(lambda v: -v, at)
+    if smoothing:
+        total = b.reduce("sum", y, [1])
+        share = cast(y.dtype, y.shape[1])
+        each = b.map(lambda v, t: v * (1 - smoothing) - t * smoothing / share, each, total)
+    counted = b.map(lambda v, t: select(eq(t, ignored), const(0, v.dtype), v), each, target)
+    count = b.reduce("sum", b.map(lambda t: cast(y.dtype, ne(t, ignored)), target), range(target.rank))
+    return b.map(lambda v, n: v / n, b.reduce("sum", counted, range(target.rank)), count)
+
+
+def cross_entropy(
+    b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing: float = 0.0
+) -> Tensor:
+    """`nll` of the logarithms of the softmax of logits y[N, C, ...]."""
+    if y.rank < 2:
+        raise CompileError(f"the logits {y} must have an axis of batches and one of classes")
+    return nll(b, b.softmax(y, 1, log=True), target, ignored, smoothing)
+
+
+BY_NAME: Mapping[str, Loss] = {
+    "cross_entropy": cross_entropy, "mse": mse, "l1": l1, "huber": huber, "nll": nll, "kl": kl,
+    "bce_with_logits": bce_with_logits,
+}  # fmt: skip
+"""The losses that `jangin.train` takes by name."""

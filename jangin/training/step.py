@@ -1,0 +1,153 @@
+"""The graph of one training step: loss, gradients, and what an optimizer makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jangin.gradients.reverse import builder_of, gradients
+from jangin.ir.dtype import F64, from_numpy
+from jangin.ir.expr import call, cast, const, is_const, maximum, minimum
+from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.records import dataclass
+from jangin.ir.sources import Sources
+from jangin.ops.operands import typed
+from jangin.ops.values import Tensor
+from jangin.optim import Optimizer
+from jangin.passes.partition import prune
+from jangin.training.losses import Loss
+from jangin.training.parameters import Trainable
+
+LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Limits of gradients: of each number, and of the norm of all together."""
+
+    value: float | None = None
+    norm: float | None = None
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """A step's graph. `inputs`: those that a batch gives. `kept`: what the next step is given, by input: the
+    array that it begins with. `after`: the output that each of these becomes. `numbers`: the inputs that each
+    optimizer's numbers are, by its number and their name."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    loss: str
+    kept: Mapping[str, Array]
+    after: Mapping[str, str]
+    slots: Mapping[str, tuple[str, str]]
+    numbers: Mapping[str, tuple[int, str]]
+    gradients: Mapping[str, str]
+
+
+class StepBuilder:
+    """Goes on with a model's lowered graph."""
+
+    def __init__(
+        self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True
+    ) -> None:
+        self.model, self.b = model, builder_of(model.graph)
+        self.inputs = list(model.inputs)
+        self.loss = self._loss(loss, target)
+        self.b.prefix, self.b.source = "gradient", Sources.of("gradient")
+        given = {n: self._tensor(n) for n in model.parameters} if differentiated else {}
+        self.gradients = dict(zip(given, gradients(self.b, self.loss, [*given.values()]), strict=True))
+
+    def _tensor(self, name: str) -> Tensor:
+        return Tensor(name, *typed(self.b.values[name]))
+
+    def _loss(self, loss: Loss | None, target: Array | None) -> Tensor:
+        """The model's only output, or what the loss makes of its first and the target."""
+        self.b.prefix, self.b.source = LOSS, Sources.of(LOSS)
+        value = self._tensor(self.model.outputs[0])
+        if loss is not None and target is not None:
+            name = self.b.fresh("target")
+            shape = tuple(const(d) for d in target.shape)
+            value = loss(self.b, value, self.b.input(name, from_numpy(target.dtype), shape))
+            self.inputs.append(name)
+        if not value.dtype.is_float or not all(is_const(d, 1) for d in value.shape):
+            raise CompileError(f"the loss is {value}; it must be a single float: give its mean")
+        return self.b.reshape(value, ())
+
+    def clip(self, how: Clip) -> None:
+        """Limit the gradients as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do, the norm first."""
+        b = self.b
+        if how.norm is not None and self.gradients:
+            squares = [
+                b.reduce("sum", b.map(lambda v: v * v, b.cast(g, g.dtype.wide)), range(g.rank))
+                for g in self.gradients.values()
+            ]
+            total = squares[0]
+            for square in squares[1:]:
+                total = b.map(lambda v, w: v + cast(v.dtype, w), total, square)
+            most = how.norm
+            share = b.map(lambda v: minimum(most / (call("sqrt", v) + 1e-6), 1.0), total)
+            self.gradients = {
+                n: b.map(lambda v, s: v * cast(v.dtype, s), g, share) for n, g in self.gradients.items()
+            }
+        if how.value is not None:
+            end = how.value
+            self.gradients = {
+                n: b.map(lambda v: minimum(maximum(v, -end), end), g) for n, g in self.gradients.items()
+            }
+
+    def with_gradients(self) -> StepGraph:
+        """The loss and the gradients as outputs."""
+        made = {n: self.b.fresh(f"d{n}") for n in self.gradients}
+        return self._finished(self.gradients, made, {}, {}, {}, made)
+
+    def updated(self, optimizers: Sequence[Optimizer], chosen: Mapping[str, int]) -> StepGraph:
+        """The loss and the new parameters as outputs. `chosen`: each parameter's optimizer, by its number."""
+        b = self.b
+        b.prefix, b.source = "update", Sources.of("update")
+        numbers: dict[str, tuple[int, str]] = {}
+        scalars: list[dict[str, Tensor]] = []
+        for n, optimizer in enumerate(optimizers):
+            scalars.append({})
+            for key in optimizer.numbers(1, optimizer.lr):
+                name = b.fresh(f"optimizer{n}.{key}")
+                numbers[name] = n, key
+                scalars[-1][key] = b.input(name, F64, ())
+        results: dict[str, Tensor] = {}
+        kept: dict[str, Array] = {}
+        slots: dict[str, tuple[str, str]] = {}
+        for name, g in self.gradients.items():
+            optimizer, array = optimizers[chosen[name]], self.model.parameters[name]
+            state = {}
+            for slot in optimizer.slots:
+                own = b.fresh(f"{name}.{slot}")
+                slots[own] = name, slot
+                kept[own] = np.full(array.shape, optimizer.start, array.dtype)
+                state[slot] = b.input(own, g.dtype, g.shape)
+            new, after = optimizer.update(b, self._tensor(name), g, state, scalars[chosen[name]])
+            results[name] = new
+            results |= {own: after[slot] for own, (of, slot) in slots.items() if of == name}
+        made = {n: b.fresh(f"new.{n}") for n in results}
+        return self._finished(results, made, kept, slots, numbers, {})
+
+    def _finished(
+        self, results: Mapping[str, Tensor], made: Mapping[str, str], kept: Mapping[str, Array],
+        slots: Mapping[str, tuple[str, str]], numbers: Mapping[str, tuple[int, str]],
+        found: Mapping[str, str],
+    ) -> StepGraph:  # fmt: skip
+        model, b = self.model, self.b
+        loss = b.fresh(LOSS)
+        changed = {n: b.fresh(f"new.{n}") for n in model.changed}
+        buffers = [self._tensor(out) for out in model.changed.values()]
+        graph = b.graph([self.loss, *results.values(), *buffers], [loss, *made.values(), *changed.values()])
+        graph = prune(replace(graph, constraints=model.graph.constraints, bound=model.graph.bound))
+        after = changed if found else {**made, **changed}
+        whole = {**model.parameters, **model.buffers, **kept}
+        return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found)
+
+
+def forward_only(model: Trainable, loss: Loss | None, target: Array | None) -> StepGraph:
+    """The loss alone, without gradients."""
+    return StepBuilder(model, loss, target, differentiated=False).with_gradients()

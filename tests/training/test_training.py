@@ -1,0 +1,317 @@
+"""Compiled training steps follow PyTorch's, step by step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import jangin
+from jangin import optim
+from jangin.ir.dtype import F32, I64
+from jangin.ir.expr import const
+from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder
+from jangin.ops.interpret import run_graph
+from jangin.training import losses
+
+STEPS = 20
+CLOSE = {"rtol": 2e-5, "atol": 2e-6}
+"""Losses after 20 steps in float32, whose sums are in another order; errors grow from step to step."""
+
+
+def layers(last: int = 4) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, last))
+
+
+def batch(kind: str) -> tuple[Any, Any]:
+    torch.manual_seed(2)
+    x = torch.randn(5, 6)
+    labels = torch.tensor([0, 3, 1, -100, 2])
+    targets = {
+        "labels": labels, "numbers": torch.randn(5, 4) * 2, "truth": torch.randint(0, 2, (5, 4)).float(),
+        "chances": torch.softmax(torch.randn(5, 4), -1), "integers": torch.randint(0, 2, (5, 4)),
+    }  # fmt: skip
+    return x, targets[kind]
+
+
+def followed(
+    model: nn.Module, loss: Any, by_torch: Callable[..., Any], optimizer: Any, of_torch: Any, given: Any,
+    steps: int = STEPS, **settings: Any,
+) -> Any:  # fmt: skip
+    """A trainer after some steps, whose losses were those of PyTorch."""
+    own = copy.deepcopy(model)
+    trainer = jangin.train(model, loss, optimizer, given, threads=1, **settings)
+    running = of_torch(own.parameters())
+    *inputs, target = given
+    for n in range(steps):
+        expected = by_torch(own(*inputs), target)
+        running.zero_grad()
+        expected.backward()
+        if "clip_norm" in settings:
+            nn.utils.clip_grad_norm_(own.parameters(), settings["clip_norm"])
+        if "clip_value" in settings:
+            nn.utils.clip_grad_value_(own.parameters(), settings["clip_value"])
+        running.step()
+        np.testing.assert_allclose(trainer.step(given), expected.item(), **CLOSE, err_msg=f"step {n}")
+    state = own.state_dict()
+    assert trainer.state_dict().keys() == state.keys()
+    for name, array in trainer.state_dict().items():
+        np.testing.assert_allclose(array, state[name].numpy(), 1e-4, 2e-5, err_msg=name)
+    return trainer
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)  # a compilation each
+
+
+LOSSES: dict[str, tuple[Any, Any, str]] = {
+    "cross_entropy": ("cross_entropy", F.cross_entropy, "labels"),
+    "mse": ("mse", F.mse_loss, "numbers"),
+    "l1": ("l1", F.l1_loss, "numbers"),
+    "huber": ("huber", F.huber_loss, "numbers"),
+    "bce_with_logits": ("bce_with_logits", F.binary_cross_entropy_with_logits, "truth"),
+    "bce of integers": (
+        "bce_with_logits", lambda y, t: F.binary_cross_entropy_with_logits(y, t.float()), "integers"
+    ),
+    "a torch loss": (F.smooth_l1_loss, F.smooth_l1_loss, "numbers"),
+    "a torch module": (nn.CrossEntropyLoss(label_smoothing=0.2),) * 2 + ("labels",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["cross_entropy", *(slow(n) for n in LOSSES if n != "cross_entropy")])
+def test_losses(case: str) -> None:
+    loss, by_torch, kind = LOSSES[case]
+    rate = optim.SGD(lr=0.1)
+    followed(layers(), loss, by_torch, rate, lambda p: torch.optim.SGD(p, lr=0.1), batch(kind))
+
+
+@pytest.mark.parametrize("loss", [slow("nll"), slow("kl")])
+def test_losses_of_logarithms(loss: str) -> None:
+    by_torch = {"nll": F.nll_loss, "kl": lambda y, t: F.kl_div(y, t, reduction="batchmean")}[loss]
+    model = nn.Sequential(layers(), nn.LogSoftmax(-1))
+    given = batch("labels" if loss == "nll" else "chances")
+    followed(model, loss, by_torch, optim.SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1), given)
+
+
+def test_smoothing_and_ignored_labels() -> None:
+    settings = {"label_smoothing": 0.1, "ignore_index": 3}
+    own = partial(losses.BY_NAME["cross_entropy"], smoothing=0.1, ignored=3)
+    x, labels = batch("labels")
+    logits, labels = layers()(x).detach(), labels.clamp(min=0)
+    b = Builder("loss", {})
+    y = b.input("y", F32, (const(5), const(4)))
+    graph = b.graph([own(b, y, b.input("t", I64, (const(5),)))], ["loss"])
+    found = run_graph(graph, {"y": logits.numpy(), "t": labels.numpy()})
+    np.testing.assert_allclose(found["loss"], F.cross_entropy(logits, labels, **settings).item(), 1e-6)
+
+
+class Lion(torch.optim.Optimizer):  # type: ignore[misc]
+    """As Chen et al. have it; PyTorch has none."""
+
+    def __init__(self, params: Any, lr: float, decay: float) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                way = (m * 0.9 + p.grad * 0.1).sign()
+                p.mul_(1 - group["lr"] * group["decay"]).sub_(way * group["lr"])
+                m.mul_(0.99).add_(p.grad * 0.01)
+
+
+OPTIMIZERS: dict[str, tuple[optim.Optimizer, Callable[[Any], Any]]] = {
+    "momentum": (optim.SGD(0.05, 0.9, 0.1, 0.01), lambda p: torch.optim.SGD(p, 0.05, 0.9, 0.1, 0.01)),
+    "nesterov": (optim.SGD(0.05, 0.9, nesterov=True), lambda p: torch.optim.SGD(p, 0.05, 0.9, nesterov=True)),
+    "adam": (optim.Adam(0.01, weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.1)),
+    "adamw": (optim.AdamW(0.01, weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
+    "adagrad": (
+        optim.Adagrad(0.05, 0.1, 0.01, 0.5), lambda p: torch.optim.Adagrad(p, 0.05, 0.1, 0.01, 0.5)
+    ),
+    "rmsprop": (
+        optim.RMSprop(0.01, weight_decay=0.1), lambda p: torch.optim.RMSprop(p, 0.01, weight_decay=0.1)
+    ),
+    "rmsprop centred": (
+        optim.RMSprop(0.01, 0.9, momentum=0.5, centered=True),
+        lambda p: torch.optim.RMSprop(p, 0.01, 0.9, momentum=0.5, centered=True),
+    ),
+    "lion": (optim.Lion(0.01, weight_decay=0.1), lambda p: Lion(p, 0.01, 0.1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["adamw", *(slow(n) for n in OPTIMIZERS if n != "adamw")])
+def test_optimizers(case: str) -> None:
+    optimizer, of_torch = OPTIMIZERS[case]
+    followed(layers(), "mse", F.mse_loss, optimizer, of_torch, batch("numbers"))
+
+
+@pytest.mark.parametrize("limit", [slow({"clip_norm": 0.1}), slow({"clip_value": 0.01})])
+def test_clipping(limit: dict[str, float]) -> None:
+    given = batch("numbers")
+    followed(
+        layers(), "mse", F.mse_loss, optim.SGD(0.5), lambda p: torch.optim.SGD(p, 0.5), given, **limit
+    )  # fmt: skip
+
+
+class Convolutional(nn.Module):
+    """Running statistics, windows, groups, and a weight that two layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.norm = nn.Conv2d(2, 4, 3, 2, 1), nn.BatchNorm2d(4)
+        self.again = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.last, self.tied = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.tied.weight = self.last.weight
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 2, 1)
+        x = F.gelu(self.again(x)).mean((2, 3))
+        return self.tied(torch.tanh(self.last(x)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.cells, self.last = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.cells(x)[0][:, -1])
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.words, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+        self.attention, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(self.words(x))
+        return self.last((y + self.attention(y, y, y, need_weights=False)[0]).mean(1))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
+    "convolutional": (Convolutional, lambda: torch.randn(5, 2, 8, 8)),
+    "recurrent": (Recurrent, lambda: torch.randn(5, 4, 3)),
+    "attending": (Attending, lambda: torch.randint(0, 11, (5, 6))),
+}
+
+
+@pytest.mark.parametrize("case", [slow(n) for n in MODELS])
+def test_models(case: str) -> None:
+    """Losses, parameters and running statistics after some steps, and the loss in evaluation mode."""
+    make, draw = MODELS[case]
+    torch.manual_seed(6)
+    model, given = make().train(), (draw(), torch.tensor([0, 3, 1, 1, 2]))
+    trainer = followed(
+        model, F.cross_entropy, F.cross_entropy, optim.SGD(0.05, 0.9),
+        lambda p: torch.optim.SGD(p, 0.05, 0.9), given, steps=8,
+    )  # fmt: skip
+    state = {n: torch.from_numpy(a) for n, a in trainer.state_dict().items()}
+    model.load_state_dict(state)
+    expected = F.cross_entropy(model.eval()(given[0]), given[1]).item()
+    assert trainer.evaluate(given) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow  # a compilation
+def test_an_optimizer_of_torch_is_taken_over() -> None:
+    """With its groups, after steps that it has made, and with its schedule."""
+    given, model = batch("numbers"), layers()
+    groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[2].parameters()}]
+    running = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(running, 0.8)
+
+    def step() -> float:
+        loss = F.mse_loss(model(given[0]), given[1])
+        running.zero_grad()
+        loss.backward()
+        running.step()
+        return float(loss.detach())
+
+    for _ in range(3):
+        step()
+        schedule.step()
+    trainer = jangin.train(model, "mse", running, given, threads=1)
+    for _ in range(6):
+        assert trainer.step(given) == pytest.approx(step(), rel=2e-5)
+        schedule.step()
+
+
+def test_state_is_saved_and_taken_up(tmp_path: Path) -> None:
+    given, path = batch("numbers"), tmp_path / "state.npz"
+    trainer = jangin.train(layers(), "mse", optim.Adam(0.05), given, threads=1)
+    for _ in range(3):
+        trainer.step(given)
+    trainer.save(path)
+    after = [trainer.step(given) for _ in range(3)]
+    trainer.load(path)
+    assert trainer.count == 3 and [trainer.step(given) for _ in range(3)] == after
+    trainer.lr = 0.0
+    before = trainer.state_dict()
+    trainer.step(given)
+    assert all((before[n] == a).all() for n, a in trainer.state_dict().items())
+    with pytest.raises(ValueError, match=r"0\.weight has shape"):
+        trainer.load_state_dict({**before, "0.weight": np.zeros((2, 2))})
+    with pytest.raises(ValueError, match=r"no array 0\.weight"):
+        trainer.load_state_dict({})
+    with pytest.raises(ValueError, match="2 arrays as the example, not 1"):
+        trainer.step(given[:1])
+    with pytest.raises(ValueError, match="shape"):
+        trainer.step((torch.randn(7, 6), given[1]))
+    with pytest.raises(TypeError, match="dtype"):
+        trainer.step((given[0].double(), given[1]))
+
+
+def test_values_and_gradients() -> None:
+    """Frozen parameters have no gradient, nor has what a module detaches."""
+
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.frozen = (
+                nn.Parameter(torch.tensor([1.0, 2.0])),
+                nn.Parameter(torch.tensor([3.0, 4.0])),
+            )
+            self.frozen.requires_grad = False
+
+        def forward(self, x: Any) -> Any:
+            return (self.w * self.w.detach() * self.frozen * x).sum()
+
+    f = jangin.value_and_grad(Detached(), None, example=(torch.ones(2),), threads=1)
+    assert list(f.parameters) == ["w"]
+    loss, gradients = f(f.parameters, (torch.ones(2),))
+    assert loss == 19.0
+    np.testing.assert_allclose(gradients["w"], [3.0, 8.0])
+
+
+def test_what_cant_be_trained_is_said() -> None:
+    given = batch("numbers")
+    with pytest.raises(CompileError, match=r"dropout of 0\.5 in training"):
+        jangin.train(nn.Sequential(layers(), nn.Dropout(0.5)).train(), "mse", "sgd", given)
+    with pytest.raises(CompileError, match="is none of cross_entropy"):
+        jangin.train(layers(), "mean", "sgd", given)
+    with pytest.raises(CompileError, match="is none of sgd"):
+        jangin.train(layers(), "mse", "sdg", given)
+    with pytest.raises(CompileError, match=r"none of the parameters 0\.weight"):
+        jangin.train(layers(), "mse", "sgd", given, trainable=["first.*"])
+    with pytest.raises(CompileError, match="must be a single float"):
+        jangin.train(layers(), None, "sgd", given[:1])
+    with pytest.raises(CompileError, match="amsgrad can't be taken over"):
+        model = layers()
+        jangin.train(model, "mse", torch.optim.Adam(model.parameters(), amsgrad=True), given)
