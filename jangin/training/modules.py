@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from jangin.frontends.dialect import Imported
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.trace import Traced, array_of, traced
-from jangin.ir.graph import Array, CompileError
+from jangin.ir.graph import Array, CompileError, Graph
 from jangin.options import Options
 from jangin.training.parameters import Chosen, Trainable, lowered, matching
 
@@ -43,22 +43,29 @@ def of_module(
         """A parameter's name in the module without its loss."""
         return name.removeprefix(prefix)
 
-    signature = program.graph_signature
+    signature, state = program.graph_signature, module.state_dict(keep_vars=True)
     owners = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    first = {id(state[n]): i for i, n in reversed(owners.items()) if n in state}
+    same = {i: first[id(state[n])] for i, n in owners.items() if n in state}
     tensors = {**program.state_dict, **program.constants}
-    trained = [owners[n] for n in signature.inputs_to_parameters if tensors[owners[n]].requires_grad]
+    trained = [n for i, n in owners.items() if same.get(i) == i and tensors[n].requires_grad]
     wanted = set(matching([own(n) for n in trained], chosen))
     parameters = {i: _array(tensors[n]) for i, n in owners.items() if n in trained and own(n) in wanted}
     if not parameters:
         raise CompileError("no parameter of the module is trained: each has requires_grad=False")
-    changed = _changed(found, {n: i for i, n in owners.items()})
+    changed = _changed(found, {n: i for i, n in owners.items()}, state)
     buffers = {i: _array(tensors[n]) for i, n in owners.items() if i in changed or own(n) in held}
-    imported = Imported(found.model.bound(options.shapes or {}), ATEN, {})
-    made = lowered(imported, parameters, buffers, changed, options)
+    graph = _shared(found.model.bound(options.shapes or {}), same)
+    made = lowered(Imported(graph, ATEN, {}), parameters, buffers, changed, options)
     results = tuple(o.name for o in found.outputs if o.name and not o.written)
-    inputs = tuple(n for n in found.inputs if n)
-    names = {own(n): i for n, i in _names(module, owners, made).items()}
-    return replace(made, inputs=inputs, outputs=results, names=names)
+    names = {own(n): first[id(t)] for n, t in state.items() if first.get(id(t)) in {*parameters, *buffers}}
+    return replace(made, inputs=tuple(filter(None, found.inputs)), outputs=results, names=names)
+
+
+def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:
+    """The graph with one input for each parameter, though several layers share it."""
+    nodes = [replace(n, inputs=tuple(same.get(i, i) for i in n.inputs)) for n in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
@@ -78,20 +85,14 @@ def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
     return program
 
 
-def _changed(found: Traced, inputs: Mapping[str, str]) -> dict[str, str]:
+def _changed(found: Traced, inputs: Mapping[str, str], state: Mapping[str, Any]) -> dict[str, str]:
     """The outputs that buffers become, by the buffers' inputs."""
     for output in found.outputs:
         if output.written and output.written not in inputs:
             raise CompileError(f"the module writes to its input {output.written}: leave that out")
+        if output.written and output.written not in state:
+            raise CompileError(f"the module changes {output.written}: make it a persistent buffer")
     return {inputs[o.written]: o.name for o in found.outputs if o.written}
-
-
-def _names(module: torch.nn.Module, owners: Mapping[str, str], made: Trainable) -> dict[str, str]:
-    """The inputs by the names of the module's own parameters and buffers; shared ones have several."""
-    state = module.state_dict(keep_vars=True)
-    inputs = {id(state[n]): i for i, n in owners.items() if n in state}
-    kept = {*made.parameters, *made.buffers}
-    return {n: inputs[id(t)] for n, t in state.items() if inputs.get(id(t)) in kept}
 
 
 def _array(tensor: Any) -> Array:
