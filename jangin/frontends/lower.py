@@ -35,14 +35,16 @@ def lower(
     tile: RegisterTile = ANY_MACHINE,
     unchecked: bool = False,
     whole: bool = False,
+    trained: bool = False,
 ) -> Graph:
     """Return the imported graph in core operators.
 
-    An `unchecked` model runs without checks of indices. A `whole` graph is written to a file, not run (see
-    `Builder`). Raises CompileError that lists every unsupported node before any work. A node that can't be
-    lowered raises CompileError that names the node, its inputs and the reason."""
+    An `unchecked` model runs without checks of indices. A `whole` graph is written to a file, not run. In a
+    `trained` one, random operators draw (see `Builder`). Raises CompileError that lists every unsupported
+    node before any work. A node that can't be lowered raises CompileError that names the node, its inputs
+    and the reason."""
     graph = imported.dialect.rewrite(imported.graph)
-    b = Builder(graph.name, graph.symbols, tile, unchecked, whole)
+    b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained)
     _, results = _found(imported.dialect, graph, b, custom or {})
     made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
     tensors = [r for r in made if isinstance(r, Tensor)]

@@ -21,7 +21,8 @@ class Trainable:
     """A lowered graph, and how its inputs are the model's. `inputs`: those that a batch gives, in order.
     `parameters`: what is trained, by the input that it is. `buffers`: what each run changes (running
     statistics), likewise; `changed`: the output that each of these becomes. `names`: the model's own names of
-    parameters and buffers, with the input of each; several may have one input."""
+    parameters and buffers, with the input of each; several may have one input. `random`: the input that
+    random numbers follow from, "" for none."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -30,6 +31,7 @@ class Trainable:
     buffers: Mapping[str, Array]
     changed: Mapping[str, str]
     names: Mapping[str, str]
+    random: str = ""
 
 
 Chosen = Sequence[str] | None
@@ -68,7 +70,7 @@ def lowered(
     constants = {n: a for n, a in graph.constants.items() if n not in {**parameters, **buffers}}
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]
     whole = replace(graph, inputs=(*graph.inputs, *behind), constants=constants)
-    made = lower(replace(imported, graph=whole), options.lowerings)
+    made = lower(replace(imported, graph=whole), options.lowerings, trained=True)
     if has_steps(made):
         raise CompileError(
             "the model runs in steps that depend on its data (branches, loops, or sizes that a run "
@@ -76,4 +78,5 @@ def lowered(
         )
     own = tuple(n for n in graph.inputs if n not in buffers)
     names = {n: n for n in (*parameters, *buffers)}
-    return Trainable(made, own, made.outputs, parameters, buffers, changed, names)
+    random = next((n for n in made.inputs if n not in whole.inputs), "")
+    return Trainable(made, own, made.outputs, parameters, buffers, changed, names, random)

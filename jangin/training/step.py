@@ -45,6 +45,7 @@ class StepGraph:
     slots: Mapping[str, tuple[str, str]]
     numbers: Mapping[str, tuple[int, str]]
     gradients: Mapping[str, str]
+    random: str = ""
 
 
 class StepBuilder:
@@ -145,7 +146,7 @@ class StepBuilder:
         graph = prune(replace(graph, constraints=model.graph.constraints, bound=model.graph.bound))
         after = changed if found else {**made, **changed}
         whole = {**model.parameters, **model.buffers, **kept}
-        return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found)
+        return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random)
 
 
 def forward_only(model: Trainable, loss: Loss | None, target: Array | None) -> StepGraph:

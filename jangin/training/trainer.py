@@ -34,6 +34,7 @@ class Task:
     example: tuple[Any, ...]
     chosen: Chosen
     options: Options
+    seed: int = 0
 
     @property
     def is_module(self) -> bool:
@@ -65,22 +66,31 @@ class Task:
         return losses.BY_NAME[self.loss], target
 
 
+MASK = 0xFFFFFFFF
+
+
 class Runner:
     """A step's plan, and what it keeps from run to run."""
 
-    def __init__(self, step: StepGraph, options: Options) -> None:
-        self.step = step
+    def __init__(self, step: StepGraph, options: Options, seed: int) -> None:
+        self.step, self.seed = step, seed
         with limits.within(options.limits):
             self.executable: Any = executable(build_plan(step.graph, options), options.threads)
         self.names = [spec.name for spec in self.executable.inputs]
 
-    def run(self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array]) -> dict[str, Array]:
-        """All outputs by name. Raises ValueError or TypeError for a batch that isn't like the example."""
+    def run(
+        self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
+    ) -> dict[str, Array]:
+        """All outputs by name. `draw`: the number of the run, which random numbers follow from. Raises
+        ValueError or TypeError for a batch that isn't like the example."""
         given = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(given) != len(self.step.inputs):
             raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
         feeds = dict(zip(self.step.inputs, map(as_array, given), strict=True))
         feeds |= {**kept, **numbers}
+        if self.step.random:
+            words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)
+            feeds[self.step.random] = np.array(words, np.uint32)
         found: dict[str, Array] = self.executable.run({n: feeds[n] for n in self.names})
         return found
 
@@ -97,7 +107,8 @@ class ValueAndGrad:
     def __init__(self, task: Task) -> None:
         model = task.trainable()
         self._names = {n: i for n, i in model.names.items() if i in model.parameters}
-        self._runner = Runner(StepBuilder(model, *task.added).with_gradients(), task.options)
+        self._runner = Runner(StepBuilder(model, *task.added).with_gradients(), task.options, task.seed)
+        self._calls = 0
         self._buffers = dict(model.buffers)
         self.parameters = {n: model.parameters[i] for n, i in self._names.items()}
 
@@ -107,7 +118,8 @@ class ValueAndGrad:
             raise ValueError(f"no array for the parameters {', '.join(sorted(missing))}")
         given = {i: as_array(parameters[n]) for n, i in self._names.items()}
         step = self._runner.step
-        found = self._runner.run(batch, {**given, **self._buffers}, {})
+        self._calls += 1
+        found = self._runner.run(batch, {**given, **self._buffers}, {}, self._calls)
         self._buffers = {n: found[step.after[n]] for n in self._buffers}
         made = {n: found[step.gradients[i]] for n, i in self._names.items()}
         return float(found[step.loss]), made
@@ -125,7 +137,7 @@ class Trainer:
         builder = StepBuilder(model, *task.added)
         builder.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
-        self._runner = Runner(builder.updated(optimizers, chosen), task.options)
+        self._runner = Runner(builder.updated(optimizers, chosen), task.options, task.seed)
         self._kept = dict(self._runner.step.kept)
         self._rates = groups.rates
         self._evaluation: Runner | None = None
@@ -139,7 +151,7 @@ class Trainer:
         rates = [self.lr if self.lr is not None else rate() for rate in self._rates]
         found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
         numbers = {name: np.asarray(found[n][key]) for name, (n, key) in step.numbers.items()}
-        made = self._runner.run(batch, self._kept, numbers)
+        made = self._runner.run(batch, self._kept, numbers, count)
         self._kept = {n: made[after] for n, after in step.after.items()}
         self.count = count
         return float(made[step.loss])
@@ -147,7 +159,7 @@ class Trainer:
     def evaluate(self, batch: Any) -> float:
         """The loss in evaluation mode, which changes nothing."""
         if self._evaluation is None:
-            self._evaluation = Runner(self._evaluated(), self._task.options)
+            self._evaluation = Runner(self._evaluated(), self._task.options, self._task.seed)
         kept = {i: self._kept[self._names[n]] for n, i in self._evaluated_names.items()}
         return float(self._evaluation.run(batch, kept, {})[self._evaluation.step.loss])
 
@@ -252,8 +264,8 @@ class Groups:
 
 def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
-    clip_norm: float | None = None, clip_value: float | None = None, target: Any = None,
-    shapes: Mapping[str, Any] | None = None, threads: int | None = None,
+    clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
+    shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
@@ -261,8 +273,11 @@ def train(
     constants. `loss`: the name of one of `jangin.training.losses`, a function, or None if the model gives it.
     `optimizer`: a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters.
     `example`: a batch, of the inputs and then the target. `trainable`: names or patterns of parameters; all
-    that need gradients, unless it is given. CompileError says what can't be trained, and where."""
-    task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads))
+    that need gradients, unless it is given. `seed`: of random operators (dropout); a step's numbers follow
+    from it and the number of the step. CompileError says what can't be trained, and where."""
+    task = Task(
+        model, loss, tuple(example), trainable, Options(target, shapes, threads, operators=operators), seed
+    )
     groups = _groups(optimizer, model)
     return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm))
 
@@ -282,9 +297,12 @@ def _groups(optimizer: Any, model: Any) -> Groups:
 
 
 def value_and_grad(
-    model: Any, loss: LossGiven, wrt: Chosen = None, *, example: Sequence[Any], target: Any = None,
-    shapes: Mapping[str, Any] | None = None, threads: int | None = None,
+    model: Any, loss: LossGiven, wrt: Chosen = None, *, example: Sequence[Any], seed: int = 0,
+    target: Any = None,
+    shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
 ) -> ValueAndGrad:  # fmt: skip
     """Compile a loss and its gradients for a loop of your own; the arguments are those of `jangin.train`,
     and `wrt` names the parameters."""
-    return ValueAndGrad(Task(model, loss, tuple(example), wrt, Options(target, shapes, threads)))
+    return ValueAndGrad(
+        Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, operators=operators), seed)
+    )

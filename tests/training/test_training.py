@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import jangin
 from jangin import optim
 from jangin.ir.dtype import F32, I64
-from jangin.ir.expr import const
+from jangin.ir.expr import call, const
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -300,10 +300,36 @@ def test_values_and_gradients() -> None:
     np.testing.assert_allclose(gradients["w"], [3.0, 8.0])
 
 
+def test_dropout_is_drawn_anew_in_each_step() -> None:
+    """With its chance and scale, the same numbers for the same seed, and everything in evaluation."""
+
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.drop = nn.Parameter(torch.ones(3, 1001)), nn.Dropout(0.25)
+
+        def forward(self, x: Any) -> Any:
+            return (self.drop(self.w) * x).sum()
+
+    ones = (torch.ones(3, 1001),)
+    runs = []
+    for seed in (1, 1, 2):
+        f = jangin.value_and_grad(Dropped().train(), None, example=ones, seed=seed, threads=1)
+        runs.append([f(f.parameters, ones)[1]["w"] for _ in range(2)])
+    kept = runs[0][0] != 0
+    assert (runs[0][0][kept] == np.float32(1 / 0.75)).all() and 0.72 < kept.mean() < 0.78
+    assert all((a == b).all() for a, b in zip(runs[0], runs[1], strict=True))
+    different = [(runs[0][1] != 0), (runs[2][0] != 0)]
+    assert all(0.3 < (kept != other).mean() < 0.45 for other in different)  # 2 * 0.25 * 0.75 of all
+    trainer = jangin.train(Dropped().train(), None, "sgd", ones, threads=1)
+    assert trainer.evaluate(ones) == 3003.0
+
+
 def test_what_cant_be_trained_is_said() -> None:
     given = batch("numbers")
-    with pytest.raises(CompileError, match=r"dropout of 0\.5 in training"):
-        jangin.train(nn.Sequential(layers(), nn.Dropout(0.5)).train(), "mse", "sgd", given)
+    with pytest.raises(CompileError, match=r"dropout_p=0\.5"):
+        attending = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.5, batch_first=True).train()
+        jangin.train(attending, None, "sgd", (torch.randn(2, 3, 6),))
     with pytest.raises(CompileError, match="is none of cross_entropy"):
         jangin.train(layers(), "mean", "sgd", given)
     with pytest.raises(CompileError, match="is none of sgd"):
@@ -315,3 +341,54 @@ def test_what_cant_be_trained_is_said() -> None:
     with pytest.raises(CompileError, match="amsgrad can't be taken over"):
         model = layers()
         jangin.train(model, "mse", torch.optim.Adam(model.parameters(), amsgrad=True), given)
+
+
+def onnx_model(extra: str = "") -> Any:
+    """A layer of ONNX's, of which the weights are named; `extra`: an operator of one's own behind it."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(7)
+    w, c = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((6, 4), (4,)))
+    nodes = [helper.make_node("Gemm", ["x", "w", "c"], ["h"])]
+    nodes.append(helper.make_node(extra or "Relu", ["h"], ["y"], domain="mine" if extra else ""))
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [5, 6]), ("y", [5, 4]))]
+    held = [numpy_helper.from_array(a, n) for a, n in ((w, "w"), (c, "c"))]
+    graph = helper.make_graph(nodes, "layer", info[:1], info[1:], held)
+    domains = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
+    return helper.make_model(graph, opset_imports=domains, ir_version=10), w, c
+
+
+def test_a_model_of_another_format() -> None:
+    model, w, c = onnx_model()
+    x, target = batch("numbers")
+    given = (x.numpy(), target.numpy())
+    with pytest.raises(CompileError, match=r"trainable=\[\.\.\.\] of w, c"):
+        jangin.train(model, "mse", "sgd", given)
+    trainer = jangin.train(model, "mse", optim.SGD(0.1), given, trainable=["w"], threads=1)
+    own, bias = torch.tensor(w, requires_grad=True), torch.tensor(c)
+    for _ in range(3):
+        loss = F.mse_loss(F.relu(x @ own + bias), target)
+        (g,) = torch.autograd.grad(loss, [own])
+        own = (own - 0.1 * g).detach().requires_grad_()
+        assert trainer.step(given) == pytest.approx(loss.item(), rel=1e-5)
+    assert list(trainer.state_dict()) == ["w"]
+    np.testing.assert_allclose(trainer.state_dict()["w"], own.detach().numpy(), 1e-5, 1e-6)
+
+
+def test_an_operator_of_ones_own() -> None:
+    """By the general rule."""
+
+    @jangin.operator("Swish", domain="mine")
+    def swish(b: Any, x: Any) -> Any:
+        return b.map(lambda v: v / (call("exp", -v) + 1.0), x)
+
+    model, w, c = onnx_model("Swish")
+    x, target = batch("numbers")
+    given = (x.numpy(), target.numpy())
+    f = jangin.value_and_grad(model, "mse", ["w", "c"], example=given, operators=[swish], threads=1)
+    tensors = [torch.tensor(w, requires_grad=True), torch.tensor(c, requires_grad=True)]
+    loss = F.mse_loss(F.silu(x @ tensors[0] + tensors[1]), target)
+    found, gradients = f({"w": w, "c": c}, given)
+    assert found == pytest.approx(loss.item(), rel=1e-6)
+    for name, g in zip("wc", torch.autograd.grad(loss, tensors), strict=True):
+        np.testing.assert_allclose(gradients[name], g.numpy(), 1e-5, 1e-6)

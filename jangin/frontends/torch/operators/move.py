@@ -23,6 +23,7 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
+from jangin.ops.dropout import dropout
 from jangin.ops.move import parts_of, slice_axes
 from jangin.ops.move import repeat as repeated
 from jangin.ops.values import DATA_LIMIT, Tensor
@@ -326,7 +327,11 @@ def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) ->
 def native_dropout(
     b: Builder, out: Result, input: Tensor, p: float, train: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the input, because inference drops nothing, and a mask that is all true."""
+    """Return the input, of which inference drops nothing, and a mask of the elements that are kept."""
+    if train and p == 1:
+        return b.map(lambda v: v * 0, input), b.expand(b.scalar(False, out.all[1][0]), out.all[1][1])
+    if train and p and b.trained:
+        return dropout(b, input, p)
     if train and p:
         raise CompileError(f"dropout of {p} in training: export the model in eval mode")
     return input, b.expand(b.scalar(True, out.all[1][0]), out.all[1][1])
