@@ -1,7 +1,7 @@
 """Optimizers for `jangin.train`: how a parameter follows from its gradient.
 
-Their formulas, defaults and names are PyTorch's; Lion is Chen et al.'s (2023). What changes from step to step
-is a number that the step is given, so that a schedule needs no new compilation.
+Their formulas, defaults and names are PyTorch's; Lion is Chen et al.'s (2023). A step is given the numbers
+that change from step to step, so that a schedule needs no new compilation.
 """
 
 from __future__ import annotations

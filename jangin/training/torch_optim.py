@@ -7,7 +7,7 @@ from typing import Any
 
 import jangin.optim as optim
 from jangin.ir.graph import CompileError
-from jangin.training.trainer import Groups, Trainer
+from jangin.training.groups import Groups, Kept
 
 SETTINGS: Mapping[str, tuple[type[optim.Optimizer], tuple[str, ...]]] = {
     "SGD": (optim.SGD, ("momentum", "dampening", "weight_decay", "nesterov")),
@@ -49,15 +49,13 @@ class TorchGroups(Groups):
             )
         return {i: self.owners[names[i]] for i in parameters}
 
-    def take_over(self, trainer: Trainer) -> None:
-        """The state of steps that were made already."""
+    def kept(self) -> tuple[Kept, int] | None:
         states = {n: self.given.state[t] for n, t in self.tensors.items() if t in self.given.state}
         counts = {int(s["step"]) for s in states.values() if "step" in s}
         if len(counts) > 1:
             raise CompileError(f"the optimizer has made {sorted(counts)} steps with different parameters")
         kept = {n: {k: v for k, v in s.items() if k != "step" and v is not None} for n, s in states.items()}
-        if any(kept.values()):
-            trainer.load_optimizer_state(kept, counts.pop() if counts else 1)
+        return (kept, counts.pop() if counts else 1) if any(kept.values()) else None
 
 
 def _rate(group: Mapping[str, Any]) -> Callable[[], float]:

@@ -17,12 +17,13 @@ from jangin.optim import Optimizer
 from jangin.options import Options
 from jangin.runtime.load import executable
 from jangin.training import losses
+from jangin.training.groups import Groups
 from jangin.training.parameters import Chosen, Trainable, of_file
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only
 
 LossGiven = str | Callable[..., Any] | None
-"""A loss by name; a function of PyTorch's tensors for a PyTorch module; for a model of another format, one of
-a `Builder`, the output and the target; or None for a model whose output is the loss."""
+"""A loss by name, or a function. For a PyTorch module it takes PyTorch's tensors; for a model of another
+format it takes a `Builder`, the output and the target. None: the model's output is the loss."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ class Trainer:
         self._evaluation: Runner | None = None
         self.count = 0
         self.lr: float | None = None
-        groups.take_over(self)
+        if (before := groups.kept()) is not None:
+            self.load_optimizer_state(*before)
 
     def step(self, batch: Any) -> float:
         """One step; the loss before it. A step that raises leaves everything as it was."""
@@ -245,21 +247,6 @@ class Trainer:
         except ValueError:
             self._kept = before
             raise
-
-
-class Groups:
-    """Which optimizer each parameter has. `rates`: what gives each one's learning rate at a step."""
-
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self.optimizers = optimizers
-        self.rates: list[Callable[[], float]] = [lambda o=o: o.lr for o in optimizers]  # type: ignore[misc]
-
-    def numbers(self, names: Mapping[str, str], parameters: Sequence[str]) -> dict[str, int]:
-        """Each parameter's optimizer, by its number. `names`: the model's own, by input."""
-        return dict.fromkeys(parameters, 0)
-
-    def take_over(self, trainer: Trainer) -> None:
-        """Give the trainer what an optimizer has kept already."""
 
 
 def train(

@@ -3,10 +3,13 @@ rules against the general rule. Each seed repeats its case."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from smooth_graphs import feeds, smooth_graph
 
+from jangin.compiler.pipeline import build_plan
 from jangin.gradients import core
 from jangin.gradients.general import by_stages
 from jangin.gradients.reverse import differentiate
@@ -15,6 +18,8 @@ from jangin.ir.graph import Array, Graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
+from jangin.runtime.load import executable
 
 STEP = 1e-6
 QUICK, MANY = range(60), range(60, 1000)
@@ -95,3 +100,24 @@ def test_many_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
         check_slopes(seed)
         check_rules(seed, monkeypatch)
         check_second(seed)
+
+
+def check_compiled(seed: int) -> None:
+    """Machine code gives what the interpreter gives; sums are in another order."""
+    graph = smooth_graph(seed, 2 + seed % 7)
+    made, given = differentiate(graph, "y", graph.inputs), feeds(graph, seed)
+    found: Any = executable(build_plan(made, Options(verify=True)), 1)
+    wanted = run_graph(made, given)
+    for name, array in found.run(given).items():
+        np.testing.assert_allclose(array, wanted[name], 1e-7, 1e-9, err_msg=f"smooth_graph({seed}, ...)")
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_gradients_compiled(seed: int) -> None:
+    check_compiled(seed)
+
+
+@pytest.mark.slow  # a compilation each
+def test_many_gradients_compiled() -> None:
+    for seed in range(100):
+        check_compiled(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -341,6 +342,21 @@ def test_what_cant_be_trained_is_said() -> None:
     with pytest.raises(CompileError, match="amsgrad can't be taken over"):
         model = layers()
         jangin.train(model, "mse", torch.optim.Adam(model.parameters(), amsgrad=True), given)
+
+
+def test_the_readme_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    examples = re.findall(r"```python\n(.*?)```", readme.read_text(), re.S)
+    (code,) = [c for c in examples if "jangin.train(" in c]
+    x, labels = batch("labels")
+    module = layers()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"jangin": jangin, "torch": torch, "module": module, "x": x, "labels": labels}
+    exec(code, names)
+    names["trainer"].load("state.npz")
+    assert names["loss"] == pytest.approx(F.cross_entropy(layers()(x), labels).item(), rel=1e-5)
+    assert all((t != before[n]).any() for n, t in module.state_dict().items())
 
 
 def onnx_model(extra: str = "") -> Any:
