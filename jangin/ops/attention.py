@@ -29,6 +29,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder
+from jangin.ops.dropout import dropout
 from jangin.ops.index import in_range
 from jangin.ops.operands import wide
 from jangin.ops.quantized import saturated
@@ -146,7 +147,7 @@ class Attended(NamedTuple):
 def attention(
     b: Builder, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None,
     window: Window = EVERYWHERE, past: ExprLike = 0, valid: Tensor | None = None,
-    scale: float | None = None, softcap: float = 0.0, dtype: DType | None = None,
+    scale: float | None = None, softcap: float = 0.0, dtype: DType | None = None, dropped: float = 0.0,
 ) -> Attended:  # fmt: skip
     """Scaled dot-product attention, softmax(scale * q kᵀ) v (Vaswani et al. 2017), with grouped heads
     (Ainslie et al. 2023).
@@ -154,7 +155,7 @@ def attention(
     `dtype` is the dtype of the computation; the default is f64 for f64 queries, else f32. The default `scale`
     is 1 / √size. `mask` broadcasts to [batch, heads, queries, keys]: bool, or a float added to the scores
     (-inf hides a key). `past` and `valid` [batch] place the queries among the keys (see `Window.mask`). A
-    query that sees no key gives 0.
+    query that sees no key gives 0. `dropped` is the chance that training leaves a weight out.
     """
     if scale is None:
         if not isinstance(q.shape[3], Const):
@@ -169,6 +170,8 @@ def attention(
     shared = b.matmul(_sharing(b, queries, k.shape[1]), keys, transpose_b=True)
     products = b.reshape(shared, (*q.shape[:3], k.shape[2]))
     weights = scores.weights(b, products)
+    if dropped:
+        weights, _ = dropout(b, weights, dropped)
     mixed = b.matmul(_sharing(b, weights, v.shape[1]), b.cast(v, dtype))
     y = b.cast(b.reshape(mixed, (*q.shape[:3], v.shape[3])), q.dtype)
     return Attended(y, products, weights, scores)

@@ -171,7 +171,7 @@ def attention(
 ) -> Tensor:  # fmt: skip
     """Return attention of query [..., L, E], key [..., S, E] and value [..., S, V]. In causal attention a
     query sees the keys up to its own position."""
-    if dropout_p:
+    if dropout_p and not b.trained:
         raise CompileError(f"dropout_p={dropout_p}: export the model in eval mode")
     q, k, v = (_with_heads(b, x) for x in (query, key, value))
     mask = attn_mask
@@ -180,7 +180,7 @@ def attention(
     elif mask is not None and mask.rank > 4:
         mask = b.reshape(b.expand(mask, (*query.shape[:-1], key.shape[-2])), (*q.shape[:3], k.shape[2]))
     window = neutral.Window(right=0) if is_causal else neutral.EVERYWHERE
-    y = neutral.attention(b, q, k, v, mask=mask, window=window, scale=scale).y
+    y = neutral.attention(b, q, k, v, mask=mask, window=window, scale=scale, dropped=dropout_p).y
     return b.reshape(y, out.shape)
 
 

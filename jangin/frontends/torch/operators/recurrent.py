@@ -13,6 +13,7 @@ from jangin.ir.graph import CompileError
 from jangin.ops import recurrent as neutral
 from jangin.ops.activation import relu
 from jangin.ops.builder import Builder
+from jangin.ops.dropout import dropout as drop
 from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "forget", "candidate", "output")
@@ -31,7 +32,8 @@ def _stacked(
     For each layer and direction, `params` has weights [gates * hidden, inputs] and [gates * hidden, hidden],
     and two biases [gates * hidden]. An LSTM may add a projection [size, hidden]; the state's weights then
     have `size` columns. `states` are the first states, [layers * directions, batch, hidden or size]."""
-    if train and dropout:
+    dropped = dropout if train and num_layers > 1 else 0.0
+    if dropped and not b.trained:
         raise CompileError(f"dropout={dropout} between layers: export the model in eval mode")
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
@@ -53,6 +55,8 @@ def _stacked(
         y, *ends = run(b, neutral.Layer(x, w, r, bias, backward=backward), **first)
         y = b.transpose(y, [1, 2, 0, 3])
         x = b.reshape(y, [x.shape[0], x.shape[1], directions * r.shape[2]])
+        if dropped and layer < num_layers - 1:
+            x, _ = drop(b, x, dropped)
         last.append(tuple(ends))
     result = b.transpose(x, [1, 0, 2]) if batch_first else x
     return (result, *(b.concat(list(t), 0) if num_layers > 1 else t[0] for t in zip(*last, strict=True)))
