@@ -199,7 +199,7 @@ CORNERS = ("inside", "shared", "flat", "constant")
 class Map(CoreAttributes, operator="map"):
     """`body`, a scalar expression of x0, x1, ... (the operands' elements), under broadcasting. `corner` is
     for gradients alone: which slope the operator has where its pieces meet. If it isn't given, a max or min
-    with a constant is flat where both are equal (relu), and one of two tensors has half of each. "inside":
+    with a constant is flat where both are equal (relu). One of two tensors has half of each then. "inside":
     the first operand's slope there (a clamp). "shared": half of each in any case. "flat": a root's slope at 0
     is 0 (a norm). "constant": the slope is 0 everywhere."""
 

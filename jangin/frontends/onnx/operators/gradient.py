@@ -14,8 +14,8 @@ from jangin.ops.values import Tensor
 
 @op("Gradient", domain=DOMAIN)
 def gradient(b: Builder, *inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> list[Tensor]:
-    """Derivatives of the value named `y`, which nodes before this one compute, by those named `xs`;
-    the inputs must be these, and those named `zs`, themselves."""
+    """Derivatives of the value named `y`, which nodes before this one compute, by those named `xs`.
+    The inputs must be these themselves, and those named `zs`."""
     named = [b.scope.get(n) for n in (*xs, *zs)]
     result = b.scope.get(y)
     if not isinstance(result, Tensor):
