@@ -38,8 +38,9 @@ from jangin.ir.traversal import buffers_loaded, free_vars, loads
 from jangin.ops.index import index_vars, nest
 from jangin.ops.values import Tensor
 
-RESULT = "result"
-"""The forward nest's result, inside a nest whose own result is a gradient."""
+RESULT, ADJOINT, TAPE = "result", "adjoint", "tape"
+"""The names of the forward nest's result inside a nest whose own result is a gradient, of adjoints and of
+tapes. A mark follows, as the forward nest may be a gradient itself."""
 NOTHING = Block(())
 
 
@@ -52,10 +53,11 @@ def of_nest(step: Step, attrs: LoopNest) -> None:
 def _by_input(step: Step, attrs: LoopNest, n: int) -> Tensor:
     x, inputs = step.ins[n], [*step.ins, step.g]
     forward = _with_stored_lets(attrs.body)
-    forward = replace_buffer(forward, "out", Buffer(RESULT, attrs.dtype, attrs.shape, "scratch"))
+    mark = _mark(forward)
+    forward = replace_buffer(forward, "out", Buffer(RESULT + mark, attrs.dtype, attrs.shape, "scratch"))
     needed: frozenset[str] = frozenset()
     while True:  # what is put back may be needed to find the place of something else
-        backwards = _Backwards(forward, f"x{n}", needed, step.b.symbols)
+        backwards = _Backwards(forward, f"x{n}", needed, step.b.symbols, mark)
         body = backwards.nest(inputs, attrs, n)
         if backwards.read <= needed:
             break
@@ -85,14 +87,23 @@ class Place:
 HERE = Place()
 
 
+def _mark(forward: Stmt) -> str:
+    """A mark that no name of a nest has: one more than a gradient's own."""
+    names = {s.buffer.name for s in statements(forward) if isinstance(s, (Alloc, Store))}
+    mark = ""
+    while any(f"{RESULT}{mark}" in (n, n.split(".")[0]) for n in names):
+        mark += "_"
+    return mark
+
+
 class _Backwards:
     """One nest being turned round for the gradient of one input. `needed`: the buffers whose values are put
     back. `read`: those whose values turned out to be read."""
 
     def __init__(
-        self, forward: Stmt, wanted: str, needed: frozenset[str], symbols: Mapping[Var, Range]
+        self, forward: Stmt, wanted: str, needed: frozenset[str], symbols: Mapping[Var, Range], mark: str
     ) -> None:
-        self.forward, self.wanted, self.needed = forward, wanted, needed
+        self.forward, self.wanted, self.needed, self.mark = forward, wanted, needed, mark
         self.symbols, self.ranges = symbols, dict(symbols)
         self.written = buffers_written(forward)
         self.read: set[str] = set()
@@ -112,14 +123,14 @@ class _Backwards:
     def nest(self, inputs: Sequence[Tensor], attrs: LoopNest, n: int) -> Stmt:
         """The whole nest: adjoints begin as the result's gradient, and as 0."""
         g = Buffer(f"x{len(inputs) - 1}", inputs[-1].dtype, attrs.shape)
-        result = Buffer(RESULT, attrs.dtype, attrs.shape, "scratch")
+        result = Buffer(RESULT + self.mark, attrs.dtype, attrs.shape, "scratch")
         out = Buffer("out", inputs[n].dtype.wide, inputs[n].shape)
         at = index_vars(len(attrs.shape), "s")
-        start = nest(attrs.shape, at, Store(_adjoint(result), at, cast(result.dtype.wide, Load(g, at))))
+        start = nest(attrs.shape, at, Store(self._adjoint(result), at, cast(result.dtype.wide, Load(g, at))))
         body = block(_cleared(out), start, self._reversed(self.forward, HERE))
         if self.tapes:
             body = Alloc(result, block(self._taped(self.forward, HERE), body))
-        for buffer in (_adjoint(result), *self.tapes.values()):
+        for buffer in (self._adjoint(result), *self.tapes.values()):
             body = Alloc(buffer, body)
         return body
 
@@ -151,7 +162,7 @@ class _Backwards:
             held = Load(tape, (*at.index, *places))
             body = Alloc(buffer, block(nest(buffer.shape, places, Store(buffer, places, held)), body))
         if buffer.name in self.depends:
-            body = Alloc(_adjoint(buffer), block(_cleared(_adjoint(buffer)), body))
+            body = Alloc(self._adjoint(buffer), block(_cleared(self._adjoint(buffer)), body))
         return body
 
     def _store(self, s: Store, at: Place) -> Stmt:
@@ -163,7 +174,7 @@ class _Backwards:
             return block(*done)
         for e in s.index:
             self._reads(e)
-        adjoint = _adjoint(s.buffer)
+        adjoint = self._adjoint(s.buffer)
         g = Var("adjoint", adjoint.dtype)
         followed = [x for x in dict.fromkeys(loads(s.value)) if x.buffer.name in self.depends]
         parts = []
@@ -175,7 +186,7 @@ class _Backwards:
 
     def _added(self, load: Load, part: Expr, guard: Expr) -> Stmt:
         out = Buffer("out", load.dtype.wide, load.buffer.shape)
-        target = out if load.buffer.name == self.wanted else _adjoint(load.buffer)
+        target = out if load.buffer.name == self.wanted else self._adjoint(load.buffer)
         for e in (part, guard, *load.index):
             self._reads(e)
         add = Store(target, load.index, Load(target, load.index) + cast(target.dtype, part))
@@ -191,6 +202,10 @@ class _Backwards:
             return e
         return Load(self._tape(e, e.dtype, at), at.index)
 
+    def _adjoint(self, buffer: Buffer) -> Buffer:
+        name = f"{buffer.name}.{ADJOINT}{self.mark}"
+        return Buffer(name, buffer.dtype.wide, buffer.shape, buffer.memory)
+
     # -- tapes ----------------------------------------------------------------------------------
 
     def _tape(self, e: Expr | None, dtype: DType, at: Place, shape: Shape = ()) -> Buffer:
@@ -198,7 +213,9 @@ class _Backwards:
         key = at.path, e
         if key not in self.tapes:
             extents = tuple(self._most(f.extent) for f in at.loops) or (const(1),)
-            self.tapes[key] = Buffer(f"tape{len(self.tapes)}", dtype, (*extents, *shape), "scratch")
+            self.tapes[key] = Buffer(
+                f"{TAPE}{self.mark}{len(self.tapes)}", dtype, (*extents, *shape), "scratch"
+            )
         return self.tapes[key]
 
     def _most(self, extent: Expr) -> Expr:
@@ -248,10 +265,6 @@ def _with_stored_lets(s: Stmt) -> Stmt:
     held = Buffer(f"{s.var.name}.bound", s.var.dtype, (const(1),), "register")
     body = substitute_stmt(s.body, {s.var: Load(held, (const(0),))})
     return Alloc(held, block(Store(held, (const(0),), s.value), body))
-
-
-def _adjoint(buffer: Buffer) -> Buffer:
-    return Buffer(f"{buffer.name}.adjoint", buffer.dtype.wide, buffer.shape, buffer.memory)
 
 
 def _cleared(buffer: Buffer) -> Stmt:
