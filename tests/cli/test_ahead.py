@@ -48,7 +48,7 @@ def test_a_microcontroller(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 def test_what_can_not_be(cli: Cli, model: Path, tmp_path: Path) -> None:
     command = ("compile", model, "-o", tmp_path / "out")
-    assert "known: object, shared, c, and jgn" in cli(*command, "--emit", "elf").err
+    assert "known: object, shared, c, web, and jgn" in cli(*command, "--emit", "elf").err
     assert "constants='away' is unknown" in cli(*command, "--emit", "c", "--constants", "away").err
     assert "did you mean cortex-a7" in cli(*command, "--emit", "c", "--target", "cortex-a73").err
     feature = cli(*command, "--emit", "c", "--target", "aarch64+dotprodd").err
