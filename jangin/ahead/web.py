@@ -21,7 +21,16 @@ from jangin.backends.wgsl.module import shader
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import Launch, Plan
 from jangin.runtime.devices.queued_faults import named
-from jangin.runtime.devices.wgsl import ALIGNMENT, Range, Shader, bind, extent, launch_numbers, words
+from jangin.runtime.devices.wgsl import (
+    ALIGNMENT,
+    Bindings,
+    Range,
+    Shader,
+    bind,
+    extent,
+    launch_numbers,
+    words,
+)
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.sizes import Evaluator
 from jangin.targets.webgpu import WEBGPU
@@ -90,7 +99,7 @@ class _Package:
         self.layout = Layout(Frame(plan, ALIGNMENT), (), Evaluator({}))
         self.shaders: dict[str, str] = {}
         self._made: dict[str, Shader] = {}
-        self._named: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._named: dict[tuple[str, Bindings], str] = {}
         self.blocks: list[list[tuple[int, Array]]] = []  # blocks of weights, with the offset of each array
         self.buffers: dict[str, int] = {}
         self.places = self._placed()
@@ -120,11 +129,6 @@ class _Package:
         return places
 
     def _constant(self, name: str, size: int) -> Range:
-        if size > MOST_BYTES:
-            users = "; ".join(named(x) for x in self.plan.launches if name in x.args)
-            raise CompileError(
-                f"the weights {name} have {size} bytes, and WebGPU promises a shader {MOST_BYTES}: {users}"
-            )
         array = np.ascontiguousarray(self.plan.constants[name]).reshape(-1).view(np.uint8)
         last = self.blocks[-1] if self.blocks else []
         at = -(-(last[-1][0] + last[-1][1].nbytes) // ALIGNMENT) * ALIGNMENT if last else 0
@@ -189,19 +193,14 @@ class _Package:
             self.buffers["scratch"] = max(size, self.buffers.get("scratch", 0))
             memory.append(Range("scratch", size))
         try:
-            bindings, parts = bind(memory, MOST_BUFFERS)
+            bindings, starts, parts = bind(memory, MOST_BUFFERS, MOST_BYTES)
         except ValueError as error:
             raise CompileError(f"{named(launch)}: {error}") from error
-        for part in parts:
-            if part.size > MOST_BYTES:
-                raise CompileError(
-                    f"{named(launch)}: it is given {part.size} bytes, and WebGPU promises {MOST_BYTES}"
-                )
-        begin = zip(made.memories, memory, bindings, strict=True)
-        told = {f"o{m}": (r.start - parts[n].start) // 4 for m, r, n in begin}
+        begin = zip(made.memories, memory, starts, strict=True)
+        told = {f"o{m}": (r.start - start) // 4 for m, r, start in begin}
         told |= {f"s{n}": value(e) for n, e in enumerate(launch.symbols)}
         alone = groups == 1 and not launch.local
-        name = self._text(made, tuple(bindings))
+        name = self._text(made, bindings)
         for turn in range(1 if alone else rounds):
             numbers = launch_numbers(tasks, groups, self.layout.stride, turn, rounds if alone else 1)
             yield {
@@ -216,7 +215,7 @@ class _Package:
             self._made[launch.function] = shader(func, WEBGPU, launch.function)
         return self._made[launch.function]
 
-    def _text(self, made: Shader, bindings: tuple[int, ...]) -> str:
+    def _text(self, made: Shader, bindings: Bindings) -> str:
         """Return the name of a kernel's shader with these bindings, and store the shader."""
         key = made.kernel, bindings
         if key not in self._named:

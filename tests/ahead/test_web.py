@@ -172,13 +172,19 @@ def test_bindings_never_overlap() -> None:
     """Overlapping ranges become one binding. Other ranges of one memory stay separate until there are too
     many."""
     one = [Range("a", 256, at) for at in (0, 1024, 200, 300)]
-    bindings, parts = bind([*one, Range("b", 4)], 8)
-    assert bindings == [0, 1, 0, 0, 2]
+    bindings, starts, parts = bind([*one, Range("b", 4)], 8, 4096)
+    assert bindings.of == (0, 1, 0, 0, 2) and starts == [0, 1024, 0, 0, 0]
     assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 556), ("a", 1024, 1280), ("b", 0, 4)]
-    bindings, parts = bind([Range("a", 256, 256 * n) for n in range(9)], 8)
-    assert set(bindings) == {0} and parts[0].end == 9 * 256
-    with pytest.raises(ValueError, match="9 buffers apart"):
-        bind([Range(n, 4) for n in range(9)], 8)
+    bindings, starts, parts = bind([Range("a", 256, 256 * n) for n in range(9)], 8, 4096)
+    assert set(bindings.of) == set(starts) == {0} and parts[0].end == 9 * 256
+    with pytest.raises(ValueError, match="9 ranges of memory apart"):
+        bind([Range(n, 4) for n in range(9)], 8, 4096)
+
+
+def test_large_ranges_have_several_bindings() -> None:
+    bindings, _, parts = bind([Range("a", 1000), Range("b", 8)], 8, 600)
+    assert bindings.counts == (2, 1) and bindings.words == 128
+    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 512), ("a", 512, 1000), ("b", 0, 8)]
 
 
 # --- in a browser

@@ -249,17 +249,11 @@ class Kernel:
     def _bound(self, memory: Sequence[Buffer], values: dict[str, int]) -> tuple[Any, Any]:
         opened, shader = self._opened, self._shader
         try:
-            bindings, parts = bind(memory, opened.most_buffers)
+            bindings, starts, parts = bind(memory, opened.most_buffers, opened.most_bytes)
         except ValueError as error:
             raise Error(str(error)) from error
-        for m, place, n in zip(shader.memories, memory, bindings, strict=True):
-            values[f"o{m}"] = (place.start - parts[n].start) // WORD
-        too_large = next((p for p in parts if p.end - p.start > opened.most_bytes), None)
-        if too_large is not None:
-            raise Error(
-                f"a buffer of {too_large.end - too_large.start} bytes is more than the {opened.most_bytes} "
-                f"that {opened.adapter} gives a shader"
-            )
+        for m, place, start in zip(shader.memories, memory, starts, strict=True):
+            values[f"o{m}"] = (place.start - start) // WORD
         told_numbers = np.array(shader.values(values), np.int32)
         room = -(-told_numbers.nbytes // 16) * 16
         uniform = opened.device.create_buffer(

@@ -29,22 +29,50 @@ SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
 first round. `share`: tasks of a group. `zero`: 0, which compilers don't know."""
 _ENTRY = "@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) extent: vec3<u32>, "
 _ENTRY += "@builtin(local_invocation_id) local: vec3<u32>"
-_ACCESSES = {
-    "r": "fn r{0}(i: i32) -> u32 {{ return {1}[u.o{0} + i]; }}",
-    "w": "fn w{0}(i: i32, v: u32) {{ {1}[u.o{0} + i] = v; }}",
+_HEADS = {
+    "r": ("fn r{0}(i: i32) -> u32", "i", ""),
+    "w": ("fn w{0}(i: i32, v: u32)", "i", ""),
+    "h": ("fn h{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
+    "b": ("fn b{0}(i: i32, v: u32)", "(i >> 2u)", "let shift = (u32(i) & 3u) * 8u; "),
 }
+"""Functions for the words of buffer {0}: the head, the number of the word, and a first step."""
+_PLAIN = {"r": "return {0};", "w": "{0} = v;"}
 _ATOMIC = {
-    "r": "fn r{0}(i: i32) -> u32 {{ return atomicLoad(&{1}[u.o{0} + i]); }}",
-    "w": "fn w{0}(i: i32, v: u32) {{ atomicStore(&{1}[u.o{0} + i], v); }}",
-    "h": "fn h{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 1u), 0xffffu, v, (u32(i) & 1u) * 16u); }}",
-    "b": "fn b{0}(i: i32, v: u32) {{ part{1}(u.o{0} + (i >> 2u), 0xffu, v, (u32(i) & 3u) * 8u); }}",
+    "r": "return atomicLoad(&{0});",
+    "w": "atomicStore(&{0}, v);",
+    "h": "atomicAnd(&{0}, ~(0xffffu << shift)); atomicOr(&{0}, (v & 0xffffu) << shift);",
+    "b": "atomicAnd(&{0}, ~(0xffu << shift)); atomicOr(&{0}, (v & 0xffu) << shift);",
 }
-"""Functions for the words of buffer {0}, which lies in the binding {1}. Others may write other parts of a
-word at the same time."""
-_PART = """fn part{0}(at: i32, mask: u32, v: u32, shift: u32) {{
-  atomicAnd(&{0}[at], ~(mask << shift));
-  atomicOr(&{0}[at], (v & mask) << shift);
-}}"""
+"""Their work on the word {0}. Others may write other parts of a word at the same time."""
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """How a shader's buffers are bound. `of` has the range of memory of each buffer. `counts` has the
+    bindings of each range, one after the other, of `words` words but the last."""
+
+    of: tuple[int, ...]
+    counts: tuple[int, ...]
+    words: int = 0
+
+    @classmethod
+    def apart(cls, count: int) -> Bindings:
+        """One binding for each buffer."""
+        return cls(tuple(range(count)), (1,) * count)
+
+    def access(self, letter: str, memory: str, n: int, *, atomic: bool) -> str:
+        """The function for a buffer's words in range `n`."""
+        head, word, step = _HEADS[letter]
+        begin, work = sum(self.counts[:n]), (_ATOMIC if atomic else _PLAIN)[letter]
+        place = f"u.o{memory} + {word}"
+        if self.counts[n] == 1:
+            return f"{head.format(memory)} {{ {step}{work.format(f'm{begin}[{place}]')} }}"
+        lines = [f"{head.format(memory)} {{", f"  {step}let at = {place};"]
+        for k in range(self.counts[n]):
+            done = work.format(f"m{begin + k}[at - {k * self.words}]")
+            more, stop = k + 1 < self.counts[n], "" if letter == "r" else " return;"
+            lines.append(f"  if (at < {(k + 1) * self.words}) {{ {done}{stop} }}" if more else f"  {done}")
+        return "\n".join([*lines, "}"])
 
 
 @dataclass(frozen=True)
@@ -81,23 +109,26 @@ class Shader:
         starts = [f"o{m}" for m in self.memories]
         return [*(f"s{n}" for n in range(self.sizes)), *SHARES, *starts]
 
-    def text(self, bindings: Sequence[int] = (), group: int = 0, entry: str = "main") -> str:
-        """The whole shader. `bindings`: the binding of each of `memories`, by default one each."""
-        places = dict(zip(self.memories, bindings or range(len(self.memories)), strict=True))
-        count = 1 + max(places.values(), default=-1)
+    def text(self, bindings: Bindings | None = None) -> str:
+        """The whole shader. By default each of `memories` has one binding."""
+        given = bindings or Bindings.apart(len(self.memories))
+        places = dict(zip(self.memories, given.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
         atomic = {places[m] for m, used in self.accesses.items() if set(used) & {"h", "b"}}
+        words = [
+            "atomic<u32>" if n in atomic else "u32"
+            for n, many in enumerate(given.counts)
+            for _ in range(many)
+        ]
         lines = [f"struct Numbers {{ {kinds} }}"]
-        for n in range(count):
-            word = "atomic<u32>" if n in atomic else "u32"
-            lines.append(f"@group({group}) @binding({n}) var<storage, read_write> m{n}: array<{word}>;")
-            lines += [_PART.format(f"m{n}")] * (n in atomic)
-        lines.append(f"@group({group}) @binding({count}) var<uniform> u: Numbers;")
+        lines += [
+            f"@group(0) @binding({n}) var<storage, read_write> m{n}: array<{w}>;" for n, w in enumerate(words)
+        ]
+        lines.append(f"@group(0) @binding({len(words)}) var<uniform> u: Numbers;")
         for m, used in self.accesses.items():
-            texts = _ATOMIC if places[m] in atomic else _ACCESSES
-            lines += [texts[letter].format(m, f"m{places[m]}") for letter in sorted(used)]
+            lines += [given.access(x, m, places[m], atomic=places[m] in atomic) for x in sorted(used)]
         head = [*lines, *self.shared, *self.helpers]
-        return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn {entry}({_ENTRY}) {{",
+        return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
 
     def _begin(self) -> list[str]:
@@ -165,26 +196,44 @@ class Range:
         return self.start + words(self.size)
 
 
-def bind(memory: Sequence[Range], most: int) -> tuple[list[int], list[Range]]:
-    """The binding of each buffer, and the memory of each binding.
+def bind(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, list[int], list[Range]]:
+    """How buffers are bound, where each one's range of memory begins, and the memory of each binding.
 
-    Buffers that meet share one. If there would be more than `most`, all in the same memory do. Raises
-    ValueError if there are still too many.
+    Buffers that meet share a range. If there would be more than `most` bindings, all in the same memory do. A
+    range of more than `largest` bytes has several bindings. Raises ValueError if there are still too many.
     """
-    shared = _joined(memory, lambda a, b: a.start < b.end and b.start < a.end)
-    if len(set(shared)) > most:
-        shared = _joined(memory, lambda a, b: True)
-    numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
-    if len(numbers) > most:
-        raise ValueError(
-            f"a kernel has {len(numbers)} buffers apart, and the device gives a shader {most} at most"
-        )
-    parts: list[Range] = []
-    for n in numbers:
-        own = [b for b, k in zip(memory, shared, strict=True) if k == n]
-        start, end = min(b.start for b in own), max(b.end for b in own)
-        parts.append(Range(own[0].handle, end - start, start))
-    return [numbers[n] for n in shared], parts
+    for meet in (lambda a, b: a.start < b.end and b.start < a.end, lambda a, b: True):
+        shared = _joined(memory, meet)
+        numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
+        ranges = [_whole([b for b, k in zip(memory, shared, strict=True) if k == n]) for n in numbers]
+        windows = [_windows(r, largest) for r in ranges]
+        counts = tuple(map(len, windows))
+        if sum(counts) <= most:
+            of = tuple(numbers[n] for n in shared)
+            parts = [w for found in windows for w in found]
+            return Bindings(of, counts, _window(largest) // WORD), [ranges[n].start for n in of], parts
+    raise ValueError(
+        f"a kernel has {sum(counts)} ranges of memory apart of at most {largest} bytes, and the device gives "
+        f"a shader {most}"
+    )
+
+
+def _whole(parts: Sequence[Range]) -> Range:
+    start = min(p.start for p in parts)
+    return Range(parts[0].handle, max(p.end for p in parts) - start, start)
+
+
+def _window(largest: int) -> int:
+    """Bytes of a binding, after which another may begin."""
+    return largest // ALIGNMENT * ALIGNMENT
+
+
+def _windows(whole: Range, largest: int) -> list[Range]:
+    """A range in pieces that bindings may have."""
+    if words(whole.size) <= largest:
+        return [whole]
+    starts = range(whole.start, whole.end, _window(largest))
+    return [Range(whole.handle, min(_window(largest), whole.end - at), at) for at in starts]
 
 
 def _joined(memory: Sequence[Range], meet: Callable[[Range, Range], bool]) -> list[int]:
