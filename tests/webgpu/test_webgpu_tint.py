@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx.backend.test.loader import load_model_tests
@@ -51,11 +53,18 @@ def shaders() -> dict[str, str]:
             made = jangin.build(case.model, "webgpu")
         except (CompileError, ValueError):
             continue
-        artifacts = [made] if isinstance(made, Artifact) else made.parts
-        for artifact in artifacts:
-            for code in artifact.objects:
-                found.setdefault(Shader.of(code).text(), case.name)
+        for code in codes(made):
+            found.setdefault(Shader.of(code).text(), case.name)
     return found
+
+
+def codes(made: Any) -> Iterator[bytes]:
+    """The code of all kernels of a compiled model, whose parts may have parts."""
+    if isinstance(made, Artifact):
+        yield from made.objects
+    else:
+        for part in made.parts:
+            yield from codes(part)
 
 
 def test_tint(tmp_path: Path) -> None:
