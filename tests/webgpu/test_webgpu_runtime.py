@@ -271,3 +271,21 @@ def test_two_models_on_one_device() -> None:
 def test_damaged_code() -> None:
     with pytest.raises(LoadError, match="a kernel's code is damaged"):
         Shader.of(b"{")
+
+
+@needed
+def test_times_of_kernels_are_the_devices() -> None:
+    """A hundred times as much work takes longer by the device's clock than the least."""
+    func = parse_func(
+        "func k(y: out f32[1]) symbols (N in 1..) { y[0] = f32(1.0)"
+        " serial i in N { y[0] = y[0] * f32(1.0001) + f32(0.5) } }"
+    )
+    driver = webgpu.WebGPUDriver(ADAPTERS[0])
+    kernel, memory = driver.load(shader(func, WEBGPU), str(WEBGPU)), driver.buffer(4)
+    kernel.set_size(1, 1)
+    queue, times = driver.queue(timed=True), []
+    for count in (1, 1_000_000):
+        for n, value in enumerate([memory, count, 1, 0, 1, driver.buffer(4), 0]):
+            kernel.set_arg(n, value)
+        times.append(min(kernel.seconds(queue) for _ in range(3)))
+    assert 0 <= times[0] < times[1] < 60, times

@@ -18,6 +18,8 @@ from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launc
 
 MOST = (1 << 31) - 1
 """The largest number that a shader is told."""
+CLOCK = "timestamp-query"
+"""The feature of adapters that say when a pass began and ended."""
 KEPT = 64
 """Launches of a kernel, by numbers and memory, that are kept ready."""
 TEXT = 1200
@@ -59,7 +61,10 @@ class Opened:
         self.adapter = adapter
         wanted = {name: adapter.limit(name) for name in limits}
         with told():
-            self.device = adapter.handle.request_device_sync(required_limits=wanted)
+            self.timed = CLOCK in adapter.features
+            self.device = adapter.handle.request_device_sync(
+                required_features=[CLOCK] if self.timed else [], required_limits=wanted
+            )
             self.word = Buffer(self.device.create_buffer(size=WORD, usage=_USES), WORD)
         self.most_buffers, self.most_bytes = adapter.limit(STORAGE), adapter.limit(BINDING)
         self._pipelines: dict[str, Any] = {}
@@ -126,6 +131,7 @@ class Queue:
         self._opened = opened
         self._encoder: Any = None
         self._pass: Any = None
+        self._clock: Any = None
         self._reads: list[tuple[Array, Any]] = []
 
     def write(self, to: Buffer, array: Array) -> None:
@@ -165,10 +171,27 @@ class Queue:
         with told():
             if self._pass is None:
                 self._commands()
-                self._pass = self._encoder.begin_compute_pass()
+                self._pass = self._encoder.begin_compute_pass(timestamp_writes=self._clock)
             self._pass.set_pipeline(pipeline)
             self._pass.set_bind_group(0, group)
             self._pass.dispatch_workgroups(*extent(groups))
+
+    def timed_by(self, stamps: Any) -> None:
+        """Have the next dispatches write when they begin and end."""
+        self._submit()
+        self._clock = {
+            "query_set": stamps, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1,
+        }  # fmt: skip
+
+    def stamps(self, stamps: Any) -> Array:
+        """Nanoseconds of the device's clock at the beginning and the end of what was timed."""
+        uses = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
+        made = Buffer(self._opened.device.create_buffer(size=16, usage=uses), 16)
+        self._commands().resolve_query_set(stamps, 0, 2, made.handle, 0)
+        found, self._clock = np.empty(2, np.uint64), None
+        self.read(found, made)
+        self.finish()
+        return found
 
     def _commands(self) -> Any:
         """The encoder of commands other than dispatches."""
@@ -218,14 +241,18 @@ class Kernel:
         queue.dispatch(pipeline, group, self._groups)
 
     def seconds(self, queue: Queue) -> float:
-        """Run a launch alone and wait for it: the least of a few, less what an empty turn takes."""
-        times = []
-        for _ in range(3):
+        """By the device's clock where it has one, else by the host's, with the way there and back."""
+        if not self._opened.timed:
             start = time.perf_counter()
             self.enqueue(queue)
             queue.finish()
-            times.append(time.perf_counter() - start)
-        return min(times)
+            return time.perf_counter() - start
+        with told():
+            stamps = self._opened.device.create_query_set(type=wgpu.QueryType.timestamp, count=2)
+            queue.timed_by(stamps)
+            self.enqueue(queue)
+            first, last = queue.stamps(stamps)
+        return max(0, int(last) - int(first)) / 1e9
 
     def _launch(self) -> tuple[Any, Any]:
         """The pipeline and what it is given, for the arguments set now."""
