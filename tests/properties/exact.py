@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
-PATHS = ("properties", ".", "ahead", "opencl", "backends", "..")
+PATHS = ("properties", ".", "ahead", "opencl", "cuda", "backends", "..")
 sys.path[:0] = [str(HERE.parent / name) for name in PATHS]
 BATCH = 20
 """Models that each process gets."""
