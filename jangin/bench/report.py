@@ -57,7 +57,8 @@ def row(c: Comparison, r: Result) -> list[str]:
 
 
 def caption(c: Comparison) -> str:
-    """Return a description of the machine's state during the turns, and of the dropped turns."""
+    """Return a table's caption. It tells how many rounds of the measurement counted, the speeds measured
+    beside them, other processes' load if high, and Jangin's memory by kind."""
     kept = min((r.kept for r in c.results if not r.problem), default=0)
     turns = max((r.turns for r in c.results), default=0)
     parts = [f"{kept} of {turns} turns counted"]

@@ -134,7 +134,8 @@ def plain(wanted: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Print lines unchanged, such as intermediate representations and code."""
+    """Print text without markup or wrapping, such as intermediate representations and code. Control
+    characters are escaped, and a missing final newline is added."""
     print(visible(text), end="" if text.endswith("\n") else "\n")
 
 

@@ -65,10 +65,12 @@ def _plan(plan: Plan) -> tuple[type[Plan], tuple[Any, ...]]:
 
 
 def hand(caller: Connection, data: bytes, held: list[Array]) -> None:
-    """Sends the results of `pickled`, and stays until they are taken.
+    """Send the results of `pickled` through a new pipe, and wait until the receiver has read the arrays from
+    this process's memory.
 
-    The arrays are removed from the list, and released as they are read, in the order of their addresses. The
-    messages have a pipe of their own, because another process may read the caller's other messages.
+    The list `held` is emptied, and each batch of arrays is released once it is read, by ascending address.
+    The pipe is new because another process may read messages from `caller`. If the receiver can't read this
+    memory, it gets the arrays in an unnamed file.
     """
     ours, theirs = Pipe()
     send_handle(caller, theirs.fileno(), None)

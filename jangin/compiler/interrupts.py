@@ -20,7 +20,7 @@ AGAIN = 0.02
 
 @contextmanager
 def kept_interrupts() -> Iterator[None]:
-    """Sends interrupts that would be dropped again, a little later."""
+    """Inside this context, a keyboard interrupt that Python drops is sent again after `AGAIN` seconds."""
     before = sys.unraisablehook
 
     def hook(unraisable: sys.UnraisableHookArgs) -> None:

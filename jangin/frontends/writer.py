@@ -47,7 +47,8 @@ function of a builder and tensors."""
 
 
 class Writer(ABC):
-    """The writer of one lowered graph."""
+    """A writer exports one lowered graph in the operations of a model format. Subclasses supply the format's
+    operations and limits."""
 
     format: str
     """The format's name in messages."""

@@ -233,7 +233,8 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
         return bufs[0][n, g, h, j] * cast(q.dtype, bufs[1][n, j, g, d])
 
     def scaled(x: Tensor, kept: Kept) -> Tensor:
-        """x [batch, groups, heads, places], multiplied by the cache's scale of each place."""
+        """Multiply x [batch, groups, heads, positions] by the int8 cache's scale for each position and group.
+        Return x unchanged if the cache holds floats."""
         if kept.scales is None:
             return x
         by_group = b.transpose(kept.scales, (0, 2, 1))

@@ -291,8 +291,8 @@ def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
 
 
 def _ended(b: Builder, layer: Layer) -> Tensor:
-    """The layer's x. If all rows share a quantization range, x is 0 after the longest sequence, so the
-    padding widens no range."""
+    """Return x, with zeros in the steps after the longest sequence if all rows share a quantization range.
+    The padding then can't widen that range."""
     if layer.lengths is None or layer.levels is None or not layer.levels.together:
         return layer.x
     longest = b.reduce("max", layer.lengths, [0])

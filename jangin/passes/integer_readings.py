@@ -156,7 +156,8 @@ def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
 
 
 def fewest(dot: Product) -> int:
-    """Channels of a group that a convolution made of words has at least."""
+    """Return the fewest input channels per group for which a convolution packs its channels into words. The
+    number depends on the word's width."""
     return FEWEST_OF_SHORT if dot.word.bytes == I16.bytes else FEWEST
 
 

@@ -305,7 +305,8 @@ def check(device: Device, wanted: str, target: str) -> None:
 
 
 def as_array(value: Any, want: TensorSpec) -> Array:
-    """A caller's input as an array. Raises TypeError if it can't be one."""
+    """Return a caller's input as a NumPy array. An array or tensor keeps its dtype; Python numbers and lists
+    get the dtype of `want`. Raises TypeError if the value can't become an array."""
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
             return np.asarray(np.from_dlpack(value))

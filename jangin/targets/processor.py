@@ -98,5 +98,6 @@ class Processor(Machine):
 
     @property
     def memories(self) -> str:
-        """The cache sizes that candidates depend on. They are part of the key of tuned kernels."""
+        """The sizes of the three cache levels, as text. Candidates depend on these sizes, so they are part of
+        the key of tuned kernels."""
         return f"{self.l1}/{self.l2}/{self.l3}"

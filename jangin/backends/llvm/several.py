@@ -21,7 +21,8 @@ from jangin.ir.dtype import F32
 from jangin.targets.target import Target
 
 MOST = 4
-"""Most vectors that one request loads."""
+"""Most vectors of a load that is made by multi-vector instructions. `Processor.several` limits the vectors of
+one such instruction."""
 _LABEL = "llvm.codeview.annotation"
 FENCE = 'call void asm sideeffect "", ""()'
 

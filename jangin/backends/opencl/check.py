@@ -110,7 +110,8 @@ def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -
 
 
 def _wrong(value: Array, want: Array) -> int:
-    """The number of elements that differ."""
+    """Return the number of elements that differ. Integers and booleans must be equal. Floats may differ by
+    `TOLERANCE` times the sum of the wanted magnitude and the largest finite one. Two NaNs count as equal."""
     if value.dtype.kind in "iub":
         return int(np.count_nonzero(value != want))
     a, b = value.astype(np.float64), want.astype(np.float64)

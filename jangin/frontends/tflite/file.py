@@ -41,7 +41,8 @@ VERSIONS: Mapping[str, tuple[int, int]] = {
 """The operator versions that introduced float and int8 operands. Operators that introduced them in versions 1
 and 2 are left out."""
 SPARE = 65536
-"""Bytes reserved for the parts that a file has only once, such as its tables."""
+"""Bytes that the flatbuffer builder reserves for a file's unique parts, such as the model's and the graph's
+tables."""
 ENTRY, RECORD = 12, 512
 """`ENTRY` is the bytes of one scale and its zero point. `RECORD` is the most bytes of a tensor's or an
 operator's other fields."""

@@ -51,7 +51,11 @@ class Products(Forms):
         return False
 
     def _operands(self, w: Weights, arranged: Array, axis: int, name: str) -> list[Name]:
-        """Return weights and bias as tensors. `axis` is the weights' axis of the result's channels."""
+        """Write weights and bias as constant tensors, and return their names.
+
+        `arranged` holds the weights in TFLite's axis order, and `axis` is its output-channel axis. Float16
+        weights are followed by a DEQUANTIZE.
+        """
         data = self.array(arranged, name, scales(w.scales, axis))
         if w.data.dtype == np.float16:
             wide = self.tensor(Tensor(arranged.shape, F32), f"{name}.float32")

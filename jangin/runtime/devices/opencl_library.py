@@ -82,7 +82,8 @@ _ERRORS = {
     "INVALID_GLOBAL_OFFSET INVALID_EVENT_WAIT_LIST INVALID_EVENT INVALID_OPERATION INVALID_GL_OBJECT "
     "INVALID_BUFFER_SIZE INVALID_MIP_LEVEL INVALID_GLOBAL_WORK_SIZE INVALID_PROPERTY",
 }
-"""OpenCL's names of errors, from each number downwards."""
+"""OpenCL's error names. Each key is the error code of the first name in its text. Every further name belongs
+to the next lower code."""
 _NAMES = {first - n: name for first, names in _ERRORS.items() for n, name in enumerate(names.split())}
 
 

@@ -16,9 +16,10 @@ PREFIX = "webgpu"
 ANY = "any"
 """The adapter of a target that leaves the choice to whoever loads its code."""
 BACKENDS = ("Vulkan", "Metal", "DX12")
-"""The systems' interfaces that adapters are asked of. OpenGL's list the same devices again, with less."""
+"""The graphics APIs whose adapters wgpu is asked for. OpenGL is left out, because it lists the same devices
+again with fewer features."""
 WANTED = (*BACKENDS, "D3D12")
-"""The names of these interfaces in what adapters say of themselves."""
+"""Names of these graphics APIs in the descriptions of adapters."""
 ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
 """Kinds of adapters, the preferred first."""
 STORAGE, BINDING, BUFFER, ROOM, GROUP = (

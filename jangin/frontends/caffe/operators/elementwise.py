@@ -37,7 +37,7 @@ FUNCTIONS = Table({
 
 @lowers("Dropout", "Split")
 def same(layer: Layer) -> list[Tensor]:
-    """Pass the bottom on, because the layer does nothing in inference."""
+    """Return the bottom once for each top. Dropout does nothing in inference, and Split only copies."""
     layer.number("dropout_param.dropout_ratio")
     layer.flag("dropout_param.scale_train", True)
     return [layer.x()] * layer.tops
