@@ -31,7 +31,7 @@ LANE_TILES = ((4, 2), (3, 3))
 MORE_LANE_TILES = ((7, 3), (5, 4))
 """Register tiles if vectors of the rows' terms are in registers too, for 16 registers and for 32."""
 BLOCKS = (1, 2, 4)
-"""A block's scores fill half the L2 cache divided by one of these."""
+"""Divisors to try: the scores of a block of rows fill half the L2 cache divided by one of these."""
 PACK = 1.5
 """Cycles to copy an element into a panel if the operand isn't contiguous along the columns."""
 PARTIALS = 4
@@ -39,7 +39,7 @@ UNROLL = 4
 
 
 def match(workload: Workload) -> Attention | None:
-    """The kernel as attention, or None.
+    """Return the template for attention, or None for other kernels.
 
     The first and last stages must be products with the same batch axes. The stages between must work on the
     rows of the first product.
@@ -95,7 +95,8 @@ class Attention(Template):
         return list({str(p): p for p in found}.values())
 
     def estimate(self, params: Params) -> float:
-        """The products at their tiles' speed, the stages between in vectors, and the packing.
+        """Return the estimated seconds: the products at their tiles' speed, the stages between in vectors,
+        and the packing.
 
         The scores' traffic is added if they don't stay in the L2 cache.
         """
@@ -139,7 +140,7 @@ class Attention(Template):
         return rec.finish(self.name, params, ops / self.lanes)
 
     def _whole(self, stage: te.Stage, nv: int) -> bool:
-        """Whether whole panels and whole vectors cover the columns and the terms."""
+        """Return whether whole panels and whole vectors cover the columns and the terms."""
         sizes = static_shape((stage.axes[-1].extent, stage.reduce_axes[0].extent))
         return sizes is not None and sizes[0] % (nv * self.lanes) == 0 and sizes[1] % self.lanes == 0
 

@@ -25,7 +25,7 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
 Match = Callable[[Workload], Template | None]
-"""Gives the template for a workload, or None if it doesn't fit."""
+"""A function that returns the template for a workload, or None if the template doesn't fit."""
 
 TEMPLATES: Mapping[str, Match] = {
     "attention": attention.match,
@@ -44,7 +44,7 @@ TEMPLATES: Mapping[str, Match] = {
 def candidates(
     workload: Workload, others: Sequence[Template] = (), templates: Mapping[str, Match] = TEMPLATES
 ) -> list[tuple[Candidate, float]]:
-    """All candidates for a kernel, the quickest first, each with its estimated seconds.
+    """Return all candidates for a kernel, the quickest first, each with its estimated seconds.
 
     `others`: templates from elsewhere (see `jangin.libraries`).
     """
@@ -57,9 +57,10 @@ def choose(
     others: Sequence[Template] = (),
     templates: Mapping[str, Match] = TEMPLATES,
 ) -> Scheduled:
-    """The kernel made by the candidate `wanted`, or else by the one with the lowest estimate.
+    """Return the kernel scheduled by the candidate `wanted`, or else by the one with the lowest estimate.
 
-    If `wanted` doesn't fit the kernel, it is ignored. The template `rows` fits every kernel.
+    A candidate of `others` is used only if it is wanted. If `wanted` doesn't fit the kernel, it is ignored.
+    Some template of `templates` fits every kernel.
     """
     fitting = _fitting(workload, others, templates)
     known = [c for c, _ in _ranked(fitting)]
@@ -85,14 +86,15 @@ NEST_COST = 2000.0
 """Least cost of a nest's task, in vector operations. Most nests (a sort, a scan) have loops over unknown
 sizes or conditions."""
 LANES = 8
-"""Elements that count as one vector."""
+"""Iterations of a vector loop that count as one operation of a nest."""
 
 
 def opaque(func: Func, workload: Workload) -> Scheduled:
-    """A kernel that came as a loop nest, unchanged. Its own parallel loop, if any, gives the tasks.
+    """Schedule a kernel that came as a loop nest.
 
-    If the workload has stages, the kernel is a convolution by Winograd's method: several nests around the
-    stages.
+    On a processor, the nest stays unchanged, and its own parallel loop, if any, gives the tasks. On a device
+    with work-groups, the tasks become threads. If the workload has stages, the kernel is a convolution by
+    Winograd's method: several nests around the stages.
     """
     if workload.target.groups:
         return nests.schedule(func, workload)
@@ -104,7 +106,8 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
 
 
 def _operations(s: Stmt) -> float:
-    """The number of stores and their loads, times the extents of constant loops."""
+    """Return the number of stores and of their loads from memory, times the extents of constant loops. The
+    larger branch of a condition counts, and vector loops count by vectors."""
     if isinstance(s, Store):
         return 1.0 + sum(1.0 for n in loads(s.value) if n.buffer.memory != "register")
     inside = [_operations(sub) for sub in sub_statements(s)]

@@ -18,28 +18,30 @@ from jangin.templates.template import Workload
 MASKABLE = (F32, I32, F64, I64)
 """Element types with masked vector loads and stores."""
 TOGETHER = 4
-"""Vectors in one iteration of a loop over elements with `CHAINS`. It is half as many if every operand must be
-in a register."""
+"""Vectors in one iteration of a loop over elements that calls a function of `CHAINS`. Processors that take
+every operand from a register get half as many."""
 CHAINS = frozenset({"exp", "exp2", "expm1", "log", "log2", "log1p", "sigmoid", "tanh"})
 """Functions whose polynomials need few registers at a time."""
 LONG_SUM = 64
-"""Most terms that are added one after the other. Rounding errors grow with their number."""
+"""Most terms that a sum adds one after the other. Its inner loops may add four times as many. Rounding errors
+grow with the number of terms."""
 LEAST_PART = 8
 """Fewest terms of a partial sum."""
 UNROLLED = 10
-"""Most taps of a window, or words of its rows, that are all unrolled. In larger windows, only the taps along
-the row are."""
+"""Most taps of a window, or words of its rows, that are all unrolled. In a larger window, only the taps along
+the row are unrolled."""
 LONGEST_ROW = 16
 """Most taps along a row that are unrolled."""
 
 
 def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:
-    """The row-major element offset, in normal form."""
+    """Return an element's offset in row-major order, in elements and simplified."""
     return simplify(row_major(index, buffer.shape), ranges)
 
 
 def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
-    """The elements by which the address moves if `var` grows by 1. None if they aren't a constant number."""
+    """Return by how many elements the address moves if `var` grows by 1. Return None if the number isn't
+    constant."""
     parts = linear(flat_index(load.buffer, load.index, ranges), var)
     if parts is None:
         return None
@@ -48,8 +50,8 @@ def stride(load: Load, var: Var, ranges: Ranges) -> int | None:
 
 
 def _dtypes(e: Expr) -> Iterator[DType]:
-    """The types of values that are computed or moved. Indices, conditions on them, and casts from them don't
-    count."""
+    """Yield the types of values that are computed or moved. Indices, conditions on them, and casts from them
+    don't count."""
     yield e.dtype
     if not isinstance(e, Load):
         for k in children(e):
@@ -59,9 +61,10 @@ def _dtypes(e: Expr) -> Iterator[DType]:
 
 
 def lanes_for(workload: Workload) -> int:
-    """The lanes of a vector loop: as many as a vector holds of the widest type.
+    """Return the lanes of a vector loop: as many as a vector holds of the widest type.
 
-    Small floats count as the f32 in which they are computed. The results of reductions don't count.
+    A type narrower than four bytes counts as four bytes. Booleans and the results of reductions don't
+    count.
     """
     found = {t for s in workload.stages for t in _dtypes(s.body)}
     found |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
@@ -70,7 +73,7 @@ def lanes_for(workload: Workload) -> int:
 
 
 def maskable(func: Func) -> bool:
-    """Whether every buffer that is accessed has masked vector accesses."""
+    """Return whether every buffer that the kernel accesses has an element type in `MASKABLE`."""
     used = {st.buffer.dtype for st in statements(func.body) if isinstance(st, Store)}
     for st in statements(func.body):
         for e in expressions(st):
@@ -79,10 +82,11 @@ def maskable(func: Func) -> bool:
 
 
 def together(processor: Processor, e: Expr) -> int:
-    """The vectors in one iteration of a loop over elements.
+    """Return the number of vectors in one iteration of a loop over elements.
 
-    Polynomials get several, because each of their instructions waits for the one before, and one loaded
-    constant serves all vectors.
+    It is 1 unless `e` calls a function of `CHAINS` and the target's instructions don't limit the speed. Each
+    instruction of a polynomial waits for the one before. Several vectors overlap, and share each loaded
+    constant.
     """
     functions = {n.fn for n in walk(e) if isinstance(n, Call) and n.dtype is F32}
     if processor.issue or not functions & CHAINS:
@@ -91,8 +95,11 @@ def together(processor: Processor, e: Expr) -> int:
 
 
 def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int = 1) -> None:
-    """Vectorize a loop, with `several` vectors in each iteration. Short loops get masks, and long ones a
-    scalar remainder."""
+    """Vectorize a loop, with `several` vectors in each iteration if it is long enough.
+
+    A loop of fewer than four vectors gets masks if all its accesses may have them. Other loops get a scalar
+    remainder. A loop of one iteration stays.
+    """
     if several > 1 and not (isinstance(extent, Const) and int(extent.value) < several * lanes):
         rec.do("split", loop, several * lanes, "cut")
         rec.do("vectorize", f"{loop}i")
@@ -113,7 +120,11 @@ def vectorize(rec: Recorder, loop: str, extent: Expr, lanes: int, several: int =
 
 
 def messy(func: Func, var: Var, ranges: Ranges) -> bool:
-    """Whether `var` stands in a quotient or remainder that the flat address doesn't dissolve."""
+    """Return whether the kernel depends on `var` in a way that isn't linear.
+
+    It does if an address has `var` in a quotient, remainder, minimum or maximum after simplification. It also
+    does if a value has it in a quotient or remainder.
+    """
     for st in statements(func.body):
         if isinstance(st, Store) and _divided(flat_index(st.buffer, st.index, ranges), var):
             return True
@@ -151,7 +162,8 @@ def _divided(e: Expr, var: Var) -> bool:
 
 
 def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
-    """Fuse directly nested loops to one loop called `name`."""
+    """Fuse directly nested loops, outermost first, to one loop called `name`. Return the loop's name; a
+    single loop keeps its own."""
     current = loops[0]
     for n, inner in enumerate(loops[1:]):
         fused = name if n == len(loops) - 2 else f"{name}{n}"
@@ -161,8 +173,11 @@ def fuse_all(rec: Recorder, loops: Sequence[str], name: str) -> str:
 
 
 def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str], paired: int = 1) -> None:
-    """Split a stage's long sum of floats into partial sums. `loops`: the loops over its terms, outermost
-    first. An iteration of the last one adds `paired` terms, in pairs."""
+    """Split a stage's long sum of floats into partial sums. Other stages and short sums stay unchanged.
+
+    `loops`: the loops over the sum's terms, outermost first. An iteration of the last one adds `paired`
+    terms, in pairs.
+    """
     if stage.combiner != "sum" or not stage.body.dtype.is_float:
         return
     terms = 1
@@ -180,9 +195,9 @@ def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str], paired: int =
 
 
 def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
-    """The positions at the two ends of an axis whose windows reach into the padding.
+    """Return the number of positions at each end of `row` whose windows reach into the padding.
 
-    (0, 0) if that isn't known. The conditions then stay.
+    Return (0, 0) if it isn't known or the axis is shorter than four; all bounds checks then stay.
     """
     conds = [
         n for n in walk(stage.body) if isinstance(n, Binary) and n.op in ("lt", "ge") and row.var in walk(n)
@@ -204,10 +219,10 @@ def row_border(stage: Stage, row: Axis, symbols: Ranges) -> tuple[int, int]:
 
 
 def _held(cond: Binary, var: Var, ranges: Ranges) -> tuple[int | None, int | None] | None:
-    """The (least, largest) value of a variable for which a condition always holds, whatever the other
+    """Return the (least, largest) value of a variable for which a condition always holds, whatever the other
     variables.
 
-    An end is None if it is unlimited. The result is None if it can't be told, or no value fulfils the
+    An end is None if it is unlimited. Return None if the values aren't known, or none fulfils the
     condition.
     """
     parts = linear(cond.a - cond.b, var)

@@ -60,8 +60,8 @@ SCATTERED = 0.2
 """Share of the time to write the result that is lost if a task writes its rows panel by panel. It counts only
 if all panels would stay in the L1 cache."""
 IMAGE = 16
-"""Fewest rows, if only a run tells their number, that count as the pixels of images, most often of one
-image."""
+"""If the least value of a symbolic number of rows is this or more, rows count as pixels of images. The least
+value, most often one image, is then taken as their number."""
 DEEP = 3
 """Fewest blocks of a sum that is made in blocks."""
 TILES = 7
@@ -69,10 +69,10 @@ TILES = 7
 MOST = 40
 """Candidates that are tried, of all tiles together."""
 REUSE_ROWS = 48
-"""Fewest rows that read a panel before the next task reads it again."""
+"""Fewest rows of a task that read a panel before the next task reads it again."""
 PACKING = 4
-"""A panel that each task packs itself arrives so many times slower than from the L2 cache. Its elements lie
-far apart, and they are written once more."""
+"""A panel that each task packs itself is read at the L2 cache's rate divided by this. Its elements lie far
+apart, and they are written once more."""
 IN_PLACE = 8
 """Most rows for which weights of 16 bits are widened at each multiplication."""
 WIDENED = 0.5
@@ -84,7 +84,8 @@ STREAM_OPS = 16
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a tiled product, or None if it isn't one."""
+    """Return the template for a tiled product, or None if the kernel isn't a product of two different
+    buffers."""
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
@@ -100,10 +101,11 @@ def match(workload: Workload) -> Contraction | None:
 
 
 def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
-    """The lanes of a vector of elements of `size` bytes.
+    """Return the lanes of a vector of elements of `size` bytes.
 
-    They are half a register's if there are no more columns. An instruction on half a register takes no
-    longer. On processors that split wide vectors in two, it takes half the time.
+    They are half a register's lanes if these hold all columns and the target has instructions for them. An
+    instruction on half a register takes no longer. On processors that split wide vectors in two, it takes
+    half the time.
     """
     processor, columns = workload.processor, stage.axes[-1].extent if stage.axes else None
     lanes, product = processor.lanes(size), product_of(stage.body)
@@ -113,7 +115,7 @@ def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
 
 
 def _over_axes(workload: Workload, lanes: int) -> Roles | None:
-    """The roles if the columns are several axes that can be numbered through, else None."""
+    """Return the roles if the columns are several axes that can be numbered through, else None."""
     (stage,) = workload.stages
     for count in range(2, len(stage.axes)):
         role = roles(stage, lanes, count)
@@ -169,7 +171,7 @@ class Contraction(Template):
         self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
 
     def space(self) -> Sequence[Params]:
-        """The quickest register tiles, with tasks of several sizes."""
+        """Return the parameters with the quickest register tiles, for tasks of several sizes."""
         vectors, matrices = (
             [*{str(p): p for p in found}.values()]
             for found in ([*self._packing_rows(), *self._of_rows()], self._of_matrices())
@@ -177,8 +179,8 @@ class Contraction(Template):
         return [*vectors[:MOST], *matrices]
 
     def _packing_rows(self) -> Iterator[Params]:
-        """Candidates that pack their rows, with the panels inside or outside the rows. Widened panels are
-        always outside."""
+        """Yield candidates that pack their rows, with the panels inside or outside the rows. Widened panels
+        are always outside."""
         if not isinstance(self.micro, ByLanes) or self.micro.each > 1:
             return
         packs = PackedRows(*self.operands)
@@ -190,8 +192,8 @@ class Contraction(Template):
                     yield {**task, "panels_inside": inside, "rows_packed": 1, **self._widening}
 
     def _of_rows(self) -> Iterator[Params]:
-        """Candidates that read rows in place. They vary the blocks of deep sums, the loop order of panels and
-        rows, and the unrolling."""
+        """Yield candidates that read rows in place. They vary the blocks of deep sums, the loop order of
+        panels and rows, and the unrolling."""
         own = self.tiles()
         in_place = [tile for tile in own if self._reads_in_place(*tile)]
         panel = {**self._widening, **({"in_place": 1} if in_place else {})}
@@ -210,16 +212,18 @@ class Contraction(Template):
                     yield {**params, "panels_inside": 1}
 
     def _of_matrices(self) -> Iterator[Params]:
-        """Candidates of tiles in matrix registers, with the panels inside or outside the rows."""
+        """Yield candidates of tiles in matrix registers, with the panels inside or outside the rows."""
         for tile in MatrixRegisters(*self.operands).candidates(self):
             for task in self._of_tiles(tile):
                 for inside in (0, 1) if task["panels"] > 1 and task["row_tiles"] > 1 else (0,):
                     yield {**tile, **task, "panels_inside": inside}
 
     def estimate(self, params: Params) -> float:
-        """A tile's multiply-adds, loads and latency, and the first read of its panel from memory or cache.
+        """Return the estimated seconds of a launch on one thread.
 
-        Rows that don't stay in the L2 cache are read again for every panel.
+        The estimate adds the tiles' cycles and the reads of panels and rows that computation doesn't hide.
+        Packing rows, widening panels, splitting deep sums and scattered stores cost extra. A task's rows are
+        read again for each panel if they exceed a share of the L2 cache.
         """
         t, mr, nv, micro = self.processor, params["mr"], params["nv"], self.micro_of(params)
         width, tile = nv * self.lanes, micro.cycles(self, params)
@@ -261,7 +265,7 @@ class Contraction(Template):
         return rec.finish(self.name, params, self.task_ops(params) / self.lanes)
 
     def arrange(self, rec: Recorder, params: Params) -> list[str]:
-        """Schedule the product's loops. Returns the loops that may become tasks."""
+        """Schedule the product's loops. Return the loops that may become tasks."""
         return Tiler(self.workload, self.role, self.micro_of(params), params, self.packed, rec).run()
 
     @property
@@ -274,13 +278,14 @@ class Contraction(Template):
         return self.workload, self.stage, self.role, self.lanes
 
     def micro_of(self, params: Params) -> Micro:
-        """The micro-kernel for a set of parameters."""
+        """Return the micro-kernel for a set of parameters."""
         if "matrix_rows" in params:
             return MatrixRegisters(*self.operands)
         return PackedRows(*self.operands) if params.get("rows_packed") else self.micro
 
     def tiles(self, micro: Micro | None = None) -> list[tuple[int, int]]:
-        """The register tiles (mr, nv) to try, the quickest first."""
+        """Return the register tiles (mr, nv) to try, the quickest first. `micro`: the micro-kernel, by
+        default the one for rows read in place."""
         micro = micro or self.micro
         fitting = [
             t for t in micro.tiles(self.columns) if t[0] < self.rows + micro.pair or not self.known_rows
@@ -289,12 +294,12 @@ class Contraction(Template):
         return sorted(cycles, key=lambda t: cycles[t])[:TILES]
 
     def tile_cycles(self, mr: int, nv: int) -> float:
-        """The cycles of one tile whose rows are read in place."""
+        """Return the cycles of one tile whose rows are read in place."""
         return self.micro.tile_cycles(self, mr, nv, self.micro.unroll)
 
     def panel_cycles(self, nv: int) -> float:
-        """Least cycles for each term, because a panel's part comes from the L2 cache. 0 if the L1 cache holds
-        the panel."""
+        """Return the least cycles for each term, because a panel's part comes from the L2 cache. Return 0 if
+        the L1 cache holds the panel."""
         t = self.processor
         near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
         return 0.0 if near else nv * t.vector_bytes / t.l2_rate
@@ -304,7 +309,7 @@ class Contraction(Template):
         return rows * math.ceil(self.columns / (nv * self.lanes))
 
     def _reads_in_place(self, mr: int, nv: int) -> bool:
-        """Whether a right operand that isn't packed is read without a copy.
+        """Return whether a right operand that isn't packed is read without a copy.
 
         One row tile must read all of it, by whole vectors of neighbouring columns.
         """
@@ -315,9 +320,9 @@ class Contraction(Template):
         return whole and stride(role.right, Var(role.column), dict(self.workload.symbols)) == 1
 
     def _terms(self, nv: int) -> int:
-        """The terms in a block of the sum, so that a panel's part stays in the L1 cache.
+        """Return the terms in a block of the sum, so that a panel's part stays in the L1 cache.
 
-        0 if the sum has too few such blocks, or nothing reads them again.
+        Return 0 if the sum has too few blocks, the rows are few, or the right operand isn't packed.
         """
         part, of = BLOCK_SHARE
         terms = part * self.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
@@ -325,10 +330,10 @@ class Contraction(Template):
         return terms if again and self.depth >= DEEP * terms else 0
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:
-        """The row tiles and panels of a task.
+        """Return the row tiles and panels of a task.
 
-        The task's rows stay in half the L2 cache, each panel serves enough rows, and the work is worth a
-        hand-out. If each task packs or widens its own panels, a panel serves all rows. If tasks are few
+        The task's rows stay in half the L2 cache, and each panel serves enough rows. The work is worth the
+        cost of a task. If each task packs or widens its own panels, a panel serves all rows. If tasks are few
         enough to be handed out singly, their number is even.
         """
         width = nv * self.lanes
@@ -348,7 +353,7 @@ class Contraction(Template):
         return {"row_tiles": row_tiles, "panels": math.ceil(panels / across)}
 
     def _of_tiles(self, tile: Params) -> Iterator[Params]:
-        """The tasks for tiles in matrix registers, which take less time than others.
+        """Yield the tasks for tiles in matrix registers, which take less time than others.
 
         Tasks that pack their rows take all panels. Alternatively they take as many rows as fit half the L2
         cache, and a part of the panels.
@@ -366,7 +371,7 @@ class Contraction(Template):
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
 
     def _all_panels(self, mr: int, nv: int, task_ops: float) -> Params:
-        """A task that packs its rows and takes all panels."""
+        """Return the parameters of a task that packs its rows and takes all panels."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
         fit = max(1, self.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))
@@ -375,7 +380,8 @@ class Contraction(Template):
         return {"row_tiles": math.ceil(tiles / down), "panels": panels}
 
     def task_ops(self, params: Params) -> float:
-        """The time of a task, as a number of vectors' multiply-adds."""
+        """Return the time of a task, as the number of multiply-adds that vector instructions would make in
+        it. It is at least the time in which the task's panels come from memory."""
         width = params["nv"] * self.lanes
         unit = params["mr"] * width * self.depth
         unit //= self.micro_of(params).quicker

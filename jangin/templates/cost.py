@@ -17,11 +17,12 @@ TASK = 60.0
 WAIT = 0.2
 """Share of a task's time that threads lose at the end, when they wait for the last one."""
 HANDED_OUT = 16
-"""Tasks up to which that wait shrinks with their number. More tasks are handed out several at once."""
+"""With at most so many tasks, the share `WAIT` is divided by their number. More tasks are handed out several
+at once."""
 EXPOSED = 0.1
 """Share of the shorter of two overlapped times that isn't hidden."""
 REORDERED = 224
-"""Instructions in a processor's reorder window. Tiles with fewer overlap."""
+"""Instructions in a processor's reorder window. Tiles with fewer instructions overlap."""
 LOOP = 8.0
 """Cycles to enter and leave an inner loop: half a mispredicted branch."""
 CALL = 12.0
@@ -37,7 +38,8 @@ DIVIDE = 5.0
 
 
 def arithmetic(e: Expr) -> float:
-    """The vector instructions of a value without its loads. Indices and conditions on them count nothing."""
+    """Return the number of vector instructions that compute a value, without its loads. Indices and
+    conditions on them count nothing."""
     own, parts = 0.0, children(e)
     match e:
         case Load():
@@ -58,13 +60,13 @@ def arithmetic(e: Expr) -> float:
 
 
 def size(workload: Workload, axes: Iterable[te.Axis]) -> int:
-    """The number of points of an iteration space."""
+    """Return the number of points of an iteration space."""
     return math.prod(workload.size(a.extent) for a in axes)
 
 
 def traffic(workload: Workload) -> float:
-    """The cycles to read a kernel's inputs and to write its results, each byte once. Constants come from
-    memory."""
+    """Return the cycles to read a kernel's inputs and to write its results, each byte once. Constants come
+    from memory."""
     written = {s.out.name: size(workload, s.axes) for s in workload.stages[-workload.outputs :]}
     read: dict[str, int] = {}
     for s in workload.stages:
@@ -81,24 +83,26 @@ def traffic(workload: Workload) -> float:
 
 
 def overlapped(work: float, moving: float) -> float:
-    """The cycles of work that overlaps with data traffic: nearly the longer of the two."""
+    """Return the cycles of work that overlaps with data traffic of `moving` cycles: nearly the longer of the
+    two."""
     return max(work, moving) + EXPOSED * min(work, moving)
 
 
 def launch(cycles: float, tasks: int) -> float:
-    """The cycles of a kernel that is divided into `tasks` tasks."""
+    """Return the cycles of a kernel whose work takes `cycles` cycles in `tasks` tasks. Each task costs `TASK`
+    more, and threads wait for the last one."""
     return cycles + tasks * TASK + WAIT * cycles / max(1, min(tasks, HANDED_OUT))
 
 
 def vector_cycles(processor: Processor, instructions: float, reads: float, writes: float = 0.0) -> float:
-    """The cycles of independent vector instructions. The busiest kind of unit decides."""
+    """Return the cycles of independent vector instructions. The busiest kind of unit decides."""
     return max(instructions / processor.multiply_adds, reads / processor.loads, writes / processor.stores)
 
 
 def tile_step(
     processor: Processor, mr: int, nv: int, unroll: int, rows: float | None = None, multiplies: float = 1
 ) -> float:
-    """The cycles of one term in a register tile.
+    """Return the cycles of one term in a register tile.
 
     A term has mr * nv multiply-adds, nv loads of a panel's vectors, and `rows` loads of the rows. It takes at
     least a multiply-add's latency, and a share of the loop. `rows`: None for `mr`, if each value is loaded
@@ -114,9 +118,9 @@ def tile_step(
 
 
 def vector_loads(processor: Processor, vectors: int) -> float:
-    """The instructions that load `vectors` neighbouring vectors for each term of a sum.
+    """Return the number of instructions that load `vectors` neighbouring vectors for each term of a sum.
 
-    They load pairs, or as many as one instruction can, also of several terms.
+    They load pairs, or as many vectors as one instruction can, also of several terms.
     """
     if not processor.several_loads or vectors > MOST_LOADED:
         return vectors / 2
@@ -125,5 +129,5 @@ def vector_loads(processor: Processor, vectors: int) -> float:
 
 
 def reads(stages: Sequence[te.Stage]) -> int:
-    """The loads for one element of each stage."""
+    """Return the number of loads for one element of each stage, summed over the stages."""
     return sum(len(list(loads(e))) for s in stages for e in (s.body, s.result))

@@ -21,13 +21,13 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 MOST_BORDER = 32
-"""Most vectors at the end of a row that may be read otherwise than those inside."""
+"""Most vectors at either end of a row that get code of their own, because they aren't read contiguously."""
 TASK_ELEMENTS = (8192, 32768, 2048)
 """Elements of one task, if all axes are one loop. The first is preferred in doubt."""
 
 
 def match(workload: Workload) -> Elementwise | None:
-    """The kernel as one map, or None if it has several stages or a reduction."""
+    """Return the template for a single map, or None if the kernel has several stages or a reduction."""
     return Elementwise(workload) if len(workload.stages) == 1 and not workload.stages[0].reduce_axes else None
 
 
@@ -46,13 +46,14 @@ class Elementwise(Template):
         self.traffic = cost.traffic(workload)
 
     def _apart(self) -> int:
-        """The number of loads whose elements in a vector aren't contiguous. Each element is loaded from its
-        own cache line."""
+        """Return the number of loads whose elements in a vector aren't contiguous. Each element is loaded
+        from its own cache line."""
         along, ranges = self.stage.axes[-1:], dict(self.workload.symbols)
         return sum(stride(n, a.var, ranges) not in (0, 1) for a in along for n in loads(self.stage.body))
 
     def _quantizes(self) -> bool:
-        """Whether small numbers are made of values that are contiguous along the second-last axis only.
+        """Return whether elements narrower than f32 are made of values that are contiguous along the
+        second-last axis only.
 
         Along the last axis, they would be loaded and tested one by one.
         """
@@ -133,9 +134,10 @@ class Elementwise(Template):
 
 
 def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int] | None:
-    """The vectors at either end of a row that aren't read contiguously, for example at a reflecting border.
+    """Return the number of vectors at either end of a row that aren't read contiguously, for example at a
+    reflecting border.
 
-    All others must be. None if there are no such ends, or nothing is gained.
+    All others must be read contiguously. Return None if there are no such ends, or nothing is gained.
     """
     axis, ranges = stage.axes[-1], dict(workload.symbols)
     ranges |= {a.var: (const(0), a.extent - 1) for a in stage.axes}
@@ -144,7 +146,8 @@ def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int]
     vectors = int(axis.extent.value) // lanes
 
     def even(first: int, last: int) -> bool:
-        """Whether these vectors are read contiguously, without a condition for each lane."""
+        """Return whether the vectors `first` to `last` are read contiguously, without a condition for each
+        lane."""
         inside = {**ranges, axis.var: (const(first * lanes), const(last * lanes + lanes - 1))}
         body = simplify(stage.body, inside)
         if any(isinstance(n, Select) and axis.var in walk(n.cond) for n in walk(body)):
@@ -160,7 +163,7 @@ def _borders(stage: te.Stage, lanes: int, workload: Workload) -> tuple[int, int]
 
 
 def _bordered(rec: Recorder, loop: str, lanes: int, first: int, last: int) -> None:
-    """Vectorize a loop, with copies of the code for the vectors at its ends."""
+    """Vectorize a loop. Its `first` and `last` vectors get copies of the code."""
     rec.do("split", loop, lanes, "cut")
     if first or last:
         rec.do("peel", f"{loop}o", first, last)
@@ -170,7 +173,8 @@ def _bordered(rec: Recorder, loop: str, lanes: int, first: int, last: int) -> No
 
 
 def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
-    """Whether the last axis is too short for vectors, and can't be read together with the axis before it."""
+    """Return whether the last of three axes or more is too short for vectors, and the one before it is long
+    enough. Both can't be read as one axis."""
     if len(axes) < 3:
         return False
     extents = [primitives.find(rec.func, n).extent for n in axes[-2:]]
@@ -181,7 +185,8 @@ def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
 
 
 def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:
-    """(name of the fused inner loop, number of axes in it)."""
+    """Fuse the innermost axes as long as every access stays linear, or the inner loop is shorter than a
+    vector. Return the fused loop's name and the number of its axes."""
     loop, count = axes[-1], 1
     for axis in reversed(axes[:-1]):
         trial: Func = primitives.fuse(rec.func, axis, loop, f"v{count}")

@@ -68,7 +68,7 @@ class Micro:
     begun = 0.0
     """Cycles of a task to acquire and to release registers."""
     quicker = 1
-    """Multiply-adds in the time of one in vectors."""
+    """Multiply-adds that the micro-kernel makes in the time of one by vector instructions."""
     begins = True
     """Whether sums may begin with a bias."""
 
@@ -93,15 +93,17 @@ class Micro:
         return range(self.pair, MAX_ROWS + 1, self.pair)
 
     def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
-        """The register tiles (mr, nv) that fit the registers, for so many columns."""
+        """Yield the register tiles (mr, nv) that fit the registers, with no more vectors than `columns`
+        fill."""
         most = MOST_LOADED if self.each > 1 else MAX_PANEL * self.pair
         for nv in range(1, min(math.ceil(columns / self.lanes), most) + 1):
             yield from ((mr, nv) for mr in self.heights if self.fits(mr, nv, self.unroll))
 
     def fits(self, mr: int, nv: int, unroll: int) -> bool:
-        """Whether a tile's accumulators, a panel's vectors, and elements of the rows fit the registers.
+        """Return whether a tile's accumulators, a panel's vectors, and elements of the rows fit the
+        registers.
 
-        LLVM keeps no more single elements than there is room for.
+        LLVM keeps no more single elements than the registers have room for.
         """
         # LLVM loads the vectors of several terms at once
         panel = UNROLL if nv == 1 and self.multiplies > 1 else nv
@@ -110,19 +112,19 @@ class Micro:
         return mr * nv * self.each + panel + self.held(mr, unroll) + self.between <= self.registers
 
     def held(self, mr: int, unroll: int) -> int:
-        """The registers for the rows' elements."""
+        """Return the number of registers for the rows' elements."""
         return 1 if self.pair == 1 else mr // self.pair
 
     def row_loads(self, mr: int, unroll: int) -> float:
-        """The loads of the rows for one term."""
+        """Return the number of loads of the rows for one term."""
         return mr
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """The cycles of one tile."""
+        """Return the cycles of one tile."""
         return self.tile_cycles(product, params["mr"], params["nv"], params["unroll"])
 
     def tile_cycles(self, product: Contraction, mr: int, nv: int, unroll: int) -> float:
-        """The cycles of one tile.
+        """Return the cycles of one tile.
 
         Each term costs mr * nv multiply-adds and the loads of the rows and the panel, at least a
         multiply-add's latency. A term also costs its share of the loop, and its part of a panel that the L1
@@ -139,13 +141,14 @@ class Micro:
         return product.depth * step + loops + mr * nv + LOOP + tested
 
     def run(self, product: Contraction) -> int:
-        """The terms that one loop goes over."""
+        """Return the number of terms that the sum's innermost loop goes over."""
         return product.inner
 
     def long_loop(self, params: Params) -> float:
-        """The factor on the time for more terms in an iteration, if instructions aren't counted.
+        """Return the factor on the time if an iteration has more than `UNROLL` terms and instructions aren't
+        counted.
 
-        In doubt they cost time. A single row gains, because more loads are under way.
+        In doubt, more terms cost time. A single row gains, because more loads are under way.
         """
         if params["unroll"] <= UNROLL or self.processor.issue:
             return 1.0
@@ -154,11 +157,11 @@ class Micro:
     # --- schedules
 
     def row_loops(self, params: Params) -> list[str]:
-        """The loops over a tile's rows."""
+        """Return the loops over a tile's rows."""
         return ["mi"] if self.pair == 1 else ["mio", "mii"]
 
     def rows_cut(self, params: Params) -> int:
-        """The extent of the inner loop, if there are two loops over the rows."""
+        """Return the extent of the inner loop, if there are two loops over the rows."""
         return self.pair
 
     def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
@@ -169,7 +172,7 @@ class Micro:
         """Pack or load a task's rows, unless they are read in place."""
 
     def parts(self, tiler: Tiler, k: Sequence[str]) -> str:
-        """The loop over parts of a long sum, or ""."""
+        """Return the loop around the partial sums of a long sum, or "" if the sum has none."""
         return tiler.part_loop(k)
 
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
@@ -182,11 +185,12 @@ class Micro:
             self.terms(tiler, k[-1], across)
 
     def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
-        """Unroll some terms."""
+        """Unroll some terms of the sum's loop."""
         unroll_sum(tiler.s, loop, tiler.params["unroll"])
 
     def finish(self, tiler: Tiler, tile: list[str], copies: Sequence[str]) -> int:
-        """Vectorize a tile. Returns the elements that are written together, or 0 for those of one vector."""
+        """Vectorize a tile. Return the number of elements that are written together, or 0 if they are written
+        vector by vector."""
         wide = at_once(self.workload, self.stage)
         if self.pair > 1:
             wide = wide or self.processor.lanes(self.stage.out.dtype.bytes)
@@ -203,8 +207,10 @@ class ByLanes(Micro):
         return 1 + mr * unroll // self.unroll
 
     def row_loads(self, mr: int, unroll: int) -> float:
-        """The loads and lane copies of the rows for one term. 16-bit words are each copied to all lanes.
-        64-bit words of two rows are joined."""
+        """Return the number of loads and lane copies of the rows for one term.
+
+        16-bit words are each copied to all lanes. 64-bit words of two rows are joined.
+        """
         return mr / max(unroll, self.lanes) + (mr if self.between else mr - mr / self.pair)
 
     def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
@@ -238,7 +244,8 @@ class PackedRows(ByLanes):
         return product.depth
 
     def terms_in_turn(self, product: Contraction, mr: int, nv: int) -> int:
-        """The terms in one iteration that need the fewest loads, iterations and remaining terms."""
+        """Return the number of terms in one iteration that needs the fewest instructions for loads, loops and
+        remaining terms."""
         processor, vectors = self.processor, (nv, mr // self.lanes)
         together = terms_at_once(processor, *vectors)
         alone = sum(math.ceil(v / max(1, processor.several)) for v in vectors)
@@ -281,7 +288,7 @@ class PackedRows(ByLanes):
 
 
 def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
-    """The micro-kernel for rows that are read in place."""
+    """Return the micro-kernel for rows that are read in place."""
     kind = ByLanes if by_lane(role, stage, workload) else Micro
     return kind(workload, stage, role, lanes)
 
@@ -303,7 +310,7 @@ def _load_panel(tiler: Tiler, terms: Sequence[str], across: Sequence[str]) -> No
 def _lanes_of_pairs(tiler: Tiler, tile: Sequence[str], copies: Sequence[str]) -> list[str]:
     """Make a pair's rows by a vector's columns the lanes of one vector of sums.
 
-    A vector that is written back belongs to one row. Returns the tile's loops.
+    A vector that is written back belongs to one row. Return the tile's loops.
     """
     do, (*around, rows, columns) = tiler.s.do, tile
     left_over = ("t",) if f"{rows}t" in loop_names(tiler.s.func) else ()

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from jangin.templates.tiling import Tiler
 
 TURN = 4
-"""Terms of a panel that are widened in one iteration, if the target's instructions count."""
+"""Terms of a panel that are widened in one iteration, if the target's instructions limit the speed."""
 
 
 class Panel:
     """A right operand that isn't copied: it was packed when the model was compiled, or is read in place."""
 
     def name(self, right: Load) -> str:
-        """The name of the buffer that is read."""
+        """Return the name of the buffer that is read."""
         return right.buffer.name
 
     def make(
@@ -34,7 +34,7 @@ class Panel:
         """Make the panel before its rows are multiplied. `blocks`: the loops over blocks of its terms."""
 
     def finish(self, tiler: Tiler) -> None:
-        """The last steps of the schedule."""
+        """Apply the last steps of the schedule."""
 
 
 class CopiedPanel(Panel):
@@ -89,14 +89,14 @@ class WidenedPanel(Panel):
         do("vectorize", f"panel_{across[1]}")
 
     def finish(self, tiler: Tiler) -> None:
-        """Widen the panel while it is first read. Widening hardly takes time beside multiply-adds, but it
-        takes instructions."""
+        """Widen the panel while it is first read. The multiply-adds hide the time, but not the instructions
+        if these limit the speed."""
         if not tiler.role.parts and not tiler.processor.issue:
             tiler.s.do("copy_as_read", "panel", "moi")
 
 
 def panel_of(params: Params, packed: bool) -> Panel:
-    """The kind of panel for a set of parameters. `packed`: constants are packed when the model is
+    """Return the kind of panel for a set of parameters. `packed`: constants are packed when the model is
     compiled."""
     if not packed and not params.get("in_place"):
         return CopiedPanel()
@@ -104,7 +104,7 @@ def panel_of(params: Params, packed: bool) -> Panel:
 
 
 def _turn(tiler: Tiler, buffer: str, terms: str, columns: str, lanes: str) -> None:
-    """Copy by square blocks of vectors along the terms, transposed in registers."""
+    """Copy a panel by square blocks: vectors along the terms are transposed in registers."""
     do, turned = tiler.s.do, f"turned_{lanes}"
     do("split", terms, tiler.lanes, "cut")
     do("reorder", [columns, f"{terms}i"])

@@ -34,14 +34,15 @@ MOST_OUTPUTS = 8
 MOST_ACCUMULATORS = 12
 """Most accumulators of one tile: vectors times output channels."""
 FEW = 4
-"""Most channels that a convolution reads, or makes, in each group. With more of both, a product in
-channels-last layout is quicker. The same is true if many outputs read strided rows."""
+"""Most input or output channels in each group of a convolution for this template. With more of both, a
+product in channels-last layout is quicker. The same is true if many outputs read strided rows."""
 MASKED = 2.0
 """Factor on the time of a tile at a row's end."""
 
 
 def match(workload: Workload) -> Planes | None:
-    """The kernel as windows over planes, or None if it isn't one."""
+    """Return the template for windows over planes, or None for other kernels and for convolutions of too many
+    channels."""
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
@@ -61,7 +62,8 @@ def match(workload: Workload) -> Planes | None:
 
 
 def _of_planes(load: Load, stage: te.Stage) -> bool:
-    """Whether a load is [n, channel, spatial...], with each spatial index along one of the result's axes."""
+    """Return whether a load is [n, channel, spatial...], with each spatial index along one of the result's
+    axes."""
     axes = [None if a.extent == const(1) else a.var for a in stage.axes]
     if len(load.index) != len(axes) or load.index[0] not in (stage.axes[0].var, const(0)):
         return False
@@ -70,7 +72,7 @@ def _of_planes(load: Load, stage: te.Stage) -> bool:
 
 
 def _weighs(load: Load, stage: te.Stage, workload: Workload) -> bool:
-    """Whether a load reads constant weights [outputs, channels, taps...]."""
+    """Return whether a load reads constant weights [outputs, channels, taps...]."""
     inner = {const(0), *(a.var for a in stage.reduce_axes)}
     if not load.index:
         return False
@@ -109,7 +111,8 @@ class Planes(Template):
         return [{"vectors": v, "outputs": n} for v, n in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic, loads or latency of the rows' tiles, overlapped with the data traffic.
+        """Return the estimated seconds: the arithmetic, loads or latency of the rows' tiles, overlapped with
+        the data traffic.
 
         A task is a row and costs nothing more. Its few addresses are computed while the task before ends.
         """
@@ -130,8 +133,8 @@ class Planes(Template):
         return cost.launch(whole, min(self.rows // self.outputs, cost.HANDED_OUT)) / t.clock
 
     def _ends(self, vectors: int) -> tuple[int, int, int]:
-        """The number of tiles of a row with padding before it, with padding or positions after it, and in
-        all."""
+        """Return three numbers of a row's tiles: with padding before them, with padding or positions after
+        them, and in all."""
         wide = vectors * self.lanes
         before, after = self.border
         tiles = math.ceil(self.width / wide)
@@ -181,7 +184,7 @@ class Planes(Template):
         shorten_sum(rec, self.stage, [n + suffix for n in (*self.depth, *self.taps) if n not in unrolled])
 
     def _unrolled(self) -> Sequence[str]:
-        """The unrolled taps: those along the row, or all taps of a small window."""
+        """Return the unrolled taps: those along the row, or all taps of a small window."""
         if self.across > LONGEST_ROW:
             return []
         return self.taps if self.window <= UNROLLED else self.taps[-1:]

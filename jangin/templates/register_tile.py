@@ -16,17 +16,19 @@ from jangin.templates.scheduled import Packing, Recorder
 from jangin.templates.template import Workload
 
 HALVED = 32
-"""Bytes of a vector register. On larger registers, instructions for half a register are as good."""
+"""Bytes of a vector register. If a target's registers are larger, its instructions for half a register are as
+good."""
 FEW_TURNS = 4
-"""Most iterations of an unrolled loop that may have no remainder, because it would cost too much. Such a sum
-is unrolled evenly or not at all."""
+"""A sum of at most so many unrolled iterations is unrolled without a remainder or not at all, because a
+remainder would cost too much."""
 
 
 def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: int) -> tuple[str, ...]:
     """Let sums begin with a bias: a constant that is added by column, packed by panels of `width`.
 
     It saves one instruction for each result. It is done if instructions limit the speed, or for sums of words
-    of integers, which are exact in any order. Returns the constant's name, or nothing.
+    of integers, which are exact in any order. Return the constant's name, or nothing if there is no such
+    bias.
     """
     column = stage.axes[-1].var
     of_words = any(p.terms > 1 for n in walk(stage.body) if (p := product_of(n)))
@@ -51,9 +53,9 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
 
 
 def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w",)) -> None:
-    """Unroll the loops of a register tile, and vectorize the innermost.
+    """Unroll the two outer loops of a register tile, and vectorize the innermost.
 
-    It applies to the copies of the loops: where sums begin, where they go on, the remaining terms, and the
+    The same is done to the loops' copies: where sums begin, where they go on, the remaining terms, and the
     copies `more`, which write back.
     """
     left_over = ("t",) if f"{tile[0]}t" in loop_names(rec.func) else ()
@@ -64,8 +66,11 @@ def in_registers(rec: Recorder, tile: Sequence[str], more: Sequence[str] = ("_w"
 
 
 def at_once(workload: Workload, stage: te.Stage) -> int:
-    """The elements of a result that are written together, if an instruction packs several vectors of sums to
-    one of small integers. 0 if they are written vector by vector."""
+    """Return the number of elements of a result that are written together.
+
+    One instruction then packs several vectors of sums to one of small integers. Return 0 if results are
+    written vector by vector.
+    """
     small = stage.out.dtype
     lanes = workload.processor.lanes(small.bytes)
     return lanes if workload.target.row("clamped", small, lanes) is not None else 0
@@ -82,8 +87,8 @@ def written_wide(
 
 
 def in_vectors(rec: Recorder, loop: str, most: int) -> None:
-    """Vectorize a loop with `most` elements a vector. The remainder gets vectors of half the size, and so
-    on."""
+    """Vectorize a loop with `most` elements a vector. A remainder is divided into vectors of powers of two,
+    the largest first."""
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
     size = int(extent.value) if isinstance(extent, Const) else most
     while size & (size - 1):
@@ -103,9 +108,9 @@ def in_vectors(rec: Recorder, loop: str, most: int) -> None:
 
 
 def terms_at_once(processor: Processor, *vectors: int) -> int:
-    """The terms to load together, so that instructions load as many vectors as they can.
+    """Return the number of terms to load together, so that each instruction loads as many vectors as it can.
 
-    `vectors`: each operand's vectors a term; 0 for an operand that is loaded otherwise.
+    `vectors`: the vectors of each operand for one term; 0 for an operand that is loaded otherwise.
     """
     most = processor.several if processor.several_loads else 0
     return min((most // n for n in vectors if 0 < n <= most // 2), default=1)
@@ -122,8 +127,8 @@ def load_terms(
 ) -> None:
     """Load the part of a buffer that a sum's terms read in the loops `over`, as one value `name`.
 
-    If there are two loops `terms`, and a term has few vectors, all terms of the inner loop are loaded
-    together.
+    `vectors`: the vectors of a term. Nothing is done for more than `MOST_LOADED`. If there are two loops
+    `terms`, and a term has few vectors, all terms of the inner loop are loaded together.
     """
     if vectors > MOST_LOADED:
         return
@@ -144,10 +149,11 @@ def unroll_sum(
     rec: Recorder, loop: str, most: int, rows: str = "", each: Sequence[str] = (), at_once: int = 1, *,
     exact: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Unroll the loop over a sum's terms by `most`, or by less to leave no remainder, unless `exact`.
+    """Unroll the loop over a sum's terms by `most` terms. Unless `exact`, it takes fewer terms if these leave
+    no remainder.
 
-    `rows`: a buffer whose terms of one iteration are loaded as vectors, in the loops `each`. Returns the
-    loops over an iteration's terms. If there are two, the inner one has `at_once` terms. Returns none if
+    `rows`: a buffer whose terms of one iteration are loaded as vectors, in the loops `each`. Return the loops
+    over an iteration's terms. If there are two, the inner one has `at_once` terms. Return an empty list if
     nothing was unrolled.
     """
     extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))

@@ -45,10 +45,10 @@ class Roles:
 
 
 def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
-    """The roles of the stage's axes, or None if it isn't such a product.
+    """Return the roles of the stage's axes, or None if the stage isn't a sum of products with such roles.
 
-    Groups with fewer columns than a vector has `lanes` may be taken together. `columns`: the number of axes
-    at the end that are columns.
+    `columns`: the number of axes at the end that are columns. Groups with fewer columns than a vector has
+    `lanes` may be taken together.
     """
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
@@ -86,9 +86,10 @@ def _operand(e: Expr) -> Load | None:
 
 
 def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, bool] | None:
-    """The number of groups, and whether several groups that fill a vector count as one.
+    """Return the number of groups, and whether several groups that fill a vector count as one.
 
-    The left operand of groups depends on the column only through column // (N / groups). None otherwise.
+    The left operand of groups depends on the column only through column // (N / groups). Return None if it
+    doesn't.
     """
     size = stage.axes[-1].extent
     quotients = [p for i in left.index for p in walk(i) if isinstance(p, Binary) and p.op == "floordiv"]
@@ -101,9 +102,11 @@ def _groups(stage: te.Stage, left: Load, column: Var, lanes: int) -> tuple[int, 
 
 
 def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
-    """The positions in the right operand's index: of the column, of each k in loop order, and of the others.
+    """Return the positions in the right operand's index: of the column, of each k in loop order, and of the
+    others.
 
-    The others are batch axes and axes of size 1. None if an index is more than a variable.
+    The others are batch axes and axes of size 1. Return None if several axes are columns, or an index isn't a
+    single variable.
     """
     index = role.right.index
     names = [i.name if isinstance(i, Var) else "" for i in index]
@@ -137,9 +140,10 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
 
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
-    """Whether the next terms of a row are loaded as a vector, and the target multiplies by one of its lanes.
+    """Return whether the next terms of a row are loaded as a vector, and the target multiplies by one of its
+    lanes.
 
-    All columns of a vector must then read the same.
+    All columns of a vector must then read the same term.
     """
     if role.shared:
         return False

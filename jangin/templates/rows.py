@@ -33,14 +33,15 @@ or four instructions of its own."""
 MASKED = 4.0
 """Factor on the time of a vector with a condition for each lane."""
 SHORT = 2
-"""Most vectors of a row for which rows are reduced side by side. The remainder and the sum over lanes take
-longer than single loads of all elements."""
+"""Rows of at most so many vectors are reduced side by side, one row in each lane. For such rows, the
+remainder and the sum over lanes take longer than single loads of all elements."""
 SHORT_STAGES = 4
-"""Like SHORT, for rows of several stages: each reduction has a remainder."""
+"""Most vectors of a row for kernels of several stages, whose rows are then reduced side by side. The limit is
+higher than `SHORT` because each reduction has a remainder."""
 ROWS_AT_ONCE = 1024
-"""Rows of a task with such short rows."""
+"""Rows of a task that reduces rows side by side."""
 STAGED_ROWS = 256
-"""Rows of a task with several stages, each of which goes through all of them."""
+"""Rows of a task whose stages each go through all of the task's rows."""
 IN_PAIRS = 8
 """Terms of a sum that are unrolled and added in pairs before the accumulator, a power of two."""
 FEWEST_PAIRED = 4
@@ -52,7 +53,7 @@ COMBINE = 15.0
 
 
 def match(workload: Workload) -> Rows:
-    """The kernel as stages over merged rows. The template fits every kernel."""
+    """Return the template for stages over merged rows. It fits every kernel."""
     return Rows(workload)
 
 
@@ -123,7 +124,8 @@ class Rows(Template):
         return [{"partials": n} for n in (PARTIALS if reduces else PARTIALS[:1])]
 
     def estimate(self, params: Params) -> float:
-        """Each stage by vectors if its data are contiguous, else element by element. Partial sums overlap."""
+        """Return the estimated seconds. Stages with contiguous data are computed by vectors, others element
+        by element. Partial sums overlap."""
         t = self.workload.processor
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
@@ -165,15 +167,16 @@ class Rows(Template):
 
 
 def _keep_in_registers(rec: Recorder) -> None:
-    """Keep what a row has one number of in registers: read as a vector, a number that was just stored waits
-    for the memory."""
+    """Keep intermediates of one element in registers. In memory, a vector load right after the element's
+    store would wait for the store."""
     for s in [*statements(rec.func.body)]:
         if isinstance(s, Alloc) and s.buffer.memory == "scratch" and s.buffer.shape == (const(1),):
             rec.do("place", s.buffer.name, "register")
 
 
 def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> None:
-    """Keep a row of intermediates in the memory of the result's row, which is computed from it."""
+    """Keep a row of intermediates in the memory of the result's row, which is computed from it. The first
+    stage that allows it is taken."""
     for stage in group[:-1]:
         if len(stage.axes) > depth:
             try:
@@ -184,10 +187,10 @@ def _keep_in_result(rec: Recorder, group: Sequence[te.Stage], depth: int) -> Non
 
 
 def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
-    """The results of stages that are computed in few rows only.
+    """Return the names of the results that are computed in few rows only.
 
-    They are sums with terms only if other stages found something in the row, and the selections for the next
-    row.
+    These are sums marked `sometimes`, with terms only if earlier stages found something in the row. The
+    selections that follow a sum for the next row are rare too.
     """
     found, made, before = set[str](), set[str](), False
     for s in group:
@@ -203,13 +206,13 @@ def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:
-    """Whether every load of the body is constant or contiguous along `var`."""
+    """Return whether every load of the body is constant or contiguous along `var`."""
     return all(stride(n, var, {}) in (0, 1) for n in loads(stage.body))
 
 
 def shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
-    """The number of leading axes that all stages share. A local buffer is only read in the row that wrote
-    it."""
+    """Return the number of leading axes that all stages share, so that a row reads no other row's
+    intermediates."""
     if len(group) == 1:
         return _single_depth(group[0])
     depth = _common_depth(group)
@@ -223,7 +226,7 @@ def shared_rows(rec: Recorder, group: Sequence[te.Stage]) -> int:
 
 
 def _common_depth(group: Sequence[te.Stage]) -> int:
-    """The number of leading axes with the same size in all stages."""
+    """Return the number of leading axes with the same size in all stages."""
     depth, last = min(len(s.axes) for s in group), group[-1]
     for s in group:
         while any(a.extent != b.extent for a, b in zip(s.axes[:depth], last.axes[:depth], strict=True)):
@@ -235,8 +238,8 @@ def _common_depth(group: Sequence[te.Stage]) -> int:
 
 
 def _single_depth(stage: te.Stage) -> int:
-    """The number of a single stage's outer axes. A reduction keeps its last axis for vectors if the input is
-    contiguous along it."""
+    """Return the number of a single stage's outer axes. A reduction keeps its last axis for vectors if its
+    inputs are contiguous along that axis."""
     if stage.reduce_axes and stage.axes and _column_like(stage):
         return len(stage.axes) - 1
     return len(stage.axes)
@@ -255,7 +258,8 @@ def _is_unit(e: Expr) -> bool:
 
 
 def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
-    """Reduce short rows side by side, one in each lane. False if the rows don't fit."""
+    """Reduce short rows side by side, one in each lane. Return False, with nothing changed, if the rows are
+    too long, too few, or not contiguous."""
     extents = [a.extent for a in stage.reduce_axes]
     if not extents or not all(isinstance(e, Const) for e in extents) or rec.func.symbols:
         return False
@@ -278,8 +282,10 @@ def _across_rows(rec: Recorder, stage: te.Stage, task: str, lanes: int) -> bool:
 
 
 def _short_rows(group: Sequence[te.Stage], depth: int, lanes: int) -> int:
-    """The rows of a task that are reduced side by side, because each stage gives one value of a few terms;
-    else 0."""
+    """Return the number of rows of a task that are reduced side by side.
+
+    Each stage must give one value a row, and each reduction must have few terms. Return 0 if not.
+    """
     last = group[-1].axes[depth - 1].extent
     sums = [s for s in group if s.reduce_axes]
     if not sums or any(len(s.axes) != depth for s in group) or not isinstance(last, Const):
@@ -312,7 +318,8 @@ def _stages_across_rows(rec: Recorder, group: Sequence[te.Stage], depth: int, la
 
 
 def _is_cheap_sum(stage: te.Stage) -> bool:
-    """Whether a stage adds up floats in such a way that several terms may stand in one place."""
+    """Return whether a stage sums floats with so few instructions a term (`CHEAP`) that several terms may be
+    unrolled."""
     adds = stage.combiner == "sum" and stage.body.dtype.is_float
     return adds and cost.arithmetic(stage.body) <= CHEAP
 
@@ -325,7 +332,8 @@ def _unroll_terms(rec: Recorder, stage: te.Stage, loops: Sequence[str]) -> None:
 
 
 def _pair_terms(rec: Recorder, loop: str, most: int = IN_PAIRS) -> None:
-    """Add `most` neighbouring terms of a sum's loop in pairs at a time, and what is left of it too."""
+    """Unroll a sum's loop by `most` terms, which are added in pairs. The remaining terms are added in pairs
+    too."""
     rec.do("split", loop, most, "cut")
     rec.do("pairwise", f"{loop}i")
     rest = f"{loop}t"
@@ -338,7 +346,8 @@ def _pair_terms(rec: Recorder, loop: str, most: int = IN_PAIRS) -> None:
 
 
 def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]) -> None:
-    """Reduce neighbouring stages, by these loops, in one loop if possible."""
+    """Reduce neighbouring stages in one loop if they read the same buffers. `loops`: each stage's loop over
+    vectors, or ""."""
     for (a, first), (b, second) in pairwise(zip(group, loops, strict=True)):
         if first and second and {n.buffer for n in loads(a.body)} == {n.buffer for n in loads(b.body)}:
             with suppress(ScheduleError):
@@ -348,9 +357,10 @@ def _join_results(rec: Recorder, group: Sequence[te.Stage], loops: Sequence[str]
 def vectorize_stage(
     rec: Recorder, stage: te.Stage, depth: int, lanes: int, partials: int, processor: Processor
 ) -> str:
-    """Vectorize one of several stages over `depth` shared rows. Its loops are already named as in the kernel.
+    """Vectorize a stage inside the kernel's `depth` outer loops.
 
-    Returns the loop over vectors of a reduction along them, else "".
+    The stage's axes must have the names of the kernel's loops. Return the name of the loop over vectors if a
+    reduction makes partial sums by lane, else an empty string.
     """
     axes = [a.var.name for a in stage.axes[depth:]]
     if not stage.reduce_axes:
@@ -379,7 +389,8 @@ def vectorize_stage(
 
 
 def _side_by_side(columns: Expr, lanes: int, partials: int) -> int:
-    """The vectors of columns that are reduced together: the most up to `partials` that leave none over."""
+    """Return the number of vectors of columns that are reduced together: the most up to `partials` that leave
+    none over."""
     vectors = math.ceil(int(columns.value) / lanes) if isinstance(columns, Const) else 1
     return next(n for n in range(partials, 0, -1) if vectors % n == 0)
 
@@ -389,8 +400,8 @@ def _acc_name(stage: te.Stage) -> str:
 
 
 def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int) -> str:
-    """Make partial sums by lane, along the contiguous loops of the reduction. Returns the loop over vectors,
-    or ""."""
+    """Make partial sums by lane, along the contiguous loops of the reduction. Return the loop over vectors,
+    or "" if the reduction stays scalar."""
     k = [a.var.name for a in stage.reduce_axes]
     loop = _contiguous_loop(rec, k)
     if not loop:
@@ -411,7 +422,7 @@ def _vector_reduction(rec: Recorder, stage: te.Stage, lanes: int, partials: int)
 def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:
     """Fuse as many innermost loops of `k` as possible to one along which all loads are contiguous.
 
-    Returns its name; "" if the loads aren't contiguous along the last loop either.
+    Return its name, or "" if the loads aren't contiguous along the last loop either.
     """
     for first in range(len(k)):
         inner = list(k[first:])
@@ -432,7 +443,7 @@ def _term_loads(func: Func, loop: For) -> list[Load]:
 
 
 def _row_cost(group: Sequence[te.Stage], depth: int, lanes: int) -> float:
-    """The approximate vector operations of a row."""
+    """Return the approximate vector operations of a row."""
     total = 0.0
     for s in group:
         size: Expr = const(1)

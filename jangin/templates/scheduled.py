@@ -35,7 +35,7 @@ class Packing:
     width: int
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
-        """The packed copy, contiguous, in memory that `empty` makes."""
+        """Return the packed copy of a constant, contiguous, in memory that `empty` allocates."""
         a = np.transpose(array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
         a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
@@ -58,7 +58,8 @@ class Scheduled:
     - `func`: the loop nest.
     - `steps`: the whole schedule that made `func` from the naive nest.
     - `packings`: the parameters that are read in another layout.
-    - `cost`: estimated operations of one task. The grain of the hand-out depends on it.
+    - `cost`: estimated vector operations of one task. The number of tasks that a thread takes at once depends
+      on it.
     - `flops`, `bytes`: the work and data of the whole kernel (see `Launch`).
     - `call`: a library call that replaces `func`.
     - `function`: the exported name of its code, if it isn't the name of `func`.
@@ -105,7 +106,7 @@ class Recorder:
         self.packings: dict[str, Packing] = {}
 
     def copy(self) -> Recorder:
-        """A copy of the kernel and its steps so far, to try further steps."""
+        """Return a copy of the kernel and its steps so far, to try further steps."""
         other = Recorder(self.func)
         other.steps, other.packings = list(self.steps), dict(self.packings)
         return other
@@ -115,17 +116,17 @@ class Recorder:
         self.func, self.steps, self.packings = other.func, other.steps, other.packings
 
     def do(self, name: str, *args: Argument | list[str]) -> None:
-        """Apply one step. A list of loops is one argument."""
+        """Apply one step of the schedule to the kernel, and remember it. A list of loops is one argument."""
         step = Step(name, tuple([tuple(a) if isinstance(a, list) else a for a in args]))
         self.func = apply(self.func, [step])
         self.steps.append(step)
 
     def pack(self, buffer: str, packing: Packing) -> None:
-        """Read a constant in another layout."""
+        """Let the kernel read a constant in another layout, and remember the packing."""
         self.do("relayout", buffer, *astuple(packing))
         self.packings[buffer] = packing
 
     def finish(self, template: str, params: Params, cost: float) -> Scheduled:
-        """The simplified kernel with its schedule."""
+        """Simplify the kernel, and return it with its schedule. `cost`: see `Scheduled`."""
         self.do("simplify")
         return Scheduled(template, self.func, tuple(self.steps), self.packings, params, cost)

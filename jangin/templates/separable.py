@@ -30,7 +30,7 @@ BLOCKS = 4
 
 
 def match(workload: Workload) -> Separable | None:
-    """The kernel as a separable convolution, or None.
+    """Return the template for a separable convolution, or None for other kernels.
 
     The first of its two stages must be a depthwise convolution, and the second a product over the channels of
     each of its pixels.
@@ -65,7 +65,7 @@ class Separable(Template):
         )
 
     def space(self) -> Sequence[Params]:
-        """Blocks of a few rows, with the best candidates of both convolutions."""
+        """Return parameters for blocks of a few rows, with the best candidates of both convolutions."""
         found: list[Params] = []
         windows = sorted(self.depthwise.space(), key=self.depthwise.row_cycles)[:WAYS]
         for rows in self._blocks():
@@ -78,7 +78,7 @@ class Separable(Template):
         return found
 
     def _blocks(self) -> list[int]:
-        """The sizes of a block of rows, to try.
+        """Return the numbers of image rows in a block to try.
 
         They divide the image's rows, and their channels fit half the L2 cache. If blocks are few, their
         number is even, so that two threads end together.
@@ -89,7 +89,7 @@ class Separable(Template):
         return (even or rows)[:BLOCKS]
 
     def _product(self, rows: int) -> Contraction:
-        """The pointwise convolution of `rows` rows."""
+        """Return the pointwise convolution of `rows` image rows, as a product."""
         stage = te.rename_axes(self.workload.stages[1], "b")
         image, row, pixel, column = stage.axes
         stage = replace(stage, axes=(image, replace(row, extent=const(rows)), pixel, column))
@@ -98,8 +98,8 @@ class Separable(Template):
         return Contraction(replace(self.workload, stages=(stage,)), role, self.lanes)
 
     def estimate(self, params: Params) -> float:
-        """The rows' windows, overlapped with the data traffic, then the tiles. Each block reads each panel
-        from the cache."""
+        """Return the estimated seconds: the rows' windows, overlapped with the data traffic, then the tiles.
+        Each block reads each panel from the cache."""
         t, rows, panels = self.workload.processor, params["rows"], params["panels"]
         product = self._product(rows)
         tile = product.tile_cycles(params["mr"], params["nv"])

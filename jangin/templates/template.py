@@ -1,5 +1,5 @@
-"""Templates: for a kernel that it fits, a template has a few sets of parameters, their estimates and
-schedules."""
+"""Templates: each schedules one kind of kernel. It offers a few sets of parameters, estimates the time of
+each, and schedules the kernel with the chosen one."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled
 
 EXPECTED = 256
-"""The expected value of a size that only a run tells, clamped to the size's range."""
+"""Expected value of a size that is known only at run time, clamped to the size's range."""
 
 
 def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
-    """A size, or the expected value of a symbolic one."""
+    """Return a constant size, or the expected value of a symbolic one. See `EXPECTED`."""
     if isinstance(size, Const):
         return int(size.value)
     high = interval(size, symbols)[1]
@@ -30,7 +30,7 @@ def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:
 
 
 def least(size: Expr, symbols: Mapping[Var, Range]) -> int:
-    """The least value of a size if no symbol is 0.
+    """Return the least value of a size if no symbol is 0. Return 1 if it isn't known.
 
     Symbols of 0 don't count, because a tensor without elements needs no speed.
     """
@@ -73,7 +73,7 @@ class Workload:
         return tuple(s.out for s in self.stages[-self.outputs :])
 
     def size(self, e: Expr) -> int:
-        """A dimension's size, or the expected value of a symbolic one."""
+        """Return a dimension's size, or the expected value of a symbolic one."""
         return expected(e, self.symbols)
 
 
@@ -89,7 +89,8 @@ class Candidate:
 
 
 class Template(ABC):
-    """A kernel as one template sees it. The function `match` of the template's module makes it."""
+    """A kernel with the template that can schedule it. The function `match` of the template's module makes
+    it."""
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
@@ -97,12 +98,12 @@ class Template(ABC):
 
     @abstractmethod
     def space(self) -> Sequence[Params]:
-        """The sets of parameters to try, at most about 40."""
+        """Return the sets of parameters to try, at most about 40."""
 
     @abstractmethod
     def estimate(self, params: Params) -> float:
-        """The estimated seconds of a launch on one thread, from the target's figures."""
+        """Return the estimated seconds of a launch on one thread, from the target's figures."""
 
     @abstractmethod
     def schedule(self, params: Params) -> Scheduled:
-        """The kernel scheduled with these parameters."""
+        """Return the kernel scheduled with these parameters."""

@@ -38,7 +38,7 @@ CROSSING = 3
 CONFIGURED = 210
 """Cycles to acquire and to release the matrix registers (measured)."""
 QUICKER = 8
-"""Multiply-adds of words in the time of one in vectors."""
+"""Multiply-adds of words that matrix registers make in the time of one by vectors."""
 LINE = 64
 """Bytes of a cache line."""
 MOST = 4
@@ -65,7 +65,7 @@ class MatrixRegisters(Micro):
     copied, begun, quicker = COPIED, CONFIGURED, QUICKER
 
     def candidates(self, product: Contraction) -> list[Params]:
-        """The tiles to try, the quickest first, as parameters without those of tasks.
+        """Return the tiles to try, the quickest first. They lack the parameters of tasks.
 
         The list is empty if the target has no matrix registers, or doesn't multiply the product's words in
         them.
@@ -84,8 +84,8 @@ class MatrixRegisters(Micro):
         return sorted(_tiles(product, row.product), key=cycles)[:MOST]
 
     def cycles(self, product: Contraction, params: Params) -> float:
-        """The cycles of a tile: its multiplications and loads, its bias, and the stores and loads of its
-        sums."""
+        """Return the cycles of a tile: its multiplications and loads, its bias, and the stores and loads of
+        its sums."""
         rows, words, across = params["matrix_rows"], params["unroll"], params["nv"]
         down = params["mr"] // rows
         crossing = 0.0 if "rows_packed" in params else CROSSING * rows * _crossing(product, 4 * words)
@@ -104,10 +104,10 @@ class MatrixRegisters(Micro):
         return params["matrix_rows"]
 
     def multiply(self, tiler: Tiler, tile: list[str], column: str, k: list[str]) -> None:
-        """Make the tile one of matrices.
+        """Schedule the tile's multiplication in matrix registers.
 
-        The loop `mio` and the panel's vectors are over matrices. The loop `mii` and a vector's columns are
-        inside one matrix.
+        The loop `mio` and the loop over the panel's vectors go over matrices. The loop `mii` and the loop
+        over a vector's columns are inside one matrix.
         """
         rec, role, params, stage = tiler.s, self.role, tiler.params, self.stage
         do, acc, (down, rows) = rec.do, tiler.acc, ROWS
@@ -144,7 +144,8 @@ class MatrixRegisters(Micro):
 
 
 def _tiles(product: Contraction, matrix: Product) -> Iterator[Params]:
-    """The tiles for `matrix`, the product of whole registers that one instruction makes."""
+    """Yield the parameters of tiles for `matrix`, the product of whole registers that one instruction makes.
+    There are none if the operands don't suit matrix registers."""
     role, body = product.role, product.stage.body
     if not product.packed or role.parts or role.shared or children(body) != (role.left, role.right):
         return
@@ -172,13 +173,16 @@ def _tile(down: int, across: int, each: int, words: int) -> dict[str, int]:
 
 
 def _divisor(size: int, most: int) -> int:
-    """The greatest divisor of `size` up to `most`."""
+    """Return the greatest divisor of `size` up to `most`."""
     return next(n for n in range(most, 0, -1) if size % n == 0)
 
 
 def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) -> int:
-    """The iterations of the last of `axes` along which the left operand's address grows evenly, by `step` if
-    it is given. 1 if it doesn't."""
+    """Return the number of iterations of the innermost loops of `axes` over which the left operand's address
+    grows evenly.
+
+    If `step` is given, the address must grow by `step`. Return 1 if it doesn't grow evenly.
+    """
     extents = {a.var.name: a.extent for a in (*product.stage.axes, *product.stage.reduce_axes)}
     left, symbols = product.role.left, dict(product.workload.symbols)
     flat, count = simplify(row_major(left.index, left.buffer.shape), symbols), 1
@@ -191,7 +195,7 @@ def _run(product: Contraction, axes: Sequence[str], step: Expr | None = None) ->
 
 
 def _crossing(product: Contraction, size: int) -> float:
-    """The share of rows of `size` bytes, read in place, that lie in two cache lines."""
+    """Return the share of rows of `size` bytes, read in place, that cross the end of a cache line."""
     left = product.role.left
     flat = simplify(row_major(left.index, left.buffer.shape), dict(product.workload.symbols))
     parts = linear(flat, Var(product.role.rows[-1]))

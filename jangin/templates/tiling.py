@@ -50,7 +50,7 @@ COLUMNS = "columns"
 DEEP_SUM = 512
 """Fewest terms of a sum that is made in parts, if its loops allow."""
 DEEP_PART = 64
-"""Fewest terms of such a part."""
+"""Fewest terms of a part of a sum that is made in parts."""
 
 
 class Tiler:
@@ -75,7 +75,7 @@ class Tiler:
         self.panel = panel_of(params, packed)
 
     def run(self) -> list[str]:
-        """Schedule the loops. Returns the loops that may become tasks."""
+        """Schedule the loops. Return the loops that may become tasks."""
         do, role = self.s.do, self.role
         column = fuse_all(self.s, role.columns, COLUMNS)
         groups = []  # inside the rows: a row's data of all groups are contiguous
@@ -161,8 +161,8 @@ class Tiler:
             do("split", "mi", self.micro.rows_cut(params))
 
     def _reduction_loops(self) -> list[str]:
-        """The loops over k. The two innermost are fused if the left operand's address grows evenly over
-        both."""
+        """Return the loops over k. The two innermost are fused if the left operand's address grows evenly
+        over both."""
         k = list(self.role.k)
         for n in ("block", "word"):
             if n in self.params:
@@ -178,7 +178,8 @@ class Tiler:
         return k
 
     def short_loops(self, k: Sequence[str]) -> Sequence[str]:
-        """The innermost loops of a sum with few iterations in all, if the innermost one has too few alone.
+        """Return the innermost loops of a sum that are short enough together to be unrolled. There are none
+        if the innermost loop alone is longer than `unroll`.
 
         One loop always stays: without any, LLVM would move computations down to the stores.
         """
@@ -190,9 +191,10 @@ class Tiler:
         return k[inside:] if turns[-1] <= self.params["unroll"] else ()
 
     def _block_loops(self, k: list[str]) -> list[str]:
-        """The sum's outer loops, around blocks of at most `terms` terms.
+        """Return the sum's outer loops, around blocks of at most `terms` terms.
 
-        If the innermost loop of `k` has more terms, it is split.
+        If the innermost loop of `k` has more terms, it is split. The list is empty if the sum isn't made in
+        blocks.
         """
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
         sizes = [int(n.value) for n in extents if isinstance(n, Const)]
@@ -212,8 +214,8 @@ class Tiler:
         return k[:inside]
 
     def part_loop(self, k: Sequence[str]) -> str:
-        """The innermost loop around long enough parts of a long sum. "" if there is none, or the sum is
-        exact.
+        """Return the innermost loop around long enough parts of a long sum. Return "" if there is none, or
+        the sum is exact.
 
         No loop is split for it: leaving a loop more often costs 1 to 5 % of a product's time.
         """

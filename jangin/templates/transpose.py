@@ -45,7 +45,9 @@ each."""
 
 
 def match(workload: Workload) -> Transpose | None:
-    """The kernel as tiles that are transposed, or None if it reads and writes along the same axis."""
+    """Return the template for a map that reads one buffer contiguously along another axis than it writes.
+    Return None for other kernels, for fewer rows or columns than a vector has lanes, and for lanes that
+    aren't a power of two."""
     lanes = lanes_for(workload)
     axes = merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
     return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes else None
@@ -55,8 +57,8 @@ def match(workload: Workload) -> Transpose | None:
 class Axes:
     """The loops of a nest, after neighbours along which every access is linear were fused.
 
-    `outer` loops, `along` which `buffer` is contiguous, and the `last`. `rows` and `columns` are the sizes of
-    these two.
+    The `outer` loops stand around `along`, along which `buffer` is contiguous, and the loop `last`. `rows`
+    and `columns` are the sizes of `along` and `last`.
     """
 
     rec: Recorder
@@ -69,7 +71,7 @@ class Axes:
 
 
 def merged(workload: Workload) -> Axes | None:
-    """The fused loops of a transposing map, or None.
+    """Return the fused loops of a transposing map, or None for other kernels.
 
     The kernel must be a map of two axes or more. Exactly one access must be strided along the last axis, and
     it must be contiguous along another.
@@ -106,10 +108,10 @@ def _reads(func: Func) -> set[Load]:
 
 
 def _may_read_early(func: Func, load: Load) -> bool:
-    """Whether a load may be moved before its condition.
+    """Return whether a load may be moved before its condition.
 
-    It may if it is inside its buffer in all iterations, or its condition moves with it (see `pack`). An
-    operand of a concatenation is neither.
+    It may if its index is inside its buffer in all iterations, or if its condition moves with it (see
+    `pack`). An operand of a concatenation fulfils neither.
     """
     values = [s.value for s in statements(func.body) if isinstance(s, Store)]
     choices = [n for v in values for n in walk(v) if isinstance(n, Select) and not isinstance(n.b, Const)]
@@ -138,12 +140,13 @@ class Transpose(Template):
         self.traffic = cost.traffic(workload)
 
     def space(self) -> Sequence[Params]:
-        """The number of tiles along the axis of the reads, before the next columns: some cache lines, or one
+        """Return the numbers of tiles along the axis of the reads to try: enough for some cache lines, or one
         vector."""
         return [{"tiles": n} for n in dict.fromkeys((min(TILES, self.axes.rows // self.lanes), 1))]
 
     def estimate(self, params: Params) -> float:
-        """The arithmetic and transposition, or the data traffic. Lines that are read in parts come again."""
+        """Return the estimated seconds: the arithmetic and transposition, or the data traffic if that takes
+        longer. Cache lines that are read in parts come again."""
         read = params["tiles"] * self.lanes * self.read.dtype.bytes
         again = cost.EXPOSED * max(0.0, LINE / read - 1)
         cycles = max(self.work, self.traffic * (1 + again))
@@ -175,8 +178,8 @@ class Transpose(Template):
         return rec.finish(self.name, params, weight * rows * columns / lanes)
 
     def _task(self, wide: int) -> tuple[int, int, int]:
-        """A task's rows (in tiles of `wide`) and columns, and the columns that are read before the next
-        tile."""
+        """Return the numbers of a task's rows, of its columns, and of the columns that are read before the
+        next tile. The rows are whole tiles of `wide` rows."""
         axes, line = self.axes, LINE // self.stage.out.dtype.bytes
         if wide * axes.columns <= MOST_ELEMENTS:
             rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide

@@ -48,7 +48,7 @@ ADDED = 4.0
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a product with weights in blocks, or None if it isn't one."""
+    """Return the template for a product with weights in blocks, or None for other kernels."""
     if workload.processor.lanes(4) < 2:
         return None
     if len(workload.stages) != 1:
@@ -59,7 +59,7 @@ def match(workload: Workload) -> Contraction | None:
 
 
 def roles(stage: te.Stage, workload: Workload) -> Roles | None:
-    """The roles of the axes in a product with weights in blocks, or None."""
+    """Return the roles of the axes in a product with weights in blocks, or None for other stages."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 2 or len(stage.reduce_axes) != 1:
         return None
@@ -98,8 +98,8 @@ class Blocks(Contraction):
         )
 
     def space(self) -> Sequence[Params]:
-        """The candidates. The panels don't depend on the rows, so kernels for one row and for many share the
-        constants."""
+        """Return the parameters to try. The panels don't depend on the rows, so kernels for one row and for
+        many share the constants."""
         nv = min(3 if self.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
         most = min(MAX_ROWS, (self.processor.registers - 1) // nv - 1)
         few = min(self.rows, FEW) if self.known_rows else 1
@@ -122,8 +122,8 @@ class Blocks(Contraction):
         return {**params, **depth, "unroll": WORD, "panels_inside": 0, "widened": widened}
 
     def estimate(self, params: Params) -> float:
-        """The multiply-adds, and the widening for each row tile or each task. Weights come from memory
-        once."""
+        """Return the estimated seconds: the multiply-adds and the widening for each row tile or task, or the
+        reads of the weights if they take longer."""
         t, mr, nv = self.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -170,8 +170,8 @@ class _Factored(Micro):
 
 
 def _shared(panels: int, tasks: int) -> int:
-    """The panels of a task, if there should be about `tasks` tasks. Two threads that take turns then end
-    soonest."""
+    """Return the number of panels of a task, if there should be about `tasks` tasks. It is chosen among near
+    numbers, so that two threads end soonest."""
 
     def longest(each: int) -> int:
         count, left = divmod(panels, each)
@@ -182,7 +182,8 @@ def _shared(panels: int, tasks: int) -> int:
 
 
 def _rounded(workload: Workload) -> RoundedBlocks | None:
-    """The kernel as a product of words of bytes with weights in blocks, or None if it isn't one."""
+    """Return the template for a product of words of bytes with weights in blocks, or None for other
+    kernels."""
     if len(workload.stages) != 2:
         return None
     dots, sums = (te.rename_axes(s, prefix) for s, prefix in zip(workload.stages, "ab", strict=True))
@@ -205,7 +206,8 @@ def _rounded(workload: Workload) -> RoundedBlocks | None:
 
 
 class RoundedBlocks(Contraction):
-    """A product of words of bytes with weights in blocks. `words`: the words of a block of a row."""
+    """A product of words of bytes with weights in blocks. `words`: the number of words in a block of a
+    row."""
 
     name = "weight_blocks"
 
@@ -225,15 +227,16 @@ class RoundedBlocks(Contraction):
         )
 
     def space(self) -> Sequence[Params]:
-        """The candidate. The panels don't depend on the rows, so kernels for one row and for many share the
-        constants."""
+        """Return the parameters of the only candidate. The panels don't depend on the rows, so kernels for
+        one row and for many share the constants."""
         registers = self.processor.registers
         nv = min(4 if registers > 16 else 2, math.ceil(self.columns / self.lanes))
         most = max(1, min(MAX_ROWS, (registers - 2 - nv - self.micro.between) // (2 * nv)))
         return [self._task(min(most, self.rows) if self.known_rows else most, nv)]
 
     def _task(self, mr: int, nv: int) -> Params:
-        """A task with the rows that stay in half the L2 cache, and enough panels to be worth its hand-out."""
+        """Return a task with the rows that stay in half the L2 cache, and enough panels to be worth the cost
+        of a task."""
         width = nv * self.lanes
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / width)
         row_tiles = max(1, min(tiles, self.processor.l2 // (SHARE * self.depth * mr)))
@@ -243,8 +246,8 @@ class RoundedBlocks(Contraction):
         return {"mr": mr, "nv": nv, **task, "panels_inside": 0}
 
     def estimate(self, params: Params) -> float:
-        """The multiply-adds, the widening for each row tile, and the work once a block. Weights come from
-        memory once."""
+        """Return the estimated seconds: the multiply-adds, widening and work once a block, or the reads of
+        the weights if they take longer."""
         t, mr, nv = self.processor, params["mr"], params["nv"]
         tiles, panels = math.ceil(self.rows / mr), math.ceil(self.columns / (nv * self.lanes))
         down, across = math.ceil(tiles / params["row_tiles"]), math.ceil(panels / params["panels"])
@@ -254,11 +257,13 @@ class RoundedBlocks(Contraction):
         return launch(max(work, moving), down * across) / t.clock
 
     def _block_ops(self, mr: int, nv: int) -> float:
-        """The instructions of a tile for one block: multiply-adds, work once a block, and widening."""
+        """Return the number of instructions of a tile for one block: multiply-adds, work once a block, and
+        widening."""
         return nv * (mr * (self.words * self.micro.multiplies + ADDED) + self.words * (1 + self.widening))
 
     def task_ops(self, params: Params) -> float:
-        """The operations of a task, at least those in the time in which its weights come from memory."""
+        """Return the number of operations of a task. It is at least the number made in the time in which the
+        task's weights come from memory."""
         processor, (mr, nv, panels) = self.processor, (params[n] for n in ("mr", "nv", "panels"))
         ops = params["row_tiles"] * panels * self.inner * self._block_ops(mr, nv)
         held = self.weight_bytes * panels * nv * self.lanes * self.depth
@@ -304,7 +309,7 @@ class _BlocksOfWords(Micro):
 
 
 def _divisor(part: Load) -> int:
-    """The number of neighbouring terms that read the same element of a part."""
+    """Return the number of neighbouring terms that read the same element of a part."""
     found = [int(e.b.value) for e in walk(part.index[1]) if isinstance(e, Binary) and e.op == "floordiv"
              and isinstance(e.b, Const)]  # fmt: skip
     return max(found, default=1)

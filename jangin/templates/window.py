@@ -32,7 +32,8 @@ from jangin.templates.scheduled import Packing, Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 LARGEST_WINDOW = 64
-"""Most taps of a window that may leave the image, if a row has several windows."""
+"""Most taps of a window that may reach outside the image while a row has several windows. Larger ones are
+left to other templates."""
 LINE, WAYS = 64, 8
 """Bytes of a cache line, and lines in a set of the L1 cache."""
 JOINS = 1.5
@@ -42,12 +43,12 @@ MOST_PIXELS = 8
 
 
 def match(workload: Workload) -> Window | None:
-    """The kernel as a sliding window over channels-last data, or None if it isn't one."""
+    """Return the template for a sliding window over channels-last data, or None for other kernels."""
     return Window(workload) if fits(workload) else None
 
 
 def fits(workload: Workload) -> bool:
-    """Whether the kernel is a sliding window over channels-last data."""
+    """Return whether the kernel is a sliding window over channels-last data."""
     if len(workload.stages) != 1:
         return False
     (stage,) = workload.stages
@@ -67,7 +68,8 @@ def fits(workload: Workload) -> bool:
 
 
 def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[str]) -> bool:
-    """Whether every other operand than data along the channels is a constant weight [C, 1, taps...]."""
+    """Return whether every other operand than data along the channels is a constant weight [C, 1,
+    taps...]."""
     others = [n for n in loads(stage.body) if n not in data]
     column = stage.axes[-1].var
     taps = [a.var for a in stage.reduce_axes]
@@ -80,13 +82,13 @@ def _weights_fit(stage: te.Stage, data: Sequence[Load], constants: Collection[st
 
 
 def weights_of(stage: te.Stage, workload: Workload) -> Buffer | None:
-    """The constant that a window's data are multiplied by, or None."""
+    """Return the constant that a window's data are multiplied by, or None for pooling."""
     column, symbols = stage.axes[-1].var, dict(workload.symbols)
     return next((n.buffer for n in loads(stage.body) if stride(n, column, symbols) != 1), None)
 
 
 def _bytes_of_words(stage: te.Stage) -> int:
-    """The number of the rows' bytes in a word of a window's term; 1 if there are no words."""
+    """Return how many of the rows' bytes a word of a window's term holds; 1 if there are no words."""
     return max((p.terms for n in walk(stage.body) if (p := product_of(n))), default=1)
 
 
@@ -98,7 +100,8 @@ def pack_weights(rec: Recorder, weights: Buffer, lanes: int) -> None:
 
 
 def _row(stage: te.Stage) -> int:
-    """The axis that is the row: -2, or -3 for images one pixel wide unless the window is large."""
+    """Return the position of the row's axis: -2, or -3 for images one pixel wide unless the window is
+    large."""
     high = len(stage.axes) > 3 and isinstance(stage.axes[-3].extent, Const)
     taps = math.prod(n.value for a in stage.reduce_axes if isinstance(n := a.extent, Const))
     narrow = high and stage.axes[-2].extent == const(1) != stage.axes[-3].extent
@@ -106,13 +109,13 @@ def _row(stage: te.Stage) -> int:
 
 
 def _step(load: Load, row: te.Axis, workload: Workload) -> int:
-    """The input pixels between the windows of neighbouring output pixels; 0 for weights."""
+    """Return the number of input pixels between the windows of neighbouring output pixels; 0 for weights."""
     elements = stride(load, row.var, dict(workload.symbols)) or 0
     return elements // max(1, workload.size(load.buffer.shape[-1]))
 
 
 def _lanes(workload: Workload) -> int:
-    """The lanes of a vector.
+    """Return the lanes of a vector.
 
     - If multiply-adds widen int16, and whole vectors of it cover the channels: the lanes of int16. LLVM
       splits the vectors of sums.
@@ -185,7 +188,7 @@ class Window(Image, Template):
         return [{"tile": n, "vectors": v} for n, v in pairs]
 
     def estimate(self, params: Params) -> float:
-        """The cycles of the rows, overlapped with the data traffic."""
+        """Return the cycles of the rows, overlapped with the data traffic."""
         vectors = params["vectors"]
         cycles = cost.overlapped(self.rows * self.row_cycles(params), self.traffic)
         if self.workload.size(self.stage.axes[-1].extent) % self.lanes:
@@ -194,7 +197,8 @@ class Window(Image, Template):
         return cost.launch(cycles, tasks) / self.processor.clock
 
     def row_cycles(self, params: Params) -> float:
-        """The arithmetic, loads or latency of a row's tiles."""
+        """Return the cycles of a row's tiles: of their arithmetic, their loads or their latency, whichever is
+        longest."""
         tile, vectors = params["tile"], params["vectors"]
         full, rest = divmod(self.size, tile)
         row = full * self._tile_cycles(tile, vectors) + (self._tile_cycles(rest, vectors) if rest else 0)
@@ -216,8 +220,8 @@ class Window(Image, Template):
         return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)
 
     def _evicted(self, tile: int, vectors: int, reads: float) -> float:
-        """The cycles to fetch cache lines again that are read in parts, if one cache set can't hold all of
-        them.
+        """Return the cycles to fetch cache lines again that are read in parts, if one cache set can't hold
+        all of them.
 
         Pixels at a multiple of a large power of two share few sets.
         """
@@ -244,8 +248,8 @@ class Window(Image, Template):
         _Scheduler(self, rec, params).run()
 
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
-        """The tiles of a row: with padding before it, without padding, with padding after it; and the
-        remaining pixels.
+        """Return the number of a row's tiles with padding before them, without padding, and with padding
+        after them. The last number is the remaining pixels.
 
         The remaining pixels are None if the row's size isn't known.
         """
@@ -297,7 +301,8 @@ class _Scheduler:
         """Schedule one copy of the row's loops: the channels inside tiles, and the tile's pixels inside the
         channels.
 
-        `pixels`: the loop over a tile's pixels. Without a name, they are scheduled one by one.
+        `pixels`: the loop over a tile's pixels. If it is "", pixels are scheduled one by one. `suffix`: the
+        ending of the copy's loop names.
         """
         rec, c = self.rec, self.column
         tile = [f"{c}oi{suffix}", f"{c}i{suffix}"]
@@ -321,7 +326,7 @@ class _Scheduler:
             shorten_sum(rec, self.stage, [tap + suffix for tap in self.window.taps])
 
     def _unrolled(self) -> Sequence[str]:
-        """The unrolled taps: those along the row, or all taps of a small window."""
+        """Return the unrolled taps: those along the row, or all taps of a small window."""
         taps = [a.var.name for a in self.stage.reduce_axes if a.extent != const(1)] or [self.window.taps[-1]]
         if self.window.across > LONGEST_ROW:
             return []

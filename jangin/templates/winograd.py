@@ -20,14 +20,15 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 
 FEWEST, MOST = 6, 48
-"""Fewest and most tiles of a block. Fewer leave register tiles idle, and more wouldn't be read quicker."""
+"""Fewest and most tiles of a block. Fewer tiles leave register tiles idle. With more tiles, the weights'
+traffic is hidden already."""
 SHARE = 0.75
 """Share of the L2 cache that a block may fill."""
 BLOCKS = "b"
 
 
 def schedule(func: Func, workload: Workload) -> Scheduled:
-    """The kernel of three nests over tiles. The one in the middle is the workload's stage.
+    """Schedule the kernel of three nests over tiles. The one in the middle is the workload's stage.
 
     The stage is `out[tile, point, column]`, the sum over k of `left[tile, point, k] * right[point, k,
     column]`.
@@ -50,10 +51,10 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
 
 
 def block_tiles(workload: Workload) -> int:
-    """The number of tiles in a block with the least time a tile.
+    """Return the number of tiles in a block with the least time a tile.
 
     A tile takes its share of the products, overlapped with the weights' traffic. Its own data come from the
-    nearest cache that holds the block's.
+    nearest cache that holds the block's data.
     """
     processor, (stage,) = workload.processor, workload.stages
     count, points, columns = (workload.size(a.extent) for a in stage.axes)
@@ -73,7 +74,7 @@ def block_tiles(workload: Workload) -> int:
 
 
 def _product(workload: Workload, tiles: int) -> Contraction:
-    """The product of each point, for `tiles` tiles."""
+    """Return the product of each point for a block of `tiles` tiles."""
     (stage,) = workload.stages
     tile, point, column = stage.axes
     stage = replace(stage, axes=(point, replace(tile, extent=const(tiles)), column))

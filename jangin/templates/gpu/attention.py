@@ -43,10 +43,10 @@ STEPS = 6
 
 
 def match(workload: Workload) -> Attention | None:
-    """The kernel as attention, or None.
+    """Return the template for attention, or None for other kernels.
 
-    It must fit the processors' template and have a softmax between the products. The sizes of a head must be
-    known, and its tiles must fit in shared memory.
+    The kernel must fit the processors' template and have a softmax between the products. The sizes of a head
+    must be known, and its tiles must fit in shared memory.
     """
     parts = workload.stages
     if [s.combiner for s in parts] != ["sum", "max", "", "sum", "", "sum"]:
@@ -73,11 +73,11 @@ class Attention(Template):
         return [q for q in found if q["ty"] * q["tx"] <= self.gpu.group and self._fits(q)]
 
     def _across(self, params: Params) -> int:
-        """The columns of the values that a thread sums."""
+        """Return the number of columns of the values that a thread sums."""
         return power_of_two(math.ceil(self.cpu.values / params["tx"]), ACROSS)
 
     def _fits(self, params: Params) -> bool:
-        """Whether the tiles of queries, keys, values and scores, and the rows' state, fit in shared
+        """Return whether the tiles of queries, keys, values and scores, and the rows' state, fit in shared
         memory."""
         rows, keys = params["ty"] * params["tm"], params["tx"] * params["tn"]
         held = (rows + keys) * self.cpu.inner + keys * params["tx"] * self._across(params)
@@ -85,8 +85,8 @@ class Attention(Template):
         return held * self.bytes + 2 * BANKS * self.cpu.inner <= self.gpu.shared
 
     def estimate(self, params: Params) -> float:
-        """Each thread's multiply-adds and loads for whole tiles, its share of the copies and powers, and the
-        barriers."""
+        """Return the estimated seconds: each thread's multiply-adds and loads for whole tiles, its share of
+        the copies and powers, and the barriers."""
         t, cpu, (ty, tx, tm, tn) = self.gpu, self.cpu, (params[n] for n in ("ty", "tx", "tm", "tn"))
         rows, keys, across, threads = ty * tm, tx * tn, self._across(params), ty * tx
         groups = cpu.heads * math.ceil(cpu.queries / rows) * math.ceil(cpu.values / (tx * across))
@@ -176,8 +176,8 @@ class _Tiler:
         copy_panel(self.rec, "values", terms, threads)
 
     def _rows_run(self, panel: str, tile: Sequence[str]) -> Sequence[str]:
-        """The order in which a panel is copied: RUN neighbours of each row at a time. The elements of a warp
-        are stored in columns, and lie in different banks then."""
+        """Return the loops of a panel's copy in order: `RUN` neighbours of each row at a time. The elements
+        of a warp are stored in columns, and lie in different banks then."""
         if self.found.cpu.inner % RUN:
             return [*tile, self.inner]
         self.rec.do("split", f"{panel}_{self.inner}", RUN)

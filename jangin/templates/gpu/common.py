@@ -21,14 +21,14 @@ BANKS = 16
 """Bytes of padding behind each row of a panel that is stored column by column. At most two neighbours then
 meet in a memory bank, and rows still begin at multiples of the widest load."""
 BUSY = 8
-"""Work-items for each lane of the device that hide the latency of memory."""
+"""Work-items for each lane of the device that are needed to hide the latency of memory."""
 LOAD = 8.0
 """The time of a load from a cache, in instructions."""
 
 
 def spread(rec: Recorder, loop: str, threads: int) -> None:
-    """Divide a loop among a group's threads so that neighbours are contiguous. Thread `loop`i makes `loop`o
-    iterations."""
+    """Divide a loop among a group's threads so that neighbours are contiguous. Thread `loop`i makes the
+    iterations `loop`o."""
     rec.do("split", loop, threads)
     rec.do("reorder", [f"{loop}i", f"{loop}o"])
     rec.do("bind_thread", f"{loop}i")
@@ -43,7 +43,8 @@ def copy_panel(rec: Recorder, panel: str, loops: Sequence[str], threads: int) ->
 
 
 def spread_over_banks(rec: Recorder, panel: str, element: int) -> None:
-    """Pad the rows of a panel of three axes, the last two of which become one."""
+    """Pad the rows of a panel of three axes, the last two of which become one. `element`: bytes of an
+    element."""
     rec.do("join_axes", panel, 2, 1)
     rec.do("stretch", panel, BANKS // element)
 
@@ -58,7 +59,7 @@ def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
 
 
 def power_of_two(size: int, most: int) -> int:
-    """The least power of two that is at least `size`, but at most `most`."""
+    """Return the least power of two that is at least `size`, or `most` if that power is greater."""
     return min(most, 1 << max(0, size - 1).bit_length())
 
 
@@ -67,14 +68,15 @@ def constant(e: Expr) -> int | None:
 
 
 def moved_bytes(workload: Workload) -> float:
-    """The bytes that a kernel reads and writes, each counted once."""
+    """Return the number of bytes that a kernel's inputs and its last stage's result hold, each counted
+    once."""
     last = workload.stages[-1]
     held = sum(math.prod(workload.size(d) for d in b.shape) * b.dtype.bytes for b in workload.inputs)
     return held + cost.size(workload, last.axes) * last.out.dtype.bytes
 
 
 def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
-    """The arithmetic instructions and loads of all elements of the stages."""
+    """Return the number of instructions for all elements of the stages. A load counts as `LOAD` of them."""
     total = 0.0
     for s in stages:
         points = cost.size(workload, (*s.axes, *s.reduce_axes))
@@ -86,7 +88,7 @@ def operations(stages: Sequence[te.Stage], workload: Workload) -> float:
 
 
 def seconds(gpu: Gpu, work: float, moved: float, items: float) -> float:
-    """The seconds of a launch with `work` instructions of all work-items and `moved` bytes.
+    """Return the seconds of a launch with `work` instructions of all work-items and `moved` bytes.
 
     The longer of the two counts. Both are slower if there are too few `items` to keep the device busy.
     """

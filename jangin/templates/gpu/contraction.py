@@ -48,7 +48,7 @@ AHEAD = 8
 
 
 def match(workload: Workload) -> Contraction | None:
-    """The kernel as a product, or None if it isn't one."""
+    """Return the template for a product, or None if the kernel isn't one or has groups."""
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
@@ -94,7 +94,7 @@ class Contraction(Template):
         return found
 
     def estimate(self, params: Params) -> float:
-        """The longer of the computation and the memory traffic of whole tiles.
+        """Return the estimated seconds: the longer of the computation and the memory traffic of whole tiles.
 
         The computation has each thread's multiply-adds, loads from shared memory, and share of the copies. A
         group waits for panels that aren't fetched ahead, while the unit's other groups compute.
@@ -116,7 +116,7 @@ class Contraction(Template):
         return float(t.startup + max(work, moved / t.bandwidth))
 
     def _copies(self, params: Params) -> float:
-        """The instructions with which a thread copies its share of both panels."""
+        """Return the number of instructions with which a thread copies its share of both panels."""
         rows, columns = params["ty"] * params["tm"], params["tx"] * params["tn"]
         return params["bk"] * (12 * rows + (12 + self.widening) * columns) / (params["ty"] * params["tx"])
 
@@ -177,7 +177,8 @@ class _Tiler:
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
     def _terms(self) -> str:
-        """The loop over all terms, split into panels. Positions after the last term count as 0."""
+        """Fuse the loops over the terms, and split them into panels. Return the fused loop's name. Positions
+        after the last term count as 0."""
         rec, bk = self.rec, self.params["bk"]
         k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
         extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
@@ -187,11 +188,11 @@ class _Tiler:
         return k
 
     def _wide_stores(self) -> bool:
-        """Whether results are stored by vectors. If columns are left over, the stores need masks."""
+        """Return whether results are stored by vectors. If columns are left over, the stores need masks."""
         extent = constant(self.product.stage.axes[-1].extent)
         whole = extent is not None and extent % (self.params["tx"] * self.params["tn"]) == 0
         return whole or maskable(self.rec.func)
 
     def _columns_run(self) -> bool:
-        """Whether the right operand is contiguous along the columns."""
+        """Return whether the right operand is contiguous along the columns."""
         return self.product.packed or self.role.right.index[-1] is Var(self.role.column)

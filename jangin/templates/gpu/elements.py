@@ -20,13 +20,13 @@ from jangin.templates.template import Template, Workload
 THREADS = (128, 64, 256)
 """Work-items of a group, to try. The first is preferred in doubt."""
 UNEVEN = 0.05
-"""Share of the time that each other size of group costs in doubt."""
+"""Share of the estimated time that is added for each group size after the preferred one."""
 APART = 4.0
 """Times that memory is read if neighbouring threads read parts of cache lines."""
 
 
 def match(workload: Workload) -> Elements | None:
-    """The kernel as elements, or None if it has several stages."""
+    """Return the template with a work-item for each element, or None if the kernel has several stages."""
     return Elements(workload) if len(workload.stages) == 1 else None
 
 
@@ -49,7 +49,8 @@ class Elements(Template):
         return [{"threads": n, "lanes": v} for n in threads for v in ((lanes, 1) if lanes > 1 else (1,))]
 
     def _lanes(self) -> int:
-        """The elements of a work-item: as many as a load may have if every access is contiguous, else 1."""
+        """Return the number of elements of a work-item: a vector's lanes if every access is contiguous and
+        vectors divide the last axis, else 1."""
         axes = self.stage.axes
         extent = constant(axes[-1].extent) if axes else None
         lanes = lanes_for(self.workload)
@@ -58,7 +59,8 @@ class Elements(Template):
         return lanes if all(s in (0, 1) for s in self.steps) else 1
 
     def _steps(self) -> list[int | None]:
-        """For each load, the elements between the accesses of neighbours along the last axis."""
+        """Return for each load the number of elements between the accesses of neighbours along the last
+        axis."""
         axes, symbols = self.stage.axes, dict(self.workload.symbols)
         found = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
         return [stride(n, axes[-1].var, symbols) for n in found]

@@ -23,9 +23,9 @@ OWN_BYTES = 256
 
 
 def schedule(func: Func, workload: Workload) -> Scheduled:
-    """The nest with its parallel loop as blocks of threads.
+    """Schedule a loop nest with its parallel loop as blocks of threads.
 
-    A group is one work-item if there is no such loop, or the threads may race. Races can't be excluded if
+    A group is one work-item if there is no parallel loop, or the threads may race. Races can't be excluded if
     stores have indices that are read from memory.
     """
     named = Recorder(func)
@@ -44,9 +44,11 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
 
 
 def _grouped(rec: Recorder, workload: Workload, lanes: bool, most: int) -> tuple[Recorder, int] | None:
-    """The nest with its tasks, or their lanes, in groups of threads, and the size of the groups.
+    """Return the nest with its tasks, or their lanes, in groups of at most `most` threads, and the size of
+    the groups.
 
-    None if the lanes can't be separated, or the threads may race.
+    `lanes`: make each lane of a task's vectors a thread. Return None if the lanes can't be separated, or the
+    threads may race.
     """
     try:
         if lanes:

@@ -34,7 +34,7 @@ STEP = 40.0
 
 
 def match(workload: Workload) -> Rows | None:
-    """The kernel as stages over merged rows, or None if it is a single map."""
+    """Return the template for stages over merged rows, or None if the kernel is a single map."""
     several = len(workload.stages) > 1 or workload.stages[0].reduce_axes
     return Rows(workload) if several else None
 
@@ -59,7 +59,8 @@ class Rows(Template):
         return [{"threads": n} for n in THREADS if n <= fit] or [{"threads": min(THREADS[0], most)}]
 
     def estimate(self, params: Params) -> float:
-        """The threads' whole iterations over each row, and the steps of the trees."""
+        """Return the estimated seconds: the threads' whole iterations over each row, and the steps of the
+        trees."""
         threads = params["threads"]
         waste = math.ceil(self.longest / threads) * threads / self.longest
         trees = sum(bool(s.reduce_axes) for s in self.workload.stages)
@@ -86,7 +87,7 @@ class Rows(Template):
 
     def _stage(self, rec: Recorder, stage: te.Stage, threads: int) -> None:
         """Divide a stage's elements among the threads. If a row has one element, the terms of its sum are
-        divided."""
+        divided in a tree."""
         axes = list(stage.axes[self.depth :])
         single = all(a.extent == Const(1, a.extent.dtype) for a in axes)
         if stage.reduce_axes and single:
@@ -100,7 +101,8 @@ class Rows(Template):
             rec.do("alone", stage.out.name, f"{stage.out.name}.x", threads)
 
     def _share(self, rec: Recorder) -> None:
-        """Keep a row's intermediates in shared memory while there is room, the smallest first."""
+        """Keep a row's intermediates in shared memory while there is room, the smallest first. The others
+        stay in scratch memory."""
         found = [s.buffer for s in statements(rec.func.body) if isinstance(s, Alloc)]
         left = self.gpu.shared
         left -= sum(_bytes(b.shape) * b.dtype.bytes for b in found if b.memory == "shared")

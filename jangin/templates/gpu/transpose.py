@@ -27,7 +27,8 @@ ROOM = 1
 
 
 def match(workload: Workload) -> Transpose | None:
-    """The kernel as tiles that are transposed, or None if it reads and writes along the same axis."""
+    """Return the template for a map that reads one buffer contiguously along another axis than it writes.
+    Return None for other kernels, and for fewer than `LEAST` rows or columns."""
     axes = merged(workload)
     return Transpose(workload, axes) if axes and min(axes.rows, axes.columns) >= LEAST else None
 
@@ -48,7 +49,7 @@ class Transpose(Template):
         return [{"tile": n, "threads": threads} for n in fit]
 
     def estimate(self, params: Params) -> float:
-        """Like `elements`, for whole tiles that pass through shared memory."""
+        """Return the estimated seconds, as in `elements`, for whole tiles that pass through shared memory."""
         tile, axes = params["tile"], self.axes
         whole = math.prod(math.ceil(n / tile) * tile / n for n in (axes.rows, axes.columns))
         return seconds(self.gpu, 1.25 * whole * self.work, self.moved * whole, self.count)

@@ -26,7 +26,8 @@ THREADS = (128, 64)
 
 
 def match(workload: Workload) -> Window | None:
-    """The kernel as a sliding window over channels-last data, or None if it isn't one of several pixels."""
+    """Return the template for a sliding window over channels-last data, or None for other kernels and rows of
+    one pixel."""
     image = window.Image(workload) if window.fits(workload) else None
     return Window(image) if image is not None and image.size > 1 else None
 
@@ -49,7 +50,8 @@ class Window(Template):
         return [{"pixels": n, "threads": t} for n in PIXELS if n <= most for t in threads]
 
     def estimate(self, params: Params) -> float:
-        """Each tap's arithmetic and the loads that a thread's pixels share, or the data traffic."""
+        """Return the estimated seconds: each tap's arithmetic and the loads that a thread's pixels share, or
+        the data traffic if that takes longer."""
         image, pixels = self.image, params["pixels"]
         reach = min(pixels * image.across, (pixels - 1) * image.stride + image.across)
         loads = image.count / image.across * (reach + image.weighted * image.across) / pixels
