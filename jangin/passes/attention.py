@@ -23,13 +23,13 @@ from jangin.targets.target import Target
 
 
 def attention(graph: Graph, target: Target) -> Graph:
-    """The fused graph with attention kernels merged."""
+    """Return the fused graph with attention kernels merged."""
     return join(graph, partial(_chain, target.machine.fusion))
 
 
 def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node, Node] | None:
-    """The kernels (scores, softmax, product) that end with `last`, or None if `last` doesn't end such a
-    chain."""
+    """Return the kernels (scores, softmax, product) that end with `last`, or None if they aren't attention or
+    merging them doesn't pay."""
     graph, only = around.graph, around.only
     if not any(_is_softmax(around.by_result[n]) for n in last.inputs if n in around.by_result):
         return None  # tested first, because making the expressions takes long
@@ -57,8 +57,11 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
 
 
 def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
-    """The stage and the operands of a kernel that is a batched f32 matrix product; None for any other kernel.
-    Only the left operand depends on rows, and only the right one on columns."""
+    """Return the stage and the operands of a kernel that is a batched f32 matrix product, or None for any
+    other kernel.
+
+    Only the left operand depends on rows, and only the right one on columns.
+    """
     parts, _, (result,) = stages(kernel)
     stage = parts[0]
     body, axes = stage.body, stage.axes
@@ -77,8 +80,8 @@ def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
 
 
 def _is_softmax(kernel: Node) -> bool:
-    """Whether a kernel is a softmax along the last axis, with nothing but maps before it and nothing after
-    it."""
+    """Return whether a kernel is a softmax along the last axis, with nothing but maps before it and nothing
+    after it."""
     body = kernel.of(Kernel).body
     anchors = [n for n in body.nodes if not isinstance(n.attrs, Map)]
     if len(anchors) != 1 or not isinstance(anchors[0].attrs, Softmax) or anchors[0].attrs.log:

@@ -1,7 +1,7 @@
 """Folds scales and shifts by output channel into the weights of the contraction before them.
 
-At inference, batch normalization is such a scale and shift. The new weights and biases are computed in f64
-and rounded once.
+At inference, batch normalization scales and shifts each channel. The new weights and biases are computed in
+f64 and rounded once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from jangin.ops.editor import Editor
 Affine = tuple[Array, Array]
 """(scale, shift) in f64, each broadcastable."""
 NEARLY_ALL = 2.0**-16
-"""The share of the first shift that must be left after adding the second, or else both aren't folded."""
+"""A shift isn't folded if, in any channel, less than this share of the shift before it would be left."""
 
 
 def batchnorm(graph: Graph) -> Graph:
-    """The graph with every chain conv|matmul -> (x * scale + shift)... of constants as one contraction and at
-    most one addition."""
+    """Return the graph with scales and shifts folded. Each chain of a contraction and constant scales and
+    shifts becomes one contraction and at most one addition."""
     return _Pass(graph).run()
 
 
@@ -61,13 +61,14 @@ class _Pass(Editor):
         return self.rewritten(self.graph)
 
     def _weights(self, node: Node) -> Array | None:
-        """The constant weights of a float contraction, else None."""
+        """Return the constant weights of a float contraction, else None."""
         if not isinstance(node.attrs, (Conv, MatMul)) or not self.graph.dtype(node.outputs[0]).is_float:
             return None
         return self.graph.constants.get(node.inputs[1])
 
     def _chain(self, node: Node) -> _Chain | None:
-        """The longest chain of single consumers of `node` that are affine for each channel."""
+        """Return the longest chain of maps after `node` that scale and shift each channel, or None if there
+        are none. Nothing else reads the values between them."""
         axis = _channel_axis(node, len(self.graph.shape(node.outputs[0])))
         out = node.outputs[0]
         scale: Array = np.ones(1)
@@ -84,7 +85,7 @@ class _Pass(Editor):
         return _Chain(tuple(maps), scale, shift) if maps else None
 
     def _affine(self, node: Node, x: str, axis: int) -> Affine | None:
-        """(scale, shift) by channel of a map of `x` and constants; None for any other map."""
+        """Return (scale, shift) by channel of a map of `x` and constants, or None for any other map."""
         shape, size = self.graph.shape(x), len(self.graph.shape(x))
         if (
             not isinstance(node.attrs, Map)
@@ -105,7 +106,7 @@ class _Pass(Editor):
         return affine(node.attrs.body, f"x{node.inputs.index(x)}", known)
 
     def _merge(self, node: Node, chain: _Chain) -> list[Node]:
-        """The contraction with scaled weights, and the addition of the shift if there is one."""
+        """Return the contraction with scaled weights, and the addition of the shift if there is one."""
         weights = self.graph.constants[node.inputs[1]]
         out = chain.maps[-1].outputs[0]
         dtype, shape = self.graph.dtype(out), self.graph.shape(out)
@@ -123,8 +124,8 @@ class _Pass(Editor):
 
 
 def _cancels(before: Array, more: Array) -> bool:
-    """Whether a shift cancels nearly all of another. With a large c, a model may use x + c - c to round x.
-    Other models cancel to 2**-16 by chance in few channels alone."""
+    """Return whether a shift cancels nearly all of another. With a large c, a model may use x + c - c to
+    round x. Other models cancel to 2**-16 by chance in few channels alone."""
     return bool(np.any(np.abs(before + more) < NEARLY_ALL * np.abs(before)))
 
 
@@ -133,8 +134,8 @@ def _channel_axis(node: Node, rank: int) -> int:
 
 
 def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
-    """A broadcast operand as a vector over the channels (or of one element). None if it varies along another
-    axis."""
+    """Return a broadcast operand as a vector over the channels (or of one element), in f64. Return None if it
+    varies along another axis."""
     if array.ndim > rank:
         return None
     shape = (1,) * (rank - array.ndim) + array.shape
@@ -144,15 +145,15 @@ def _by_channel(array: Array, rank: int, axis: int) -> Array | None:
 
 
 def _along(scale: Array, node: Node, rank: int) -> Array:
-    """A vector over the output channels, reshaped to multiply the weights."""
+    """Return a vector over the output channels, reshaped to multiply the weights."""
     if isinstance(node.attrs, MatMul):
         return scale.reshape(-1, 1) if node.attrs.transpose_b else scale
     return scale.reshape(-1, *(1,) * (rank - 1))
 
 
 def affine(body: Expr, x: str, known: Mapping[str, Array]) -> Affine | None:
-    """`body` as scale * x + shift, in f64, for known values of the other operands. None if it isn't
-    affine."""
+    """Return (scale, shift), in f64, if `body` is scale * x + shift for known values of the other operands.
+    Return None if it isn't."""
     if isinstance(body, Var):
         if body.name == x:
             return np.ones(1), np.zeros(1)

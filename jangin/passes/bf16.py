@@ -32,7 +32,8 @@ from jangin.targets.target import Target
 
 
 def bf16(graph: Graph, target: Target) -> Graph:
-    """The graph with marked products."""
+    """Return the graph with the products marked that instructions for 16-bit numbers make. A product is
+    marked only if that should be quicker."""
     products = [p for p in target.machine.products if p.left.is_float]
     if not products:
         return graph
@@ -48,8 +49,8 @@ def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Targe
 
 
 def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
-    """Whether a product has constant weights and enough terms to be paired, and isn't quicker by Winograd's
-    method in f32."""
+    """Return whether a product has constant weights and enough terms to be paired, and isn't quicker by
+    Winograd's method in f32."""
     if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
         return False
     if any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):

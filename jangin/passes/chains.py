@@ -14,14 +14,14 @@ from jangin.passes.stages import is_opaque
 
 @dataclass(frozen=True)
 class Kernels:
-    """A fused graph, its kernels that aren't loop nests by result, and the readers of each value."""
+    """A fused graph, its kernels that aren't loop nests (by result), and the readers of each value."""
 
     graph: Graph
     by_result: Mapping[str, Node]
     users: Mapping[str, Sequence[Node]]
 
     def only(self, name: str, reader: Node) -> Node | None:
-        """The kernel that makes `name`, if only the kernel `reader` reads the value; else None."""
+        """Return the kernel that makes `name`, if only the kernel `reader` reads the value; else None."""
         readers = [n.outputs for n in self.users.get(name, ())]
         alone = name not in self.graph.outputs and readers == [reader.outputs]
         return self.by_result.get(name) if alone else None
@@ -32,7 +32,7 @@ Chain = Callable[[Kernels, Node], Sequence[Node] | None]
 
 
 def join(graph: Graph, chain: Chain) -> Graph:
-    """The fused graph with each chain merged into one kernel."""
+    """Return the fused graph with each chain merged into one kernel."""
     kernels = {n.outputs[0]: n for n in graph.nodes if isinstance(n.attrs, Kernel) and not is_opaque(n)}
     around = Kernels(graph, kernels, graph.consumers())
     merged: dict[str, Node] = {}
@@ -47,8 +47,11 @@ def join(graph: Graph, chain: Chain) -> Graph:
 
 
 def merge(graph: Graph, chain: Sequence[Node], results: Sequence[str] = ()) -> Node:
-    """Merges the kernels of a chain into one. Without `results` it replaces the last kernel and gives the
-    last one's result. With `results` it replaces the first kernel and gives all of them."""
+    """Return one kernel made of the kernels of a chain.
+
+    Without `results`, it replaces the last kernel and has the last one's result. With `results`, it replaces
+    the first kernel and has all of `results`.
+    """
     bodies = [n.of(Kernel).body for n in chain]
     inner = {n.outputs[0] for n in chain}
     inputs = tuple(dict.fromkeys(i for n in chain for i in n.inputs if i not in inner))

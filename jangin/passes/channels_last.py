@@ -21,7 +21,7 @@ from jangin.ops.editor import Editor
 
 
 def to_last(rank: int, channels: int = 1) -> tuple[int, ...]:
-    """The permutation that moves axes 1..channels to the end."""
+    """Return the permutation that moves axes 1..channels to the end."""
     return (0, *range(channels + 1, rank), *range(1, channels + 1))
 
 
@@ -34,7 +34,7 @@ def permuted(items: Sequence[Any], perm: Sequence[int]) -> tuple[Any, ...]:
 
 
 def moves_nothing(shape: Shape, perm: Sequence[int]) -> bool:
-    """Whether a transpose only moves axes of size 1, so that the bytes stay in place."""
+    """Return whether a transpose only moves axes of size 1, so that the bytes stay in place."""
     real = [p for p in perm if not is_const(shape[p], 1)]
     return real == sorted(real)
 
@@ -62,7 +62,8 @@ class ChannelsLast(Editor):
     # -- values ---------------------------------------------------------------------------------
 
     def original(self, name: str) -> str:
-        """The name of the value in its own axis order, transposed back if necessary."""
+        """Return the name of the value in its own axis order. It is transposed back first if it exists only
+        channels-last."""
         if not name or name in self.originals:
             return self.originals.get(name, name)
         channels = self.computed[name]
@@ -72,7 +73,8 @@ class ChannelsLast(Editor):
         return name
 
     def last(self, name: str, channels: int) -> str:
-        """The name of the value's copy with this number of channel axes last."""
+        """Return the name of the value's copy with `channels` channel axes last, which is made if it doesn't
+        exist yet."""
         if (name, channels) not in self.copies:
             perm = to_last(len(self.shape(name)), channels)
             if name in self.constants:
@@ -83,7 +85,8 @@ class ChannelsLast(Editor):
         return self.copies[name, channels]
 
     def operand(self, name: str, rank: int, channels: int) -> str:
-        """The operand rearranged to broadcast against the channels-last copy of a value of `rank`."""
+        """Return the name of an operand, rearranged to broadcast against the channels-last copy of a value of
+        rank `rank`."""
         shape = self.shape(name)
         if len(shape) == rank and name not in self.constants:
             return self.last(name, channels)
@@ -95,7 +98,8 @@ class ChannelsLast(Editor):
         return self.aligned[key]
 
     def _align(self, name: str, rank: int, perm: Sequence[int]) -> str:
-        """The operand expanded to full rank, permuted, without the leading axes of size 1."""
+        """Return the name of the operand expanded to full rank and permuted, without the leading axes of size
+        1."""
         missing = rank - len(self.shape(name))
         whole = (*(const(1),) * missing, *self.shape(name))
         lead = next(i for i, p in enumerate(perm) if not is_const(whole[p], 1))
@@ -113,8 +117,10 @@ class ChannelsLast(Editor):
         return self.constant(np.ascontiguousarray(array), f"{name}.last")
 
     def move(self, source: str, shape: Shape, perm: Sequence[int], hint: str = "", out: str = "") -> str:
-        """A transpose to `shape`, or a reshape if no byte moves (then `perm` may be of any rank). The result
-        is a new value named after the hint, or the value `out`."""
+        """Emit a transpose to `shape`, or a reshape if no byte moves (then `perm` may be of any rank).
+
+        Return the result's name. It is the value `out`, or else a new value named after the hint.
+        """
         out = out or self.declare(hint, self.dtype(source), shape)
         stays = list(perm) == list(range(len(perm))) or moves_nothing(self.shape(source), perm)
         attrs = Reshape(shape) if stays else Transpose(tuple(perm))
@@ -124,7 +130,7 @@ class ChannelsLast(Editor):
     # -- nodes ----------------------------------------------------------------------------------
 
     def compute_last(self, node: Node, channels: int, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
-        """Computes the node's result channels-last."""
+        """Compute the node's result channels-last, and return True."""
         name = node.outputs[0]
         shape = permuted(self.shape(name), to_last(len(self.shape(name)), channels))
         known = self.dtype(name), shape
@@ -133,19 +139,20 @@ class ChannelsLast(Editor):
         return True
 
     def compute(self, node: Node, inputs: Sequence[str], attrs: CoreAttributes) -> bool:
-        """Computes the node's result in its own axis order, perhaps from rearranged inputs."""
+        """Compute the node's result in its own axis order, perhaps from rearranged inputs, and return
+        True."""
         (out,) = node.outputs
         self.emit(replace(node, inputs=tuple(inputs), attrs=attrs, name=out))
         self.originals[out] = out
         return True
 
     def channels(self, node: Node) -> int:
-        """The number of channel axes of operand 0 if it is computed channels-last and has the result's rank;
-        else 0."""
+        """Return the number of channel axes of operand 0 if it is computed channels-last and has the result's
+        rank; else 0."""
         name = node.inputs[0]
         fits = len(self.shape(name)) == len(self.shape(node.outputs[0]))
         return self.computed.get(name, 0) if fits else 0
 
     def perm(self, node: Node, channels: int) -> tuple[int, ...]:
-        """The permutation of operand 0's axes in its channels-last copy."""
+        """Return the permutation of operand 0's axes in its channels-last copy."""
         return to_last(len(self.shape(node.inputs[0])), channels)

@@ -19,8 +19,8 @@ MOST = 1 << 30
 
 
 def in_integers(body: Expr, reach: Mapping[str, float]) -> Expr:
-    """A map's body with roundings and clamps moved to i32. `reach` bounds each operand's magnitude, by its
-    variable."""
+    """Return a map's body with roundings and clamps moved to i32. `reach` bounds each operand's magnitude, by
+    its variable."""
 
     def changed(e: Expr) -> Expr | None:
         small = isinstance(e, Cast) and e.dtype.is_int and e.dtype.bits in BITS and e.a.dtype is F32
@@ -31,7 +31,8 @@ def in_integers(body: Expr, reach: Mapping[str, float]) -> Expr:
 
 
 def _whole(e: Expr, reach: Mapping[str, float]) -> Expr | None:
-    """A rounded float, perhaps with constants added and clamped, as i32. None if it may not fit."""
+    """Return a rounded float, perhaps with constants added and clamped, as i32. Return None for other
+    expressions, and if the number may not fit."""
     if isinstance(e, Call) and e.fn == "round":
         return cast(I32, e) if _reach(e.args[0], reach) < MOST else None
     if not isinstance(e, Binary) or e.op not in ("min", "max", "add", "sub"):
@@ -42,7 +43,7 @@ def _whole(e: Expr, reach: Mapping[str, float]) -> Expr | None:
 
 
 def _reach(e: Expr, reach: Mapping[str, float]) -> float:
-    """A bound on an expression's absolute value, up to rounding."""
+    """Return a bound on an expression's absolute value, up to rounding. It is infinite if none is known."""
     match e:
         case Const(value=value):
             return abs(float(value))

@@ -23,8 +23,8 @@ Pair = tuple[Expr, Expr]
 
 
 def constraints(graph: Graph) -> dict[Expr, Sources]:
-    """Conditions on the symbols (i1 expressions) that every run must meet, each with the first node that
-    needs it."""
+    """Return the conditions on the symbols (i1 expressions) that every run must meet, each with the first
+    node that needs it."""
     rules: dict[Expr, Sources] = {}
     nests: set[object] = set()
     for node in graph.nodes:
@@ -48,30 +48,30 @@ def constraints(graph: Graph) -> dict[Expr, Sources]:
 
 
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
-    """Symbols of the inputs that the lowered graph assumes not to be 1, though their ranges `given` include
-    1.
+    """Return the symbols of the inputs that the lowered graph assumes not to be 1, though their ranges
+    `given` include 1.
 
-    If such a symbol is 1, a result has another rank or is broadcast. For block-quantized weights, a single
-    row is also multiplied in another way.
+    If a returned symbol is 1, a result has another rank or is broadcast. For block-quantized weights, a
+    single row is also multiplied in another way.
     """
     met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
     return tuple(v for v in may_be_1(given) if v in met)
 
 
 def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
-    """The symbols of `taken_for_others` whose value 1 changes a result's rank."""
+    """Return the symbols of `taken_for_others` whose value 1 changes a result's rank."""
     return tuple(
         v for v in may_be_1(given) if ne(v, 1) in graph.constraints or prove(ne(v, 1), graph.symbols)
     )
 
 
 def may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
-    """Symbols whose ranges include 1."""
+    """Return the symbols whose ranges include 1."""
     return (v for v, limits in given.items() if not prove(ne(v, 1), {v: limits}))
 
 
 def _guessed(graph: Graph) -> Iterator[Expr]:
-    """Sizes that were assumed to equal the size that they met."""
+    """Yield the sizes that were assumed to equal the size they were broadcast against."""
     for node in graph.nodes:
         if isinstance(node.attrs, (Map, Expand, MatMul)):
             out = graph.shape(node.outputs[0])
@@ -88,14 +88,14 @@ def _guessed(graph: Graph) -> Iterator[Expr]:
 
 
 def _of_blocks(graph: Graph) -> Iterator[Expr]:
-    """Sizes of the rows that block-quantized weights are multiplied with (see `ops.blocks`)."""
+    """Yield the sizes of the rows that block-quantized weights are multiplied with (see `ops.blocks`)."""
     for node in graph.nodes:
         if is_blocks(node, graph):
             yield from free_vars(graph.shape(node.outputs[0])[0])
 
 
 def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
-    """Pairs of sizes that must be equal for the node."""
+    """Yield the pairs of sizes that must be equal for the node."""
     attrs = node.attrs
     if isinstance(attrs, (Map, Expand)):
         for name in node.inputs:
@@ -125,13 +125,13 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
 
 
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
-    """Conditions that no size is negative. A window's output size is negative if its input is smaller than
-    the window."""
+    """Return the conditions that no size of the node's results is negative. A window's output size is
+    negative if its input is smaller than the window."""
     return (d >= 0 for name in node.outputs for d in graph.shape(name))
 
 
 def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
-    """Conditions that the node's accesses lie inside its inputs."""
+    """Yield the conditions that the node's accesses lie inside its inputs."""
     attrs = node.attrs
     if isinstance(attrs, Slice):
         shapes = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
@@ -145,7 +145,7 @@ def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
 
 
 def _clamped(e: Expr) -> bool:
-    """Whether a slice's start or size is clamped into the axis already."""
+    """Return whether a slice's start or size is clamped into the axis already."""
     return any(isinstance(part, Binary) and part.op in ("min", "max") for part in walk(e))
 
 

@@ -15,8 +15,8 @@ _SAMPLE = 64
 
 
 def cse(graph: Graph) -> Graph:
-    """The graph with equal nodes merged: equal operator, inputs and attributes. Constants are compared by
-    content. A node that gives a result of the model keeps its name."""
+    """Return the graph with nodes merged that have equal operators, inputs and attributes. Constants are
+    compared by content. A node that computes a result of the model keeps its name."""
     same = _equal_constants(graph.constants)
     first: dict[Hashable, Node] = {}
     nodes = []
@@ -32,8 +32,8 @@ def cse(graph: Graph) -> Graph:
 
 
 def frozen(value: Any) -> Hashable:
-    """An attribute as a hashable key. 1, 1.0 and True differ, and so do 0.0 and -0.0. Arrays are compared by
-    content."""
+    """Return an attribute as a hashable key. 1, 1.0 and True differ, and so do 0.0 and -0.0. Arrays are
+    compared by content."""
     if isinstance(value, Mapping):
         return tuple((k, frozen(v)) for k, v in sorted(value.items()))
     if isinstance(value, (tuple, list)):
@@ -47,7 +47,7 @@ def frozen(value: Any) -> Hashable:
 
 
 def _equal_constants(constants: Mapping[str, Array]) -> dict[str, str]:
-    """Maps each repeated constant to the first constant of equal contents."""
+    """Return for each repeated constant the first constant of equal contents."""
     kinds: dict[Hashable, list[str]] = {}
     same: dict[str, str] = {}
     for name, array in constants.items():
@@ -62,7 +62,7 @@ def _equal_constants(constants: Mapping[str, Array]) -> dict[str, str]:
 
 
 def _identical(a: Array, b: Array) -> bool:
-    """Whether arrays are equal bit by bit, NaNs and signed zeros included."""
+    """Return whether arrays are equal bit by bit, NaNs and signed zeros included."""
     if a is b or a.size <= _SAMPLE:
         return True
     return np.array_equal(_bytes(a), _bytes(b))

@@ -6,7 +6,7 @@ from jangin.ir.graph import Graph
 
 
 def dce(graph: Graph) -> Graph:
-    """The graph without the parts that its outputs and checks don't need. Unused inputs stay."""
+    """Return the graph without the parts that its outputs and checks don't need. Unused inputs stay."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

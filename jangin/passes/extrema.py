@@ -24,10 +24,10 @@ from jangin.templates.choose import candidates
 from jangin.templates.template import Workload, expected
 
 ROW = 24
-"""Vectors of a row at least. In shorter rows, the reduction across a vector's lanes takes longer than another
+"""Fewest vectors of a row. In shorter rows, the reduction across a vector's lanes takes longer than another
 reading of the row. Measured on a processor with AVX-512, with all data in its caches, on one thread."""
 SMALL = 8192
-"""Elements of a value that is too small to be shared among threads."""
+"""A value of at most so many elements is too small to be shared among threads."""
 WHOLE_ROWS = ("rows", "elementwise")
 """Templates whose kernels may have whole rows as tasks."""
 
@@ -48,15 +48,15 @@ class _Extremum:
 
 
 def extrema(graph: Graph, target: Target) -> Graph:
-    """The fused graph in which kernels give extrema as further results."""
+    """Return the fused graph in which kernels give extrema as further results."""
     makers = graph.producers()
     found = [e for n in graph.nodes if (e := _extremum(n, graph, makers, target)) is not None]
     return _Extrema(graph, target, makers).run(found) if found else graph
 
 
 def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Target) -> _Extremum | None:
-    """The kernel as a min or max reduction of long rows, followed by nothing but maps; None for any other
-    kernel."""
+    """Return a kernel's min or max reduction of long rows, followed by nothing but maps, or None for any
+    other kernel."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
     body = kernel.attrs.body
@@ -82,7 +82,8 @@ def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Ta
 
 
 def _row(shape: Shape, axes: int) -> int:
-    """Elements of a row that consists of the last `axes` axes; 0 if the number isn't known."""
+    """Return the number of elements of a row that consists of the last `axes` axes, or 0 if it isn't
+    known."""
     sizes = static_shape(shape[len(shape) - axes :])
     return math.prod(sizes) if sizes else 0
 
@@ -115,10 +116,10 @@ class _Extrema(Editor):
         return self.rewritten(self.graph)
 
     def rows(self, wanted: Sequence[_Extremum]) -> dict[str, str]:
-        """The values of rows' extrema, by the results of the kernels `wanted`, which reduce one value.
+        """Return the values of rows' extrema, by the results of the kernels `wanted`, which reduce one value.
 
         The extrema are a further result of the kernel that makes the value, or a result of one kernel that
-        finds both extrema. The mapping is empty if neither is quicker.
+        finds both extrema. The mapping is empty if neither pays.
         """
         known: dict[str, str] = {}
         parts: dict[str, Node] = {}
@@ -141,7 +142,8 @@ class _Extrema(Editor):
         return {}
 
     def can_join(self, e: _Extremum) -> bool:
-        """Whether the kernel that makes the value can have whole rows as tasks, and has enough rows."""
+        """Return whether the kernel that makes the value can have whole rows as tasks, and has enough
+        rows."""
         maker, shape = self.makers.get(e.value), self.shape(e.value)
         if maker is None or e.value in self.joined or e.value in self.known:
             return False
@@ -154,11 +156,11 @@ class _Extrema(Editor):
         return self.best(maker)[0] in WHOLE_ROWS
 
     def seconds(self, *kernels: Node) -> float:
-        """The estimated seconds of kernels, on one thread."""
+        """Return the estimated seconds of kernels, on one thread."""
         return sum(self.best(n)[1] for n in kernels)
 
     def best(self, kernel: Node) -> tuple[str, float]:
-        """The best template for a kernel, and the estimated seconds."""
+        """Return the name of the best template for a kernel, and the estimated seconds on one thread."""
         parts, inputs, results = stages(kernel)
         constants = [n for n in kernel.inputs if n in self.constants]
         asked = Workload(kernel.name, parts, inputs, self.symbols, constants, self.target, len(results))
@@ -166,11 +168,11 @@ class _Extrema(Editor):
         return way.template, seconds
 
     def merged(self, chain: Sequence[Node]) -> Node:
-        """One kernel with the results of all kernels of the chain."""
+        """Return one kernel with the results of all kernels of the chain."""
         return merge(self.rewritten(self.graph), chain, [o for n in chain for o in n.outputs])
 
     def finish(self, e: _Extremum, rows: str) -> None:
-        """Computes the kernel's result from the extrema of the rows."""
+        """Emit the nodes that compute the kernel's result from the extrema of the rows."""
         (x,), own, body = e.reduce.inputs, e.reduce.of(Reduce), e.kernel.of(Kernel).body
         shape, (out,) = self.graph.shape(x), e.kernel.outputs
         last = tuple(range(len(shape) - e.own, len(shape)))

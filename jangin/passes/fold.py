@@ -13,13 +13,13 @@ from jangin.ops.folding import elements, evaluated
 from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24
-"""Elements of a folded result at most."""
+"""Most elements of a folded result."""
 GROWTH_LIMIT = 1 << 12
-"""Most elements of a folded result that is larger than its operands."""
+"""Most elements of a folded result that is larger than its operands together."""
 
 
 def fold(graph: Graph) -> Graph:
-    """The graph with nodes of constants replaced by their results."""
+    """Return the graph with nodes of constants replaced by their results."""
     constants: dict[str, Array] = dict(graph.constants)
     nodes = []
     for node in graph.nodes:

@@ -24,10 +24,10 @@ from jangin.passes.in_place import in_place_concats
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
-"""Most expression nodes of a kernel's epilogue, or of all producers evaluated at its reads. Shared values
-are counted once for each copy."""
+"""Most expression nodes of a kernel's epilogue, or of all producers evaluated at its reads. A value that is
+evaluated several times counts each time."""
 REGION_LIMIT = 16
-"""Most maps that are looked at in search of the place where a value's consumers meet again."""
+"""Most maps that are examined in search of the point where a value's consumers meet again."""
 
 TABLE = 256
 """Most elements of a table from which an anchor's write-back may take its results."""
@@ -56,10 +56,10 @@ ONCE: Classes = VIEWS | CHEAP | {"dear", "pad", "gather"}
 
 
 def fuse(graph: Graph, target: Target) -> Graph:
-    """The graph as kernels: nodes of op "kernel", whose attribute `body` is the graph that they compute, and
-    reshapes, which stay aliases.
+    """Return the graph as kernels and reshapes. A kernel is a node of op "kernel", whose attribute `body` is
+    the graph that it computes. Reshapes stay aliases.
 
-    A concatenation whose parts can be written in place has a kernel to itself (see `passes.in_place`).
+    A concatenation whose parts can be written in place has a kernel to itself (see `passes.in_place`). Raises
     CompileError if a node isn't a core operator.
     """
     few = target.machine.fusion.few_channels
@@ -75,7 +75,7 @@ def is_anchor(node: Node) -> bool:
 
 
 def is_dear(body: Expr) -> bool:
-    """Whether evaluating the scalar expression costs far more than loading its operands."""
+    """Return whether evaluating the scalar expression costs far more than loading its operands."""
     for e in walk(body):
         if isinstance(e, Call) and e.fn not in CHEAP_CALLS:
             return True
@@ -151,8 +151,11 @@ class _Fuser:
         return self.graph.with_nodes(nodes)
 
     def widened_apart(self) -> Graph:
-        """The graph with a separate copy of each widening map (bytes to floats) for each of its readers, if
-        all readers can evaluate the map. The value in memory then stays bytes."""
+        """Return the graph with a separate copy of each widening map (bytes to floats) for each of its
+        readers.
+
+        A map is copied only if all readers can evaluate it. The value in memory then stays bytes.
+        """
         apart = {n.outputs[0]: n for n in self.graph.nodes if self.is_apart(n)}
         if not apart:
             return self.graph
@@ -171,7 +174,7 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_widen(node.outputs[0], users)
 
     def can_widen(self, name: str, users: Sequence[Node]) -> bool:
-        """Whether each reader of a value could evaluate a widening map itself."""
+        """Return whether each reader of a value could evaluate a widening map itself."""
         reads = ((u, i) for u in users for i, n in enumerate(u.inputs) if n == name)
         return name not in self.graph.outputs and all(self.inlinable(u, i) >= WIDENING for u, i in reads)
 
@@ -187,8 +190,8 @@ class _Fuser:
     # -- consumers ------------------------------------------------------------------------------
 
     def consume(self, group: Group) -> None:
-        """Adds the maps after the anchor to the epilogue, as long as each step has one result. A last
-        widening map is left out if its readers can evaluate it."""
+        """Add the maps after the anchor to the epilogue, as long as each step has one result. A last widening
+        map is left out if its readers can evaluate it."""
         sizes, steps = {group.result: 1}, list[list[Node]]()
         while region := self.region(group, sizes):
             steps.append(region)
@@ -200,8 +203,7 @@ class _Fuser:
             self.join(group, node, EPILOGUE)
 
     def widens(self, region: Sequence[Node]) -> bool:
-        """Whether a step is a widening map of one operand with a single reader, which can evaluate the
-        map."""
+        """Return whether a step is a widening map of one operand whose only reader can evaluate it."""
         node, name = region[0], region[0].outputs[0]
         users = self.users.get(name, ())
         if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1:
@@ -209,8 +211,8 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_widen(name, users)
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
-        """The smallest set of maps that reads all of the group's result and has one result itself; empty if
-        there is none."""
+        """Return the smallest set of maps that reads all of the group's result and has one result itself, in
+        order. It is empty if there is none."""
         shape = self.graph.shape(group.result)
         taken: list[Node] = []
         inside = {group.result}
@@ -247,7 +249,7 @@ class _Fuser:
     # -- producers ------------------------------------------------------------------------------
 
     def absorb(self, group: Group) -> None:
-        """Adds the injective nodes that only this group reads, nearest first."""
+        """Add the injective nodes that only this group reads, nearest first."""
         queue = [-self.index[i] for n in group.members.values() for i in n.inputs if i in self.index]
         heapq.heapify(queue)
         while queue:
@@ -259,7 +261,8 @@ class _Fuser:
                     heapq.heappush(queue, -self.index[name])
 
     def fits(self, group: Group, node: Node) -> bool:
-        """Adds `node` if all its readers are in the group and can evaluate it."""
+        """Add `node` to the group if all its readers are in the group and can evaluate it. Return whether it
+        was added."""
         name = node.outputs[0]
         if kind(node) != "injective" or name in self.graph.outputs or name in self.in_place:
             return False
@@ -281,7 +284,7 @@ class _Fuser:
         return True
 
     def inlinable(self, user: Node, position: int) -> Classes:
-        """The classes of producers that `user` may evaluate at its read of this operand."""
+        """Return the classes of producers that `user` may evaluate at its read of this operand."""
         source, result = self.graph.shape(user.inputs[position]), self.graph.shape(user.outputs[0])
         if user.op == "map":
             return ONCE | {"concat"} if source == result else VIEWS | CHEAP
@@ -302,12 +305,12 @@ class _Fuser:
         return VIEWS if user.op == "matmul" or planes else NONE
 
     def is_lookup(self, node: Node) -> bool:
-        """Whether a node looks up each element of its result in a small table."""
+        """Return whether a node looks up each element of its result in a small table."""
         table = self.graph.constants.get(node.inputs[0]) if isinstance(node.attrs, Gather) else None
         return table is not None and table.ndim == 1 and table.size <= TABLE
 
     def is_depthwise(self, node: Node) -> bool:
-        """Whether a convolution is depthwise and channels-last."""
+        """Return whether a convolution is depthwise and channels-last."""
         attrs, (filters, each, *_) = node.of(Conv), self.graph.shape(node.inputs[1])
         return attrs.layout == "last" and each == const(1) and filters == const(attrs.groups)
 
@@ -329,7 +332,8 @@ class _Fuser:
         return kernel_node(body, Sources.joined(n.source for n in nodes))
 
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
-        """Constants of one element that only maps read. They become part of the code, not operands."""
+        """Return the names of constants of one element that only maps read. They become part of the code, not
+        operands."""
         found = {n for node in nodes if node.op == "map" for n in node.inputs}
         others = {n for node in nodes if node.op != "map" for n in node.inputs}
         constants = self.graph.constants
@@ -337,8 +341,8 @@ class _Fuser:
 
 
 def occurrences(node: Node, position: int) -> int:
-    """How often the node's expression mentions an operand. Several stages count once, because they keep
-    repeated operands."""
+    """Return how often the node's expression mentions an operand. Several stages count once, because they
+    keep repeated operands."""
     if not isinstance(node.attrs, Map):
         return 1
     return sum(1 for e in walk(node.attrs.body) if isinstance(e, Var) and e.name == f"x{position}")

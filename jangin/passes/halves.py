@@ -25,15 +25,16 @@ from jangin.templates import contraction
 from jangin.templates.template import Workload
 
 LEAST = 1 << 14
-"""Weights of an array at least; smaller arrays aren't worth it."""
+"""Fewest weights of an array. Smaller arrays aren't worth it."""
 SAMPLE = 1 << 10
 """Numbers that are tested first, at an array's beginning and in its middle."""
 BYTE = 255
-"""The largest difference of two bytes."""
+"""The largest difference of two bytes. Weights that are whole numbers of at most this magnitude belong to
+products of bytes."""
 
 
 def halves(graph: Graph, target: Target) -> Graph:
-    """The fused graph with exactly representable weights in 16 bits."""
+    """Return the fused graph with weights in 16 bits if these represent them exactly."""
     large = {n for n, a in graph.constants.items() if a.dtype == np.float32 and a.size >= LEAST}
     users = graph.consumers()
     found: dict[str, DType] = {}
@@ -49,10 +50,11 @@ def halves(graph: Graph, target: Target) -> Graph:
 
 
 def half_of(array: Array, target: Target) -> DType | None:
-    """The 16-bit type that represents all numbers of a float32 array, and that the target widens quickly.
+    """Return the 16-bit type that represents all numbers of a float32 array, and that the target widens
+    quickly.
 
-    None if there is no such type, or if the numbers are bytes; `integers` has decided about products of
-    bytes.
+    Return None if there is no such type, or if the sampled numbers are whole and no larger than `BYTE`.
+    `integers` has decided about products of bytes.
     """
     flat, middle = array.reshape(-1), array.size // 2
     some = flat[:SAMPLE], flat[middle : middle + SAMPLE], flat
@@ -62,7 +64,7 @@ def half_of(array: Array, target: Target) -> DType | None:
 
 
 def widens(target: Target, dtype: DType) -> bool:
-    """Whether a target widens 16-bit numbers by an instruction or two."""
+    """Return whether a target widens 16-bit numbers by an instruction or two."""
     row = target.row("widen", dtype)
     return dtype is BF16 or target.groups or (row is not None and bool(row.llvm))
 
@@ -73,7 +75,7 @@ def _holds(dtype: DType, array: Array) -> bool:
 
 
 def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
-    """Whether a kernel uses constant weights only as panels of one matrix product."""
+    """Return whether a kernel uses constant weights only as packed panels of one product."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return False
     body = kernel.of(Kernel).body
@@ -93,7 +95,7 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
 
 
 def _reading(kernel: Node, found: dict[str, DType]) -> Node:
-    """The kernel with inputs of these types."""
+    """Return the kernel with inputs of these types."""
     body = kernel.of(Kernel).body
     return kernel_node(replace(body, values=_typed(body, found)), kernel.source)
 

@@ -17,12 +17,15 @@ from jangin.ops.core import CORE
 from jangin.ops.editor import Editor
 
 HALF = 0.5
-"""The share of a concatenation's elements that must need no copy."""
+"""Least share of a concatenation's elements that must need no copy."""
 
 
 def in_place_concats(graph: Graph) -> frozenset[str]:
-    """The concatenations of a core graph, by result, of whose elements at least half can be written in place.
-    The kernels that make these elements write them there."""
+    """Return the results of the concatenations of a core graph whose operands can be written in place, for at
+    least half of the elements.
+
+    The kernels that make these elements write them into the result.
+    """
     found: set[str] = set()
     written: set[str] = set()
     operands = _Operands(graph)
@@ -38,7 +41,8 @@ def in_place_concats(graph: Graph) -> frozenset[str]:
 
 
 def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:
-    """Whether a kernel stores the node's result: the node is an anchor, or a map in an anchor's epilogue."""
+    """Return whether a kernel stores the node's result: the node is an anchor, or a map in an anchor's
+    epilogue."""
     if isinstance(node.attrs, Map):
         shape = graph.shape(node.outputs[0])
         return any(n in written and graph.shape(n) == shape for n in node.inputs)
@@ -61,7 +65,7 @@ class _Operands:
         return free and node.inputs.count(name) == 1
 
     def gain(self, node: Node, written: Set[str]) -> float:
-        """The share of a concatenation's elements that needs no copy; 0 if it isn't known."""
+        """Return the share of a concatenation's elements that needs no copy; 0 if it isn't known."""
         axis = node.of(Concat).axis
         sizes = static_shape(tuple(self.graph.shape(n)[axis] for n in node.inputs))
         if not sizes or not sum(sizes):
@@ -74,9 +78,11 @@ class _Operands:
 
 
 def in_place(graph: Graph) -> Graph:
-    """A fused graph whose copying kernels became concatenations and slices between kernels. A copying kernel
-    only joins kernels' results, or only cuts the operand of kernels. An operand that can't be written in
-    place is copied."""
+    """Return the fused graph with concatenations and slices in place instead of kernels that only copy.
+
+    These kernels only join results of kernels, or only cut an operand of kernels. An operand that can't be
+    written in place is copied.
+    """
     return _slices(_concats(graph))
 
 
@@ -120,12 +126,13 @@ def _slices(graph: Graph) -> Graph:
 
 
 def _is_plain(cut: Slice) -> bool:
-    """Whether a slice takes consecutive elements, from constant starts on."""
+    """Return whether a slice takes consecutive elements, from constant starts on."""
     return static_shape(cut.starts) is not None and all(t == 1 for t in cut.steps)
 
 
 def _alone(kernel: Node, operator: type[CoreAttributes]) -> Node | None:
-    """The kernel's only node if it is of this operator and reads only the kernel's operands; else None."""
+    """Return the kernel's only node if it is of this operator and reads only the kernel's operands, else
+    None."""
     body = kernel.attrs.body if isinstance(kernel.attrs, Kernel) else None
     if body is None or body.constants or len(body.nodes) != 1:
         return None

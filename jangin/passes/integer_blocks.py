@@ -22,7 +22,8 @@ WRITTEN = DOT4U
 
 
 def blocks_by_target(graph: Graph, target: Target) -> Graph:
-    """The graph with these products made by the first of the machine's Products that is exact for them."""
+    """Return the graph with the products of `ops.blocks` made by the machine's first Product that is exact
+    for them."""
     if WRITTEN in target.machine.products[:1]:
         return graph
     nodes = [_of_target(n, graph, target) if isinstance(n.attrs, Compute) else n for n in graph.nodes]
@@ -44,8 +45,8 @@ def _of_target(node: Node, graph: Graph, target: Target) -> Node:
 
 
 def _most(product: Product) -> int:
-    """The largest byte of a left operand for which a Product equals WRITTEN for every right operand; -1 if
-    its words differ from WRITTEN's."""
+    """Return the largest byte of a left operand for which a Product equals WRITTEN for every right operand.
+    Return -1 if its words differ from WRITTEN's."""
     own, wanted = ((p.word, p.terms, p.right_limits) for p in (product, WRITTEN))
     if own != wanted:
         return -1
@@ -54,7 +55,7 @@ def _most(product: Product) -> int:
 
 
 def _largest(e: Expr, node: Node, graph: Graph) -> int:
-    """An upper bound of the bytes in a word."""
+    """Return an upper bound of the bytes in a word that the expression computes."""
     if isinstance(e, Const):
         return max(int(e.value).to_bytes(4, "little", signed=True))
     if isinstance(e, Binary) and e.op == "and":

@@ -27,14 +27,15 @@ if TYPE_CHECKING:
     from jangin.passes.integers import Integers
 
 FEWEST = 3
-"""Fewest channels of a group that are read as pairs. With fewer, too much would be padding."""
+"""Fewest channels of a group that are packed into words of more than 16 bits. With fewer, too much would be
+padding."""
 FEWEST_OF_SHORT = 8
-"""Channels of a group that are read as words of 16 bits, at least: a vector has this many words. With fewer
+"""Fewest channels of a group that are packed into words of 16 bits: a vector has this many words. With fewer
 channels, broadcasting pairs of bytes to all lanes would take the time that multiply-adds save. Rows of f16
 are read by whole vectors."""
 FEWEST_ROWS, MOST_TAPS = 3, 25
-"""Rows of a depthwise convolution's window at least, and taps at most, for words across rows. With fewer rows
-much is padding; larger windows have a template of their own."""
+"""Fewest rows and most taps of a depthwise convolution's window whose rows are packed into words. With fewer
+rows much is padding; larger windows have a template of their own."""
 
 
 class Reading:
@@ -45,7 +46,7 @@ class Reading:
         self.at, self.of = axes(node, graph)
 
     def fits(self, target: Target) -> bool:
-        """Whether the product's operands can be read in this way."""
+        """Return whether the product's operands can be read in this way."""
         graph, (x, w), attrs, dot = self.graph, self.node.inputs, self.node.attrs, self.dot
         sizes = [static_shape(graph.shape(n)[a : a + 1]) for n, a in ((x, self.at), (w, self.of))]
         if any(s is None for s in sizes) or U16 in (graph.dtype(x), graph.dtype(w)):
@@ -59,19 +60,20 @@ class Reading:
         return attrs.layout == "last" and not few and w in graph.constants
 
     def weights(self) -> Array:
-        """The words of constant weights."""
+        """Return constant weights packed into words."""
         return words_of(self.graph.constants[self.node.inputs[1]], self.of, self.dot.right, self.dot.word)
 
     def left(self, run: Integers, less: int) -> str:
-        """The left operand's words, of its numbers minus `less`."""
+        """Return the name of the left operand's words, of its numbers minus `less`."""
         return run.words(self.node.inputs[0], self.at, self.dot.left, self.dot.word, less)
 
     def border(self, less: int) -> int:
-        """The left operand's element outside the image."""
+        """Return the left operand's word outside the image, where each number is -`less`."""
         return int(words_of(np.full(self.dot.terms, -less), 0, self.dot.left, self.dot.word)[0])
 
     def operands(self, run: Integers, less: int) -> tuple[list[str], Conv | MatMul]:
-        """The operands and the attributes of the product of words."""
+        """Return the names of the operands, and the attributes, of the product of words. `less` is subtracted
+        from the left operand."""
         read, attrs, w = self.left(run, less), self.node.attrs, self.node.inputs[1]
         own: Conv | MatMul
         if isinstance(attrs, Conv):
@@ -128,7 +130,7 @@ class AcrossPixels(Reading):
 
 
 def reading_of(node: Node, dot: Product, graph: Graph) -> Reading:
-    """How the words of a product are read."""
+    """Return how the words of a product are read."""
     if _of_rows(node, graph, dot):
         return OfRows(node, dot, graph)
     across = _row_words(node, dot, graph)
@@ -136,7 +138,8 @@ def reading_of(node: Node, dot: Product, graph: Graph) -> Reading:
 
 
 def axes(node: Node, graph: Graph) -> tuple[int, int]:
-    """The axes of a product's operands along which terms are paired, or cut into runs."""
+    """Return the axes of a product's left and right operand along which terms are packed into words, or cut
+    into runs."""
     attrs = node.attrs
     if isinstance(attrs, Conv):
         return (len(graph.shape(node.inputs[0])) - 1 if attrs.layout == "last" else 1), 1
@@ -146,8 +149,8 @@ def axes(node: Node, graph: Graph) -> tuple[int, int]:
 
 
 def words_of(array: Array, axis: int, dtype: DType, word: DType = I32) -> Array:
-    """Numbers along an axis, cast to `dtype` and packed into words, the first in the low bits. The last word
-    is padded with 0."""
+    """Return an array with the numbers along an axis cast to `dtype` and packed into words, the first in the
+    low bits. The last word is padded with 0."""
     count = word.bytes // dtype.bytes
     rows = np.moveaxis(array, axis, -1)
     whole = np.zeros((*rows.shape[:-1], -(-rows.shape[-1] // count) * count), dtype.numpy)
@@ -162,7 +165,7 @@ def fewest(dot: Product) -> int:
 
 
 def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product suits instructions that multiply two rows by two columns of 64-bit words.
+    """Return whether a product suits instructions that multiply two rows by two columns of 64-bit words.
 
     The product needs constant weights, several rows and enough terms. With fewer terms, there are as many
     words of 64 bits as of 32 bits.
@@ -175,14 +178,14 @@ def of_matrices(node: Node, graph: Graph, dot: Product) -> bool:
 
 
 def of_one_row(node: Node, graph: Graph) -> bool:
-    """Whether a product's result is one row."""
+    """Return whether every axis of a product's result but the columns has size 1."""
     sizes = list(graph.shape(node.outputs[0]))
     del sizes[1 if isinstance(node.attrs, Conv) and node.attrs.layout != "last" else -1]
     return all(d == const(1) for d in sizes)
 
 
 def _of_rows(node: Node, graph: Graph, dot: Product) -> bool:
-    """Whether a product is a depthwise convolution that suits words across its windows' rows."""
+    """Return whether a product is a depthwise convolution that suits words across its windows' rows."""
     attrs, w = node.attrs, node.inputs[1]
     if not isinstance(attrs, Conv) or attrs.layout != "last":
         return False
@@ -196,11 +199,12 @@ def _of_rows(node: Node, graph: Graph, dot: Product) -> bool:
 
 
 def _row_words(node: Node, dot: Product, graph: Graph) -> tuple[Array, int] | None:
-    """The weights of a convolution of few channels as words across pixels, and the padded channels of a
-    pixel.
+    """Return the weights of a convolution of few channels as words across pixels, and the padded channels of
+    a pixel.
 
     The words cover a window's whole row, and are fewer than words of each pixel's channels. The channels are
-    padded to a power of two if necessary. The result is None if windows or rows would begin within words.
+    padded to a power of two if necessary. Return None if windows or rows would begin within words, or if the
+    words aren't fewer.
     """
     (x, w), terms = node.inputs, dot.terms
     attrs, (size, channels) = node.attrs, static_shape(graph.shape(x)[-2:]) or (0, 0)

@@ -29,8 +29,8 @@ class Choice:
 
 
 def is_small(node: Node, graph: Graph) -> bool:
-    """Whether a node is an i32 product of integers of at most 16 bits, or a float product that is to be made
-    of pairs."""
+    """Return whether a node is an i32 product of integers of at most 16 bits, or a float product that is
+    multiplied in words."""
     if dot_of_floats(node, graph) is not None:
         return True
     if not isinstance(node.attrs, (Conv, MatMul)) or node.attrs.dtype is not I32:
@@ -39,15 +39,15 @@ def is_small(node: Node, graph: Graph) -> bool:
 
 
 def dot_of_floats(node: Node, graph: Graph) -> Product | None:
-    """The Product for floats that are multiplied in words; None if they are multiplied one by one."""
+    """Return the Product for floats that are multiplied in words; None if they are multiplied one by one."""
     if not isinstance(node.attrs, (Conv, MatMul)) or not graph.dtype(node.inputs[0]).is_float:
         return None
     return node.attrs.dot
 
 
 def offset(node: Node, graph: Graph) -> int | None:
-    """The zero point that a map subtracts from 8-bit numbers, widening them to int16; None for any other
-    map."""
+    """Return the zero point that a map subtracts from 8-bit numbers while it widens them to int16, or None
+    for any other map."""
     if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or graph.dtype(node.inputs[0]).bits != 8:
         return None
     whole = cast(I16, Var("x0", graph.dtype(node.inputs[0])))
@@ -68,10 +68,10 @@ class Words:
         self.numbers = Numbers(graph.constants, self.producers, graph.dtype)
 
     def choices(self) -> dict[str, Choice]:
-        """The choice for each product of words, by its result.
+        """Return the choice for each product of words, by its result.
 
-        Numbers that some product reads as pairs are read as pairs by all products that bytes make little
-        quicker. The numbers then lie in memory once.
+        If some product reads numbers as pairs, all products that bytes make only a little quicker read these
+        numbers as pairs too. The numbers then lie in memory once.
         """
         nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
         found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
@@ -86,7 +86,7 @@ class Words:
         return found
 
     def dots(self, node: Node) -> Sequence[Product]:
-        """The Products to try, the preferred first.
+        """Return the Products to try, the preferred first.
 
         A product of one row waits for its weights, and pairs take twice the words that bytes do. DOT4U is
         therefore preferred to DOT2 here, even if it takes several instructions.
@@ -100,7 +100,7 @@ class Words:
         return (*dots[:at], DOT4U, *dots[at:])
 
     def choice(self, node: Node, dots: Sequence[Product]) -> Choice | None:
-        """The first of `dots` that fits the product, or None."""
+        """Return the first of `dots` that fits the product, or None."""
         if made_of := dot_of_floats(node, self.graph):
             return Choice(made_of, 0) if self.fits(node, made_of) else None
         for dot in (d for d in dots if d.left.is_int):
@@ -110,8 +110,11 @@ class Words:
         return None
 
     def read(self, name: str) -> tuple[str, int | None]:
-        """The 8-bit numbers behind a value, and the zero point that is subtracted from them. The value may be
-        moved and padded. For any other value: (the value, None)."""
+        """Return the name of the 8-bit numbers behind a value, and the zero point that is subtracted from
+        them.
+
+        The value may be moved and padded. For any other value, return (the value, None).
+        """
         node = self.producers.get(name)
         while node is not None and isinstance(node.attrs, (Pad, Transpose, Reshape)):
             node = self.producers.get(node.inputs[0])
@@ -119,7 +122,7 @@ class Words:
         return (name, None) if node is None or zero is None else (node.inputs[0], zero)
 
     def bare(self, chosen: Mapping[str, Choice]) -> set[str]:
-        """The 8-bit numbers with zero point 0 that no product reads as pairs."""
+        """Return the names of the 8-bit values with zero point 0 that no product reads as pairs."""
         small = [self.read(n.inputs[0]) for n in self.graph.nodes if is_small(n, self.graph)]
         pairs = {
             self.read(n.inputs[0])[0]
@@ -129,12 +132,12 @@ class Words:
         return {name for name, zero in small if zero == 0} - pairs
 
     def fits(self, node: Node, dot: Product) -> bool:
-        """Whether the product's operands can be read as words of several terms."""
+        """Return whether the product's operands can be read as words of several terms."""
         return reading_of(node, dot, self.graph).fits(self.target)
 
     def less(self, node: Node, dot: Product) -> int | None:
-        """The number to subtract from the left operand so that both operands are in the range of the words'
-        numbers; None if there is none."""
+        """Return the number to subtract from the left operand so that both operands are in the range of the
+        words' numbers. Return None if there is none."""
         (x, w), left = node.inputs, dot.left
         if left is I16:
             return 0 if isinstance(node.attrs, MatMul) or self.numbers.reach(x) <= MOST else None
@@ -148,7 +151,8 @@ class Words:
         return less if inside and (not less or any_less) else None
 
     def pays(self, node: Node, choice: Choice) -> bool:
-        """Whether a clamping Product (bytes in fours, sums of two clamped) is exact and quicker than pairs.
+        """Return whether a clamping Product (bytes in fours, sums of two clamped) is exact and quicker than
+        pairs.
 
         It is exact if no sum of two is clamped, for the weights as they are packed. It takes three
         instructions a word, pairs take two.
@@ -164,7 +168,7 @@ class Words:
         return bool(exact) and 3 * words.size < 2 * pairs.size and not self.by_winograd(node)
 
     def by_winograd(self, node: Node) -> bool:
-        """Whether Winograd's method should make a convolution quicker than direct sums of pairs."""
+        """Return whether Winograd's method should make a convolution quicker than direct sums of pairs."""
         (x, w), sizes = node.inputs, static_shape(self.graph.shape(node.outputs[0])[1:])
         if not isinstance(node.attrs, Conv) or not is_window(node.attrs) or sizes is None:
             return False

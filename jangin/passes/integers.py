@@ -49,15 +49,16 @@ from jangin.targets.target import Target
 EXACT = 1 << 24
 """f32 represents every whole number up to this one. Sums below are exact in f32, in any order."""
 FEWEST_CHANNELS = 4
-"""Channels of a depthwise convolution whose products are of int16: a multiple of this number."""
+"""A depthwise convolution multiplies int16 if its channels are a multiple of this number."""
 MOST_STEPS = 64
-"""Most expression nodes of consecutive maps that are looked at together."""
+"""Most expression nodes of consecutive maps that are merged to find a common factor."""
 MOST_RUNS = 16
-"""f32 products that one integer product is split into, at most, so that the sums of each are exact."""
+"""Most f32 products into which one integer product is split, so that the sums of each are exact."""
 
 
 def integers(graph: Graph, target: Target) -> Graph:
-    """The graph with its products of integers of at most 16 bits in the machine's best form."""
+    """Return the graph with its products of integers of at most 16 bits in the form that the machine computes
+    fastest."""
     graph = blocks_by_target(graph, target)
     if not any(is_small(node, graph) for node in graph.nodes):
         return graph
@@ -74,7 +75,7 @@ def integers(graph: Graph, target: Target) -> Graph:
 
 
 def _narrowed_first(graph: Graph) -> Graph:
-    """Moves a quantizing map from behind a Concat to the Concat's operands."""
+    """Return the graph with each quantizing map behind a Concat moved to the Concat's operands."""
     run, users, made = (
         Editor(graph.symbols, graph.values, graph.constants),
         graph.consumers(),
@@ -110,8 +111,11 @@ def _of_bytes(node: Node, chosen: Mapping[str, Choice]) -> bool:
 
 
 def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
-    """Stores 8-bit numbers as int16 less their zero point alone, if some node wants them in this form. Other
-    readers add the zero point again. Numbers that are read as bytes (`whole`) are left alone."""
+    """Return the graph with 8-bit numbers stored only as int16, less their zero point, if some node wants
+    them in this form.
+
+    Other readers add the zero point again. Numbers that are read as bytes (`whole`) stay unchanged.
+    """
     run = Editor(graph.symbols, graph.values, graph.constants)
     users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs if o not in whole}
     wanted: dict[str, Node] = {}
@@ -178,11 +182,11 @@ class Integers(Editor):
             self.summed(node)
 
     def cast(self, name: str, dtype: DType) -> str:
-        """The value in another type."""
+        """Return the value in another type."""
         return self.reduced(name, 0, dtype)
 
     def reduced(self, name: str, less: int, dtype: DType) -> str:
-        """The value minus `less`, in another type."""
+        """Return the value minus `less`, in another type."""
         if self.dtype(name) is dtype and not less:
             return name
         made_by = self.producers.get(name)
@@ -227,7 +231,8 @@ class Integers(Editor):
         self.emit(Node(out, (product, more), (out,), Map(Var("x0", I32) + Var("x1", I32)), node.source))
 
     def added(self, node: Node) -> Node:
-        """Merges a constant addend with the constant that is added to a product already."""
+        """Return the node with its constant addend merged with the constant that is added to a product
+        already. Return other nodes unchanged."""
         (left, right), out = (node.inputs, node.outputs[0]) if len(node.inputs) == 2 else (("", ""), "")
         known = self.constants.get(right)
         if left not in self.shifted or known is None or node.of(Map).body != Var("x0", I32) + Var("x1", I32):
@@ -236,7 +241,7 @@ class Integers(Editor):
         return replace(node, inputs=(product, self.constant(known + self.constants[more], f"{out}.more")))
 
     def padded(self, name: str, pads: Sequence[int], value: int) -> str:
-        """A channels-last image with a border of `value`, as wide as a convolution's `pads`."""
+        """Return a channels-last image with a border of `value`, as wide as a convolution's `pads`."""
         key = name, tuple(pads), value
         if key not in self.made:
             begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
@@ -247,15 +252,18 @@ class Integers(Editor):
         return self.made[key]
 
     def filled(self, name: str, narrow: str, more: int) -> str:
-        """The bytes of a value with `more` zeros behind each row of the last axis."""
+        """Return the bytes of a value with `more` zeros behind each row of the last axis."""
         if not more:
             return narrow
         pads = (*[const(0)] * (2 * len(self.shape(narrow)) - 1), const(more))
         return self.add(Pad(pads), [narrow], f"{name}.whole", Sources.of(f"whole {name}"))
 
     def words(self, name: str, axis: int, dtype: DType, word: DType, less: int = 0) -> str:
-        """The numbers minus `less`, along an axis, as words of numbers of `dtype`; the last word is padded
-        with 0. For a value that isn't constant, this axis becomes the last one."""
+        """Return the numbers minus `less`, along an axis, packed into words of numbers of `dtype`; the last
+        word is padded with 0.
+
+        For a value that isn't constant, this axis becomes the last one.
+        """
         key = name, word, axis, dtype, less
         if key not in self.made:
             if name in self.constants:
@@ -267,8 +275,8 @@ class Integers(Editor):
         return self.made[key]
 
     def turned(self, name: str, axis: int, dtype: DType) -> str:
-        """The value with an axis last. Integers are transposed as int16, which holds them after any
-        subtraction."""
+        """Return the value with an axis moved to the end. Integers are transposed as int16, which holds them
+        after any subtraction."""
         rank = len(self.shape(name))
         if axis == rank - 1:
             return name
@@ -281,8 +289,8 @@ class Integers(Editor):
         )
 
     def view(self, name: str, dtype: DType, word: DType, less: int) -> str:
-        """The last axis of a value, minus `less`, reinterpreted as words. Padding around the value is done in
-        words."""
+        """Return the last axis of a value, minus `less`, reinterpreted as words. Padding around the value is
+        done in words."""
         if word is dtype:
             return name
         shape, pad, terms = self.shape(name), self.producers.get(name), word.bytes // dtype.bytes
@@ -299,8 +307,8 @@ class Integers(Editor):
     # --- sums in f32
 
     def summed(self, node: Node) -> None:
-        """Emits one f32 product if its sums are exact, else the i32 sum of f32 products over runs. Without
-        suitable runs the product stays one of i32."""
+        """Emit one f32 product if its sums are exact, else the i32 sum of f32 products over runs of the
+        terms. Without suitable runs the product stays one of i32."""
         (x, w), (out,), (at, of) = node.inputs, node.outputs, axes(node, self.graph)
         runs = self.runs(node, of)
         if not runs:
@@ -318,7 +326,8 @@ class Integers(Editor):
         self.emit(Node(out, tuple(parts), (out,), Map(total), node.source))
 
     def in_floats(self, node: Node) -> Node:
-        """Makes a map that converts an i32 sum to f32 read the sum's f32 twin.
+        """Let a map that converts an i32 sum to f32 read the sum's f32 twin, and return it. Return other maps
+        unchanged.
 
         A sum with an added constant has a twin too. Both parts are exact in f32, so the result is rounded
         once, as in a conversion from i32.
@@ -337,8 +346,10 @@ class Integers(Editor):
         return replace(node, inputs=inputs, attrs=Map(made))
 
     def clamped(self, node: Node) -> Node:
-        """Makes a map that rounds and clamps floats clamp i32, if the numbers fit. A map that another map
-        reads is left alone, because fusion goes on in floats."""
+        """Let a map that rounds and clamps floats clamp i32, if the numbers fit, and return it.
+
+        A map that another map reads stays unchanged, because fusion goes on in floats.
+        """
         readers = [n for out in node.outputs for n in self.users.get(out, ()) if isinstance(n.attrs, Map)]
         if any(offset(n, self.graph) is None for n in readers):
             return node
@@ -349,7 +360,8 @@ class Integers(Editor):
         return replace(node, attrs=Map(in_integers(node.of(Map).body, reach)))
 
     def rescaled(self, node: Node) -> Node:
-        """Merges maps that scale small integers one after another into one factor."""
+        """Return the node merged with the maps before it that scale the same small integers, by one factor.
+        Return other nodes unchanged."""
         body, name, found = node.of(Map).body, node.inputs[0], node
         while (before := self.producers.get(name)) and isinstance(before.attrs, Map):
             if len(node.inputs) > 1 or len(before.inputs) > 1 or body.size > MOST_STEPS:
@@ -362,7 +374,7 @@ class Integers(Editor):
         return found
 
     def cut(self, name: str, axis: int, run: range | None) -> str:
-        """The elements of a run along one axis."""
+        """Return the elements of a run along one axis."""
         if run is None:
             return name
         if name in self.constants:
@@ -376,8 +388,10 @@ class Integers(Editor):
         )
 
     def runs(self, node: Node, axis: int) -> list[range]:
-        """The runs of terms along `axis` of the right operand whose sums f32 holds exactly. The list is empty
-        if there are too many runs, or if exactness can't be shown."""
+        """Return the runs of terms along `axis` of the right operand whose sums f32 holds exactly.
+
+        The list is empty if there are too many runs, or if exactness can't be shown.
+        """
         (x, w), attrs = node.inputs, node.attrs
         over = range(1, len(self.shape(w))) if isinstance(attrs, Conv) else [axis]
         known, sizes = self.constants.get(w), static_shape(tuple(self.shape(w)[a] for a in over))
@@ -399,7 +413,8 @@ class Integers(Editor):
 
 
 def _of_channels(node: Node, graph: Graph) -> bool:
-    """Whether a product of small integers is a depthwise convolution that reads whole vectors of channels."""
+    """Return whether a product of small integers is a depthwise convolution that reads whole vectors of
+    channels."""
     attrs, channels = node.attrs, static_shape(graph.shape(node.inputs[1])[:2])
     if not isinstance(attrs, Conv) or attrs.groups == 1 or channels is None or attrs.layout != "last":
         return False
@@ -409,13 +424,13 @@ def _of_channels(node: Node, graph: Graph) -> bool:
 
 
 def _uncast(e: Expr, names: Collection[str]) -> Expr | None:
-    """The f32 twin of a variable, for a cast of the variable to f32; else None."""
+    """Return the f32 twin of a variable, for a cast of the variable to f32; else None."""
     inner = e.a if isinstance(e, Cast) and e.dtype is F32 else None
     return Var(inner.name, F32) if isinstance(inner, Var) and inner.name in names else None
 
 
 def _around(attrs: object) -> bool:
-    """Whether an operator puts zeros around all axes but the last."""
+    """Return whether an operator puts zeros around all axes but the last."""
     if not isinstance(attrs, Pad) or attrs.mode != "constant" or attrs.value != 0:
         return False
     half = len(attrs.pads) // 2

@@ -31,14 +31,15 @@ from jangin.passes.stages import finishing, is_opaque, stages
 from jangin.targets.target import Target
 
 FEWEST_TAPS = 49
-"""Taps of a window at least. For 5 x 5 the copy takes as long as it saves. 7 x 7 takes 0.7 to 1.0 of the time
+"""Fewest taps of a window. For 5 x 5 the copy takes as long as it saves. 7 x 7 takes 0.7 to 1.0 of the time
 of the template `window`."""
 MOST_PIXELS = 14
-"""Pixels of a row at once, at most: two of 16 registers hold the weights and the multiplicand."""
+"""Most pixels of a row that are computed at once: two of 16 registers hold the weights and the
+multiplicand."""
 
 
 def large_windows(graph: Graph, target: Target) -> Graph:
-    """The fused graph with large depthwise convolutions of whole vectors of channels as loop nests."""
+    """Return the fused graph with large depthwise convolutions of whole vectors of channels as loop nests."""
     return _LargeWindows(graph, target).run()
 
 
@@ -55,8 +56,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Match:
-    """A kernel that is a large depthwise convolution of an `image` (rows, columns) with `pads` zeros before
-    them; `result`: rows, columns and channels."""
+    """A kernel that is a large depthwise convolution. `image`: rows and columns of its input; `pads`: rows
+    and columns of zeros before them. `result`: rows, columns and channels."""
 
     stage: Stage
     source: Source
@@ -97,7 +98,7 @@ class _LargeWindows(Editor):
         return dce(self.rewritten(self.graph))
 
     def match(self, kernel: Node) -> Match | None:
-        """The convolution, or None for any other kernel."""
+        """Return the kernel's large depthwise convolution, or None for any other kernel."""
         if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
             return None
         node = next((n for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)), None)
@@ -123,7 +124,7 @@ class _LargeWindows(Editor):
         return plain and alone and close and whole
 
     def _source(self, x: str) -> Source:
-        """The image that the convolution reads. If a kernel only pads the image, its operand is read
+        """Return the image that the convolution reads. If a kernel only pads the image, its operand is read
         instead."""
         pad = self.producers.get(x)
         found = None if pad is None else padding(pad)
@@ -138,7 +139,7 @@ class _LargeWindows(Editor):
         return Source(compute(own, lambda *at: Load(own, at)), (x,), self.shape(x)[1:3], (0, 0))
 
     def made(self, kernel: Node, m: Match) -> Node:
-        """The kernel as a loop nest, with its weights packed by vectors of channels."""
+        """Return the kernel as a loop nest, with its weights packed by vectors of channels."""
         out = kernel.outputs[0]
         weights = self.graph.constants[m.weights].reshape(-1, self.lanes, *m.kernel)
         packed = self.constant(np.ascontiguousarray(weights.transpose(0, 2, 3, 1)), f"{out}.taps")
@@ -152,8 +153,8 @@ class _LargeWindows(Editor):
 
 
 def _nest(m: Match, weights: Buffer) -> Stmt:
-    """The nest: `parallel image and vector of channels { copy its rows; row { tile of pixels { sums; result }
-    } }`."""
+    """Return the nest: `parallel image and vector of channels { copy its rows; row { tile of pixels { sums;
+    result } } }`."""
     task, image, group = Var("t"), Var("n"), Var("g")
     (rows, columns), (left, lanes) = m.image, (m.pads[1], int(str(weights.shape[-1])))
     width, groups = m.tiles * m.pixels + m.kernel[1] - 1, int(str(weights.shape[0]))
@@ -173,7 +174,7 @@ def _nest(m: Match, weights: Buffer) -> Stmt:
 
 
 def _rows(m: Match, plane: Buffer, weights: Buffer, image: Expr, group: Expr) -> Stmt:
-    """Computes all rows of the result, from the window's rows that meet the image."""
+    """Return the loops that compute all rows of the result, from the window's rows that meet the image."""
     (top, _), (down, across), rows = m.pads, m.kernel, m.image[0]
     y, first, tile, lane = Var("y"), Var("first"), Var("tile"), Var("c")
     i, j, k = Var("i"), Var("j"), Var("k")

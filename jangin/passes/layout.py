@@ -40,12 +40,12 @@ from jangin.templates.window import LARGEST_WINDOW
 
 LONGEST_TESTED = 16
 """Most taps along a row of a depthwise convolution that tests for the image's border itself. With longer
-windows most positions would be tested, not a row's ends alone."""
+windows, most positions would be tested instead of a row's ends only."""
 
 
 def layout(graph: Graph, target: Target) -> Graph:
-    """The graph with convolutions and pools channels-last if this is quicker. Inputs and outputs keep their
-    order."""
+    """Return the graph with convolutions and pools channels-last if this is quicker. Inputs and outputs keep
+    their order."""
     if not _is_first(graph):
         return graph
 
@@ -56,17 +56,19 @@ def layout(graph: Graph, target: Target) -> Graph:
 
 
 def all_last(graph: Graph, target: Target) -> Graph:
-    """`layout` for machines on which channels-last always pays."""
+    """Return the graph with all convolutions and pools channels-last, for machines on which this always
+    pays."""
     return channels_last(graph, target) if _is_first(graph) else graph
 
 
 def _is_first(graph: Graph) -> bool:
-    """Whether any convolution or pool is channels-first."""
+    """Return whether any convolution or pool is channels-first."""
     return any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes)
 
 
 def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
-    """The graph with all convolutions and pools channels-last, except for the nodes named in `kept`."""
+    """Return the graph with all convolutions and pools channels-last, except for the nodes named in
+    `kept`."""
     run = ChannelsLast(graph, target.machine.fusion.few_channels)
     for node in graph.nodes:
         follow = None if node.name in kept else FOLLOW.get(node.op)
@@ -83,7 +85,7 @@ def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> G
 
 
 def _window(run: ChannelsLast, node: Node) -> bool:
-    """Convolution and pooling."""
+    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy."""
     window = node.attrs
     if not isinstance(window, (Conv, Pool)) or window.layout != "first":
         return False
@@ -104,15 +106,15 @@ def _window(run: ChannelsLast, node: Node) -> bool:
 
 
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
-    """Whether a convolution is depthwise with windows that may test for the border: only few tiles lie at a
-    row's ends."""
+    """Return whether a convolution is depthwise with windows that may test for the border: only few tiles lie
+    at a row's ends."""
     outputs, inputs, *_ = run.shape(weights)
     alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
     return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
 
 
 def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources) -> str:
-    """`x` with zeros around its spatial axes; `lead` has zeros for the axes before them."""
+    """Return the name of `x` with zeros around its spatial axes. `lead`: zeros for the axes before these."""
     half, rank = len(pads) // 2, len(run.shape(x))
     trail = (0,) * (rank - half - len(lead))
     amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *lead, *pads[half:], *trail))
@@ -120,7 +122,8 @@ def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int],
 
 
 def _map(run: ChannelsLast, node: Node) -> bool:
-    """Follows an operand of the result's shape; the others are rearranged to broadcast as before."""
+    """Compute a map channels-last if an operand of the result's shape is, or else one of its rank. The other
+    operands are rearranged to broadcast as before."""
     shape = run.shape(node.outputs[0])
     rank = len(shape)
     full = [n for n in node.inputs if run.shape(n) == shape and n not in run.constants]
@@ -133,7 +136,8 @@ def _map(run: ChannelsLast, node: Node) -> bool:
 
 
 def _compute(run: ChannelsLast, node: Node) -> bool:
-    """Permutes the indices: any tensor expression can read channels-last copies and write one."""
+    """Compute a tensor expression channels-last if an operand of the result's rank is. It reads channels-last
+    copies by permuted indices."""
     rank, own = len(run.shape(node.outputs[0])), node.of(Compute)
     like = {n: run.computed[n] for n in node.inputs if n in run.computed and len(run.shape(n)) == rank}
     channels = next(iter(like.values()), 0)
@@ -168,7 +172,7 @@ def _reloaded(stage: Stage, load: Callable[[Expr], Expr | None]) -> Stage:
 
 
 def _concat(run: ChannelsLast, node: Node) -> bool:
-    """Follows if at least half of the inputs are computed channels-last."""
+    """Compute a concatenation channels-last if at least half of its inputs are, constants aside."""
     moving = [n for n in node.inputs if n not in run.constants]
     found = [run.computed[n] for n in moving if n in run.computed]
     if not found or 2 * len(found) < len(moving):
@@ -178,7 +182,8 @@ def _concat(run: ChannelsLast, node: Node) -> bool:
 
 
 def _alike(run: ChannelsLast, node: Node) -> bool:
-    """Follows operand 0: the operator's attributes name axes, and its result has operand 0's axes."""
+    """Compute an operator channels-last if operand 0 is. The operator's attributes name axes, and its result
+    has operand 0's axes."""
     channels = run.channels(node)
     attrs = _turned(node, run.perm(node, channels)) if channels else None
     if attrs is None or (isinstance(attrs, Gather) and len(run.shape(node.inputs[1])) != 1):
@@ -189,7 +194,7 @@ def _alike(run: ChannelsLast, node: Node) -> bool:
 
 
 def _turned(node: Node, perm: Sequence[int]) -> CoreAttributes | None:
-    """The attributes for an operand whose axes are permuted."""
+    """Return the attributes for an operand whose axes are permuted, or None for other operators."""
     match node.attrs:
         case Pad(pads) as own:
             half = len(perm)
@@ -208,8 +213,10 @@ def _turned(node: Node, perm: Sequence[int]) -> CoreAttributes | None:
 
 
 def _reduce(run: ChannelsLast, node: Node) -> bool:
-    """Follows operand 0. Without `keepdims` the result may have no channel or no spatial axis left; both
-    orders are then the same."""
+    """Compute a reduction channels-last if operand 0 is.
+
+    Without `keepdims` the result may have no channel or no spatial axis left; both orders are then the same.
+    """
     name, own = node.inputs[0], node.of(Reduce)
     channels = run.computed.get(name, 0)
     if not channels:
@@ -230,8 +237,8 @@ def _reduce(run: ChannelsLast, node: Node) -> bool:
 
 
 def _transpose(run: ChannelsLast, node: Node) -> bool:
-    """Costs nothing if the transpose is just a change of layout; otherwise it starts from the channels-last
-    copy."""
+    """Compute a transpose without a copy if it is just a change of layout; otherwise start from the
+    channels-last copy if there is one."""
     name, out, perm = node.inputs[0], node.outputs[0], node.of(Transpose).perm
     channels = run.computed.get(name, 0)
     if not channels:
@@ -257,8 +264,11 @@ def _transpose(run: ChannelsLast, node: Node) -> bool:
 
 
 def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
-    """The number of channel axes in front of a transpose's result that interleaves channels and positions,
-    for reshapes to merge (depth to space). 0 for any other transpose."""
+    """Return the number of channel axes in front of a transpose's result that interleaves channels and
+    positions, for reshapes to merge (depth to space).
+
+    Return 0 for any other transpose.
+    """
     perm, out = node.of(Transpose).perm, node.outputs[0]
     kept = next((i - 1 for i in range(1, len(perm)) if perm[i] > channels), len(perm) - 1)
     users = run.users.get(out, ())
@@ -269,7 +279,7 @@ def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
 
 
 def _reshape(run: ChannelsLast, node: Node) -> bool:
-    """Follows if the reshape keeps batch, channels and positions apart."""
+    """Compute a reshape channels-last if operand 0 is, and batch, channels and positions stay apart."""
     name, shape = node.inputs[0], run.shape(node.outputs[0])
     channels = run.computed.get(name, 0)
     cut = _channels_of(run, node, channels) if channels else 0
@@ -281,8 +291,8 @@ def _reshape(run: ChannelsLast, node: Node) -> bool:
 
 
 def _channels_of(run: ChannelsLast, node: Node, channels: int) -> int:
-    """The number of axes of a reshape's result that hold its input's channel axes. 0 if the reshape mixes
-    batch, channels and positions."""
+    """Return the number of axes of a reshape's result that hold its input's channel axes. Return 0 if the
+    reshape mixes batch, channels and positions."""
     before, shape = run.shape(node.inputs[0]), run.shape(node.outputs[0])
     if not shape or shape[0] != before[0]:
         return 0
@@ -311,5 +321,5 @@ FOLLOW: Mapping[str, Callable[[ChannelsLast, Node], bool]] = {
     "transpose": _transpose,
     "reshape": _reshape,
 }
-"""How each operator treats channels-last operands. True: it has computed its result. False: it gets operands
-in their own order."""
+"""For each operator, the function that computes it channels-last. The function returns False, with nothing
+done, if the operator needs its operands in their own order."""

@@ -26,7 +26,8 @@ LOOKED_UP = 32.0
 
 
 def lookups(graph: Graph, target: Target) -> Graph:
-    """The graph with a table for each chain of maps that takes longer than a lookup."""
+    """Return the graph with a table lookup instead of each chain of maps on 8-bit numbers that takes longer
+    than the lookup."""
     return _Lookups(graph).run()
 
 
@@ -54,7 +55,7 @@ class _Lookups(Editor):
         return dce(self.rewritten(self.graph))
 
     def follow(self, node: Node) -> None:
-        """Records the origin of the node's result if all its operands have the same origin."""
+        """Record the origin of the node's result if all its operands have the same origin."""
         (out,), parts = node.outputs, self.operands(node)
         origins = {self.origin.get(n, n) for n in parts}
         if len(origins) != 1:
@@ -66,17 +67,21 @@ class _Lookups(Editor):
             self.work[out] = arithmetic(node.of(Map).body) + sum(self.work.get(n, 0.0) for n in parts)
 
     def operands(self, node: Node) -> set[str]:
-        """The node's operands without single constants."""
+        """Return the node's operands without constants of one element."""
         return {n for n in node.inputs if n not in self.constants or self.constants[n].size != 1}
 
     def is_last(self, name: str) -> bool:
-        """Whether a node that isn't a function of the same origin reads the value."""
+        """Return whether the value is a result of the model, or a node that isn't a function of the same
+        origin reads it."""
         own, users = self.origin[name], self.users.get(name, ())
         return name in self.graph.outputs or any(self.origin.get(n.outputs[0]) != own for n in users)
 
     def narrowest(self, name: str) -> str:
-        """The value, or the 8-bit operand of a cheap widening map. 8-bit results are a quarter of the bytes,
-        and instructions look up several times as many at once."""
+        """Return the value, or the 8-bit operand of the cheap widening map that makes it.
+
+        8-bit results are a quarter of the bytes, and an instruction looks up several times as many of them at
+        once.
+        """
         node = self.producers[name]
         few = len(node.inputs) == 1 and self.dtype(node.inputs[0]).bits == 8
         return node.inputs[0] if few and producer_class(node) == "widening" else name
@@ -92,7 +97,7 @@ class _Lookups(Editor):
         return replace(node, inputs=(table, places), attrs=Gather(0))
 
     def values_of(self, name: str) -> Array:
-        """The function's values for all values of its origin, from the least on."""
+        """Return the function's values for all values of its origin, from the least on."""
         if name in self.constants:
             return self.constants[name].reshape(1)
         if name not in self.origin:

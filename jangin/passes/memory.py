@@ -11,19 +11,19 @@ from jangin.ir.plan import PlanBuffer
 from jangin.runtime.arena import layout
 
 MOST_BYTES = 1 << 38
-"""Bytes of a value of known shape at most (256 GiB). A larger one is a mistake in a model, or an attack."""
+"""Most bytes of a value of known shape (256 GiB). A larger one is a mistake in a model, or an attack."""
 
 
 def plan_buffers(
     graph: Graph, order: Sequence[Node], lasting: Collection[str] = ()
 ) -> tuple[PlanBuffer, ...]:
-    """The buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
+    """Return the buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
     `lasting` values live to the end.
 
     A reshape is an alias of its operand. If a model output is a reshape of a kernel's result, the kernel
     writes the output itself. The kernel's result is then an alias of the output. An output that is an alias
     of an input or a constant stays one. Untouched values get no buffer. Offsets are set if every arena buffer
-    has a static shape. CompileError if a value of known shape is larger than `MOST_BYTES`.
+    has a static shape. Raises CompileError if a value of known shape is larger than `MOST_BYTES`.
     """
     bases = _bases(graph, order)
     touched = _touched(order)
@@ -53,7 +53,7 @@ def _check_size(b: PlanBuffer, source: object) -> None:
 
 
 def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
-    """The value whose memory each value shares. A value with memory of its own maps to itself."""
+    """Return the value whose memory each value shares. A value with memory of its own maps to itself."""
     fixed = {*graph.inputs, *graph.constants}
     bases = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in order:
@@ -67,7 +67,7 @@ def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
 
 
 def _touched(order: Sequence[Node]) -> dict[str, tuple[int, int]]:
-    """The first and the last launch that has each value as an argument."""
+    """Return the first and the last launch that has each value as an argument."""
     found: dict[str, tuple[int, int]] = {}
     launches = [n for n in order if n.op != "reshape"]
     for i, node in enumerate(launches):
@@ -90,7 +90,7 @@ def _buffer(graph: Graph, name: str, base: str, live: tuple[int, int]) -> PlanBu
 
 
 def _with_offsets(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
-    """The buffers with arena offsets, if all sizes are known."""
+    """Return the buffers with arena offsets if all sizes are known, else unchanged."""
     sizes: dict[str, int] = {}
     for b in buffers:
         if b.kind == "arena":

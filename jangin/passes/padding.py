@@ -13,8 +13,8 @@ from jangin.passes.stages import is_opaque, stages
 
 
 def padding(kernel: Node) -> tuple[Stage, tuple[str, ...]] | None:
-    """The stage and inputs of a kernel that only pads rows and columns with zeros; None for any other kernel.
-    Cheap elementwise operations may come before the padding."""
+    """Return the stage and inputs of a kernel that only pads rows and columns with zeros; None for any other
+    kernel. Cheap elementwise operations may come before the padding."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
     *maps, pad = kernel.of(Kernel).body.nodes

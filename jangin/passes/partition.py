@@ -22,24 +22,25 @@ from jangin.passes.constraints import constraints
 
 
 def is_step(node: Node) -> bool:
-    """Whether a node of a lowered graph is a step of a program."""
+    """Return whether a node of a lowered graph is a step of a program."""
     return isinstance(node.attrs, GraphStep)
 
 
 def has_steps(graph: Graph) -> bool:
-    """Whether the graph needs more than one plan: it has steps, or inputs that aren't tensors."""
+    """Return whether the graph needs more than one plan: it has steps, or inputs that aren't tensors."""
     return any(map(is_step, graph.nodes)) or any(graph.value(n).type is not None for n in graph.inputs)
 
 
 def partition(graph: Graph, target: str) -> tuple[Program, list[Graph]]:
-    """The program, and the graph of each of its segments."""
+    """Return the program, and the graph of each of its segments."""
     maker = _Partition(graph.symbols)
     region = maker.region(graph)
     return _program(graph, target, region, maker.constants), maker.segments
 
 
 def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tuple[Program, list[Graph]]:
-    """A graph without steps as a program of these runs of its nodes, and the graph of each run."""
+    """Return a graph without steps as a program whose segments are the `runs` of its nodes, and the graph of
+    each segment."""
     maker = _Partition(graph.symbols)
     maker.segments = [maker.segment(graph, nodes) for nodes in runs]
     steps = tuple(Segment(n, s.inputs, s.outputs) for n, s in enumerate(maker.segments))
@@ -79,7 +80,7 @@ class _Partition:
         return Region(graph.inputs, graph.outputs, values, tuple(steps))
 
     def _with_constants(self, graph: Graph) -> Graph:
-        """Keeps the constants that steps read, under unique names."""
+        """Store the constants that steps read, under unique names. Return the graph with these names."""
         read = {name for n in graph.nodes if is_step(n) for name in n.inputs} | set(graph.outputs)
         names: dict[str, str] = {}
         for name in (n for n in graph.constants if n in read):
@@ -126,7 +127,7 @@ class _Partition:
 
 
 def _levels(graph: Graph) -> list[int]:
-    """The number of each node's segment. A step gets the number of the segment that it follows."""
+    """Return the number of each node's segment. A step has the number of the segment after which it runs."""
     made: dict[str | Var, tuple[int, bool]] = {}
     found: list[int] = []
     for node in graph.nodes:
@@ -144,12 +145,12 @@ def _levels(graph: Graph) -> list[int]:
 
 
 def defined(node: Node) -> tuple[Var, ...]:
-    """Symbols that become known when a step has run."""
+    """Return the symbols that become known when a step has run."""
     return node.attrs.symbols if isinstance(node.attrs, GraphStep) else ()
 
 
 def needed_symbols(graph: Graph, node: Node) -> set[Var]:
-    """Size symbols that must be known before a node runs."""
+    """Return the size symbols that must be known before a node runs."""
     found = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
     if is_step(node):
         return found.difference(defined(node))
@@ -163,7 +164,8 @@ def _graph_variables(graph: Graph) -> Iterator[Var]:
 
 
 def prune(graph: Graph) -> Graph:
-    """The graph without nodes, checks and symbols that no output needs, through values or through symbols."""
+    """Return the graph without nodes, checks and symbols that no output needs, through values or through
+    symbols."""
     needed: set[str | Var] = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
@@ -177,7 +179,7 @@ def prune(graph: Graph) -> Graph:
 
 
 def _made_inside(nodes: Iterable[Node]) -> Iterator[Var]:
-    """Symbols that become known in nodes, or in their sub-graphs."""
+    """Yield the symbols that become known in nodes, or in their sub-graphs."""
     for node in nodes:
         yield from defined(node)
         for inner in node.attrs.named().values():
@@ -187,12 +189,12 @@ def _made_inside(nodes: Iterable[Node]) -> Iterator[Var]:
 
 
 def _of_inputs(graph: Graph) -> set[Var]:
-    """The symbols in the shapes of a graph's inputs."""
+    """Return the symbols in the shapes of a graph's inputs."""
     return {v for n in graph.inputs for d in graph.values[n].shape or () for v in free_vars(d)}
 
 
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """The graph with values renamed, outside its sub-graphs."""
+    """Return the graph with values renamed, outside its sub-graphs."""
 
     def of(name: str) -> str:
         return names.get(name, name)

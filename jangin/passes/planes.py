@@ -19,15 +19,18 @@ from jangin.templates.choose import candidates
 from jangin.templates.template import Workload
 
 FEW = 4
-"""Most convolutions and pools of a connected part for which copies are estimated. In larger parts, most
-nodes read channels-last results of others."""
+"""Most convolutions and pools of a connected part for which copies are estimated. In larger parts, most nodes
+read channels-last results of others, and all become channels-last."""
 
 Rewrite = Callable[[Graph, Collection[str]], Graph]
 
 
 def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Rewrite) -> set[str]:
-    """The names of the convolutions and pools that stay channels-first. `follow`: operators that follow their
-    operands' order. `rewrite`: the channels-last graph, except for named nodes."""
+    """Return the names of the convolutions and pools that stay channels-first.
+
+    `follow`: operators that follow their operands' order. `rewrite`: a function that returns a graph made
+    channels-last, except for the named nodes.
+    """
     kept: set[str] = set()
     for nodes in _parts(graph, follow):
         windows = [n for n in nodes if isinstance(n.attrs, (Conv, Pool))]
@@ -43,7 +46,8 @@ def in_planes(graph: Graph, target: Target, follow: Collection[str], rewrite: Re
 
 
 def _parts(graph: Graph, follow: Collection[str]) -> list[list[Node]]:
-    """Connected parts of convolutions, pools and the operators that follow their order."""
+    """Return the nodes of each connected part of convolutions, pools and the operators that follow their
+    order."""
     part: dict[str, list[Node]] = {}
     for node in graph.nodes:
         if node.op not in follow:
@@ -62,7 +66,7 @@ def _parts(graph: Graph, follow: Collection[str]) -> list[list[Node]]:
 
 
 def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
-    """The nodes as a graph of their own."""
+    """Return the nodes as a graph of their own."""
     names = {n.name for n in nodes}
     inside = [n for n in graph.nodes if n.name in names]
     made = {o for n in inside for o in n.outputs}
@@ -76,13 +80,13 @@ def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
 
 
 def _seconds(graph: Graph, target: Target) -> float:
-    """The estimated seconds of convolutions, pools and copies."""
+    """Return the estimated seconds of a graph's convolutions, pools and copies, on one thread."""
     nodes = (n for n in graph.nodes if isinstance(n.attrs, (Conv, Pool, Pad, Transpose)))
     return sum(candidates(_workload(n, graph, target))[0][1] for n in nodes)
 
 
 def _workload(node: Node, graph: Graph, target: Target) -> Workload:
-    """The node as a kernel of its own."""
+    """Return the node as a kernel of its own."""
     out, inputs = (
         [Buffer(n, graph.dtype(n), graph.shape(n)) for n in names] for names in (node.outputs, node.inputs)
     )

@@ -19,15 +19,16 @@ from jangin.ops.editor import Editor
 from jangin.templates.template import expected, least
 
 TASKS = 16
-"""Results of a reduction that is split, at most; more results are shared well without a split."""
+"""A reduction to at least so many results isn't split, because its results are shared well among threads."""
 LARGE = 256 << 10
-"""Elements that a split reduction reads at least. With fewer, waking a second thread takes as long."""
+"""Fewest elements that a split reduction reads. With fewer, waking a second thread takes as long."""
 EACH = 64
-"""Elements that a part reduces at least, because its result is written and read once more."""
+"""Fewest elements that each part of a split reduction reduces, because its result is written and read once
+more."""
 
 
 def reductions(graph: Graph) -> Graph:
-    """The graph with large reductions in two steps."""
+    """Return the graph with large reductions in two steps."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     maps = {v for n in graph.nodes if isinstance(n.attrs, Map) for v in n.outputs}
     for node in graph.nodes:
@@ -37,8 +38,8 @@ def reductions(graph: Graph) -> Graph:
 
 
 def _unless_empty(run: Editor, node: Node, x: str, axis: int, left: Sequence[int]) -> str:
-    """The operand, cut to nothing along `axis` if another axis is empty. A reshape of no elements would allow
-    any number of parts."""
+    """Return the operand, cut to no elements along `axis` if another axis is empty. A reshape of no elements
+    would allow any number of parts."""
     shape = list(run.shape(x))
     for size in (shape[i] for i in left):
         if not prove(size >= 1, run.symbols):
@@ -50,7 +51,8 @@ def _unless_empty(run: Editor, node: Node, x: str, axis: int, left: Sequence[int
 
 
 def _parts(run: Editor, node: Node, attrs: Reduce, maps: set[str]) -> str | None:
-    """The reductions of the parts, which the node is to reduce then; None if one step is best."""
+    """Emit the reductions of the parts, and return the value that the node is to reduce then. Return None if
+    one step is best."""
     (x,) = node.inputs
     shape, axes, exact = run.shape(x), attrs.axes, run.dtype(x).wide is run.dtype(x)
     sizes = [expected(d, run.symbols) for d in shape]

@@ -17,16 +17,18 @@ from jangin.ir.graph import Array
 from jangin.ir.traversal import rewrite
 
 MOST = 1 << 16
-"""Values that are tried at most."""
+"""Most values for which a factor is tried."""
 
 
 def by_factors(body: Expr) -> Expr:
-    """A map's body with such divisions, which take as long as a dozen products, replaced."""
+    """Return a map's body with each scaling and division of whole numbers before a rounding replaced by one
+    factor, if there is one. A division takes as long as a dozen products."""
     return rewrite(body, _by_factor)
 
 
 def _by_factor(e: Expr) -> Expr | None:
-    """round(whole * s / t) and the like as round(whole * factor); None if there is no such factor."""
+    """Return round(whole * factor) for round(whole * s / t) and the like, or None if there is no factor with
+    the same results."""
     if not isinstance(e, Call) or e.fn != "round" or e.dtype is not F32:
         return None
     whole, steps = e.args[0], list[tuple[str, float]]()
@@ -43,7 +45,8 @@ def _by_factor(e: Expr) -> Expr | None:
 
 
 def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
-    """A factor whose rounded products equal, for all numbers, the rounded results of the steps; else None."""
+    """Return a factor whose rounded products equal, for all numbers, the rounded results of the steps; else
+    None."""
     with np.errstate(all="ignore"):
         made, product = numbers, np.float64(1)
         for op, by in steps:
@@ -57,7 +60,8 @@ def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
 
 
 def _numbers(e: Expr) -> tuple[float, float] | None:
-    """The range of a float expression whose value is whole or infinite; None if it may have a fraction."""
+    """Return the range of a float expression whose value is whole or infinite; None if it may have a
+    fraction."""
     match e:
         case Const(value=value):
             return (float(value), float(value)) if float(value).is_integer() else None

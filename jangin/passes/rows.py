@@ -32,8 +32,8 @@ class Mixed(Exception):
 
 
 def row_symbol(graph: Graph) -> str:
-    """The batch symbol of a lowered graph: the first size of inputs and outputs, whose rows are computed
-    apart. Raises Mixed if there is none."""
+    """Return the name of the batch symbol of a lowered graph. It is the first size of inputs and outputs,
+    whose rows are computed apart. Raises Mixed if there is none."""
     if has_steps(graph):
         raise Mixed("the model runs in steps")
     firsts = dict.fromkeys(graph.shape(n)[0] for n in graph.inputs if graph.shape(n))
@@ -50,7 +50,7 @@ def row_symbol(graph: Graph) -> str:
 
 
 def _check(graph: Graph, rows: Var) -> None:
-    """Raises Mixed if the batch of this size can't be cut."""
+    """Raise Mixed if the batch of this size can't be cut."""
     held: dict[str, Held] = {}
     for name in graph.inputs:
         if _mentions(graph.shape(name), rows):
@@ -67,7 +67,7 @@ def _check(graph: Graph, rows: Var) -> None:
 
 
 def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held | None:
-    """How the node's result holds the batch; None if it doesn't depend on the batch."""
+    """Return how the node's result holds the batch, or None if it doesn't depend on the batch."""
     if isinstance(node.attrs, IndexCheck):
         return None
     (name,) = node.outputs
@@ -121,7 +121,8 @@ def _of_stage(stage: Stage, held: dict[str, Held], rows: Var, where: str) -> Hel
 
 
 def _reshaped(before: Shape, held: Held, after: Shape, rows: Var, where: str) -> Held:
-    """How a reshape's result holds the batch. Raises Mixed if the elements of a row don't stay together."""
+    """Return how a reshape's result holds the batch. Raises Mixed if the elements of a row don't stay
+    together."""
     along = [d for d, size in enumerate(after) if _mentions([size], rows)]
     if len(along) == 1 and _product(before[: held[0]]) == _product(after[: along[0]]):
         return along[0], _factor(after[along[0]], rows, where)
@@ -129,7 +130,8 @@ def _reshaped(before: Shape, held: Held, after: Shape, rows: Var, where: str) ->
 
 
 def _factor(size: Expr, rows: Var, where: str) -> Expr:
-    """Elements of a row along an axis of this size."""
+    """Return the number of elements that each row of the batch has along an axis of this size. Raises Mixed
+    if the size isn't a multiple of the rows."""
     found = linear(size, rows)
     if found is None or found[1] != const(0) or rows in free_vars(found[0]):
         raise Mixed(f"{where} makes an axis of {size} elements")

@@ -22,12 +22,12 @@ class State(Editor):
                 self._uses[name] = self._uses.get(name, 0) + 1
 
     def producer(self, name: str, operator: type[CoreAttributes]) -> Node | None:
-        """The node that gives the value, if it is of this operator; else None."""
+        """Return the node that gives the value, if it is of this operator; else None."""
         node = self._made.get(name)
         return node if node is not None and isinstance(node.attrs, operator) else None
 
     def single_use(self, name: str) -> bool:
-        """Whether nothing but the current node reads the value."""
+        """Return whether nothing but the current node reads the value."""
         return self._uses.get(name, 0) == 1 and name not in self.renamed.values()
 
     def emit(self, node: Node) -> None:
@@ -35,7 +35,7 @@ class State(Editor):
         self._made |= dict.fromkeys(node.outputs, node)
 
     def reshaped(self, x: str, shape: Shape, node: Node) -> str:
-        """`x` in another shape, for the node `node`."""
+        """Return the value `x` in another shape, which is made for the node `node` if it differs."""
         if self.shape(x) == shape:
             return x
         return self.add(Reshape(shape), [x], f"{node.name}.shaped", node.source)

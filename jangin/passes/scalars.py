@@ -17,7 +17,7 @@ MOST = 8
 
 
 def scalars(graph: Graph, target: Target) -> Graph:
-    """The fused graph with such kernels merged."""
+    """Return the fused graph with kernels of single elements merged, up to `MOST` into one."""
     users, groups = graph.consumers(), list[list[Node]]()
     unread: dict[str, list[Node]] = {}  # the groups whose results no other node has read yet, by result
     for node in graph.nodes:
@@ -41,7 +41,7 @@ def scalars(graph: Graph, target: Target) -> Graph:
 
 
 def _makes_scalars(kernel: Node, graph: Graph) -> bool:
-    """Whether a kernel makes one element, by maps and reductions."""
+    """Return whether a kernel makes one element, by maps and reductions."""
     if not isinstance(kernel.attrs, Kernel) or len(kernel.outputs) > 1:
         return False
     one = all(d == const(1) for d in graph.shape(kernel.outputs[0]))
@@ -49,7 +49,7 @@ def _makes_scalars(kernel: Node, graph: Graph) -> bool:
 
 
 def _joined(graph: Graph, group: Sequence[Node], users: dict[str, list[Node]]) -> Node:
-    """One kernel for a group, whose results are those that others read."""
+    """Return one kernel for a group, whose results are those that others read."""
     inside = {n.outputs[0] for n in group}
 
     def is_read(name: str) -> bool:
@@ -59,6 +59,6 @@ def _joined(graph: Graph, group: Sequence[Node], users: dict[str, list[Node]]) -
 
 
 def _stands(kernel: Node) -> bool:
-    """Whether a kernel's last stages make its results."""
+    """Return whether a kernel's last stages are its results, in order."""
     parts, _, results = stages(kernel)
     return tuple(s.out for s in parts[-len(results) :]) == results

@@ -27,12 +27,13 @@ TAPS = 64
 
 
 def separable(graph: Graph, target: Target) -> Graph:
-    """The fused graph with depthwise and pointwise convolutions merged."""
+    """Return the fused graph with depthwise and pointwise convolutions merged."""
     return join(graph, partial(_pair, target.machine.fusion))
 
 
 def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, Node] | None:
-    """The kernels (depthwise, pointwise) that end with `last`, or None."""
+    """Return the kernels (depthwise, pointwise) that end with `last`, or None if there are none or merging
+    them doesn't pay."""
     before = (around.only(n, last) for n in last.inputs)
     if not any(kernel is not None and _may_be_depthwise(kernel) for kernel in before):
         return None  # tested first, because making the expressions takes long
@@ -58,7 +59,8 @@ def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, No
 
 
 def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
-    """The factors of an f32 sum of products over four axes: data, which may be padded, and weights."""
+    """Return the factors of an f32 sum of products over four axes: data, which may be padded, and weights.
+    Return None for any other stage."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 4 or not isinstance(body, Binary) or body.op != "mul":
         return None
@@ -68,7 +70,7 @@ def _factors(stage: Stage) -> tuple[Load | Select, Load] | None:
 
 
 def _may_be_depthwise(kernel: Node) -> bool:
-    """Whether a kernel has an operator that may be a depthwise convolution."""
+    """Return whether a kernel has an operator that may be a depthwise convolution."""
     return any(
         isinstance(n.attrs, (MatMul, Reduce, Compute)) or (isinstance(n.attrs, Conv) and n.attrs.groups > 1)
         for n in kernel.of(Kernel).body.nodes
@@ -76,7 +78,8 @@ def _may_be_depthwise(kernel: Node) -> bool:
 
 
 def _is_depthwise(around: Kernels, kernel: Node) -> bool:
-    """Whether a kernel is a small window's sum at each pixel, with constant weights for each channel."""
+    """Return whether a kernel is a small window's sum at each pixel, with constant weights for each
+    channel."""
     parts, _, _ = stages(kernel)
     found = _factors(parts[0]) if len(parts) == 1 else None
     taps = static_shape(tuple(a.extent for a in parts[0].reduce_axes))

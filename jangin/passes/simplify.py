@@ -40,14 +40,14 @@ Result = Node | str | None
 """Another node for the same output, an existing value instead of it, or None."""
 Rule = Callable[[State, Node], Result]
 MANY = 1 << 16
-"""Indices from which on an index check is split into parts."""
+"""An index check of at least so many indices is split into parts."""
 MOST_PARTS = 64
 ROUNDS = 10
-"""Sweeps over a graph at most; nearly all graphs need two or three."""
+"""Most sweeps over a graph. Nearly all graphs need two or three."""
 
 
 def simplify(graph: Graph) -> Graph:
-    """The graph with every rule applied until nothing changes."""
+    """Return the graph with every rule applied until nothing changes, in at most `ROUNDS` sweeps."""
     for _ in range(ROUNDS):
         graph = _name_results(graph)
         state = State(graph)
@@ -83,7 +83,8 @@ def _visit(state: State, node: Node) -> None:
 
 
 def _name_results(graph: Graph) -> Graph:
-    """A value that is only copied to become a result of the model takes the result's name."""
+    """Give a value that is only copied to become a result of the model the result's name. The copy is
+    dropped."""
     produced = graph.producers()
     names: dict[str, str] = {}
     for out in graph.outputs:
@@ -108,7 +109,7 @@ def _name_results(graph: Graph) -> Graph:
 
 
 def _reshape(s: State, node: Node) -> Result:
-    """Removes reshapes that change nothing, merges consecutive ones, and drops axes that a reduction kept.
+    """Remove reshapes that change nothing, merge consecutive ones, and drop axes that a reduction kept.
     Reshapes that reinterpret bytes as another type stay."""
     (x,) = node.inputs
     if node.of(Reshape).dtype is not None:
@@ -122,7 +123,8 @@ def _reshape(s: State, node: Node) -> Result:
 
 
 def _reduced(s: State, node: Node) -> Result:
-    """A reduction without the axes that are dropped by a reshape behind it, or behind a map of it."""
+    """Return a reduction without the axes that a reshape behind it, or behind a map of it, drops. Return None
+    for other reshapes."""
     (x,) = node.inputs
     scaled = s.producer(x, Map)
     if scaled is not None and len(scaled.inputs) != 1:
@@ -140,8 +142,8 @@ def _reduced(s: State, node: Node) -> Result:
 
 
 def _reshape_of_part(s: State, node: Node) -> Result:
-    """Turns a reshape of a slice into a slice of a reshape, if one axis can express the slice. A reshape
-    moves nothing, and readers evaluate slices."""
+    """Turn a reshape of a slice into a slice of a reshape, if one axis can express the slice. A reshape moves
+    nothing, and readers evaluate slices."""
     (part,), shape = node.inputs, s.shape(node.outputs[0])
     inner = s.producer(part, Slice)
     if inner is None or any(t != 1 for t in inner.of(Slice).steps) or node.of(Reshape).dtype is not None:
@@ -167,7 +169,7 @@ def _reshape_of_part(s: State, node: Node) -> Result:
 
 
 def _transpose(s: State, node: Node) -> Result:
-    """Turns transposes that only move axes of size 1 into reshapes, and merges consecutive ones."""
+    """Turn transposes that only move axes of size 1 into reshapes, and merge consecutive ones."""
     (x,), perm = node.inputs, node.of(Transpose).perm
     shape = s.shape(x)
     real = [p for p in perm if not is_const(shape[p], 1)]
@@ -188,7 +190,7 @@ def _as_reshape(s: State, node: Node, x: str) -> Result:
 
 
 def _expand(s: State, node: Node) -> Result:
-    """Removes expansions to the same elements, and merges consecutive ones."""
+    """Remove expansions to the same elements, and merge consecutive ones."""
     (x,), shape = node.inputs, s.shape(node.outputs[0])
     own = s.shape(x)
     if shape[len(shape) - len(own) :] == own and all(is_const(d, 1) for d in shape[: len(shape) - len(own)]):
@@ -198,7 +200,7 @@ def _expand(s: State, node: Node) -> Result:
 
 
 def _slice(s: State, node: Node) -> Result:
-    """Removes slices of everything, and merges consecutive ones."""
+    """Remove slices of everything, and merge consecutive ones."""
     (x,), cut = node.inputs, node.of(Slice)
     if cut.shape == s.shape(x) and all(is_const(b, 0) for b in cut.starts) and all(t == 1 for t in cut.steps):
         return x
@@ -213,7 +215,7 @@ def _slice(s: State, node: Node) -> Result:
 
 
 def _concat(s: State, node: Node) -> Result:
-    """Removes a concatenation of one operand, and merges concatenations along the same axis."""
+    """Remove a concatenation of one operand, and merge concatenations along the same axis."""
     if len(node.inputs) == 1:
         return node.inputs[0]
     parts: list[str] = []
@@ -229,7 +231,7 @@ def _pad(s: State, node: Node) -> Result:
 
 
 def _gather(s: State, node: Node) -> Result:
-    """Turns a gather of evenly spaced constant positions into a slice (and a reshape, for a scalar)."""
+    """Turn a gather of evenly spaced constant positions into a slice (and a reshape, for a scalar)."""
     x, index = node.inputs
     at, axis, shape = s.constants.get(index), node.of(Gather).axis, s.shape(x)
     if at is None or at.ndim > 1 or at.size == 0:
@@ -257,7 +259,7 @@ def _in_range(i: int, size: Expr) -> Expr:
 
 
 def _index_check(s: State, node: Node) -> Result:
-    """Checks many indices in parts, by several threads. The final check sees each part's smallest wrong
+    """Check many indices in parts, by several threads. The final check sees each part's smallest wrong
     index."""
     (x,), check = node.inputs, node.of(IndexCheck)
     count = math.prod(static_shape(s.shape(x)) or ())
@@ -274,7 +276,7 @@ def _index_check(s: State, node: Node) -> Result:
 
 
 def _reduce(s: State, node: Node) -> Result:
-    """Drops reductions over axes of size 1."""
+    """Drop reductions over axes of size 1."""
     (x,), own = node.inputs, node.of(Reduce)
     axes = own.axes
     shape = s.shape(x)
@@ -295,7 +297,7 @@ def _reduce(s: State, node: Node) -> Result:
 
 
 def _conv_pad(s: State, node: Node) -> Result:
-    """Moves zero padding of a convolution's spatial axes into the convolution. The layout pass decides later
+    """Move zero padding of a convolution's spatial axes into the convolution. The layout pass decides later
     where padding happens."""
     conv = node.of(Conv)
     pad = s.producer(node.inputs[0], Pad) if conv.layout == "first" else None
@@ -311,8 +313,8 @@ def _conv_pad(s: State, node: Node) -> Result:
 
 
 def _matmul_transpose(s: State, node: Node) -> Result:
-    """Makes a product read a transposed operand directly; a longer transpose before it keeps the other
-    axes."""
+    """Let a product read a transposed operand directly. If more axes are transposed, a transpose before the
+    product keeps the others."""
     own = node.of(MatMul)
     for i in range(2):
         inner = s.producer(node.inputs[i], Transpose)

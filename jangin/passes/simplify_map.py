@@ -20,13 +20,13 @@ from jangin.passes.rules import State
 Result = Node | str | None
 
 LARGEST = 100
-"""Most expression nodes of a map that two maps are merged into. Fusion handles longer ones, and cuts
+"""Most expression nodes of a map into which two maps are merged. Fusion handles longer ones, and cuts
 them."""
 
 
 def _operands(s: State, node: Node) -> Result:
-    """Makes constants of one element immediate, leaves expansions to broadcasting, and drops unused and
-    repeated operands."""
+    """Turn constants of one element into parts of the body, leave expansions to broadcasting, and drop unused
+    and repeated operands."""
     body = node.of(Map).body
     used = {v.name for v in free_vars(body)}
     values: dict[Var, Expr] = {}
@@ -48,7 +48,7 @@ def _operands(s: State, node: Node) -> Result:
 
 
 def _rebuilt(s: State, node: Node, inputs: list[str], body: Expr) -> Result:
-    """The map of other operands, expanded if they no longer span the result."""
+    """Return the map with other operands, expanded if these no longer span the result."""
     shape = s.shape(node.outputs[0])
     spanned = broadcast(*(s.shape(n) for n in inputs))
     if spanned == shape:
@@ -63,7 +63,7 @@ def _unexpanded(s: State, name: str) -> str:
 
 
 def immediate(array: Array, dtype: DType) -> Const:
-    """A constant tensor's only element."""
+    """Return the only element of a constant tensor, as a constant expression."""
     value = array.reshape(-1)[0]
     if dtype.is_float:
         return const(float(value), dtype)
@@ -71,7 +71,7 @@ def immediate(array: Array, dtype: DType) -> Const:
 
 
 def _identity(s: State, node: Node) -> Result:
-    """Removes a map that returns its only operand."""
+    """Remove a map that returns its only operand."""
     if len(node.inputs) != 1 or node.of(Map).body != Var("x0", s.dtype(node.inputs[0])):
         return None
     (x,), shape = node.inputs, s.shape(node.outputs[0])
@@ -79,14 +79,14 @@ def _identity(s: State, node: Node) -> Result:
 
 
 def _simpler(s: State, node: Node) -> Result:
-    """The same map with a simpler body."""
+    """Return the same map with a simpler body."""
     fixed = {f"x{i}" for i, n in enumerate(node.inputs) if n in s.constants}
     body = simplify_body(node.of(Map).body, fixed)
     return None if body == node.of(Map).body else replace(node, attrs=Map(body))
 
 
 def _precomputed(s: State, node: Node) -> Result:
-    """Computes parts of the body that only read constants, if the results are no larger than their operands.
+    """Compute parts of the body that only read constants, if the results are no larger than their operands.
 
     An int32 isn't widened to int64 in memory. A product of two widened int32 takes one instruction, which is
     lost for int64 operands in memory.
@@ -113,7 +113,7 @@ def _precomputed(s: State, node: Node) -> Result:
 
 
 def _parts(e: Expr) -> list[Expr]:
-    """Sub-expressions, larger ones first."""
+    """Return all sub-expressions, larger ones first."""
     seen: dict[Expr, None] = {}
     stack = [e]
     while stack:
@@ -125,10 +125,10 @@ def _parts(e: Expr) -> list[Expr]:
 
 
 def _composed(s: State, node: Node) -> Result:
-    """Merges integer arithmetic with constants that follows the same, and a cast of a cast.
+    """Merge consecutive maps of integer arithmetic with constants, and a cast of a cast.
 
-    The maps aren't merged if other nodes read the intermediate value too. Fusion handles all other
-    consecutive maps; floats are rounded between them.
+    The maps aren't merged if other nodes read the intermediate value too, unless it is a lossless cast.
+    Fusion handles all other consecutive maps; floats are rounded between them.
     """
     body = node.of(Map).body
     for i, name in enumerate(node.inputs):
@@ -156,8 +156,11 @@ def _composed(s: State, node: Node) -> Result:
 
 
 def _of_moved(s: State, node: Node) -> Result:
-    """Moves a map before a transpose and reshape of its operand; the reshape then comes last, and the map is
-    computed as the elements move. The other operands must span only axes that the reshape left alone."""
+    """Move a map before a transpose and reshape of its operand. The reshape then comes last, and the map is
+    computed as the elements move.
+
+    The other operands must span only axes that the reshape left alone.
+    """
     for i, name in enumerate(node.inputs):
         shaped = s.producer(name, Reshape)
         if not shaped or not s.single_use(name) or s.shape(name) != s.shape(node.outputs[0]):
@@ -179,7 +182,7 @@ def _of_moved(s: State, node: Node) -> Result:
 
 
 def _is_moved(s: State, name: str) -> bool:
-    """Whether a value with a single reader is a transpose, or maps of one."""
+    """Return whether a value with a single reader is a transpose, or maps of one."""
     inner = s.producer(name, Map)
     if not s.single_use(name) or inner is None:
         return s.single_use(name) and s.producer(name, Transpose) is not None
@@ -187,13 +190,13 @@ def _is_moved(s: State, name: str) -> bool:
 
 
 def _spanned(s: State, name: str) -> Shape:
-    """A shape without the leading axes of size 1."""
+    """Return a shape without the leading axes of size 1."""
     shape = s.shape(name)
     return shape[next((d for d, n in enumerate(shape) if not is_const(n, 1)), len(shape)) :]
 
 
 def _scales(s: State, node: Node) -> bool:
-    """Whether a map only adds, subtracts, multiplies or divides integers by constants."""
+    """Return whether a map only adds, subtracts, multiplies or divides integers by constants."""
     varying = [n for n in node.inputs if n not in s.constants]
     arithmetic = all(
         e.dtype.is_int
@@ -225,7 +228,7 @@ MAP_RULES: tuple[Callable[[State, Node], Result], ...] = (
 
 
 def evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
-    """The value of a body for its operands' arrays, which broadcast."""
+    """Return the value of a body for its operands' arrays, which broadcast."""
     with np.errstate(all="ignore"):
         return _evaluate(e, values)
 
@@ -244,8 +247,11 @@ def _evaluate(e: Expr, values: Mapping[str, Array]) -> Array:
 
 
 def simplify_body(body: Expr, fixed: Collection[str] = ()) -> Expr:
-    """An equal scalar expression with constants folded. Constant factors and terms of integers are gathered,
-    and powers and casts simplified. `fixed` names the operands that are constants."""
+    """Return an equal scalar expression with constants folded.
+
+    Constant factors and terms of integers are gathered, and powers and casts simplified. `fixed` names the
+    operands that are constants.
+    """
 
     def step(e: Expr) -> Expr | None:
         if children(e) and all(isinstance(k, Const) for k in children(e)):
@@ -278,8 +284,10 @@ def _is_fixed(e: Expr, fixed: Collection[str]) -> bool:
 
 
 def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
-    """(x op k) op c = x op (k op c) for constants k and c. This holds for integers, which wrap around; floats
-    would be rounded once instead of twice."""
+    """Return (x op k) op c as x op (k op c) for constants k and c, and other expressions unchanged.
+
+    Both are equal for integers, which wrap around; floats would be rounded once instead of twice.
+    """
     if not isinstance(e, Binary):
         return e
     inner = e.a
@@ -292,7 +300,8 @@ def _gathered(e: Expr, fixed: Collection[str]) -> Expr:
 
 
 def _cast(e: Cast) -> Expr | None:
-    """Simplifies a lossless cast of a cast, and ignores the sign of 0 in a cast to integers."""
+    """Simplify a lossless cast of a cast, and ignore the sign of 0 in a cast to integers. Return None if
+    there is nothing to simplify."""
     inner = e.a
     if isinstance(inner, Cast) and is_exact(inner.a.dtype, inner.dtype):
         return cast(e.dtype, inner.a)
@@ -301,8 +310,8 @@ def _cast(e: Cast) -> Expr | None:
 
 
 def _unsigned(e: Expr) -> Expr:
-    """A float expression without additions of 0, for a use that ignores the sign of 0. Adding 0 only turns -0
-    into 0."""
+    """Return a float expression without additions of 0, for a use that ignores the sign of 0. Adding 0 only
+    turns -0 into 0."""
     if isinstance(e, Call) and e.fn in ("round", "floor", "ceil", "trunc"):
         return call(e.fn, _unsigned(e.args[0]))
     if not (isinstance(e, Binary) and isinstance(e.b, Const)):
@@ -317,7 +326,7 @@ _SIGNIFICANT: Mapping[DType, int] = {F64: 53, F32: 24, F16: 11, BF16: 8}
 
 
 def is_exact(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is a value of `target`."""
+    """Return whether every value of `source` is a value of `target`."""
     if source == target or source is BOOL:
         return True
     if target is BOOL:

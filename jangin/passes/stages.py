@@ -21,14 +21,15 @@ Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...]]
 
 
 def is_opaque(kernel: Node) -> bool:
-    """Whether the kernel has loop nests: `opaque_func` gives it, `stages` can't."""
+    """Return whether the kernel has loop nests. `opaque_func` returns its function; `stages` can't express
+    it."""
     return any(isinstance(n.attrs, LoopNest) for n in kernel.of(Kernel).body.nodes)
 
 
 def stages(kernel: Node) -> Staged:
-    """(stages, inputs, results) of a kernel, over buffers named like the graph's values.
+    """Return (stages, inputs, results) of a kernel, over buffers named like the graph's values.
 
-    The last stages give the results; all others are local. Conditions and indices are simplified for the
+    The last stages compute the results; all others are local. Conditions and indices are simplified for the
     symbols' ranges.
     """
     body = kernel.of(Kernel).body
@@ -55,7 +56,7 @@ def stages(kernel: Node) -> Staged:
 
 
 def _leads_only_to(result: str, name: str, body: Graph) -> bool:
-    """Whether all results that depend on a value depend on it only through `result`."""
+    """Return whether all results that depend on a value depend on it only through `result`."""
     reached = {name}
     for node in body.nodes:
         if result not in node.outputs and not reached.isdisjoint(node.inputs):
@@ -64,8 +65,8 @@ def _leads_only_to(result: str, name: str, body: Graph) -> bool:
 
 
 def structure(kernel: Node) -> Hashable:
-    """A key of a kernel's stages that ignores the values' names. A model's layers have few different
-    structures."""
+    """Return a hashable key of a kernel's stages that ignores the values' names. A model's layers have few
+    different structures."""
     body, number = kernel.of(Kernel).body, dict[str, int]()
     of = [number.setdefault(name, len(number)) for name in body.inputs]
     nodes = []
@@ -91,7 +92,7 @@ def _scalar(buffer: Buffer, array: Array) -> Stage:
 
 
 def loaded(stage: Stage) -> list[str]:
-    """The names of the buffers that a stage loads, one for each load."""
+    """Return the names of the buffers that a stage loads, one for each load."""
     parts = (stage.body,) if stage.epilogue is None else (stage.body, stage.epilogue)
     return [n.buffer.name for e in parts for n in loads(e)]
 
@@ -104,7 +105,7 @@ def _inlined(stage: Stage, done: Mapping[str, Stage]) -> Stage:
 
 
 def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Stage]) -> list[Stage]:
-    """The anchor's stages, preceded by local stages for some producers.
+    """Return the anchor's stages, preceded by local stages for some producers.
 
     A producer becomes a local stage if the anchor reads it more than once, or if it depends on the result of
     an anchor `before`. Producers that only rename elements are always inlined.
@@ -118,7 +119,7 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Sta
 
 
 def _rounded(own: Stage, whole: Stage) -> Stage:
-    """An operator's stage with its inlined producers; every operation rounds, except in sums of the
+    """Return an operator's stage with its inlined producers. Every operation rounds, except in sums of the
     operator's own products."""
     if sums_products(own):
         return whole
@@ -128,10 +129,10 @@ def _rounded(own: Stage, whole: Stage) -> Stage:
 
 
 def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) -> list[Stage]:
-    """The stages of one anchor followed by those of the next.
+    """Return the stages of one anchor followed by those of the next.
 
     If the next begins by finishing each element of the former's result, its first stage becomes an epilogue.
-    A `kept` result gets no epilogue.
+    A result in `kept` gets no epilogue.
     """
     if before and before[-1].reduce_axes and not own[0].reduce_axes and before[-1].out.name not in kept:
         name = before[-1].out.name
@@ -143,8 +144,8 @@ def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) 
 
 
 def _is_view(stage: Stage) -> bool:
-    """Whether a stage is a constant, or a load whose last index runs along the last axis, which is as quick
-    as a copy."""
+    """Return whether a stage reads no buffer, or is a load whose last index runs along the last axis.
+    Evaluating it is as quick as reading a copy."""
     body = stage.body
     if not isinstance(body, Load):
         return not loaded(stage)
@@ -152,8 +153,8 @@ def _is_view(stage: Stage) -> bool:
 
 
 def _finished(anchor: Stage, final: Stage) -> Stage:
-    """The anchor's last stage with `final` at the same point as its epilogue. After a sum of products, the
-    epilogue may use multiply-adds."""
+    """Return the anchor's last stage with `final` at the same point as its epilogue. After a sum of products,
+    the epilogue may use multiply-adds."""
     if not anchor.reduce_axes:
         return inline(final, anchor)
     point = {a.var: b.var for a, b in zip(final.axes, anchor.axes, strict=True)}
@@ -168,8 +169,8 @@ def _finished(anchor: Stage, final: Stage) -> Stage:
 
 
 def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
-    """The stage with simplified expressions. A reduction that is known to have no terms becomes its finished
-    start value."""
+    """Return the stage with simplified expressions. A reduction that is known to have no terms becomes its
+    finished start value."""
     if any(is_const(a.extent, 0) for a in stage.reduce_axes):
         start = substitute(stage.result, {stage.acc: identity(stage.combiner, stage.body.dtype)})
         stage = replace(stage, body=start, reduce_axes=(), combiner="", epilogue=None)
@@ -185,8 +186,8 @@ def simplified(stage: Stage, symbols: Mapping[Var, Range]) -> Stage:
 def canonical(
     stages: Sequence[Stage], inputs: Sequence[Buffer], results: Sequence[Buffer], symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...], str]:
-    """The kernel with canonical names, and the SHA-256 (hex) of its text. Equal keys mean equal kernels for
-    equal sizes.
+    """Return the kernel's stages, inputs and results with canonical names, and the SHA-256 (hex) of its text.
+    Equal keys mean equal kernels for equal sizes.
 
     Inputs are b0, b1, ..., locals t0, t1, ..., results `out`, out1, ..., axes i0, i1, ... and k0, k1, ....
     """
@@ -205,8 +206,8 @@ def canonical(
 def with_symbols(
     stages: Sequence[Stage], inputs: Sequence[Buffer], names: Mapping[Var, Expr], symbols: Mapping[Var, Range]
 ) -> tuple[tuple[Stage, ...], tuple[Buffer, ...]]:
-    """The kernel's stages and inputs with size symbols renamed, or replaced by expressions of other symbols.
-    `symbols` are the new ranges."""
+    """Return the kernel's stages and inputs with size symbols renamed, or replaced by expressions of other
+    symbols. `symbols` are the new ranges."""
 
     def sizes(given: Sequence[Expr]) -> tuple[Expr, ...]:
         return tuple(simplify(substitute(e, names), symbols) for e in given)
@@ -227,7 +228,8 @@ def with_symbols(
 
 
 def _numbered(stage: Stage) -> Stage:
-    """The stage with its axes named by position; a change of layout leaves them in another order."""
+    """Return the stage with its axes named by position, because a change of layout leaves them in another
+    order."""
     axes = tuple(Axis(Var(f"i{d}"), a.extent) for d, a in enumerate(stage.axes))
     over = tuple(Axis(Var(f"k{d}"), a.extent) for d, a in enumerate(stage.reduce_axes))
     old = (*stage.axes, *stage.reduce_axes)
@@ -250,7 +252,7 @@ def _text(stage: Stage) -> str:
 
 
 def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
-    """The parameters of a kernel of loop nests: b0, b1, ... and `out`."""
+    """Return the parameters of a kernel of loop nests: b0, b1, ... and `out`."""
     body = kernel.of(Kernel).body
     inputs = (Buffer(f"b{i}", body.dtype(n), body.shape(n)) for i, n in enumerate(body.inputs))
     (name,) = body.outputs
@@ -258,7 +260,7 @@ def opaque_params(kernel: Node) -> tuple[Buffer, ...]:
 
 
 def opaque_func(kernel: Node) -> Func:
-    """The function of a kernel of loop nests and `opaque_stages`, over `opaque_params`."""
+    """Return the function of a kernel of loop nests and `opaque_stages`, over `opaque_params`."""
     body = kernel.of(Kernel).body
     params, of = opaque_params(kernel), _opaque_buffers(kernel)
     between = {s.out.name: nest(s) for s in opaque_stages(kernel)}
@@ -272,7 +274,7 @@ def opaque_func(kernel: Node) -> Func:
 
 
 def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
-    """The tensor expressions of a kernel with loop nests, over the buffers of its function."""
+    """Return the tensor expressions of a kernel with loop nests, over the buffers of its function."""
     body = kernel.of(Kernel).body
     of, found = _opaque_buffers(kernel), list[Stage]()
     for node in body.nodes:
@@ -283,7 +285,7 @@ def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
 
 
 def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:
-    """The buffer of each value: the parameters, and locals t0, t1, ...."""
+    """Return the buffer of each value: the parameters, and locals t0, t1, ...."""
     body = kernel.of(Kernel).body
     inner = (n.outputs[0] for n in body.nodes[:-1])
     of = {n: Buffer(f"t{i}", body.dtype(n), body.shape(n), "scratch") for i, n in enumerate(inner)}
@@ -291,7 +293,7 @@ def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:
 
 
 def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
-    """A loop nest over the buffers of its values."""
+    """Return a loop nest over the buffers of its values."""
     names = {"out": of[node.outputs[0]], **{f"x{i}": of[n] for i, n in enumerate(node.inputs)}}
 
     def load(e: Expr) -> Expr | None:
@@ -302,7 +304,7 @@ def _named(node: Node, of: Mapping[str, Buffer]) -> Stmt:
 
 
 def finishing(stage: Stage) -> Callable[[Expr, Sequence[Expr]], Expr]:
-    """A function that applies a stage's epilogue to an accumulated sum at an index."""
+    """Return a function that applies a stage's epilogue to an accumulated sum at an index."""
 
     def finish(acc: Expr, at: Sequence[Expr]) -> Expr:
         point = {a.var: i for a, i in zip(stage.axes, at, strict=True)}

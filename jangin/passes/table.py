@@ -1,4 +1,4 @@
-"""The graph passes, in order. Each takes a graph and its target, and gives a graph."""
+"""The graph passes, in order. Each takes a graph and its target, and returns a graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pass:
 
 
 def anywhere(run: Callable[[Graph], Graph]) -> Callable[[Graph, Target], Graph]:
-    """A pass that does the same for all machines."""
+    """Return `run` as a pass, which does the same for all machines."""
     return lambda graph, _: run(graph)
 
 

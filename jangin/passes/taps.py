@@ -26,13 +26,13 @@ from jangin.ops.core_window import split_layout
 from jangin.ops.editor import Editor
 
 GAIN = 0.75
-"""The share of a convolution's products that its bands may have at most, because each band reads its weights
-again."""
+"""A convolution is cut into bands if these have at most this share of its products. Less isn't worth it,
+because each band reads its weights again."""
 OVERHEAD = 0.05
 """The cost of a band besides its products, as a share of the whole axis's products."""
 FEWEST = 32
-"""Outputs whose products take as long as reading the weights. A band of fewer outputs costs as much as this
-many."""
+"""Outputs whose products take as long as reading the weights. A band of fewer outputs costs as much as one of
+this many."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Band:
         return self.high - self.low
 
     def joined(self, other: Band) -> Band:
-        """This band joined with the next one."""
+        """Return this band joined with the next one."""
         return Band(self.first, other.last, min(self.low, other.low), max(self.high, other.high))
 
 
@@ -89,14 +89,14 @@ class Axis:
         return reduce(Band.joined, self.bands())
 
     def bands(self) -> list[Band]:
-        """The longest bands whose outputs need the same taps. A window that sees only padding gives no
-        taps."""
+        """Return the longest bands whose outputs need the same taps. A band whose windows see only padding
+        has no taps."""
         ends = (self.before - i * self.dilation + n for i in range(self.taps) for n in (0, self.size))
         edges = {0, self.outputs, *(min(self.outputs, max(0, -(-e // self.stride))) for e in ends)}
         return [self._between(*e) for e in pairwise(sorted(edges))]
 
     def _between(self, first: int, last: int) -> Band:
-        """The band of these outputs; all need the taps of the first one."""
+        """Return the band of these outputs; all need the taps of the first one."""
         start = first * self.stride - self.before
         low, high = -(start // self.dilation), -((start - self.size) // self.dilation)
         return Band(first, last, max(0, low), min(self.taps, high))
@@ -105,8 +105,8 @@ class Axis:
         return max(fewest, band.outputs) * band.taps
 
     def best(self, fewest: float) -> tuple[float, list[Band]]:
-        """The cheapest way to join neighbouring bands: its cost, and the bands. A band counts as at least the
-        `fewest` outputs."""
+        """Return the cheapest way to join neighbouring bands: its cost in products, and the bands. A band of
+        fewer outputs than `fewest` costs as much as one of `fewest`."""
         least = self.bands()
         fixed = OVERHEAD * self.outputs * self.taps
         ways: list[tuple[float, list[Band]]] = [(0.0, [])]
@@ -125,7 +125,7 @@ class Axis:
 
 
 def taps(graph: Graph) -> Graph:
-    """The graph with convolutions cut into bands."""
+    """Return the graph with convolutions cut into bands if it pays."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     changed = False
     for node in graph.nodes:
@@ -140,8 +140,8 @@ def taps(graph: Graph) -> Graph:
 
 
 def _axes(node: Node, graph: Graph) -> list[Axis] | None:
-    """The windows of a convolution with padding, constant weights and known sizes, if each window sees some
-    of the image; else None."""
+    """Return the windows of a convolution with padding, constant weights and known sizes, if each window sees
+    some of the image; else None."""
     if not isinstance(node.attrs, Conv) or not any(node.attrs.pads) or node.inputs[1] not in graph.constants:
         return None
     conv, x = node.attrs, node.inputs[0]
@@ -158,14 +158,17 @@ def _axes(node: Node, graph: Graph) -> list[Axis] | None:
 
 
 def _finite(graph: Graph, weights: str) -> bool:
-    """Whether all weights are finite. Only convolutions that would be cut are tested, because the test reads
-    all weights."""
+    """Return whether all weights are finite. Only convolutions that would be cut are tested, because the test
+    reads all weights."""
     return not graph.dtype(weights).is_float or bool(np.isfinite(graph.constants[weights]).all())
 
 
 def _bands(axes: Sequence[Axis], channels: int) -> list[list[Band]] | None:
-    """The bands of each axis; None if the convolution is best uncut. Windows of one channel stay whole:
-    `large_windows` skips padding rows itself, and small windows don't pay for a join."""
+    """Return the bands of each axis, or None if the convolution is best uncut.
+
+    Windows of one channel keep one band an axis: `large_windows` skips padding rows itself, and small windows
+    don't pay for a join.
+    """
     fewest = FEWEST ** (1 / len(axes))
     whole = [a.whole for a in axes]
     costs, best = zip(*(a.best(fewest) for a in axes), strict=True)
@@ -191,8 +194,11 @@ class _Split:
         self.run.emit(replace(self.node, inputs=tuple(inputs), attrs=attrs))
 
     def made(self, chosen: tuple[Band, ...]) -> tuple[CoreAttributes, Sequence[str]]:
-        """The node that gives the outputs of the `chosen` bands of the first axes, and of all bands of the
-        others."""
+        """Return the attributes and inputs of the node for the outputs of the `chosen` bands of the first
+        axes.
+
+        The node has all bands of the other axes.
+        """
         axis = len(chosen)
         if axis == len(self.axes):
             return self.part(chosen)
@@ -204,14 +210,14 @@ class _Split:
         ]
 
     def part(self, bands: Sequence[Band]) -> tuple[CoreAttributes, Sequence[str]]:
-        """The convolution of one band of each axis."""
+        """Return the attributes and inputs of the convolution of one band of each axis."""
         reads = [a.read(b) for a, b in zip(self.axes, bands, strict=True)]
         pads = (*(r.before for r in reads), *(r.after for r in reads))
         attrs = replace(self.conv, kernel=tuple(b.taps for b in bands), pads=pads)
         return attrs, (self.operand(reads), self.weights(bands))
 
     def operand(self, reads: Sequence[Read]) -> str:
-        """The part of the image that the windows see."""
+        """Return the name of the part of the image that the windows see."""
         x = self.node.inputs[0]
         starts, shape = [const(0)] * len(self.run.shape(x)), list(self.run.shape(x))
         for axis, r in enumerate(reads, self.leading):

@@ -29,7 +29,7 @@ class View:
 
 
 def views(graph: Graph) -> dict[str, View]:
-    """The values of a fused graph that have no memory of their own."""
+    """Return the views of a fused graph, by the values that have no memory of their own."""
     direct: dict[str, View] = {}
     for node in graph.nodes:
         (out, *_) = node.outputs
@@ -71,7 +71,7 @@ class Part:
     symbols: Mapping[Var, Range]
 
     def index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The index in the whole buffer of an element of the part."""
+        """Return the index in the whole buffer of an element of the part."""
         return tuple(simplify(i + a) for i, a in zip(index, self.start, strict=True))
 
 
@@ -82,7 +82,7 @@ def parameter_parts(
     found: Mapping[str, View],
     graph: Graph,
 ) -> dict[str, Part]:
-    """The wholes of a kernel's parameters whose arguments are views, by the parameter's name."""
+    """Return a `Part` for each parameter of a kernel whose argument is a view, by the parameter's name."""
     parts: dict[str, Part] = {}
     for p, arg in zip((*inputs, *results), args, strict=True):
         if arg in found:
@@ -99,12 +99,12 @@ def parameter_parts(
 
 
 def start_symbols(out: Buffer) -> tuple[Var, ...]:
-    """The symbols, one an axis, of the start of a kernel's result."""
+    """Return the symbols of the start of a kernel's result in its whole buffer, one for each axis."""
     return tuple(Var(f"{out.name}.at{d}") for d in range(len(out.shape)))
 
 
 def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tuple[Stage, ...]:
-    """A kernel's stages over whole buffers instead of parts of them."""
+    """Return a kernel's stages over whole buffers instead of parts of them."""
     found = []
     for stage in (_loading(s, parts) for s in stages):
         part = parts.get(stage.out.name)
@@ -113,7 +113,7 @@ def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tu
 
 
 def func_over_wholes(func: Func, parts: Mapping[str, Part]) -> Func:
-    """A loop nest over whole buffers instead of parts of them."""
+    """Return a loop nest over whole buffers instead of parts of them."""
     body = func.body
     for name, part in parts.items():
         body = replace_buffer(body, name, part.whole, part.index)

@@ -54,7 +54,8 @@ STAYING = (*MOVES, Concat, Pad, Pool, Normalize)
 
 
 def widen(graph: Graph) -> Graph:
-    """The graph with its products of small floats, and the operators after them, made of widened operands."""
+    """Return the graph with its products of small floats, and the operators after them, made of widened
+    operands."""
     if not any(_is_small(node, graph) for node in graph.nodes):
         return graph
     run = _Widening(graph)
@@ -73,7 +74,8 @@ def _is_small(node: Node, graph: Graph) -> bool:
 
 
 def _kept(graph: Graph) -> set[str]:
-    """The 16-bit values that products of pairs read, and the values that they are moved and gathered from."""
+    """Return the 16-bit values that products of pairs read, and the values from which operators of `STAYING`
+    make these."""
     kept: set[str] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.attrs, (Conv, MatMul)) and node.attrs.dot:
@@ -101,7 +103,8 @@ class _Widening(Editor):
             self.emit(node)
 
     def product(self, node: Node) -> bool:
-        """Makes a product of small floats from widened operands. False for other nodes."""
+        """Compute a product of small floats from widened operands. Return False, with nothing done, for other
+        nodes."""
         if not _is_small(node, self.graph):
             return False
         assert isinstance(node.attrs, (Conv, MatMul))
@@ -120,7 +123,8 @@ class _Widening(Editor):
         return True
 
     def follower(self, node: Node) -> bool:
-        """Makes a float operator that reads widened values in f32. False for other nodes."""
+        """Compute a float operator that reads widened values in f32. Return False, with nothing done, for
+        other nodes."""
         small = [n for n in node.inputs if n and self.dtype(n) in HALVES]
         stays = isinstance(node.attrs, Map) and node.outputs[0] in self.kept
         if not stays and not any(n in self.wide for n in small):
@@ -149,7 +153,7 @@ class _Widening(Editor):
         return True
 
     def named(self, node: Node) -> tuple[str, Sources]:
-        """The name of a node's twin, and its source."""
+        """Return the name of a node's twin, and its source."""
         return f"{node.outputs[0]}.wide", node.source
 
     def twin_of(self, node: Node, wide: str) -> None:
@@ -160,7 +164,7 @@ class _Widening(Editor):
             del self.wide[out]
 
     def rounded(self, name: str) -> None:
-        """Makes the 16-bit value if only its twin exists so far."""
+        """Make the 16-bit value `name` if only its f32 twin exists so far."""
         dtype = self.waiting.pop(name, None)
         if dtype is not None:
             wide = self.wide[name]
@@ -171,7 +175,7 @@ class _Widening(Editor):
             )
 
     def widened(self, name: str) -> str:
-        """The value's f32 twin, which is made at its first use."""
+        """Return the value's f32 twin, which is made at its first use."""
         if self.dtype(name) is F32:
             return name
         if name in self.kept:
@@ -193,7 +197,7 @@ class _Widening(Editor):
 
 
 def in_f32(body: Expr) -> Expr:
-    """A map's body with all 16-bit arithmetic in f32, without roundings."""
+    """Return a map's body with all 16-bit arithmetic in f32, without roundings."""
 
     def wide(e: Expr) -> Expr | None:
         match e:

@@ -18,11 +18,12 @@ from jangin.ops.core_window import split_layout
 from jangin.ops.editor import Editor
 
 GAIN = 1.6
-"""The factor by which operations must become fewer, because values between two axes go through memory."""
+"""A pool is split if its operations become fewer by this factor. Less isn't worth it, because values between
+two axes go through memory."""
 
 
 def windows(graph: Graph) -> Graph:
-    """The graph with large pools as one pool for each axis."""
+    """Return the graph with large pools as one pool for each axis."""
     orders = {n.name: _order(n, n.attrs, graph) for n in graph.nodes if isinstance(n.attrs, Pool)}
     if not any(orders.values()):
         return graph
@@ -36,8 +37,8 @@ def windows(graph: Graph) -> Graph:
 
 
 def _order(node: Node, attrs: Pool, graph: Graph) -> Sequence[int]:
-    """The order in which to take a window's axes: first the axes that shrink the operand most. Empty if the
-    window is best taken at once."""
+    """Return the order in which to take a window's axes: first the axes that shrink the operand most. It is
+    empty if the window is best taken at once."""
     dtype = graph.dtype(node.inputs[0])
     # otherwise partial sums would be rounded
     exact = dtype.wide is dtype if attrs.combiner == "sum" else True
@@ -53,7 +54,7 @@ def _order(node: Node, attrs: Pool, graph: Graph) -> Sequence[int]:
 
 
 def _ratio(size: Expr, extent: Expr, stride: int) -> float:
-    """Elements along an axis for each window."""
+    """Return how many of the operand's elements there are along an axis for each window."""
     if isinstance(size, Const) and isinstance(extent, Const) and extent.value:
         return float(size.value / extent.value)
     return float(stride)

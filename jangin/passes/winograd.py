@@ -62,7 +62,7 @@ INDEX = (Var("n"), Var("f"), Var("h"), Var("w"), Var("c"))
 
 
 def winograd(graph: Graph, target: Target) -> Graph:
-    """The fused graph with 3 x 3 convolutions replaced if Winograd's method should be quicker."""
+    """Return the fused graph with 3 x 3 convolutions replaced if Winograd's method should be quicker."""
     return _Winograd(graph, target).run()
 
 
@@ -106,7 +106,7 @@ class Match:
 
 
 def match(kernel: Node, graph: Graph) -> Match | None:
-    """The convolution that Winograd's method could compute, or None."""
+    """Return the convolution that Winograd's method could compute, or None."""
     if not isinstance(kernel.attrs, Kernel) or is_opaque(kernel):
         return None
     node = next((n for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)), None)
@@ -128,7 +128,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
 
 
 def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
-    """The transforms of pairs that are exact for the known range of the input."""
+    """Return the transforms of pairs that are exact for the known range of the input."""
     graphs = [graph, *(n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel))]
     # nodes inside kernels are included
     producers = {o: n for g in graphs for n in g.nodes for o in n.outputs}
@@ -175,20 +175,23 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate | None:
-        """The estimated cost of a match, or None for pairs on a machine without vectors. Such a machine adds
-        two pairs in six instructions. It also has no room for four times as many weights."""
+        """Return the estimated cost of a match, or None for pairs on a machine without vectors.
+
+        Without vectors, adding two pairs takes six instructions. A machine without vectors also has no room
+        for four times as many weights.
+        """
         if m.pairs and self.target.machine.lanes(I32.bytes) == 1:
             return None
         sizes = m.height, m.width, m.terms, m.outputs
         return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
 
     def kept(self, m: Match) -> DType:
-        """The type of transformed weights. Devices with work-groups copy panels as they are."""
+        """Return the type of transformed weights. Devices with work-groups copy panels as they are."""
         small = m.halves and widens(self.target, F16) and not self.target.groups
         return F16 if small else m.dtype
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
-        """The kernels: the input transform, the products and the output transform."""
+        """Return the kernels: the input transform, the products and the output transform."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
         hints = self.target.machine.hints and not blocks  # a block stays in the cache
@@ -209,7 +212,7 @@ class _Winograd(Editor):
         ]
 
     def weights(self, m: Match, transform: Transform) -> Array:
-        """The transformed weights. They are in f16 only if it has their range."""
+        """Return the transformed weights. They are in f16 only if it has their range."""
         taps = self.graph.constants[m.weights]
         if m.frames:  # [O, C, depth, 3, 3]: a frame's channels follow those of the frame before
             taps = np.moveaxis(taps, 2, 1).reshape(m.outputs, m.terms, *taps.shape[3:])
@@ -224,7 +227,8 @@ class _Winograd(Editor):
         return self.made[key]
 
     def output_nest(self, m: Match, tiling: Tiling, others: Sequence[str]) -> Stmt:
-        """The output transform, which ends with the convolution's epilogue; the epilogue reads `others`."""
+        """Return the output transform, which ends with the convolution's epilogue; the epilogue reads
+        `others`."""
         out = m.kernel.outputs[0]
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(others, start=1)}
         stage = redirect(m.stage, {**names, out: Buffer("out", *self.typed(out))})
@@ -235,7 +239,7 @@ class _Winograd(Editor):
         return self.made[key]
 
     def product(self, m: Match, v: str, u: str, out: str) -> Compute:
-        """The matrix product of each point, for tiles whose elements are contiguous."""
+        """Return the matrix product of each point, for tiles whose elements are contiguous."""
         left, right = (Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate((v, u)))
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -247,8 +251,8 @@ class _Winograd(Editor):
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
 
     def patch(self, m: Match) -> Patch:
-        """The operand of the input transform. If a kernel only pads it, the transform reads that kernel's
-        operand."""
+        """Return the operand of the input transform. If a kernel only pads the operand, the transform reads
+        that kernel's operand."""
         pad = self.producers.get(m.x)
         found = None if pad is None else padding(pad)
         if found is None:

@@ -12,7 +12,7 @@ from jangin.targets.figures import WinogradFigures
 
 
 def is_window(conv: Conv) -> bool:
-    """Whether Winograd's method fits a convolution's windows, over images or videos."""
+    """Return whether Winograd's method fits a convolution's windows, over images or videos."""
     dense = conv.layout == "last" and conv.kernel[-2:] == (TAPS, TAPS) and conv.groups == 1
     frames = len(conv.kernel) == 2 or (len(conv.kernel) == 3 and conv.dilations[0] == 1 and not conv.dot)
     return dense and frames and not any(conv.pads) and all(s == 1 for s in conv.strides)
@@ -37,9 +37,12 @@ class Estimate:
     images: int = 1
 
     def best(self) -> Transform | None:
-        """The transform that should be quickest; None if none is clearly quicker than the direct sums. With
-        16-bit weights, the larger transform must be clearly quicker than the smaller: it rounds more, and has
-        more weights."""
+        """Return the transform that should be quickest, or None if none is clearly quicker than the direct
+        sums.
+
+        With 16-bit weights, the larger transform must be clearly quicker than the smaller: it rounds more,
+        and has more weights.
+        """
         best, choice = self.figures.gain * self.plain(), None
         for t in self.transforms:
             time = min(self.whole(t), self.blocks(t))
@@ -48,11 +51,11 @@ class Estimate:
         return choice
 
     def by_blocks(self, t: Transform) -> bool:
-        """Whether one kernel over blocks of tiles should be quicker than three kernels."""
+        """Return whether one kernel over blocks of tiles should be quicker than three kernels."""
         return self.blocks(t) < self.whole(t)
 
     def plain(self) -> float:
-        """The cost of the direct convolution."""
+        """Return the cost of the direct convolution."""
         return (
             TAPS
             * TAPS
@@ -62,21 +65,22 @@ class Estimate:
         )
 
     def whole(self, t: Transform) -> float:
-        """The cost of three kernels, each over all tiles."""
+        """Return the cost of three kernels, each over all tiles."""
         count = self._tiles(t)
         moved = count * self._kept(t)
         slower = 2 if moved * F32.bytes > self.figures.far else 1
         return self._product(t, count) + moved * self.figures.transform * slower
 
     def blocks(self, t: Transform) -> float:
-        """The cost of one kernel over blocks of tiles, which reads the weights again for each block."""
+        """Return the cost of one kernel over blocks of tiles, which reads the weights again for each
+        block."""
         count, kept = self._tiles(t), self._kept(t)
         rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
         return -(-count // rows) * self._product(t, rows) + count * kept * self.figures.transform
 
     def _per_weight(self, rows: int) -> float:
-        """The time of one weight: its multiply-adds for all rows, nearly all of which overlap with loading
-        the next weights."""
+        """Return the time of one weight: its multiply-adds for all rows, nearly all of which overlap with
+        loading the next weights."""
         stream = self.figures.stream * self.weight.bytes / F32.bytes
         return max(rows, stream) + 0.1 * min(rows, stream)
 
@@ -89,5 +93,5 @@ class Estimate:
         return self.images * t.tiles(self.height, down) * t.tiles(self.width, across)
 
     def _kept(self, t: Transform) -> int:
-        """Elements of V and M of a tile."""
+        """Return the number of elements of V and M for one tile."""
         return t.products * (self.channels + self.outputs)

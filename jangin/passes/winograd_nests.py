@@ -59,7 +59,7 @@ class Tiling:
     depth: int = 1
 
     def over_rows(self, var: Var, rows: int, body: Stmt) -> Stmt:
-        """A loop over a tile's rows, or columns."""
+        """Return a loop over a tile's rows, or columns."""
         return For(var, const(rows), body, "unroll" if self.whole else "serial")
 
     @property
@@ -75,12 +75,12 @@ class Tiling:
         return self.images * (self.down * self.across)
 
     def shape(self, channels: int) -> tuple[Expr, ...]:
-        """The shape of V or M for all tiles."""
+        """Return the shape of V or M for all tiles."""
         points, last = const(self.transform.products), const(channels)
         return (self.count, points, last) if self.blocks else (points, self.count, last)
 
     def at(self, point: Expr, channel: Expr) -> tuple[Expr, ...]:
-        """The index of a tile's element in V or M."""
+        """Return the index of a tile's element in V or M."""
         return (TILE, point, channel) if self.blocks else (point, TILE, channel)
 
     @property
@@ -96,12 +96,12 @@ class Tiling:
         return tuple((self.transform.size - 1) * d for d in self.dilations)
 
     def pixel(self, i: Expr | int, j: Expr | int) -> tuple[Expr, Expr]:
-        """A tile's pixel in row `i` and column `j`."""
+        """Return the row and column in the image of a tile's pixel in row `i` and column `j`."""
         down, across = self.dilations
         return Y + i * down, X + j * across
 
     def image(self, after: Expr | int = 0) -> tuple[Expr, ...]:
-        """The index of a tile's image, or of the frame `after` frames later."""
+        """Return the index of a tile's image, or of the frame `after` frames later."""
         return (IMAGE // self.frames, IMAGE % self.frames + after) if self.frames else (IMAGE,)
 
     def over_tiles(self, body: Stmt) -> Stmt:
@@ -112,12 +112,12 @@ class Tiling:
         return For(TILE, self.count, Let(IMAGE, row // self.down, inner), "parallel")
 
     def _first(self, tile: Expr, size: int, dilation: int) -> Expr:
-        """The first pixel of a tile, along an axis."""
+        """Return the position of a tile's first output along an axis."""
         images = min(size, dilation)
         return tile // images * (self.transform.tile * dilation) + tile % images
 
     def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """Loops over whole vectors of channels, then over the remaining channels."""
+        """Return loops over whole vectors of channels, then over the remaining channels."""
         whole, rest, group, lane = channels // self.lanes, channels % self.lanes, Var("g"), Var("c")
         parts: list[Stmt] = []
         if whole:
@@ -142,7 +142,7 @@ class Patch:
 
 
 def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
-    """V = B^T d B of each tile's patch, whose frames have `channels` channels."""
+    """Return the loop nest of V = B^T d B for each tile's patch, whose frames have `channels` channels."""
     out = Buffer("out", tiling.dtype, tiling.shape(tiling.depth * channels))
     frame = Var("f") if tiling.depth > 1 else const(0)
 
@@ -174,8 +174,10 @@ def input_nest(tiling: Tiling, patch: Patch, channels: int) -> Stmt:
 
 
 def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer, c: Expr) -> Stmt:
-    """Transforms columns first, and keeps the results for the rows. The output's cache lines are prefetched
-    meanwhile, because stores to many places would wait for them."""
+    """Return the input transform of one tile: its columns first, kept in registers for its rows.
+
+    The output's cache lines are prefetched meanwhile, because stores to many places would wait for them.
+    """
     t = tiling.transform
     line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
     j, k = Var("j"), Var("k")
@@ -190,7 +192,7 @@ def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer,
 
 
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
-    """out[n, h, w, o] = finish(A^T M A, index) of the products x0."""
+    """Return the loop nest of out[n, h, w, o] = finish(A^T M A, index), where M are the products x0."""
     outputs = int(str(out.shape[-1]))
     products = Buffer("x0", tiling.dtype, tiling.shape(outputs))
 
@@ -203,7 +205,8 @@ def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Ex
 def _output_tile(
     tiling: Tiling, products: Buffer, out: Buffer, o: Expr, finish: Callable[[Expr, Sequence[Expr]], Expr]
 ) -> Stmt:
-    """Transforms columns first, unrolled: a loop over them was slower by a third."""
+    """Return the output transform of one tile: its columns first, unrolled, because a loop over them was
+    slower by a third."""
     t = tiling.transform
     bottom, right = tiling.overhangs
     line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)

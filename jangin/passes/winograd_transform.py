@@ -45,12 +45,13 @@ class Transform:
         return self.size**2
 
     def tiles(self, size: int, dilation: int) -> int:
-        """Tiles along an axis of `size` outputs, of which every `dilation`-th belong to one image."""
+        """Return the number of tiles along an axis of `size` outputs, of which every `dilation`-th belong to
+        one image."""
         return min(size, dilation) * -(-size // (self.tile * dilation))
 
     @property
     def matrix(self) -> Array:
-        """G: [size, 3]."""
+        """The matrix G of the weights' transform, of shape [size, 3]."""
         rows = [np.array([1.0, 0, 0]) / math.prod(-q * q for q in self.pairs)]
         for q in self.pairs:
             norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
@@ -58,7 +59,7 @@ class Transform:
         return np.stack([*rows, np.array([0.0, 0, 1])])
 
     def inputs(self, d: Sequence[Expr]) -> list[Expr]:
-        """B^T d: `size` values of `size` inputs."""
+        """Return B^T d: the `size` transformed values of `size` inputs."""
         whole = _coefficients(self.pairs)
         out = [_dot(whole, d[0:-1:2])]
         for q in self.pairs:
@@ -68,7 +69,7 @@ class Transform:
         return [*out, _dot(whole, d[1::2])]
 
     def outputs(self, m: Sequence[Expr]) -> list[Expr]:
-        """A^T m: `tile` outputs of `size` products."""
+        """Return A^T m: the `tile` outputs of `size` products."""
         pairs = [(m[1 + 2 * i], m[2 + 2 * i]) for i in range(len(self.pairs))]
         sums, differences = [a + b for a, b in pairs], [a - b for a, b in pairs]
         out = []
@@ -80,11 +81,12 @@ class Transform:
         return out
 
     def restored(self, e: Expr) -> Expr:
-        """A result, from a value that `outputs` gives."""
+        """Return a result, computed from a value that `outputs` returned."""
         return e
 
     def weights(self, g: Array) -> Array:
-        """G g G^T of weights [O, C, 3, 3] as [products, C, O], computed in float64, rounded to f32."""
+        """Return G g G^T of weights [O, C, 3, 3] as [products, C, O], computed in float64 and rounded to
+        f32."""
         both = np.kron(self.matrix, self.matrix)
         outputs, channels = g.shape[:2]
         products = np.empty((self.products, channels, outputs), np.float32)
@@ -99,7 +101,7 @@ class Transform:
 
 
 def _coefficients(pairs: Sequence[float]) -> list[float]:
-    """Coefficients of the product of all (y - q^2), lowest power first."""
+    """Return the coefficients of the product of all (y - q^2), lowest power first."""
     out = [1.0]
     for q in pairs:
         out = [low - q * q * high for low, high in zip([0.0, *out], [*out, 0.0], strict=True)]
@@ -111,7 +113,7 @@ def _scaled(factor: float, e: Expr) -> Expr:
 
 
 def _dot(factors: Sequence[float], values: Sequence[Expr]) -> Expr:
-    """The dot product. The last term comes first, because its factor is often 1."""
+    """Return the dot product. The last term comes first, because its factor is often 1."""
     pairs = list(zip(factors, values, strict=True))[::-1]
     total = _scaled(*pairs[0])
     for factor, value in pairs[1:]:
@@ -164,13 +166,13 @@ class PairTransform(Transform):
         return binary("shr", e if inverse == 1 else e * const(signed, I32), const(self.shift, I32))
 
     def weights(self, g: Array) -> Array:
-        """G g G^T of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
+        """Return G g G^T of words [O, C / 2, 3, 3], as words [products, C / 2, O]."""
         numbers = np.ascontiguousarray(g.transpose(2, 3, 1, 0)).view(np.int16)
         return super().weights(numbers.transpose(3, 2, 0, 1)).astype(np.int16).view(np.int32)
 
     def exact(self, g: Array, low: int, high: int) -> bool:
-        """Whether words [O, C / 2, 3, 3] fit int16 once transformed, and the results fit the bits that remain
-        after the shift. Inputs are from `low` <= 0 to `high` >= 0."""
+        """Return whether words [O, C / 2, 3, 3] fit int16 once transformed, and the results fit the bits that
+        remain after the shift. Inputs are from `low` <= 0 to `high` >= 0."""
         numbers = np.ascontiguousarray(g).view(np.int16).astype(np.int64).reshape(len(g), -1)
         most = np.abs(numbers).max(initial=0) * np.abs(self.matrix).sum(1).max() ** 2
         up, down = (f(numbers, 0).sum(1) for f in (np.maximum, np.minimum))
@@ -194,9 +196,10 @@ F2 = Transform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
 PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)
 MOST = 256
-"""The largest input of a pair: at most a hundred of them are added up, in int16."""
+"""The largest input of a pair. At most a hundred inputs are added up in int16."""
 
 
 def exact_of(words: Array, low: int, high: int) -> list[Transform]:
-    """The transforms that are exact for weights [O, C / 2, 3, 3] of pairs and inputs from `low` to `high`."""
+    """Return the transforms that are exact for weights [O, C / 2, 3, 3] of pairs and inputs from `low` to
+    `high`."""
     return [t for t in PAIRED if t.exact(words, max(-MOST, min(low, 0)), min(MOST, max(high, 0)))]

@@ -19,11 +19,11 @@ Symbols = Mapping[Var, Range]
 def stages_work(
     parts: Sequence[Stage], inputs: Sequence[Buffer], symbols: Symbols, outputs: int = 1
 ) -> tuple[Expr, Expr]:
-    """The (operations, bytes) of a kernel.
+    """Return the (operations, bytes) of a kernel.
 
     Operations are two for each multiply-add of a sum of products. Bytes are the operands and the results,
     each counted once. An operand that is read in part (a gather, a slice) counts no more than the number of
-    reads. Both figures are estimates, because no size is taken to be 0.
+    reads. Both figures are estimates, because each symbolic size is taken to be at least 1.
     """
     symbols = filled(symbols)
     reads: dict[str, Expr] = {b.name: const(0) for b in inputs}
@@ -40,14 +40,14 @@ def stages_work(
 
 
 def nest_work(func: Func, parts: Sequence[Stage]) -> tuple[Expr, Expr]:
-    """The (operations, bytes) of a kernel of loop nests. Only the stages' operations are known."""
+    """Return the (operations, bytes) of a kernel of loop nests. Only the stages' operations are known."""
     symbols = dict(func.symbols)
     return simplify(_sum(map(_operations, parts)), symbols), simplify(_sum(map(_bytes, func.params)), symbols)
 
 
 def flops(graph: Graph) -> int | None:
-    """Operations of the convolutions and matrix products of a fused static graph; None if a size is
-    symbolic."""
+    """Return the number of operations of the convolutions and matrix products of a fused static graph, or
+    None if a size is symbolic."""
     kernels = [n for n in graph.nodes if n.op == "kernel"]
     parts = (s for n in kernels for s in (opaque_stages(n) if is_opaque(n) else stages(n)[0]))
     total = simplify(_sum(map(_operations, parts)), graph.symbols)
@@ -62,7 +62,7 @@ def _operations(stage: Stage) -> Expr:
 
 
 def _least(buffer: Buffer, reads: Expr, symbols: Symbols) -> Expr:
-    """The bytes of the elements of `buffer`, or of `reads` of them if they may be fewer."""
+    """Return the bytes of the elements of `buffer`, or of `reads` of them if they may be fewer."""
     fewer = simplify(reads < _product(buffer.shape), symbols)
     if isinstance(fewer, Const) and not fewer.value:
         return _bytes(buffer)
