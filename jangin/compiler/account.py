@@ -14,8 +14,9 @@ class StepSeconds(NamedTuple):
 
 
 class KernelSeconds(NamedTuple):
-    """Processor seconds of a new kernel, in whichever process it was made. They are for its schedule, its
-    code as text, and the object that LLVM makes of the text."""
+    """Processor seconds spent on a kernel that wasn't shared yet, summed over the processes that worked on
+    it. `schedule` is for choosing and scheduling its loops, `text` for writing its code as text, and `object`
+    for compiling the text to machine code."""
 
     name: str
     schedule: float
@@ -28,8 +29,9 @@ class KernelSeconds(NamedTuple):
 
 
 class Account:
-    """`steps`: the seconds of each step, in order, by the texts that the compiler reports. The step `import`
-    is the time before the first report. `kernels`: seconds of the kernels that weren't known before."""
+    """The seconds of a compilation. `steps` holds them for each step, in order, under the names that the
+    compiler reports. The step `import` is the time before the first report. `kernels` holds them for each
+    kernel that wasn't shared yet."""
 
     def __init__(self) -> None:
         self.steps: dict[str, StepSeconds] = {}
@@ -37,7 +39,8 @@ class Account:
         self._what, self._since = "import", _now()
 
     def tell(self, done: int, total: int, what: str) -> None:
-        """Records that a step begins or continues; used as a compilation's `progress`."""
+        """Record that the step `what` begins or continues. The method serves as a compilation's `progress`
+        callback."""
         now, before = _now(), self.steps.get(self._what, StepSeconds(0.0, 0.0))
         wall, own = (b + n - s for b, n, s in zip(before, now, self._since, strict=True))
         self.steps[self._what] = StepSeconds(wall, own)

@@ -1,4 +1,4 @@
-"""Makes kernels and their code on several cores at once, by the target's back end."""
+"""Makes a plan's kernels and their machine code on several cores at once, by the target's back end."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from jangin.version import __version__
 CODE = "jangin.backends.llvm.code"
 """The module that makes the code of most targets. It takes longest to import."""
 SECONDS_PER_PROCESS = 0.15
-"""Seconds of work for which another process is worth forking."""
+"""Seconds of estimated work per worker process. Less work isn't worth the fork of another process."""
 
 Progress = Callable[[float, float], None]
 
 
 class Build:
-    """A plan's kernels and code under construction. It is a context, which ends its threads.
+    """A plan's kernels and code under construction. It is a context manager, which ends its threads.
 
-    Without `workers`, kernels are made on the caller's thread, while other threads compile earlier ones. With
-    workers, they do all of it. Either way, equal kernels in equal order give identical bytes. Kernels that
-    are `shared` already are taken as they are. The `account` gets the seconds of each of the others.
-    """
+    Without `workers`, the caller's thread makes kernels, while other threads compile the earlier ones. With
+    workers, these processes make and compile all kernels. Either way, equal kernels in equal order give
+    identical bytes. Kernels found in `shared` aren't made again. The `account` gets the seconds of each of
+    the others."""
 
     def __init__(
         self,
@@ -68,8 +68,9 @@ class Build:
         self._threads.shutdown(wait=error is None, cancel_futures=True)
 
     def make(self, jobs: Sequence[Job], progress: Progress | None = None) -> list[Scheduled]:
-        """The kernels that the jobs make; each has been added. `progress(done, total)` counts the estimated
-        seconds of the kernels that aren't shared yet."""
+        """Carry out the jobs, and return their kernels in order. Their code is compiled in the background,
+        for `artifact`. `progress(done, total)` counts the estimated seconds of the kernels that aren't shared
+        yet."""
         found = self._shared.get(job.identity for job in jobs)
         new = [job for job in jobs if job.identity not in found]
         self._new |= dict(zip((job.identity for job in new), self._make(new, progress), strict=True))
@@ -114,17 +115,17 @@ class Build:
             yield kernel, self._threads.submit(limits.in_thread(self._code), kernel, taken, job.sources)
 
     def _code(self, kernel: Kernel, schedule: float = 0.0, sources: Sources = NO_SOURCE) -> bytes:
-        """The bytes of the function `_code`; its seconds go to the account."""
+        """Return the machine code of a kernel, and add its seconds to the account."""
         code, seconds = _code(self._target, kernel, schedule, sources)
         self._account.kernels.append(seconds)
         return code
 
     def add(self, kernel: Kernel) -> None:
-        """Starts to make the kernel's code."""
+        """Start to compile a kernel in the background. `artifact` will contain its code."""
         self._running.append((self._threads.submit(limits.in_thread(self._code), kernel), 1.0))
 
     def begin(self, plan: Plan) -> None:
-        """Starts to make the code that runs the plan. It doesn't need the plan's constants."""
+        """Start to make the code that runs the plan's launches. It doesn't need the plan's constants."""
         job = partial(_runner, replace(plan, constants={}, kernels={}, calls={}), self._target)
         if self._workers is None:
             self._runner = partial(limits.wait, self._threads.submit(job))
@@ -132,11 +133,11 @@ class Build:
             self._runner = self._workers.ask(job)
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
-        """The plan, all of whose kernels were added, with its code. New kernels are shared from now on.
+        """Return the artefact: the plan, with the code of the kernels that were made or added before. New
+        kernels are shared from now on.
 
-        `progress(done, total)`, as in `make`, is called as kernels finish. Raises RuntimeError that names the
-        kernel if its code can't be made.
-        """
+        `progress(done, total)` is called as kernels finish, in estimated seconds. Raises CompileError, which
+        names the model's nodes, if a kernel's code can't be made."""
         if self._runner is None:
             self.begin(plan)
         assert self._runner is not None
@@ -156,8 +157,9 @@ class Build:
 
 
 def start_workers(target: Target | None = None) -> Workers:
-    """Workers for this machine's processors. The first imports the modules for most targets' kernels, and is
-    `prepared` for the target, if it is known."""
+    """Start worker processes, at most one for each thread that Jangin uses by default, and return them. The
+    first imports the modules for most targets' kernels. If the target is given, it also makes the code that
+    all of the target's plans share."""
     workers = Workers(default_threads(), partial(importlib.import_module, CODE))
     if target is not None:
         prepared(workers, target)
@@ -165,7 +167,7 @@ def start_workers(target: Target | None = None) -> Workers:
 
 
 def prepared(workers: Workers, target: Target) -> None:
-    """Has the first worker make the code that all of a target's plans share."""
+    """Have the first worker make the code that all plans of a target share, in the background."""
     nothing = Plan("", str(target), (), (), (), {}, (), (), {})
     workers.begin(partial(_runner, nothing, target))
 
@@ -173,7 +175,8 @@ def prepared(workers: Workers, target: Target) -> None:
 def _compiled(
     target: Target, job: Job, budget: limits.Budget | None
 ) -> tuple[Scheduled, bytes, KernelSeconds]:
-    """A kernel, its code and its seconds, made in a worker."""
+    """Return a kernel, its machine code and its seconds. It runs in a worker, under the budget of the
+    compilation."""
     with limits.going_on(budget, alone=True):
         start = time.thread_time()
         kernel = job()
@@ -181,8 +184,8 @@ def _compiled(
 
 
 def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> tuple[bytes, KernelSeconds]:
-    """The code of a kernel, and its seconds; the schedule took `schedule` seconds. An error names the model's
-    nodes that the kernel computes."""
+    """Return a kernel's machine code and its seconds. `schedule` is the seconds that its schedule took, and
+    `sources` are the model's nodes that it computes. An error names these nodes."""
     limits.at(sources)
     laps = [time.thread_time()]
     try:
@@ -194,7 +197,8 @@ def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> 
 
 
 def _runner(plan: Plan, target: Target) -> tuple[tuple[bytes, ...], str]:
-    """The code that runs a plan, and the programs that made the code."""
+    """Return the code that runs a plan's launches, and the names and versions of the programs that made
+    it."""
     backend = backend_of(target)
     return backend.runner(plan, target), ", ".join(filter(None, (f"Jangin {__version__}", backend.made_by())))
 
@@ -212,7 +216,7 @@ class _Kernel(NamedTuple):
 
 
 def build(plan: Plan, target: Target) -> Artifact:
-    """Compiles a plan for a target."""
+    """Compile a plan's kernels for a target, and return the artefact."""
     with Build(target) as builder:
         for name, function in {launch.kernel: launch.function for launch in plan.launches}.items():
             builder.add(_Kernel(plan.kernels[name], plan.calls.get(name), function))

@@ -1,10 +1,10 @@
 """The compile cache: compiled models kept on disk, safe under many processes. The least recently used are
-dropped first.
+removed first.
 
-An entry appears whole or not at all (written aside, then renamed). Nothing is locked: two processes that make
-one entry both write it, and the last rename wins. Entries are machine code that this process will run. An
-entry that another user wrote, or could have written, isn't loaded.
-"""
+An entry appears whole or not at all, because it is written to another file, which is then renamed. There are
+no locks: two processes that make one entry both write it, and the last rename wins. Entries are machine code
+that this process will run. Therefore an entry that another user wrote, or could have written, isn't
+loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jangin.environment import cache_folder
 TUNED = "tuned.sqlite"
 """The file, beside the entries, of tuning's results (see `tune.store`)."""
 LIMIT = 2 << 30
-"""Bytes that the entries may take together."""
+"""The most bytes that all entries together may take."""
 _SUFFIX = ".jgn"
 _STALE_SECONDS = 3600
 """Seconds after which an unfinished file is taken for one that a dead process left."""
@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 
 def key(parts: Iterable[bytes | str]) -> str:
-    """SHA-256 of a sequence of parts. Other boundaries between the same bytes give another key."""
+    """Return the SHA-256 digest of a sequence of parts, in hexadecimal. The parts' lengths are hashed too, so
+    that ("ab", "c") and ("a", "bc") have different keys."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -42,8 +43,8 @@ def key(parts: Iterable[bytes | str]) -> str:
 
 @cache
 def source_digest() -> str:
-    """SHA-256 of the compiler's own source and the versions of its packages. Another version of the code
-    therefore has other keys."""
+    """Return the SHA-256 digest of the compiler's own source and of its packages' versions, in hexadecimal.
+    Keys contain it, so that another version of the code doesn't find this version's entries."""
     # it imports thirty modules, and few calls need it
     from importlib.metadata import PackageNotFoundError, version
 
@@ -64,7 +65,8 @@ def source_digest() -> str:
 
 
 class Cache:
-    """Files by key in `folder` (by default the one of `environment.cache_folder`), at most `limit` bytes."""
+    """Files by key in `folder`, at most `limit` bytes in all. The default folder is
+    `environment.cache_folder`'s."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
         self.folder = cache_folder() if folder is None else Path(folder)
@@ -74,8 +76,8 @@ class Cache:
         return self.folder / name[:2] / (name + _SUFFIX)
 
     def get(self, name: str) -> Path | None:
-        """The entry's file, marked as the most recently used. None if there is no entry of this user's
-        own."""
+        """Return the path of an entry, and mark it as the most recently used. Return None if there is no such
+        entry, or if another user owns it or could write to it."""
         path = self.path(name)
         if not (own(path.parent) and own(path)):
             return None
@@ -88,8 +90,8 @@ class Cache:
         return path
 
     def load(self, name: str, read: Callable[[Path], T]) -> T | None:
-        """The result of `read(path)` for an entry, or None. An entry that `read` can't read (it raises) is
-        deleted. An entry for which there is no memory stays."""
+        """Return the result of `read(path)` for an entry. Return None if there is no entry, or if `read`
+        raises an exception. The entry is then deleted, except after a MemoryError."""
         path = self.get(name)
         if path is None:
             return None
@@ -102,11 +104,10 @@ class Cache:
             return None
 
     def put(self, name: str, write: Callable[[Path], object]) -> Path | None:
-        """Stores the file that `write(path)` writes.
+        """Store the file that `write(path)` writes, and return its path.
 
-        None if the folder takes no file (full, read-only), because a cache that can't keep something must not
-        stop the work. Errors of `write` that aren't the system's are raised.
-        """
+        Return None after an OSError, for example because the disk is full or the folder is read-only. The
+        work goes on without the entry. Other exceptions of `write` are raised."""
         path = self.path(name)
         unfinished = path.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
         try:
@@ -127,15 +128,16 @@ class Cache:
         _remove(self.path(name))
 
     def size(self) -> int:
-        """Bytes that the entries take."""
+        """Return the bytes that all entries together take."""
         return sum(size for _, size, _ in self._entries())
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether the cache has no entry."""
         return next(self.folder.glob(f"??/*{_SUFFIX}"), None) is None
 
     def trim(self, keep: Path | None = None) -> None:
-        """Drops the least recently used entries beyond the limit, but never `keep`."""
+        """Delete the least recently used entries until the others fit the limit. The file `keep` is never
+        deleted."""
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         for _, size, path in entries:
@@ -150,7 +152,8 @@ class Cache:
             _remove(path)
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, bytes, path) of each entry. Unfinished files of dead processes are removed."""
+        """Return (time of last use, bytes, path) of each entry. Unfinished files of dead processes are
+        removed."""
         found = []
         for path in self.folder.glob("??/*"):
             try:
@@ -165,14 +168,16 @@ class Cache:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and its parents, for this user alone. Raises OSError."""
+    """Make a folder and its missing parents. The folder itself, if it is new, is accessible to this user
+    alone. Raises OSError."""
     if not path.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
 
 
 def own(path: Path) -> bool:
-    """Whether a file or folder exists, belongs to this user, and can't be written by others."""
+    """Return whether a file or folder exists, belongs to this user, and isn't writable by others. A symbolic
+    link is judged itself, not its target."""
     try:
         status = path.lstat()
     except OSError:

@@ -63,7 +63,7 @@ def build(
 
 
 def build_by(options: Options, model: ModelSource, progress: Progress | None = None) -> Compiled:
-    """`build`, with the options in one record."""
+    """Do what `build` does, with the options in one record."""
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.compiler import local
 
@@ -111,19 +111,19 @@ def compile(
     progress: Progress | None = None,
     **given: Unpack[Given],
 ) -> Any:
-    """`build` a model and load it, on `threads` threads (by default as many as the process may use).
+    """Build a model as `build` does, and load it, on `threads` threads (by default as many as the process may
+    use).
 
     A PyTorch module is exported by running it on `example_inputs` and `example_kwargs`, with the free sizes
     of `dynamic_shapes` (see `torch.export.export`). The result is called like the module. Raises LoadError,
-    before anything is compiled, if this machine can't run the target's code.
-    """
+    before anything is compiled, if this machine can't run the target's code."""
     example = example_inputs, example_kwargs, dynamic_shapes
     return compile_by(Options(target, shapes, threads, **given), model, progress, *example)
 
 
 def compile_by(options: Options, model: Any, progress: Progress | None = None, *example: Any) -> Any:
-    """`compile`, with the options in one record. `example`: the inputs, keywords and free sizes by which a
-    PyTorch module is exported."""
+    """Do what `compile` does, with the options in one record. `example` holds the inputs, keyword inputs and
+    free sizes with which a PyTorch module is exported."""
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.runtime.device import begin
 
@@ -136,8 +136,11 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
 
 
 def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
-    """The process that compiles; None for this one. It starts when it is asked for something. If the cache is
-    off or empty, it starts at once."""
+    """Return the other process that compiles, or None to compile in this one. The process starts at the first
+    request, or at once if the cache is off or empty.
+
+    By default another process compiles if the system can fork, this process hasn't compiled yet, and the
+    options hold no code of the caller's. Raises ValueError for `isolated` with code of the caller's."""
     isolated = options.isolated
     if isolated and options.own:
         raise ValueError("what is your own can't go to another process: leave isolated out")
@@ -156,5 +159,6 @@ def _is_empty(cache: bool | str | Path) -> bool:
 
 
 def _has_interpreter() -> bool:
-    """Whether there is a Python to start. A frozen program's executable is the program itself."""
+    """Return whether `sys.executable` is a Python interpreter. A frozen program's executable is the program
+    itself."""
     return bool(sys.executable) and not getattr(sys, "frozen", False)

@@ -23,19 +23,18 @@ T = TypeVar("T")
 Progress = Callable[[float, float], None]
 
 AHEAD = 2
-"""Jobs that a worker has at most: the current one, and the next."""
+"""Jobs that a worker has at most: the one it carries out, and one that waits in its pipe."""
 
 
 class Workers:
-    """Up to `count` processes that carry out jobs. It is a context, which ends them.
+    """Up to `count` processes that carry out jobs. It is a context manager, which ends them.
 
-    One process is forked here and runs `prepare` (imports, for example) while this process goes on. It forks
-    the others when there is work for them, so that they inherit everything prepared. An exception of
-    `prepare` appears in a later job.
+    One process is forked at once and runs `prepare` (imports, for example) while this process goes on. It
+    forks the others when there is work for them, so that they inherit everything prepared. An exception of
+    `prepare` is ignored: the jobs that need its result raise it again.
 
-    `running` is the number of running processes. A process forked from this one may use the workers too,
-    while this one doesn't, and must then report their number.
-    """
+    `running` is the number of running processes. A process forked from this one may use the workers while
+    this one doesn't, and must then report their new number."""
 
     def __init__(self, count: int, prepare: Callable[[], object]) -> None:
         pipes = [Pipe() for _ in range(count)]
@@ -56,20 +55,20 @@ class Workers:
         processes.reap(self._first)
 
     def begin(self, job: Callable[[], object]) -> None:
-        """Has the first worker prepare the next jobs in the background. An exception appears in these
-        jobs."""
+        """Have the first worker run `job` in the background, to prepare later jobs. Its result and exceptions
+        are dropped."""
         # the worker is gone, which the jobs will report
         with suppress(BrokenPipeError, ConnectionResetError):
             self._pipes[0].send(job)
 
     def close(self) -> None:
-        """Ends the workers after their work, while this process goes on."""
+        """Have the workers end after their current work. This process doesn't wait for them."""
         for pipe in self._pipes:
             pipe.close()
 
     def ask(self, job: Callable[[], T]) -> Callable[[], T]:
-        """Has the first worker do a job in the background. Returns a function that waits for the job's
-        result, like `do`."""
+        """Have the first worker do a job in the background. Return a function that waits for the job, and
+        returns its result or raises its exception."""
         first = self._pipes[0]
         with _told():
             first.send(pickle.dumps([job], pickle.HIGHEST_PROTOCOL))
@@ -95,16 +94,16 @@ class Workers:
         forks: bool = True,
         names: Sequence[str] = (),
     ) -> list[T]:
-        """The jobs' results in order, computed by up to `most` processes. Jobs and results travel pickled.
+        """Return the jobs' results, in the jobs' order, computed by up to `most` processes. Jobs and results
+        travel pickled.
 
-        `progress(done, total)` counts in `weights` if each job has a weight. The heaviest jobs begin first,
-        so that no heavy job is left for the others to wait for. `forks` says whether a process can be forked
-        after it has done such a job. If it can't, all processes are forked before they do one. `names` says
-        what each job is for.
+        `progress(done, total)` counts in `weights` if each job has a weight, else in jobs. The heaviest jobs
+        begin first, so that no heavy job is left for the others to wait for. `forks` says whether a process
+        can be forked after it has done such a job. If it can't, all `count` processes are forked before the
+        first job. `names` says for error messages what each job is for.
 
-        Raises what a job raises, and ChildProcessError if a process dies. The other processes get no more
-        work after an error.
-        """
+        Raises the first exception of a job, and ChildProcessError if a process dies. The other processes get
+        no more work after an error."""
         used = self._pipes[: max(1, min(most, len(jobs)))]
         wanted = len(used) if forks else len(self._pipes)
         with _told():
@@ -116,7 +115,8 @@ class Workers:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turns the error of a pipe that a dead process closed into ChildProcessError."""
+    """Inside this context, raise ChildProcessError if a pipe turns out to be closed because its process
+    died."""
     try:
         yield
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -130,7 +130,7 @@ def _handed_out(
     weights: Sequence[float],
     names: Sequence[str],
 ) -> list[T]:
-    """Gives each job to a process that has fewer than `AHEAD` jobs, and collects the results."""
+    """Give jobs to processes so that each has at most `AHEAD`, and return the results in the jobs' order."""
     order = sorted(range(len(jobs)), key=lambda n: -weights[n])
     left, results = iter(order), dict[int, T]()
     # most of a job is the target, which all jobs share
@@ -154,12 +154,13 @@ def _handed_out(
 
 
 def _late(waiting: Iterator[str]) -> NoReturn:
-    """Ends the compilation because its time is over while a job with the first of these names runs."""
+    """Raise the CompileError that the compilation's time is over. It names the first job in `waiting`."""
     limits.late(next(waiting))
 
 
 def fork(life: Callable[[], object], others: Sequence[Connection]) -> int:
-    """Starts a process that runs `life` and ends. It closes the pipes of `others`. Returns its number."""
+    """Fork a process that runs `life` and then ends, and return its process id. It also ends if this process
+    ends. It first closes its copies of the pipes `others`."""
     parent = os.getpid()
     child = processes.fork()
     if child:
@@ -184,11 +185,11 @@ def _first(pipes: Sequence[Connection], prepare: Callable[[], object]) -> None:
 
 
 def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
-    """Carries out the messages of a pipe. Returns the numbers of the processes that it forked.
+    """Carry out the messages that arrive by a pipe until it is closed. Return the ids of the forked
+    processes.
 
-    A message is all jobs, pickled together, or the number of a job to be done here. It may also be a
-    preparation for later jobs, or an order to fork processes for `spare` pipes.
-    """
+    A message is bytes (a list of jobs, pickled), the number of a job to do, or a function that prepares later
+    jobs. It may also be ("fork", count), an order to fork that many processes for `spare` pipes."""
     jobs: Sequence[Callable[[], Any]] = ()
     children: list[int] = []
     with suppress(EOFError):
@@ -216,7 +217,7 @@ def _result(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def sendable(error: Exception) -> Exception:
-    """The exception, or a RuntimeError with its text if a pipe can't carry it."""
+    """Return the exception itself if it can be pickled, else a RuntimeError with its class and text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # any class may refuse, in its own way

@@ -1,10 +1,9 @@
-"""Hands a compiled model to the process that asked for it, without a file.
+"""Hands a compiled model to the process that requested it, without a named file.
 
 The model travels pickled. The other process reads the arrays' contents from this one's memory, a batch at a
-time, and this process releases each batch. Weights are therefore in memory about once. A file that both
-processes map would be slower, because its pages must be got one by one. If the system doesn't let a process
-read another's memory, arrays are sent in an unnamed file.
-"""
+time, and this process then releases the batch. Weights are therefore in memory about once. A file that both
+processes map would be slower, because the system provides its pages one by one. If the system doesn't let a
+process read another's memory, arrays are sent in an unnamed file."""
 
 from __future__ import annotations
 
@@ -34,13 +33,13 @@ from jangin.runtime.system.memory import read_other
 from jangin.runtime.threads import default_threads
 
 BATCH = PIECE
-"""Bytes that are read before their arrays are released. The next arrays then get the same memory: writing to
-memory that the system must find first takes many times as long."""
+"""Bytes that are read before their arrays are released. The next arrays then get the same memory again.
+Writing to memory that the system must provide first takes many times as long."""
 
 
 def pickled(made: Compiled) -> tuple[bytes, list[Array]]:
-    """A compiled model pickled without the parts that only the compiler needs, and the bytes of its
-    arrays."""
+    """Return a compiled model as pickled bytes, and its arrays' contents apart from them. Its kernels' loops
+    and library calls, which only the compiler needs, are left out."""
     file, held = BytesIO(), list[Array]()
     pickler = pickle.Pickler(file, 5, buffer_callback=lambda b: held.append(np.frombuffer(b.raw(), np.uint8)))
     pickler.dispatch_table = {**copyreg.dispatch_table, np.ndarray: _array, np.memmap: _array, Plan: _plan}
@@ -105,11 +104,11 @@ def _send_file(pipe: Connection, held: Sequence[Array]) -> None:
 
 
 def taken(caller: Connection) -> Compiled:
-    """The compiled model that a process hands over.
+    """Receive the compiled model that another process sends with `hand`, and return it. Its arrays are
+    read-only.
 
     Raises EOFError if the process ends before the hand-over, and OSError if the process can't hand the model
-    over.
-    """
+    over."""
     with Connection(recv_handle(caller)) as pipe:
         process, data, found = pipe.recv()
         parts = [_Held(n, start, size, 0) for n, start, size in found]
@@ -132,8 +131,8 @@ def taken(caller: Connection) -> Compiled:
 
 
 class _Held(NamedTuple):
-    """An array of the other process: its number, its address there, its bytes, and its place in this
-    process's block."""
+    """An array of the other process. `number` is its place in pickling order and `start` its address there.
+    `size` is its bytes, and `place` its first byte in this process's block."""
 
     number: int
     start: int
@@ -154,12 +153,13 @@ def _copy(process: int, parts: Sequence[_Held], block: Array, pipe: Connection) 
 
 
 def _read(process: int, start: int, goal: Array) -> None:
-    """Reads another process's memory. Raises the errors of `read_other`."""
+    """Copy bytes from another process's memory at the address `start` into `goal`, which they fill. Raises
+    the errors of `read_other`."""
     read_other(process, start, goal.ctypes.data, goal.nbytes)
 
 
 def _batches(parts: Sequence[_Held]) -> Iterator[list[_Held]]:
-    """Batches of arrays, of about `BATCH` bytes each."""
+    """Yield consecutive arrays in batches, each of at least `BATCH` bytes except the last."""
     batch, size = list[_Held](), 0
     for part in parts:
         batch.append(part)

@@ -1,9 +1,8 @@
 """Decides which sizes that a model calls by one name are one size.
 
-A name is a hint to ONNX Runtime: inputs may differ in the size that they both call N. Each input therefore
-has a symbol of its own, unless a node needs the sizes to be equal. In that case an error at run time names
-the node.
-"""
+ONNX Runtime takes a name only for a hint: inputs may differ in the size that they both call N. Each input
+therefore gets a symbol of its own, unless a node needs the sizes to be equal. In that case an error at run
+time names the node."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from jangin.passes.partition import has_steps, needed_symbols, partition
 
 
 def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
-    """A model whose inputs share symbols only if its nodes need equal sizes. `lower` lowers the model with a
-    symbol for each place, which shows the needs."""
+    """Return the model, in which inputs share a symbol only if its nodes need equal sizes. `lower` is called
+    for the model with a symbol for each input's axis, which shows what the nodes need."""
     apart = _Apart(imported.graph, imported.hints)
     if not apart.places:
         return imported
@@ -37,11 +36,11 @@ def settled(imported: Imported, lower: Callable[[Imported], Graph]) -> Imported:
 
 
 def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
-    """The symbols of a lowered graph that meet in an equation, with the node that needs the equation.
+    """Yield each set of symbols that an equation in a lowered graph relates, with the node that needs the
+    equation. Symbols of one name within a set must be equal.
 
-    The symbols of a branch or a loop also come together, because its sizes would depend on data if the
-    symbols differed.
-    """
+    All symbols of a branch or a loop form a set as well. Otherwise the sizes of its results would depend on
+    data."""
     for node in graph.nodes:
         if isinstance(node.attrs, (IfStep, LoopStep)):
             shapes = (graph.values[n].shape or () for n in node.inputs if n)
@@ -54,8 +53,9 @@ def _needs(graph: Graph) -> Iterator[tuple[frozenset[Var], Sources]]:
 
 
 class _Apart:
-    """A graph with a symbol of its own for each place. `places`: the place of each new symbol; a name's first
-    place keeps the name's symbol. `sources`: the first node that needs a symbol to equal another."""
+    """A graph with a symbol of its own for each axis that has a name. `places` maps each new symbol to its
+    input and axis; a name's first axis keeps the name's symbol. `sources` maps each symbol that must equal
+    another to the first node that needs it."""
 
     def __init__(self, graph: Graph, hints: frozenset[Place]) -> None:
         self.places: dict[Var, Place] = {}
@@ -85,7 +85,8 @@ class _Apart:
         return own
 
     def join(self, symbols: Collection[Var], source: Sources) -> None:
-        """Makes symbols of one name one symbol."""
+        """Record that those of the symbols that stand for the same name must be equal, because `source` needs
+        it."""
         for name in {self.names[v] for v in symbols if v in self.names}:
             met = [v for v in self.names if v in symbols and self.names[v] == name]
             for v in met[1:]:
@@ -101,7 +102,7 @@ class _Apart:
         return symbol
 
     def joined(self) -> Graph:
-        """The graph in which equal symbols are one."""
+        """Return the graph in which symbols that must be equal are one symbol."""
         graph = with_sizes(self.graph, {v: self._first(v) for v in self.same})
         found = {self.places[v]: source for v, source in self.sources.items() if v in self.places}
         return replace(graph, joined={f"{name}[{axis}]": source for (name, axis), source in found.items()})

@@ -1,8 +1,7 @@
 """Keeps Ctrl-C from being lost.
 
-Python drops an interrupt that arrives while it runs a callback of freeing an object. Callbacks of weak
-references run after each import, and whenever expressions are released.
-"""
+Python drops an interrupt that arrives while it runs a callback because an object is freed. Callbacks of weak
+references run after each import, and whenever expressions are released."""
 
 from __future__ import annotations
 

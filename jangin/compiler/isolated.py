@@ -32,22 +32,21 @@ _START = (
     "from jangin.runtime.system.watching import end_group_with; end_group_with({life}); "
     "from jangin.compiler.server import serve; serve({pipe})"
 )
-"""The program of the compiler's process. Garbage collection is off in processes that end soon or make little,
-because hardly any of their garbage is in cycles."""
+"""The program that the compiler's process runs. It turns garbage collection off, because the process and its
+forks end soon and hardly any of their garbage is in cycles."""
 
 
 SLEEPY = "4"
-"""OPENBLAS_THREAD_TIMEOUT: NumPy's OpenBLAS threads sleep after two to this power of cycles. By default they
-would take a core for some 50 ms beside the imports."""
+"""The value of OPENBLAS_THREAD_TIMEOUT: idle threads of NumPy's OpenBLAS sleep after two to this power of
+cycles. By default they would occupy a core for some 50 ms during the imports."""
 
 
 class Asked(NamedTuple):
-    """The facts about a compilation that the other process needs before it hands the request on.
+    """The facts about a compilation that the other process needs before it passes the request to a fork.
 
-    `target` is the target. `told` says whether the caller wants reports of progress. `path` is the model's
-    path if the model has one. `folder` is the caller's folder, unless that folder was removed. `file` says
-    whether the model is in a file, which is handed over after the request.
-    """
+    `told` says whether the caller wants reports of progress. `path` is the model's path, if it has one.
+    `folder` is the caller's working directory, or None if it was removed. `file` says whether the model is in
+    an open file, whose descriptor is sent after the request."""
 
     target: Target
     told: bool
@@ -57,8 +56,8 @@ class Asked(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """A started process. `life`: this process's end of a pipe; the process ends when it closes. `around`: the
-    environment and the module path that the process has."""
+    """A started process. `life` is this process's end of a pipe; the other process ends when it closes.
+    `around` is the environment and the module search path that the process started with."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -66,17 +65,17 @@ class _Started(NamedTuple):
     around: tuple[Mapping[str, str], Sequence[str]]
 
     def ended(self, *, wait: bool) -> End | None:
-        """How the process ended; None if it still runs (see `end_of`)."""
+        """Return how the process ended, or None if it still runs. With `wait`, wait for its end."""
         return end_of(self.process.pid, wait=wait)
 
     def end(self) -> None:
-        """Ends the process and those that it forked."""
+        """Kill the process and those that it forked."""
         kill_group(self.process.pid)
         self.process.wait()
         self._close()
 
     def forget(self) -> None:
-        """Gives the process up, because it belongs to another process."""
+        """Close the pipes to the process without ending it, because it belongs to the parent process."""
         self.process.returncode = 0
         self._close()
 
@@ -95,7 +94,7 @@ def _end_waiting() -> None:
 
 
 def _forget_waiting() -> None:
-    """Forgets the waiting process, in a process forked from this one."""
+    """Forget the waiting process, in a process forked from this one."""
     while _waiting:
         _waiting.pop().forget()
 
@@ -105,15 +104,15 @@ in_children(_forget_waiting)
 
 
 class Apart:
-    """Another process, which builds models on request. It is a context.
+    """Another process, which builds models on request. It is a context manager.
 
-    It is the waiting process, or starts at the first request, or `at_once`. After success it stays at the
-    context's end, for the next compilation. After an error it and those that it forked end.
+    The process that waits since an earlier compilation is used again. Otherwise one starts at the first
+    request, or now if `at_once`. After success it stays at the context's end, for the next compilation. After
+    an error it is killed with all processes that it forked.
 
-    These processes are a group of their own, which the terminal's Ctrl-C doesn't reach. They end when this
-    process ends, in any way, and after a long time without requests. Results come in the cache's file or in
-    an unnamed file, so that no file is left over.
-    """
+    These processes are in a process group of their own, which the terminal's Ctrl-C doesn't reach. They end
+    when this process ends, in any way, and after `server.IDLE` seconds without requests. Results come in the
+    cache's file, or from the other process's memory, so that no other file is left over."""
 
     def __init__(self, at_once: bool = False) -> None:
         self._started = _start() if at_once and not _waiting else None
@@ -131,9 +130,9 @@ class Apart:
             self._started.end()
 
     def build(self, request: Request, progress: Progress | None = None) -> Compiled:
-        """Carries out a request in the other process, as `request.carry_out` does. Raises its errors, and
-        CompileError if the process dies. A model that is `Written` is passed as its file, which the process
-        maps."""
+        """Build the model of a request in the other process, as `request.carry_out` does. Raises the errors
+        of `carry_out`, and CompileError if the process dies. A `Written` model is passed as an open file,
+        which the process maps."""
         from dataclasses import replace
         from multiprocessing.reduction import send_handle
 
@@ -167,7 +166,8 @@ class Apart:
 
 
 def _taken() -> _Started | None:
-    """The waiting process if it still runs and has this process's environment; else None."""
+    """Return the waiting process if it still runs and has this process's environment, else None. Other
+    waiting processes are ended."""
     while _waiting:
         started = _waiting.pop()
         if started.ended(wait=False) is None and started.around == _around():
@@ -177,7 +177,7 @@ def _taken() -> _Started | None:
 
 
 def _folder() -> str | None:
-    """The working directory; None if it was removed."""
+    """Return the working directory, or None if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -212,8 +212,8 @@ def _start() -> _Started:
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:
-    """The built model, from the cache's file or handed over. The modules that this needs are imported while
-    the other process works."""
+    """Wait for the built model, and return it. It comes in the cache's file or from the other process's
+    memory. Raises the exception that the other process sent."""
     from jangin.compiler.handed import taken
     from jangin.runtime.compiled import read_artifact
 
@@ -228,7 +228,7 @@ def _result(pipe: Connection, progress: Progress | None) -> Compiled:
 
 
 def _epitaph(end: End) -> str:
-    """The error text for the death of the compiler's process: its cause and a remedy."""
+    """Return the error text for the end of the compiler's process, with its cause and a remedy."""
     why = f"exit code {end.status}" if end.exited else f"signal {signal.Signals(end.status).name}"
     what = f"the process that compiled the model ended early ({why})"
     if not end.exited and end.status in (signal.SIGKILL, signal.SIGABRT):  # by the system, or by LLVM itself
@@ -237,7 +237,8 @@ def _epitaph(end: End) -> str:
 
 
 def starved(what: str) -> str:
-    """An error text that names lack of memory as the most likely cause, and a remedy."""
+    """Return an error text that begins with `what`, names lack of memory as the most likely cause, and gives
+    a remedy."""
     return (
         f"{what}: most likely this machine, or the process's control group (a container's limit), is out of "
         "memory; give it more, or compile on a larger machine (jangin compile -o) and load that file here"

@@ -1,7 +1,5 @@
-"""Compiles a fused graph to a plan.
-
-Each kernel is scheduled once, constants are packed, and buffers and launches are made.
-"""
+"""Compiles a fused graph to a plan: schedules each different kernel once, packs constants, and makes buffers
+and launches."""
 
 from __future__ import annotations
 
@@ -64,37 +62,37 @@ from jangin.templates.scheduled import Packing, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
 Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
-"""The scheduled kernel and the names of its arguments, by the result of its kernel node."""
+"""For each kernel node, by the name of its first result: the scheduled kernel, and the names of its
+arguments."""
 
 FUNCTION_DIGITS = 24
-"""Hexadecimal digits of a kernel's identity in its function's name, enough to make names unique."""
+"""A function's name contains this many hexadecimal digits of its kernel's identity, enough to be unique."""
 
 MANY = 4
-"""Symbols up to which a sum of symbols stays as an input's size; larger sums become one symbol."""
+"""A size that is a sum of at most this many symbols stays as it is. A longer sum becomes one new symbol."""
 
 GRAIN_OPS = 20_000.0
-"""Vector operations that a hand-out to another thread should be worth, about 5 us."""
+"""Vector operations that a task must contain at least to be worth another thread, about 5 us."""
 
 
 LATER: Array = np.empty(0)
-"""Stands for a constant that isn't packed yet."""
+"""Stands for a constant that hasn't been packed yet."""
 STORE_SECONDS = 0.0038
-"""Seconds to make and compile a nest, for each of its stores. Measured on a Zen 3 processor: the mean of
-Winograd's transforms of SqueezeNet and of a text detector."""
+"""Estimated seconds to make and compile a loop nest, for each of its stores. Measured on a Zen 3 processor:
+the mean of Winograd's transforms of SqueezeNet and of a text detector."""
 STAGES_SECONDS, PRODUCT_SECONDS = 0.025, 0.06
-"""Seconds to make a kernel of tensor expressions, and further seconds if it sums products. Measured on a Zen
-3 processor: means of MobileNetV2, SqueezeNet, MiniLM and a text detector. Most kernels take between half of
-it and twice."""
+"""Estimated seconds to make and compile a kernel of tensor expressions. The second number is added if it sums
+products. Measured on a Zen 3 processor: means of MobileNetV2, SqueezeNet, MiniLM and a text detector. Most
+kernels take between half and twice the mean."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Makes the kernel that this model calls `name`.
+    """A job that makes one kernel. `name` is the kernel's name in this model.
 
-    `identity`: a digest of all that determines the result, independent of the model: tensor expressions or
-    nest, sizes' ranges, candidate, target. `seconds`: estimated time for the kernel and its code. `sources`:
-    the first nodes of the model that it computes.
-    """
+    `identity` is a digest of everything that determines the result: tensor expressions or nest, ranges of
+    sizes, candidate and target. Equal kernels of different models have the same identity. `seconds` estimates
+    the time for the kernel and its code. `sources` are the first nodes of the model that it computes."""
 
     name: str
     identity: str
@@ -108,7 +106,7 @@ class Job:
 
     @property
     def function(self) -> str:
-        """The exported name of the kernel's code. It says nothing of the model, so that other models can
+        """The exported name of the kernel's code. It doesn't depend on the model, so that other models can
         share the code."""
         return f"k_{self.identity[:FUNCTION_DIGITS]}"
 
@@ -116,7 +114,8 @@ class Job:
 def schedule_kernels(
     graph: Graph, options: Options, make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None
 ) -> Chosen:
-    """Schedules every kernel of a fused graph; equal kernels share one. `make` carries the jobs out."""
+    """Schedule every kernel of a fused graph, once for equal ones. `make` carries out the jobs; by default
+    they run here, one after another."""
     jobs = _Jobs(graph, options)
     wanted = {n.outputs[0]: jobs.add(n) for n in graph.nodes if n.op == "kernel"}
     todo = [*jobs.by_text.values()]
@@ -128,8 +127,8 @@ def schedule_kernels(
 
 
 class _Jobs:
-    """Collects the jobs that make a graph's kernels. `by_text`: the jobs; equal kernels have the same text.
-    `sizes`: by a kernel's result, the graph's expressions for the kernel's symbols."""
+    """Collects the jobs that make a graph's kernels. `by_text` maps a kernel's text to its job; equal kernels
+    have the same text. `sizes` maps a kernel's result to the graph's expressions for the kernel's symbols."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph, self.options = graph, options
@@ -140,16 +139,17 @@ class _Jobs:
         self.sizes: dict[str, Mapping[Var, Expr]] = {}
 
     def add(self, node: Node) -> tuple[str, tuple[str, ...]]:
-        """The text of the job that makes the node's kernel, and the kernel's arguments. A view is replaced by
-        the value in whose memory it lies."""
+        """Add the job that makes the node's kernel, unless an equal kernel has one. Return the job's key in
+        `by_text` and the names of the kernel's arguments. A view is replaced by the value whose memory it
+        uses."""
         limits.at(node.source)
         name = f"{_kernel_name(node)}_{len(self.by_text)}"
         text, args = (self._nest if is_opaque(node) else self._stages)(node, name)
         return text, tuple(self.found[n].base if n in self.found else n for n in args)
 
     def _nest(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
-        """The job of a loop nest. A nest that a pass made once is one object, so its text, which takes long,
-        is made once too."""
+        """Add the job of a loop nest, and return its key and arguments. Nodes whose nest is the same object
+        share its text, because printing takes long."""
         graph, params, args = self.graph, opaque_params(node), (*node.inputs, node.outputs[0])
         parts = parameter_parts(params[:-1], params[-1:], args, self.found, graph)
         body = node.of(Kernel).body
@@ -167,8 +167,8 @@ class _Jobs:
         return self.nests[known], args
 
     def _stages(self, node: Node, name: str) -> tuple[str, tuple[str, ...]]:
-        """The job of tensor expressions. Kernels of equal structure without views are equal, which is quick
-        to test."""
+        """Add the job of tensor expressions, and return its key and arguments. Kernels of equal structure
+        share a job, unless they access views. Comparing structures is quick."""
         args = (*node.of(Kernel).body.inputs, *node.outputs)
         plain = not any(n in self.found for n in args)
         known = (structure(node), tuple(n in self.graph.constants for n in args)) if plain else node.outputs
@@ -180,7 +180,7 @@ class _Jobs:
         return text, args
 
     def _made(self, node: Node, name: str) -> tuple[str, Mapping[Var, Expr]]:
-        """The text of a kernel's job, and the graph's expressions for the kernel's symbols."""
+        """Add a kernel's job. Return its key, and the graph's expressions for the kernel's symbols."""
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
         candidate = options.choices.get(text)
@@ -211,8 +211,8 @@ class _Jobs:
 
 
 def _seconds(stages: Sequence[Stage]) -> float:
-    """The estimated seconds to make a kernel of these stages. Sums of products are tiled and unrolled, one
-    inside another."""
+    """Return the estimated seconds to make a kernel of these stages. Kernels with several sums of products
+    take longer than their number tells, because one is tiled and unrolled inside another."""
     products = sum(bool(s.reduce_axes) and len(loads(s.body)) > 1 for s in stages)
     return STAGES_SECONDS + PRODUCT_SECONDS * products**2
 
@@ -244,7 +244,8 @@ def _wholes(parts: Mapping[str, Part]) -> str:
 
 
 def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[Var, Range]) -> Workload:
-    """The kernel over the whole buffers that its operands lie in, whose sizes may have other symbols."""
+    """Return the kernel, with each operand that is part of a larger buffer replaced by the whole buffer. The
+    buffers' sizes may add symbols."""
     inputs = tuple(parts[b.name].whole if b.name in parts else b for b in workload.inputs)
     sizes = used_symbols((), [part.whole for part in parts.values()], known)
     symbols = {**sizes, **workload.symbols}
@@ -256,8 +257,9 @@ def _over_wholes(workload: Workload, parts: Mapping[str, Part], known: Mapping[V
 
 
 def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
-    """The kernel with each input size that is a sum of many symbols replaced by one symbol, and these
-    symbols' meanings. The kernel then doesn't grow with the number of tensors concatenated before it."""
+    """Replace each input size that is a sum of more than `MANY` symbols by one new symbol. Return the kernel
+    and the new symbols' sums. The kernel then doesn't grow with the number of tensors concatenated before
+    it."""
     sums: dict[Var, Expr] = {}
     values: dict[Var, Expr] = {}
     symbols = dict(workload.symbols)
@@ -280,7 +282,8 @@ def _over_sums(workload: Workload) -> tuple[Workload, dict[Var, Expr]]:
 
 
 def _member(size: Expr, symbols: Container[Var]) -> Var | None:
-    """A symbol with coefficient 1 that occurs nowhere else in a size; None if there is none."""
+    """Return a symbol that is a term of a size by itself, with coefficient 1, and occurs in no other term.
+    Return None if there is none."""
     for coefficient, atoms in terms(size):
         var = atoms[0] if len(atoms) == 1 else None
         if coefficient == 1 and isinstance(var, Var) and var in symbols:
@@ -289,7 +292,8 @@ def _member(size: Expr, symbols: Container[Var]) -> Var | None:
 
 
 def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, Var]:
-    """Canonical names for the graph's symbols that a kernel mentions, in the order of mention."""
+    """Return canonical names (size0, size1, ...) for the graph's symbols that a kernel mentions, in the order
+    of mention."""
     own = [v for v in workload.symbols if v in symbols]
     buffers = (*workload.inputs, *(s.out for s in workload.stages))
     found = [v for b in buffers for d in b.shape for v in own if v in free_vars(d)]
@@ -297,7 +301,8 @@ def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, 
 
 
 def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Workload]:
-    """The kernel with its symbols renamed, and its text. Kernels over other sizes share the text."""
+    """Rename the kernel's symbols, and return its text and the kernel. Kernels that differ only in the names
+    of their sizes get the same text."""
 
     def bound(e: Expr | None) -> Expr | None:
         return None if e is None else substitute(e, names)
@@ -315,8 +320,8 @@ def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Work
 def kernel_workload(
     node: Node, graph: Graph, options: Options, name: str = "kernel"
 ) -> tuple[str, Workload, tuple[str, ...]]:
-    """(digest, workload, argument names) of a kernel that isn't a nest. Equal kernels have the same
-    digest."""
+    """Return the digest, the workload and the argument names of a kernel that isn't a loop nest. Equal
+    kernels have the same digest."""
     parts, inputs, results = stages(node)
     symbols = used_symbols(parts, (*inputs, *results), graph.symbols)
     renamed, params, _, digest = canonical(parts, inputs, results, symbols)
@@ -326,11 +331,10 @@ def kernel_workload(
 
 
 def make_kernel(workload: Workload, options: Options, candidate: Candidate | None = None) -> Scheduled:
-    """A kernel by the candidate, with its operations and bytes.
+    """Return the kernel that the candidate makes, with the numbers of its operations and moved bytes.
 
-    Without a fitting candidate, a library named in the options makes the kernel if it can. Otherwise the
-    template with the least estimated time does.
-    """
+    Without a candidate, or if it doesn't fit, a library that the options name makes the kernel if it can.
+    Otherwise the template with the least estimated time makes it."""
     called, templates = _library_kernels(workload, options), _templates(options)
     if called and candidate is None and options.libraries in FINDERS:
         candidate = Candidate(called[0].name, called[0].space()[0])
@@ -340,8 +344,8 @@ def make_kernel(workload: Workload, options: Options, candidate: Candidate | Non
 
 
 def kernel_candidates(workload: Workload, options: Options) -> list[tuple[Candidate, float]]:
-    """All ways to make a kernel, by templates and by the allowed libraries, with estimated seconds, the best
-    first."""
+    """Return all candidates for a kernel with their estimated seconds, the quickest first. They come from
+    templates and from the libraries that the options allow."""
     return candidates(workload, _library_kernels(workload, options), _templates(options))
 
 
@@ -354,7 +358,7 @@ def _library_kernels(workload: Workload, options: Options) -> list[Template]:
 
 
 def _kernel_name(node: Node) -> str:
-    """An identifier made of the anchor's name."""
+    """Return a C identifier made from the node's name, at most 42 characters long."""
     text = "".join(c if c.isalnum() and c.isascii() else "_" for c in node.name)
     return f"k_{text[:40]}"
 
@@ -362,7 +366,8 @@ def _kernel_name(node: Node) -> str:
 def used_symbols(
     parts: Sequence[Any], buffers: Sequence[Buffer], symbols: Mapping[Var, Range]
 ) -> dict[Var, Range]:
-    """The size symbols that a kernel mentions, in the graph's order."""
+    """Return the size symbols, with their ranges, that a kernel's stages or buffers mention, in the order of
+    `symbols`."""
     exprs = [d for b in buffers for d in b.shape]
     for stage in parts:
         exprs += [stage.body, stage.result, *(a.extent for a in (*stage.axes, *stage.reduce_axes))]
@@ -377,9 +382,10 @@ def make_plan(
     constants: dict[str, Array] | None = None,
     begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """The plan: buffers, packed constants and launches. `constants`: the graph's constants, if the graph
-    itself has none; those that the plan doesn't need are removed. `begin` gets the plan before it has
-    constants."""
+    """Return the plan of a graph with scheduled kernels: buffers, packed constants and launches.
+
+    `constants` holds the graph's constants if the graph itself has none. They are packed in place, and those
+    that the plan doesn't need are removed. `begin` gets the plan before it has constants."""
     constants = dict(graph.constants) if constants is None else constants
     values = dict(graph.values)
     launches, funcs, calls, nodes = [], {}, {}, []
@@ -425,7 +431,7 @@ def make_plan(
 
 
 def _checks(kernel: Node) -> Iterator[Check]:
-    """The checks of a kernel's indices."""
+    """Yield the checks, at run time, that a kernel's indices are in range."""
     for node in kernel.of(Kernel).body.nodes:
         if isinstance(node.attrs, IndexCheck):
             yield Check(
@@ -436,8 +442,8 @@ def _checks(kernel: Node) -> Iterator[Check]:
 def _arguments(
     kernel: Scheduled, args: tuple[str, ...], packings: dict[str, tuple[str, Packing]], values: dict[str, Any]
 ) -> tuple[str, ...]:
-    """The arguments with the names of packed constants. Each packed constant is added to `packings` with its
-    source."""
+    """Return a kernel's arguments, with the names of packed constants in place of the originals. Each packed
+    constant is added to `packings`, with the original's name, and to `values`."""
     out = list(args)
     for i, param in enumerate(kernel.func.params):
         packing: Packing | None = kernel.packings.get(param.name)
@@ -453,8 +459,8 @@ def _arguments(
 def _pack(
     constants: dict[str, Array], packings: Mapping[str, tuple[str, Packing]], needed: Collection[str]
 ) -> None:
-    """Leaves only the needed constants in `constants`, and packs some of them, on all cores. The largest are
-    packed first, while memory holds few others. Each source is removed after its last packing."""
+    """Pack constants on all cores, and remove from `constants` all that the plan doesn't need. The largest
+    are packed first, while memory holds few others. Each original is removed after its last packing."""
     left = Counter(source for source, _ in packings.values())
     for name in [n for n in constants if n not in needed and n not in left]:
         del constants[name]
@@ -471,8 +477,8 @@ def _pack(
 
 
 def _unless_empty(launch: Launch, results: Sequence[str], graph: Graph) -> Launch:
-    """The launch, with no tasks if its results are empty. Loops around an empty loop may have any length: a
-    Tile of nothing may repeat 2**40 times."""
+    """Return the launch, which at run time gets no tasks if its results are empty. Otherwise a Tile of
+    nothing could loop 2**40 times around an empty loop."""
     tasks, rounds, symbols = launch.tasks, launch.rounds, graph.symbols
     first, *others = (graph.shape(n) for n in results)
     for size in (d for d in first if all(d in shape for shape in others)):
@@ -485,7 +491,7 @@ def _unless_empty(launch: Launch, results: Sequence[str], graph: Graph) -> Launc
 
 
 def _vanishes(count: Expr, size: Expr) -> bool:
-    """Whether a number of tasks or rounds is plainly 0 if the size is 0."""
+    """Return whether a number of tasks or rounds simplifies to 0 if the size is 0."""
     return simplify(rewrite(count, lambda e: ZERO if e is size else None)) == ZERO
 
 
@@ -501,7 +507,8 @@ def _launch(
     scratch: Expr,
     options: Options,
 ) -> Launch:
-    """The launch of a kernel. `starts`: the places of results that lie in a part of a buffer."""
+    """Return the launch of a kernel. `starts` gives, for each result that is part of a larger buffer, the
+    indices at which it begins. `scratch` is the bytes of working memory."""
     func: Func = kernel.func
     start: dict[Var, Expr] = {}
     for name, result in zip(node.outputs, func.results, strict=True):

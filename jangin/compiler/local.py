@@ -1,5 +1,5 @@
-"""The caller's side of a compilation: finds an earlier result and tuning, has a missing model built, and
-loads it."""
+"""The caller's part of a compilation: look for a cached result and tuned kernels, have a missing model built,
+and load it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def build(apart: Apart | None, model: ModelSource, options: Options, progress: Progress | None) -> Compiled:
-    """`driver.build`, by the process `apart` or in this one."""
+    """Do what `driver.build` does, in the process `apart` if it is given, else in this one."""
     if is_live(model):
         model = prepare(model, Example(), options.formats).model
     return _made(lambda made: made, apart, model, options, progress)
@@ -45,8 +45,10 @@ def _made(
     progress: Progress | None,
     hashed: Callable[[], Source | None] | None = None,
 ) -> T:
-    """The result of `use` for a compiled model, which may be cached. A cached model's constants are checked
-    while `use` runs; if one is damaged, the model is built again. `hashed`: gives the source of the model."""
+    """Return the result of `use` for the compiled model, from the cache or newly built.
+
+    A cached model's constants are checked after `use` has run. If one is damaged, the model is built again,
+    and `use` is called for the new one. `hashed` returns the model's source if its hash was begun earlier."""
     model = paired(model, options.weights)
     target, named_by = options.target, origin(options.asked)
     if isinstance(options.asked, Target):  # nothing tells it from another target of the same name
@@ -89,7 +91,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """`driver.compile`, by the process `apart` or in this one."""
+    """Do what `driver.compile` does, in the process `apart` if it is given, else in this one."""
     hashed, live = None, None
     traced = example_inputs is not None or example_kwargs is not None or is_live(model)
     if not traced and isinstance(model, (str, os.PathLike)) and options.cache:
@@ -109,8 +111,8 @@ def compile(
 
 
 def device_for(target: Target, origin: str = "") -> Device | None:
-    """The device that runs a target's code; None if the target is several, all of which this machine has.
-    Raises LoadError, with the target's `origin`, if this machine can't run it."""
+    """Return the device that runs a target's code, or None for a target of several devices. Raises LoadError,
+    with the target's `origin`, if this machine lacks one of them."""
     found = [_device(one, origin) for one in target.each]
     return found[0] if len(found) == 1 else None
 

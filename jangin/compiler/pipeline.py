@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int, str], None]
 VARIANTS = 8
-"""Variants of a model at most; each costs a compilation."""
+"""The most variants of a model that are compiled. Each takes about as long as the model itself."""
 
 
 def tune_model(
@@ -62,13 +62,12 @@ def tune_model(
     store: Store | None = None,
     progress: TuneProgress | None = None,
 ) -> Outcome:
-    """Measures candidates for `budget` seconds, beginning with the contents of `store`, and keeps the results
-    there.
+    """Measure candidates for `budget` seconds, beginning with the results in `store`, and keep the new
+    results there. Return the outcome.
 
-    The options' `sizes` are those of symbols that stay open: the sizes to measure for, which also choose the
-    variant. `progress(seconds, budget, what)`. Raises ValueError for a model that needs steps (see
-    `passes.partition`).
-    """
+    The options' `sizes` give sizes for the model's symbols. Candidates are measured for these sizes, and in
+    the variant that fits them. `progress(seconds, budget, what)` is called as time passes. Raises ValueError
+    for a model that runs in steps (see `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
     sizes = options.sizes or {}
@@ -92,8 +91,8 @@ def build_artifact(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Compiled:
-    """The compiler itself. `workers`, `shared`, `account`: see `compiler.build.Build`. A model's variants and
-    the parts of a program always share their kernels."""
+    """Compile a model in this process. Variants of a model, and the parts of a program, always share their
+    kernels. For `workers`, `shared` and `account` see `compiler.build.Build`."""
     shared = SharedKernels() if shared is None else shared
     with limits.within(options.limits):
         _tell(progress, 0, 1, "load")
@@ -114,7 +113,8 @@ def _build(
     shared: SharedKernels,
     account: Account | None,
 ) -> Artifact | ProgramArtifact:
-    """The artefact of a lowered graph of an imported model."""
+    """Compile a lowered graph to an artefact: one plan, or a program if the graph runs in steps. `imported`
+    gives the model's metadata."""
     if not has_steps(graph):
         made = build_plan(graph, options, progress, workers, shared, account)
         return replace(made, metadata=imported.metadata)
@@ -132,7 +132,7 @@ def build_plan(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> Artifact:
-    """The artefact of a lowered graph of core operators alone: one plan and its code."""
+    """Compile a lowered graph, which has core operators alone, to an artefact of one plan and its code."""
     with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
         plan = lowered_plan(graph, options, progress, made, builder.begin)
@@ -147,7 +147,8 @@ def lowered_plan(
     make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
     begin: Callable[[Plan], object] | None = None,
 ) -> Plan:
-    """A lowered graph's plan. `make` carries out the jobs that make its kernels. `begin`: see `make_plan`."""
+    """Compile a lowered graph to a plan. `make` carries out the jobs that make its kernels. For `begin` see
+    `make_plan`."""
     graph = optimize(graph, options, progress)
     _tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
@@ -159,20 +160,20 @@ def lowered_plan(
 
 @dataclass(frozen=True)
 class Planned:
-    """A compiled model without code: one plan, or a program and its segments' plans."""
+    """A compiled model without machine code. It has one plan, or a program with a plan for each segment."""
 
     program: Program | None
     plans: tuple[Plan, ...]
 
 
 def plan_model(model: ModelSource, options: Options, progress: Progress | None = None) -> Planned:
-    """Runs the compiler up to code generation."""
+    """Run the compiler up to the plans, without code generation."""
     with limits.within(options.limits):
         return plan_graph(lowered(loaded(model, options), options, progress), options, progress)
 
 
 def plan_graph(graph: Graph, options: Options, progress: Progress | None = None) -> Planned:
-    """The plan, or the program and its plans, of a lowered graph."""
+    """Return the plan of a lowered graph, or its program and the segments' plans if it runs in steps."""
     if not has_steps(graph):
         return Planned(None, (lowered_plan(graph, options, progress),))
     program, segments = partition(graph, str(options.target))
@@ -185,8 +186,8 @@ def import_model(
     progress: Progress | None = None,
     until: str = "",
 ) -> Graph:
-    """The model after the graph passes, or after the pass `until`. A model that needs steps (see
-    `passes.partition`) is lowered only, because its segments are optimized one by one."""
+    """Return the model's graph after all graph passes, or after the pass `until`. A model that runs in steps
+    (see `passes.partition`) is only lowered, because its segments are optimized one by one."""
     with limits.within(options.limits):
         whole = loaded(model, options)
         if until == "import":
@@ -196,18 +197,19 @@ def import_model(
 
 
 def imported(model: ModelSource, options: Options) -> Imported:
-    """A model as its format describes it, for the requested sizes."""
+    """Import a model for the requested sizes, in the operators of its format."""
     with limits.within(options.limits):
         return load(paired(model, options.weights), options.shapes, options.formats)
 
 
 def loaded(model: ModelSource, options: Options) -> Imported:
-    """An `imported` model whose inputs' sizes of one name are one symbol only if they must be equal."""
+    """Import a model as `imported` does. Sizes of inputs that have one name become one symbol only if nodes
+    need them to be equal."""
     return settled(imported(model, options), lambda apart: lowered(apart, options))
 
 
 def lowered(imported: Imported, options: Options, progress: Progress | None = None) -> Graph:
-    """An imported model in core operators."""
+    """Return the graph of an imported model in core operators."""
     _tell(progress, 0, len(graph_passes(options)) + 1, "lower")
     machine = options.target.machine
     figures = machine.recurrence
@@ -220,21 +222,22 @@ def lowered(imported: Imported, options: Options, progress: Progress | None = No
 
 
 def _word_tile(machine: Machine) -> WordTile:
-    """The word tile of a machine. A machine without vectors multiplies byte by byte, because taking words
-    apart costs more than single loads."""
+    """Return the register tile of recurrent layers whose weights are packed into words. Without vectors its
+    product is None: bytes are then multiplied one by one, because unpacking words costs more than loading
+    bytes."""
     dot = next((p for p in machine.products if p in OF_BYTES), OF_BYTES[0])
     accumulators = min(machine.recurrence.words, machine.registers - 4)
     return WordTile(dot if machine.vector_bytes > I64.bytes else None, accumulators, machine.vector_bytes)
 
 
 class Case(NamedTuple):
-    """A lowered graph, and the symbols' sizes that it is for."""
+    """A lowered graph, and the sizes of the symbols that it was specialized for."""
 
     graph: Graph
     sizes: Mapping[str, int]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it is for these sizes, as far as they are given."""
+        """Return whether the graph can run with these sizes. Symbols without a given size aren't checked."""
         given = {marked(name): size for name, size in sizes.items()}
         rules = [eq(marked(name), size) for name, size in self.sizes.items()]
         for v, (low, high) in self.graph.symbols.items():
@@ -246,20 +249,22 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Cases:
-    """A model's lowered graphs; the first is for sizes in general. `absent`: sizes without a graph."""
+    """A model's lowered graphs. The first is for all sizes, and the others are for some symbols of 1.
+    `absent` tells for which sizes there is no graph, and why."""
 
     made: tuple[Case, ...]
     absent: tuple[Absent, ...] = ()
 
 
 def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
-    """Lowers an imported model to core operators, once for each case of its size symbols.
+    """Lower an imported model to core operators, once for each case of its size symbols.
 
-    One more case takes the sizes of 1 that the model's own runtime takes, if code may be larger. A further
-    case follows for each symbol that a case was lowered for as other than 1. If there are more than
-    `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too many, no more cases are
-    made.
-    """
+    The first case is for sizes in general. A second has size 1 for the symbols that the model's own runtime
+    would broadcast, if the target is a GPU or has 64-bit indices. Another case follows for each symbol that a
+    graph assumes to differ from 1.
+
+    If there are more than `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too
+    many, only the first cases are made, and `absent` says so."""
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:
@@ -298,8 +303,8 @@ def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
 
 
 def build_kernels(graph: Graph, options: Options) -> Artifact:
-    """Compiles a graph after all passes before `in_place`, which may have additional outputs. The same
-    kernels give them."""
+    """Compile a graph that all passes before `in_place` have run on. It may have additional outputs, which
+    the same kernels compute."""
     graph = optimize(graph, options, since="in_place")
     with Build(options.target) as builder:
         scheduled = schedule_kernels(graph, options, builder.make)
@@ -309,7 +314,8 @@ def build_kernels(graph: Graph, options: Options) -> Artifact:
 def optimize(
     graph: Graph, options: Options, progress: Progress | None = None, until: str = "", since: str = ""
 ) -> Graph:
-    """A lowered graph after the passes up to `until`, or from `since` on."""
+    """Run the graph passes on a lowered graph, and return the result. The passes end with `until`, or begin
+    with `since`, if these are given."""
     passes, target = graph_passes(options), options.target
     if not options.winograd:  # then other passes don't wait for it either
         target = target.with_figures(winograd=replace(target.machine.winograd, gain=0.0))
@@ -328,7 +334,8 @@ def optimize(
 
 
 def graph_passes(options: Options) -> list[Pass]:
-    """The passes of a compilation after `lower`, in order: those of the back end that the options allow."""
+    """Return the passes of a compilation after `lower`, in order. They are those of the back end, without the
+    optional passes that the options turn off."""
     passes = backend_of(options.target).passes(options.target)
     return [p for p in passes if not p.optional or getattr(options, p.name)]
 
@@ -340,7 +347,8 @@ def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
 
 
 def _told_seconds(progress: Progress | None, what: str) -> Callable[[float, float], None]:
-    """Reports a step by the estimated milliseconds of its parts, because the parts differ in length."""
+    """Return a function that reports the step `what`, given the seconds done and in total. The reports count
+    in milliseconds."""
 
     def tell(done: float, total: float) -> None:
         if progress is not None:

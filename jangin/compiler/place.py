@@ -1,10 +1,9 @@
 """Placement on several devices: the parts of a graph, their measured times, and two ways to place them.
 
-A unit is a chain of nodes whose inner values no other node needs. Branches: each unit runs on the device
-where it ends first, and units on the critical path go first. The source is Topcuoglu, Hariri, Wu:
-"Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002. Stages: units in
-their order are cut into one run for each device, such that the longest run is as short as possible.
-"""
+A unit is a chain of nodes whose inner values no other node needs. `branches` runs each unit on the device
+where it ends first, and units on the critical path go first. Its source is Topcuoglu, Hariri, Wu:
+"Performance-effective and low-complexity task scheduling for heterogeneous computing", 2002. `stages` cuts
+the sequence of units into one part for each device, such that the slowest part is as quick as possible."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from jangin.runtime.sizes import Evaluator
 
 @dataclass(frozen=True)
 class Unit:
-    """A chain of nodes. `needs`: the units whose results it reads, with their bytes."""
+    """A chain of nodes. `needs` maps the numbers of the units whose results it reads to the bytes read."""
 
     nodes: tuple[Node, ...]
     needs: Mapping[int, int]
@@ -29,8 +28,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class Times:
-    """Measured seconds: `units` on each device, by device and unit; `switch` from one device to another;
-    `byte` for each byte that moves."""
+    """Measured seconds. `units` has the seconds on each device, by device and unit. `switch` is the cost to
+    go on with another device, and `byte` the cost of each byte that moves to it."""
 
     units: Sequence[Sequence[float]]
     switch: float
@@ -42,7 +41,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Placing:
-    """The `device` of each unit, the `order` in which units begin, and the `seconds` between two results."""
+    """The `device` of each unit, and the `order` in which units begin. `seconds` is the time of a run, or for
+    stages the time between two results of a stream."""
 
     device: Sequence[int]
     order: Sequence[int]
@@ -50,7 +50,8 @@ class Placing:
 
 
 def units(graph: Graph, value: Evaluator) -> list[Unit]:
-    """The units of a lowered graph, in an order in which they can run. `value` has the sizes of a run."""
+    """Return the units of a lowered graph, in an order in which they can run. `value` evaluates the graph's
+    sizes."""
     maker = {o: n for n, node in enumerate(graph.nodes) for o in node.outputs}
     needs = [dict.fromkeys(maker[i] for i in node.inputs if i in maker) for node in graph.nodes]
     users = [0] * len(graph.nodes)
@@ -86,8 +87,8 @@ def units(graph: Graph, value: Evaluator) -> list[Unit]:
 
 
 def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Sequence[float]) -> list[float]:
-    """The seconds of each unit, from the seconds of the whole model's launches. A launch's time is divided
-    among the units of its nodes."""
+    """Return the seconds of each unit, computed from those of the whole model's launches. A launch's time is
+    divided equally among the units of its nodes."""
     places: dict[Source | None, list[int]] = {}
     for n, unit in enumerate(parts):
         for source in dict.fromkeys(s for node in unit.nodes for s in node.source or (None,)):
@@ -101,7 +102,7 @@ def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Seq
 
 
 def branches(parts: Sequence[Unit], times: Times) -> Placing:
-    """Places units such that one run ends soonest."""
+    """Place units on devices such that a single run ends as early as possible."""
     devices = range(len(times.units))
     mean = [sum(t[n] for t in times.units) / len(devices) for n in range(len(parts))]
     rank = list(mean)
@@ -125,7 +126,8 @@ def branches(parts: Sequence[Unit], times: Times) -> Placing:
 
 
 def stages(parts: Sequence[Unit], times: Times) -> Placing:
-    """Cuts the units, in order, into stages such that the longest stage is shortest."""
+    """Cut the sequence of units into one stage for each device, such that the slowest stage is as quick as
+    possible. Every order of the devices is tried."""
     count, best = len(parts), Placing([0] * len(parts), range(len(parts)), inf)
     for devices in permutations(range(len(times.units))):
         least, cuts = _cut(parts, times, devices)
@@ -137,10 +139,8 @@ def stages(parts: Sequence[Unit], times: Times) -> Placing:
 
 
 def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[float, list[int]]:
-    """The least time of the longest stage, in seconds, and the first units of the stages after the first.
-
-    The stages run on `devices`, in this order.
-    """
+    """Return the seconds of the slowest stage in the best cut, and the number of the first unit of each stage
+    after the first. The stages run on `devices`, in this order."""
     count = len(parts)
     best = [(_stage(parts, times, devices, 0, 0, n), list[int]()) for n in range(count + 1)]
     for k in range(1, len(devices)):
@@ -156,7 +156,8 @@ def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[f
 
 
 def _stage(parts: Sequence[Unit], times: Times, devices: Sequence[int], k: int, low: int, high: int) -> float:
-    """Seconds of stage number `k`, which has these units. Values from other stages are moved to it."""
+    """Return the seconds of stage `k`, which consists of the units from `low` to `high`. They include the
+    time to move values from other stages to it."""
     if low == high:
         return 0.0
     moved = [size for n in range(low, high) for s, size in parts[n].needs.items() if s < low]
@@ -164,11 +165,10 @@ def _stage(parts: Sequence[Unit], times: Times, devices: Sequence[int], k: int, 
 
 
 def runs(parts: Sequence[Unit], placing: Placing) -> list[tuple[int, list[Node]]]:
-    """The placed units as runs of nodes, each on one device, in the order in which they begin.
+    """Return the placed units as lists of nodes with their device, in the order in which they begin.
 
-    Consecutive units on a device are one run, with two exceptions. Another device must not have to wait for
-    the first unit. The second unit must not have to wait for a value that another device makes meanwhile.
-    """
+    Consecutive units on a device are joined to one list, with two exceptions. One is that another device
+    needs a result of the earlier units. The other is that the later unit needs a value of another device."""
     needed = {s for n, unit in enumerate(parts) for s in unit.needs if placing.device[s] != placing.device[n]}
     last: dict[int, int] = {}
     made: list[tuple[int, list[Node]]] = []

@@ -1,4 +1,4 @@
-"""A request to the compiler, and how one process carries it out: tune, compile, keep in the cache."""
+"""A request to the compiler, and how one process carries it out: it tunes, compiles and fills the cache."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """A model and the options of its compilation, in plain values that can be sent to another process.
-    `source` is the model's source, if the cache was asked for the model already."""
+    """A model and the options of its compilation, in values that can be pickled for another process. `source`
+    is the model's source, if the caller has hashed it to look in the cache."""
 
     model: ModelSource
     asked: Options
@@ -43,32 +43,33 @@ class Request:
 
     @property
     def budget(self) -> float | None:
-        """Seconds of tuning, or None."""
+        """Seconds of tuning; None without tuning."""
         return None if self.asked.tune is None else parse_seconds(self.asked.tune)
 
     @property
     def entries(self) -> Cache | None:
-        """The cache of compiled models, or None."""
+        """The cache of compiled models; None if it is turned off."""
         return None if self.asked.cache is False else Cache(folder_of(self.asked))
 
     def kernels(self, known: Mapping[str, bytes] | None = None) -> SharedKernels:
-        """The kernels that models share: those `known` to this process, pickled, and those of the cache."""
+        """Return the kernels that models share. They come from the cache's folder, and from `known`, which
+        holds pickled kernels of this process."""
         from jangin.compiler.shared import SharedKernels
 
         return SharedKernels(None if self.entries is None else self.entries.folder, known=known)
 
     def options(self) -> Options:
-        """The options with the candidates that won on this machine."""
+        """Return the options, with the tuned candidates of this machine."""
         return with_winners(self.asked, self.threads)
 
 
 def folder_of(options: Options) -> str | Path | None:
-    """The folder of the cache; None for the user's own."""
+    """Return the folder of the cache, or None for the user's default folder."""
     return None if isinstance(options.cache, bool) else options.cache
 
 
 def winners_of(options: Options) -> Store | None:
-    """The store of tuning's results; None if they aren't kept."""
+    """Return the store of tuned candidates, or None if the cache is turned off."""
     if options.cache is False:
         return None
     from jangin.tune.store import Store
@@ -83,12 +84,11 @@ def carry_out(
     account: Account | None = None,
     shared: SharedKernels | None = None,
 ) -> tuple[Compiled, Path | None]:
-    """Tunes if asked, and compiles, in this process and by `workers`. Also returns the cache's file if it
-    keeps one.
+    """Tune if the request has a budget, and compile, in this process and with `workers`. Return the compiled
+    model, and the cache's file that holds it, or None.
 
-    `account` gets the seconds of each new kernel. `shared`: the request's kernels, if more are known than the
-    cache has.
-    """
+    `account` gets the seconds of each new kernel. `shared` replaces the request's own shared kernels, if more
+    kernels are known."""
     options = request.options()
     own = options.own
     entries = None if own else request.entries
@@ -121,7 +121,8 @@ def _built(request: Request, options: Options, *more: Any) -> Compiled:
 
 
 def _tuned(request: Request, options: Options, progress: Progress | None) -> Options:
-    """The options with the results of tuning. Each device gets a part of the time."""
+    """Tune the model, and return the options with the chosen candidates. Each device gets an equal part of
+    the time."""
     from jangin.compiler.pipeline import tune_model
 
     budget = request.budget
@@ -138,7 +139,7 @@ def _tuned(request: Request, options: Options, progress: Progress | None) -> Opt
 
 
 def _threads(parts: Sequence[Options], threads: int) -> list[int]:
-    """The number of threads that each device will run on."""
+    """Return the number of threads that each device will run on."""
     if len(parts) == 1:
         return [threads]
     from jangin.runtime.device import threads_of
@@ -147,18 +148,18 @@ def _threads(parts: Sequence[Options], threads: int) -> list[int]:
 
 
 def read_entry(entry: Path) -> Compiled:
-    """An entry of the cache, fully checked. A damaged entry is built again."""
+    """Read an entry of the cache, and check it fully. Raises an exception if it is damaged."""
     return checked(read_artifact(entry))
 
 
 def entry_name(source: Source, options: Options) -> str:
-    """The cache's key for the source of a model."""
+    """Return the cache's key for a model's source and the options."""
     return key([source_digest(), options.key(), *source.digests])
 
 
 def with_winners(options: Options, threads: int) -> Options:
-    """The options with the candidates that won on this machine. Candidates of libraries count only if they
-    were tuned with the same `libraries`."""
+    """Return the options with the candidates that were quicker than the default on this machine. A candidate
+    from a library counts only if it was tuned with the same `libraries` option."""
     if options.cache is False or not os.path.lexists(Cache(folder_of(options)).folder / TUNED):
         return options  # reading them imports many modules
     from jangin.tune.store import place_of
@@ -181,7 +182,8 @@ def with_winners(options: Options, threads: int) -> Options:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds of 60, "60s" or "2m". Raises ValueError for any other text, and for negative numbers."""
+    """Return the seconds in a text such as 60, "60s" or "2m". Raises ValueError for any other text, and for
+    negative numbers."""
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
     if found is None:
         raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")

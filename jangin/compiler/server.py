@@ -1,9 +1,8 @@
 """The compiler's own process (see `compiler.isolated`).
 
-It compiles no model itself. It has imported everything that compilations share, and has the workers. A forked
-process compiles each model, and its memory is released when it ends. Only a model's kernels remain, which the
-next model may share.
-"""
+It compiles no model itself. It imports everything that compilations share, and starts the workers. A forked
+process compiles each model, and its memory is released when it ends. This process keeps only a model's
+kernels, which the next model may share."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 IDLE = 30.0
 """Seconds that the process waits for a request before it ends."""
 KEPT = 64 << 20
-"""Bytes of kernels that it keeps for the next models, the last used first."""
+"""The most bytes of kernels that the process keeps for the next models. The most recently used are kept."""
 
 
 class _Done(NamedTuple):
-    """The remains of a compilation: the number of running workers, the identities of the kernels that it
-    used, and the kernels that it made, pickled."""
+    """The report of a finished compilation. It has the number of running workers, the identities of the
+    kernels that it used, and the kernels that it made, pickled."""
 
     running: int
     used: tuple[str, ...]
@@ -44,8 +43,8 @@ class _Done(NamedTuple):
 
 
 def serve(pipe: int) -> None:
-    """Builds the models that the pipe asks for, one after another. It ends after a long time without
-    requests, when the caller is gone, or after an error."""
+    """Build the models that the caller requests by the pipe, one after another. End after `IDLE` seconds
+    without a request, when the caller is gone, or after an error."""
     with Connection(pipe) as caller:
         try:
             _serve(caller)
@@ -72,7 +71,7 @@ def _serve(caller: Connection) -> None:
 
 
 def _import(asked: Asked) -> None:
-    """Imports the modules of the compilation, so that the next one has them too."""
+    """Import the modules of the requested model's format, so that later forks have them too."""
     from jangin.frontends.format import opened
     from jangin.frontends.table import format_of
 
@@ -85,11 +84,11 @@ def _import(asked: Asked) -> None:
 def _in_a_fork(
     caller: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes]
 ) -> tuple[_Done, Asked | None]:
-    """Has a forked process compile. Returns its remains, and a request that the caller has made meanwhile.
+    """Have a forked process compile. Return its report, and the request that the caller has made meanwhile,
+    if any.
 
-    If the forked process fails, this process ends in the same way. If the caller is gone, it ends with all of
-    its group.
-    """
+    If the forked process dies, this process ends in the same way. If the caller is gone, this process ends
+    with its whole group."""
     ours, theirs = Pipe(duplex=False)
     place = Place()
     child = fork(partial(_compile, caller, theirs, asked, workers, known, place), [ours])
@@ -111,8 +110,8 @@ def _in_a_fork(
 
 
 def _end_late(caller: Connection, place: Place) -> NoReturn:
-    """Tells the caller that the time is over and that the compilation doesn't ask the budget. The caller then
-    ends all."""
+    """Tell the caller that the time is over, for a compilation that doesn't check its budget itself. The
+    caller then kills this process."""
     caller.send(
         (
             "failed",
@@ -123,7 +122,7 @@ def _end_late(caller: Connection, place: Place) -> NoReturn:
 
 
 def _asked(caller: Connection) -> Asked:
-    """The caller's next request. If the caller is gone, this process and all of its group end."""
+    """Receive the caller's next request. If the caller is gone, kill this process and its whole group."""
     try:
         asked: Asked = caller.recv()
     except (EOFError, OSError):
@@ -135,8 +134,9 @@ def _compile(
     caller: Connection, done: Connection, asked: Asked, workers: Workers, known: Mapping[str, bytes],
     place: Place,
 ) -> None:  # fmt: skip
-    """Compiles the caller's next request in the forked process, and reports progress and result to the
-    caller. Unless it failed, it hands down its remains. After a failure, the workers' state isn't known."""
+    """Compile the caller's next request in the forked process, and send progress and result to the caller.
+    After success, also send the report by `done`. After a failure there is none, because the workers' state
+    isn't known."""
     from jangin.compiler.handed import hand, pickled
     from jangin.compiler.request import carry_out
     from jangin.mapped import map_opened
@@ -167,7 +167,7 @@ def _compile(
 
 
 def _last(known: Mapping[str, bytes], used: Sequence[str]) -> dict[str, bytes]:
-    """The kernels to keep: as many of the last used ones as fit, the oldest first."""
+    """Return the most recently used kernels that fit in `KEPT` bytes, the least recently used first."""
     order = [*(k for k in known if k not in used), *used]
     room, kept = KEPT, list[str]()
     for identity in reversed(order):

@@ -1,8 +1,7 @@
 """Builds a model for several devices at once.
 
-The result has the whole model for each device, and the symbol by which a batch is shared out. It also has
-placements of the model's nodes, if measured times favour them.
-"""
+The result has the whole model for each device, and the symbol of the batch, which can be divided among
+devices. It also has placements of the model's nodes, if measurements show that they are quicker."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ from jangin.targets.several import SEPARATOR
 from jangin.tune.measure import random_feeds
 
 TURNS = 7
-"""Runs of which the quickest of each kernel counts."""
+"""Measured runs of each device. The quickest time of each kernel counts."""
 BRANCHES_WORTH, STAGES_WORTH = 0.9, 0.8
-"""The largest share of the time without a placement at which the placement is kept. The comparison is with
-the quickest device alone, or with all devices working on alternate inputs of a stream."""
+"""A placement is kept if its estimated time is at most this share of the time without it. Branches are
+compared with the quickest device alone, stages with all devices working on alternate inputs of a stream."""
 
 
 def build_several(
@@ -45,9 +44,9 @@ def build_several(
     shared: SharedKernels | None = None,
     account: Account | None = None,
 ) -> SeveralArtifact:
-    """Builds the model like `pipeline.build_artifact`, for each device of the target. `threads`: the
-    processor's threads for all devices. Placements are measured for the options' `sizes` of symbols that stay
-    open."""
+    """Build the model for each device of the target, as `pipeline.build_artifact` does, and return them as
+    one artefact. `threads` is the number of processor threads for all devices together. Placements are
+    measured for the options' `sizes`."""
     shared = SharedKernels() if shared is None else shared
     each = options.parts
     parts = [build_artifact(model, o, progress, workers, shared, account) for o in each]
@@ -64,7 +63,7 @@ def build_several(
 
 
 def _rows(found: Cases) -> tuple[str, str]:
-    """The symbol of the batch, or the reason why there is none."""
+    """Return the name of the batch's symbol and "", or "" and the reason why the batch can't be divided."""
     try:
         rows = row_symbol(found.made[0].graph)
     except Mixed as error:
@@ -81,7 +80,8 @@ def _placements(
     threads: int,
     sizes: Mapping[str, int],
 ) -> dict[str, tuple[Graph, Sequence[Unit], Placing]]:
-    """The placements that measured times favour, for a graph whose sizes are all known."""
+    """Return the placements that are worth keeping by measured times, by name. There are none if a size isn't
+    known or the model runs in steps."""
     plans = [p for p in parts if isinstance(p, Artifact)]
     if len(plans) < len(parts) or any(own_name(v) not in sizes for v in graph.symbols):
         return {}

@@ -2,8 +2,7 @@
 
 The file is safe under many processes: SQLite's write-ahead log lets them read while one writes. This process
 runs the code, so a file that another user could have written isn't read. A kernel that is damaged, or that
-can't be read or written, counts as missing. It is made again, and compiling goes on.
-"""
+can't be read or written, counts as missing. It is made again, and compiling goes on."""
 
 from __future__ import annotations
 
@@ -28,9 +27,10 @@ FOLDER = "kernels"
 """The folder of the file in the cache's folder, for this user alone."""
 FILE = "kernels.sqlite"
 LIMIT = 256 << 20
-"""Bytes of kernels and code that are kept, the last used first: some 15,000 kernels."""
+"""The most bytes of kernels and code in the file, some 15,000 kernels. The least recently used are
+deleted."""
 WAIT = 5.0
-"""Seconds to wait for another process's write."""
+"""Seconds to wait until another process has finished its write."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernels (
     key TEXT PRIMARY KEY, used REAL NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -55,12 +55,11 @@ class Made(NamedTuple):
 
 
 class SharedKernels:
-    """Kernels by identity (`kernels.Job`).
+    """Kernels by their identity (see `kernels.Job`).
 
-    They come from this object, from `known` (the results of `pickled`), and with a `folder` (a cache's) from
-    its file of at most `limit` bytes. Kernels that call a library aren't in the file, because making them
-    takes little.
-    """
+    They come from three places: this object, the pickled kernels `known`, and a file of at most `limit` bytes
+    in the cache's `folder`. Without `folder` no file is read or written. The file has no kernels that call a
+    library, because making them takes little time."""
 
     def __init__(
         self, folder: Path | None = None, limit: int = LIMIT, known: Mapping[str, bytes] | None = None
@@ -71,7 +70,7 @@ class SharedKernels:
         self._made: dict[str, Made] = {}
 
     def get(self, identities: Iterable[str]) -> dict[str, Made]:
-        """The known kernels of these identities; each becomes the most recently used."""
+        """Return those kernels of the identities that are known, and mark them as the most recently used."""
         wanted = list(identities)
         self._made |= {
             i: Made(*pickle.loads(self._known[i])) for i in wanted if i in self._known and i not in self._made
@@ -80,13 +79,13 @@ class SharedKernels:
         return {i: self._made[i] for i in wanted if i in self._made}
 
     def pickled(self) -> tuple[tuple[str, ...], dict[str, bytes]]:
-        """The identities of the kernels that were asked for or kept, and the new ones among these kernels,
-        pickled."""
+        """Return the identities of all kernels that this object has found or been given. Also return those of
+        them that weren't in `known`, pickled."""
         new = {i: pickle.dumps((*made,)) for i, made in self._made.items() if i not in self._known}
         return tuple(self._made), new
 
     def put(self, made: Mapping[str, Made]) -> None:
-        """Keeps kernels."""
+        """Keep kernels in this object, and in the file if there is one. A failed write is ignored."""
         self._made |= made
         if self.path is None:
             return
@@ -135,8 +134,8 @@ class SharedKernels:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection and one transaction. Nothing waits for the disk, because kernels that a power cut damages
-    are made again."""
+    """Inside this context, have a connection to a database and one transaction. Writes don't wait for the
+    disk, because kernels that a power cut damages are made again."""
     with closing(sqlite3.connect(path, timeout=WAIT)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = OFF")
@@ -145,9 +144,9 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _own(path: Path) -> bool:
-    """Whether the file, SQLite's files beside it, and their folder belong to this user and can't be written
-    by others. SQLite removes its files when no process has the database open. A file that vanishes meanwhile
-    is accepted."""
+    """Return whether the file, SQLite's files beside it and their folder belong to this user and aren't
+    writable by others. A file that vanishes meanwhile is accepted, because SQLite removes its files when it
+    closes them."""
     if not (own(path) and own(path.parent)):
         return False
     return all(own(p) or not os.path.lexists(p) for p in path.parent.iterdir())
@@ -163,14 +162,15 @@ def _key(identity: str) -> str:
 
 
 def _made(name: str, digest: object, text: object, code: object) -> Made | None:
-    """The kernel and code of a row; None unless `put` wrote the row under this key."""
+    """Return the kernel and code of a row, or None if its digest doesn't fit its key and contents."""
     if not (isinstance(text, str) and isinstance(code, bytes) and key([name, text, code]) == digest):
         return None
     return Made(parse_kernel(text), code)
 
 
 def print_kernel(kernel: Scheduled) -> str:
-    """A kernel that calls no library as JSON, with loops, steps and sizes in their text forms."""
+    """Return a kernel that calls no library as JSON text. Loops, steps and sizes are in their own text
+    forms."""
     content = {
         "template": kernel.template,
         "func": print_func(kernel.func),
@@ -186,7 +186,7 @@ def print_kernel(kernel: Scheduled) -> str:
 
 
 def parse_kernel(text: str) -> Scheduled:
-    """The kernel of a text that `print_kernel` made."""
+    """Return the kernel whose text `print_kernel` made."""
     content = json.loads(text)
     packings = {
         name: Packing(tuple(perm), axis, groups, width)

@@ -1,8 +1,8 @@
 """The source of a model: the contents that determine the compile cache's key, and whether they stay the same.
 
 Names, sizes and times of files don't prove their contents. Archives, `cp -p`, Nix and Bazel restore them, and
-a write into a mapped page may leave them unchanged. Therefore everything that is read is hashed, each time.
-"""
+a write into a mapped page may leave them unchanged. Therefore everything that is read is hashed, each
+time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from jangin.mapped import Digests, map_file
 
 @dataclass(frozen=True)
 class Source:
-    """`digests`: of the model's bytes, and of each other file that it names, with the name. `files`: the
-    files read, each with its state before reading."""
+    """The contents of a model. `digests` has the digest of the model's bytes, then the name and digest of
+    each other file that it names. `files` has the files that were read, each with its state before
+    reading."""
 
     digests: tuple[bytes, ...]
     files: tuple[tuple[Path, tuple[int, ...]], ...] = ()
 
     @classmethod
     def of(cls, model: ModelSource) -> Source | None:
-        """The source of a model; None if the files that it names can't be found out. Such a model isn't
-        cached."""
+        """Hash a model, and return its source. Return None if the model, or a file that it names, can't be
+        read. Such a model isn't cached."""
         return cls.begun(model)()
 
     @classmethod
     def begun(cls, model: ModelSource) -> Callable[[], Source | None]:
-        """A function that gives `of(model)`. Threads hash in the background from now on."""
+        """Start to hash a model on threads in the background. Return a function that waits for them, and
+        returns what `of` returns."""
         given = model.structure if isinstance(model, Paired) else model
         path = Path(given) if isinstance(given, (str, os.PathLike)) else None
         if path is not None and not path.is_file():
@@ -62,7 +64,8 @@ class Source:
         return source
 
     def unchanged(self) -> bool:
-        """Whether the hashed files are still the same, after they were read again by the compilation."""
+        """Return whether the hashed files still have the state that they had before reading. It is called
+        after the compilation has read them too."""
         try:
             return all(_state(path) == state for path, state in self.files)
         except OSError:
@@ -70,6 +73,7 @@ class Source:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """The state that a write changes. The last time, of the inode's change, can't be set back."""
+    """Return a file's device, inode, size and times, at least one of which any write changes. The inode's
+    change time can't be set back."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
