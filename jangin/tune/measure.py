@@ -82,7 +82,8 @@ class Trial:
         return told.issuperset(self.node.of(Kernel).body.symbols)
 
     def build(self, ways: Sequence[Scheduled]) -> Race:
-        """Compile the candidates, whose kernels have different names, together.
+        """Compile all candidates together, and return them as a race. Their kernels must have different
+        names.
 
         Raises WrongResult if a candidate's results differ from the first one's, and KeyError for a symbol
         without a size."""
@@ -92,7 +93,8 @@ class Trial:
         return Race(exe, feeds)
 
     def _plan(self, ways: Sequence[Scheduled]) -> Plan:
-        """Return a plan with the kernel once by each candidate, each preceded by other data."""
+        """Return a plan that runs the kernel once by each candidate. Before each run, another kernel passes
+        other data through the caches."""
         node, graph, body = self.node, self.graph, self.node.of(Kernel).body
         other = _other_data(max(self.between // 8, 1024))
         workload = kernel_workload(other, other.of(Kernel).body, self.options, "sweep")[1]
@@ -138,7 +140,10 @@ class Race:
         self._idle = self._launches.call_seconds()
 
     def time(self, seconds: float, ways: Sequence[int] | None = None) -> list[Timing]:
-        """Time the candidates (or those in `ways`) in turns, for about `seconds`."""
+        """Time the candidates, or those whose numbers are in `ways`, and return their timings in order.
+
+        Each round runs every candidate once. After an untimed round, rounds go on for `seconds`, but at least
+        `ROUNDS` and at most `MOST_ROUNDS` times `ROUNDS` of them."""
         calls = self._launches.calls
         chosen = range(len(calls) // 2) if ways is None else ways
         rounds: list[list[float]] = []
@@ -155,7 +160,8 @@ class Race:
 
 
 def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
-    """Return the timings of candidates, from rounds with one time for each."""
+    """Return the timings of candidates, given rounds that have one time in seconds for each. Ratios are to
+    the first candidate."""
     found = []
     for times in zip(*rounds, strict=True):
         low, middle, high = statistics.quantiles((t / r[0] for t, r in zip(times, rounds, strict=True)), n=4)
@@ -173,9 +179,10 @@ def _other_data(count: int) -> Node:
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Return random inputs for sizes of the symbols. They begin at cache lines, like values within a model.
+    """Return random inputs, given sizes of the symbols. Their memory begins at cache lines, like that of
+    values within a model.
 
-    Floats are in -1..1. Integers are 0 or 1, which index any table."""
+    Floats are in -1..1. Integers are 0 or 1, which are valid indices of any table with two rows."""
     rng = np.random.default_rng(0)
     value = Evaluator({v: sizes[v.name] for v, _ in exe.plan.symbols})
     feeds: dict[str, Array] = {}

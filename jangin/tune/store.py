@@ -58,21 +58,22 @@ class Finding:
 
 
 def place_of(target: Target, threads: int, libraries: str) -> str:
-    """Return the place to which timings belong: this machine's processor, the target's settings, and the
-    compiler's version."""
+    """Return the text that identifies where timings are valid. It names this machine's processor, the target
+    with its memories, the threads, the libraries and the compiler's version."""
     sizes = target.machine.memories
     return f"{processor_name()} {target} {sizes} threads={threads} {libraries} {source_digest()}"
 
 
 class Store:
-    """The findings in a file in `folder`, by default `environment.cache_folder`."""
+    """Findings of tuning, in a file in `folder`. The default folder is `environment.cache_folder`'s. At most
+    `limit` findings are kept."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, limit: int = LIMIT) -> None:
         self.path = (cache_folder() if folder is None else Path(folder)) / TUNED
         self.limit = limit
 
     def get(self, place: str) -> dict[str, Finding]:
-        """Return findings by kernel digest.
+        """Return the findings that are valid at `place`, by the kernel's digest.
 
         The result is empty if the file is missing, unreadable or another user's. A damaged row is left out.
         Compiling then continues without it and loses only time."""

@@ -39,21 +39,22 @@ from jangin.tune.store import Finding
 Progress = Callable[[float, float, str], None]
 
 BATCH = 6
-"""The number of candidates that race the best one together."""
+"""The most candidates that race the best known one together."""
 SCREEN_SECONDS = 0.2
-"""Seconds of a race that finds the two quickest candidates of a batch. `RACE_SECONDS` is the length of their
-race against the best known one."""
+"""Seconds of the race that finds the two quickest candidates of a batch."""
 RACE_SECONDS = 0.4
+"""Seconds of the race between the two quickest candidates of a batch and the best known one."""
 MARGIN = 0.99
-"""The most that a winner may take, as a share of the earlier best's time, by the median and in the best
+"""A candidate wins if it takes at most this share of the earlier best's time, by the median and in the best
 round."""
 HOPELESS = 1.6
-"""A candidate is left out if its estimate exceeds the best estimate by this factor."""
+"""A candidate isn't tried if its estimate exceeds the best estimate by more than this factor."""
 FRUITLESS = 0.5
-"""The factor by which the hope in a kernel shrinks after a race without a new winner."""
+"""A kernel's expected gain is multiplied by this factor after each race that has no new winner."""
 FINAL_SECONDS = 3.0
+"""The least seconds for which whole runs of the tuned and the untuned model are compared."""
 FINAL_ROUNDS = 12
-"""The least number of rounds that compare whole runs of the tuned and the untuned model."""
+"""The least number of rounds in this comparison. Each round runs both models."""
 
 
 @dataclass
@@ -147,11 +148,11 @@ def tune(
     progress: Progress | None = None,
     known: Mapping[str, Finding] | None = None,
 ) -> Outcome:
-    """Tune the kernels of a fused graph for about `budget` seconds.
+    """Tune the kernels of a fused graph for about `budget` seconds, and return the outcome.
 
-    `sizes` are the sizes of symbols. Other symbols get EXPECTED, or the nearest size in their range. `known`
-    has findings of an earlier tuning, which is continued. An interrupt (Ctrl-C) ends the measuring, and the
-    findings so far count."""
+    `sizes` are the sizes of symbols by name. Other symbols get EXPECTED, or the nearest size in their range.
+    `known` has findings of an earlier tuning, by the kernel's digest, which is continued. An interrupt
+    (Ctrl-C) ends the measuring, and the findings so far count."""
     start = time.perf_counter()
 
     def left() -> float:
@@ -213,7 +214,8 @@ class _Model:
         return Executable(build(plan, options.target), self.threads)
 
     def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
-        """Return the kernels that have candidates, with their current times."""
+        """Return the kernels that can be tuned, with the seconds that they take in a run of the model. `exe`
+        is the untuned model, and `known` has earlier findings."""
         found: dict[str, _Kernel] = {}
         nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
@@ -243,18 +245,20 @@ class _Model:
         )
 
     def _trial(self, node: Node, workload: Workload) -> Trial:
-        """Return a trial of a kernel.
+        """Return a trial of a kernel, with the amount of other data that passes through the caches before
+        each run.
 
-        Between two runs of a kernel, a run of the model touches all its weights. As much of them passes
-        through the caches as the caches hold. A kernel with few weights of its own misses only its data, in
-        L2."""
+        In a run of the model, the other kernels' weights pass through the caches between two runs of a
+        kernel. No more passes than the caches hold. Less passes if the kernel's own weights fit the L2 cache,
+        because then only that cache matters."""
         constants = sum(a.nbytes for a in self.graph.constants.values())
         own = sum(self.graph.constants[n].nbytes for n in node.inputs if n in self.graph.constants)
         between = min(constants, self.options.target.machine.between_runs(own))
         return Trial(node, self.graph, self.options, self.threads, self.sizes, between)
 
     def race(self, kernel: _Kernel) -> list[str]:
-        """Let the next candidates of a kernel race its best. Returns the defects found."""
+        """Let the next candidates of a kernel race its best. Return texts about the candidates that have a
+        defect."""
         batch, kernel.queue = kernel.queue[:BATCH], kernel.queue[BATCH:]
         kernel.hope *= FRUITLESS
         try:
@@ -295,10 +299,11 @@ class _Model:
         report.pruned += len(batch) + 1 - len(ways)
 
     def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
-        """Return the seconds of a run of the untuned model, and the tuned model's timing beside it.
+        """Run the tuned and the untuned model side by side. Return the seconds of an untuned run, and the
+        timing of the tuned model relative to it.
 
-        If the tuned model is slower, everything stays untuned. After an interrupt, the kernels' own races
-        decide."""
+        If the tuned model is slower, all kernels stay untuned, and the timing is the untuned model's. After
+        an interrupt, the kernels' own races decide, and the timing is None."""
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
@@ -313,7 +318,7 @@ class _Model:
         return before.seconds, before if slower or not won else after
 
     def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
-        """Time runs of both models in turns."""
+        """Run both models alternately, and return the timings of the untuned and of the tuned one."""
         feeds = random_feeds(untuned, self.sizes)
         rounds: list[list[float]] = []
         start = time.perf_counter()
