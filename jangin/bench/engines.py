@@ -17,7 +17,8 @@ from jangin.runtime.system.usage import children_bytes
 
 
 def make(job: Job) -> Engine:
-    """Compile the job's model in its engine. Raises ModuleNotFoundError if a peer isn't installed."""
+    """Compile the job's model in its engine, and return it ready to run. Raises ModuleNotFoundError if a peer
+    isn't installed."""
     return ENGINES[job.engine](job)
 
 
@@ -38,7 +39,8 @@ def _jangin(job: Job) -> Engine:
 
 
 def _loaded(job: Job) -> Engine:
-    """Return Jangin without its compiler. `job.model` is a file that Jangin saved."""
+    """Return an engine that loads a model which Jangin saved as `job.model`, and runs it without
+    compiling."""
     import jangin
 
     return Engine(_calls(jangin.load(job.model, job.threads), job.feeds()), jangin.__version__)
@@ -56,7 +58,7 @@ def _calls(exe: Any, feeds: Mapping[str, Array]) -> Callable[[], Mapping[str, Ar
 
 
 def _untuned(job: Job) -> Engine:
-    """Return Jangin without tuning, for comparison with the tuned model."""
+    """Return Jangin's engine with tuning turned off, for comparison with the tuned model."""
     return _jangin(replace(job, compiling=Job.packed(job.options.but(tune=None))))
 
 
@@ -65,7 +67,7 @@ def _onnxruntime(job: Job) -> Engine:
 
 
 def _reference(job: Job) -> Engine:
-    """Return ONNX Runtime with its optimizations off. It is the reference for errors."""
+    """Return ONNX Runtime with its optimizations turned off. Errors are measured against its outputs."""
     return _session(job, optimized=False)
 
 
@@ -117,7 +119,8 @@ SGEMM_SIZE = 1024
 
 
 def _sgemm(job: Job) -> Engine:
-    """Return NumPy's matrix product by its OpenBLAS. The environment sets its thread count."""
+    """Return a float32 matrix product by NumPy's OpenBLAS, as a yardstick. OpenBLAS takes its number of
+    threads from the environment."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -131,8 +134,8 @@ FMA_LOOPS = 200_000
 
 
 def _fma(job: Job) -> Engine:
-    """Return a loop of register-only FMAs as wide as the host's vectors. It measures only the core's current
-    speed."""
+    """Return a loop of FMAs on registers alone, as wide as the host's vectors. It measures the current speed
+    of one core."""
     from jangin.llvm import binding
     from jangin.targets import resolve
 

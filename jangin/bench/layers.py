@@ -23,9 +23,9 @@ from jangin.runtime.profile import WARM_UP, Launches
 SECONDS = 2.0
 """Seconds of measuring one model, about half of them kernel by kernel."""
 TURN = 4
-"""Consecutive runs of the whole model, and then of its kernels one by one."""
+"""Runs of the whole model in one turn. The kernels, timed one by one, then run as often."""
 FEWEST = 10
-"""The least number of runs that count."""
+"""The fewest timed runs of the whole model."""
 LISTED = 40
 """The most kernels that the table lists."""
 
@@ -64,8 +64,8 @@ class Account:
     """The account of a model. `run` is the seconds of a whole run without timing inside, and `steps` is the
     seconds of its kernels one after another.
 
-    Both are medians. The sum of the kernels' own medians is smaller. The difference shows how much of a run
-    other processes took."""
+    Both are medians. The sum of the kernels' own medians is smaller, by the time that other processes took
+    from a run."""
 
     model: str
     shapes: Mapping[str, Any]
@@ -101,7 +101,8 @@ class Account:
 def account(
     model: str, shapes: Mapping[str, Any], exe: Executable, feeds: Mapping[str, Array], roofs: Roofs
 ) -> Account:
-    """Time a compiled model on `feeds`, as a whole and kernel by kernel."""
+    """Time a compiled model on `feeds`, alternately as a whole and kernel by kernel, for about `SECONDS`
+    seconds. Return the account."""
     launches = exe.launches(feeds)
     runs: list[float] = []
     passes: list[list[float]] = [[] for _ in launches.calls]
@@ -122,10 +123,12 @@ def account(
 
 
 def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[float, str]]:
-    """Return each launch's least seconds, and whether "flops" or "bytes" decide them.
+    """Return for each launch the least seconds that it could take, and "flops" or "bytes", whichever decides
+    them.
 
-    Weights come from the smallest cache or memory that holds everything that a run touches. All other data
-    come from the smallest one that holds them, because they were written just before."""
+    Weights are read at the speed of the smallest cache or memory that holds everything that a run touches.
+    Other data are read at the speed of the smallest one that holds them, because they were written just
+    before."""
     plan, sizes = exe.plan, launches.layout
     buffers = {b.name: b for b in plan.buffers}
     touched = sizes.placement.arena + sum(a.nbytes for a in plan.constants.values())
@@ -143,7 +146,7 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
 
 
 def _runs(exe: Executable, feeds: Mapping[str, Array]) -> list[float]:
-    """Return the seconds of whole runs, after a warm-up."""
+    """Return the seconds of `TURN` runs of the whole model, timed after a warm-up."""
     times = []
     for _ in range(WARM_UP + TURN):
         start = time.perf_counter()
@@ -184,7 +187,7 @@ def _ms(seconds: float) -> str:
 
 
 def made_by(template: str) -> str:
-    """Return a candidate in short form: "window tile=6" becomes "window 6"."""
+    """Return a candidate's text without the names of its parameters: "window tile=6" becomes "window 6"."""
     return " ".join(word.rpartition("=")[2] for word in template.split())
 
 

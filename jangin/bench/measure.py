@@ -28,12 +28,12 @@ CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
 """A turn counts if the core ran at this share or more of its fastest measured speed."""
 CROWDED = 0.1
-"""The most cores that other processes may keep busy during a turn that counts."""
+"""A turn counts if other processes kept at most this many cores busy during it."""
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
-"""An engine has settled if its process uses no processor time for this many seconds. The second number limits
-the checks."""
+"""An engine is at rest if its process uses no processor time for this many seconds. The second number is the
+most times that this is checked."""
 FEWEST_KEPT = 5
-"""The turns that count if fewer are undisturbed. The least disturbed turns are taken."""
+"""If fewer turns than this are undisturbed, this many of the least disturbed ones count."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -169,7 +169,8 @@ class Worker:
 def compare(
     model: Path, threads: int, options: Options, flops: int = 0, progress: Progress | None = None
 ) -> Comparison:
-    """Measure Jangin and the peers on one model. Raises ValueError if inputs don't fit the model."""
+    """Measure Jangin and the peers on one model with `threads` threads, and return the figures. `flops` is
+    the model's operations a call, for its speed. Raises ValueError if inputs don't fit the model."""
     name, tell = model.stem, progress or (lambda done, total, what: None)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         workers = []
@@ -223,9 +224,10 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
 
 
 def make_inputs(graph: Graph, options: Options) -> dict[str, Array]:
-    """Return the given arrays, and random arrays for the other inputs.
+    """Return the given arrays, and random arrays for the other inputs, by name.
 
-    Floats are in -1..1. Integers are 0 or 1, which index any table. Masks are ones."""
+    Floats are in -1..1. Integers are 0 or 1, which are valid indices of any table with two rows. Inputs with
+    "mask" in their name are ones. Raises ValueError for an input whose sizes aren't known."""
     rng = np.random.default_rng(options.seed)
     arrays = {}
     for name in graph.inputs:
@@ -254,8 +256,8 @@ def random_array(
 def take_turns(
     workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None] = lambda done: None
 ) -> dict[str, list[Turn]]:
-    """Return each engine's turns, with a worker that times FMAs beside them. Each round starts with the next
-    engine."""
+    """Run each engine once a round for `options.rounds` rounds, and return the turns by engine. Each round
+    starts with another engine. `core` is a worker that times FMAs before and after each turn."""
     turns: dict[str, list[Turn]] = {w.job.engine: [] for w in workers}
     for i in range(options.rounds):
         tell(i)
@@ -276,8 +278,8 @@ def take_turns(
 
 
 def settle(process: int) -> None:
-    """Wait until an engine's threads rest. Some threads spin for a tenth of a second after their work, and
-    would take a core from the next engine."""
+    """Wait until all threads of an engine's process are at rest. Some threads spin for a tenth of a second
+    after their work, and would occupy a core that the next engine needs."""
     for _ in range(SETTLE_TRIES):
         before = busy_seconds(process)
         time.sleep(SETTLE_SECONDS)
@@ -286,8 +288,8 @@ def settle(process: int) -> None:
 
 
 def _speed(core: Worker) -> float:
-    """Return the current FMA operations a second. The result is 1 if the loop can't be built, so that every
-    turn counts."""
+    """Return the FMA operations a second that a core reaches now. The result is always 1 if the FMA loop
+    can't be built, so that every turn counts."""
     if "error" in core.ready:
         return 1.0
     times = core.ask(op="turn", seconds=CALIBRATION_SECONDS)["nanoseconds"]
@@ -296,7 +298,8 @@ def _speed(core: Worker) -> float:
 
 
 def kept_turns(turns: Sequence[Turn], fastest: float) -> list[Turn]:
-    """Return the turns that count, by `SLOW`, `CROWDED` and `FEWEST_KEPT`."""
+    """Return the undisturbed turns by `SLOW` and `CROWDED`. If they are fewer than `FEWEST_KEPT`, return that
+    many of the least disturbed ones."""
     quiet = [t for t in turns if t.speed >= SLOW * fastest and t.others <= CROWDED]
     if len(quiet) >= FEWEST_KEPT:
         return quiet
@@ -313,8 +316,8 @@ def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
 
 
 def _loaded_outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
-    """Return the outputs and peak bytes of a process that only loads the model that the worker's Jangin
-    compiled."""
+    """Have the worker save its compiled model, and run it in another process. Return that process's outputs
+    and peak bytes of memory."""
     path = str(folder / "model.jgn")
     worker.ask(op="save", path=path)
     with Worker(replace(worker.job, engine="loaded", model=path)) as loaded:
@@ -353,7 +356,8 @@ def _result(
 
 
 def _error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-    """Return the largest difference of any output, as a share of the output's largest value."""
+    """Return the largest difference of any output, as a share of the output's largest value. It is infinite
+    if an output is missing or has another shape."""
     worst = 0.0
     for name, reference in theirs.items():
         if name not in ours or ours[name].shape != reference.shape:

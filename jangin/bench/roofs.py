@@ -41,14 +41,14 @@ class Roofs:
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: int) -> float:
-        """Return the bytes a second from a set of `size` bytes, as measured for the largest set that isn't
-        larger."""
+        """Return the bytes a second that are read from a set of `size` bytes. The measurement of the largest
+        set that isn't larger counts, or of the smallest set."""
         return next((b for s, b in reversed(self.bandwidths) if s <= size), self.bandwidths[0][1])
 
 
 def measure(threads: int) -> Roofs:
-    """Measure both limits on `threads` threads at once. The best of a few short rounds counts; the
-    measurement takes about 0.3 s."""
+    """Measure operations and bytes a second with `threads` threads at once. The best of `ROUNDS` short rounds
+    counts. The measurement takes about 0.3 s."""
     fma = make(Job("fma", 1))
     read = _Reader(threads)
     with ThreadPoolExecutor(threads) as pool:
@@ -59,7 +59,8 @@ def measure(threads: int) -> Roofs:
 
 
 def _best(pool: ThreadPoolExecutor, threads: int, work: Callable[[int], Any]) -> float:
-    """Return the seconds of the slowest thread in the best round."""
+    """Run `work` on all threads at once for `ROUNDS` rounds. Return the slowest thread's seconds in the best
+    round."""
     start_line = threading.Barrier(threads)
 
     def timed(thread: int) -> float:

@@ -28,7 +28,8 @@ from jangin.targets import resolve
 Event = dict[str, Any]
 
 PIECES = 4096
-"""The most pieces of one kernel that are recorded."""
+"""The most pieces of one kernel that are recorded. A piece is the consecutive tasks that a thread runs at
+once."""
 _WORDS = 5
 """The 64-bit words recorded for a piece: its begin and end (nanoseconds), its first task, the task after its
 last, and its thread's scratch."""
@@ -106,8 +107,8 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
 
 
 def several_events(exe: SeveralExecutable, feeds: Mapping[str, Array], process: int) -> list[Event]:
-    """Return the events of one run on several devices, one track for each device. The first runs decide how
-    the model is run."""
+    """Return the events of one run on several devices, one track for each device. Runs before it let the
+    executable settle how it divides the model."""
     found = exe.ways(feeds)
     while found is not None and not found.settled:
         exe.run(feeds)
