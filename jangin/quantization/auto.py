@@ -31,24 +31,24 @@ from jangin.quantization.simulate import Simulator
 from jangin.quantization.writer import Chosen
 
 EFFECT = 2
-"""The runs on which each part's effect is measured."""
+"""The number of runs on which each part's effect on the outputs is measured."""
 Kinds = Mapping[str, Mapping[str, Chosen]]
-"""The parts that suit each kind of numbers, quantized to the kind."""
+"""For each kind of numbers, the parts that suit it, quantized to it, by name."""
 
 
 def decided(
     job: Job, feeds: Feeds, rated: Quality, seen: Seen, methods: Sequence[str], block: int,
     bits: int | None, allowed: float,
 ) -> Quantized:  # fmt: skip
-    """Return the quickest model on this machine whose drop is within `allowed`. It is float32 if nothing is
-    quicker.
+    """Return the quickest model on this machine whose outputs are at most `allowed` worse. It is float32 if
+    nothing is quicker.
 
-    `bits` are the bits of int8 weights. None chooses the quicker number of bits."""
+    `bits` are the bits of int8 weights: 8 or 7. None chooses the quicker number."""
     return _Deciding(job, feeds, rated, seen, methods, block, bits, allowed).run()
 
 
 def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
-    """Return parts in the kinds that were chosen for them."""
+    """Return the parts in the kinds that were chosen for them, by name."""
     return {d.name: kinds[d.kind][d.name] for d in taken}
 
 
@@ -83,12 +83,13 @@ class _Deciding:
         self.narrow = self.kinds | {"int8": self.suited("int8", block, seen, BITS[1])} if narrow else None
 
     def cost(self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]) -> float:
-        """Return the error of the outputs if the given parts are quantized."""
+        """Return the squared error of the outputs, as a share of their squares, if only the given parts are
+        quantized."""
         run = self.simulator.runner(chosen, ranges)
         return error(self.reference, self.job.outputs(run, self.few))
 
     def suited(self, kind: str, block: int, seen: Seen, bits: int) -> dict[str, Chosen]:
-        """Return all parts that suit a kind of numbers, quantized to the kind."""
+        """Return the parts that suit a kind of numbers, quantized to it, by name."""
         return self.job.chosen(kind, self.ranges, block, seen, bits, lenient=True)
 
     def run(self) -> Quantized:
@@ -115,7 +116,8 @@ class _Deciding:
         return replace(won.best, report=report, bits=bits)
 
     def race(self, won: _Won, plain: Quantized, proposal: Sequence[Decision], kinds: Kinds) -> None:
-        """Race a proposal, reduced to the allowed drop, against the quickest model so far."""
+        """Reduce a proposal to parts within the allowed drop, and race the model against float32. It becomes
+        the best if it is quicker than the best so far."""
         made, kept = self.allowed_of(proposal, kinds)
         if not kept:
             return
@@ -131,7 +133,8 @@ class _Deciding:
             won.best, won.taken, won.kinds, won.after = made, kept, kinds, won.before * ratio
 
     def decisions(self, plain: Quantized) -> list[Decision]:
-        """Return each part's time and cost, in int8 and in each kind that is quicker somewhere."""
+        """Return each part's seconds and cost in float32, in int8, and in each other kind in which it is
+        quicker."""
         job, seconds = self.job, {FLOAT: owned(plain.executable, self.feeds[0], plain.owners)}
         for kind, chosen in self.kinds.items():
             _, owners, executable = job.compiled(chosen, self.ranges)
@@ -149,7 +152,8 @@ class _Deciding:
         return found
 
     def fits(self, taken: Sequence[Decision], kinds: Kinds | None = None) -> bool:
-        """Tell if parts are within the drop, as far as fake quantization predicts."""
+        """Tell if the drop is within what is allowed when these parts are quantized. Fake quantization
+        predicts the outputs."""
         run = self.simulator.runner(together(taken, kinds or self.kinds), self.ranges)
         return self.rated.drop(self.job.outputs(run, self.feeds)) <= self.allowed
 
@@ -157,7 +161,8 @@ class _Deciding:
         return self.job.made(together(taken, kinds), self.ranges, self.feeds, self.rated)
 
     def allowed_of(self, taken: Sequence[Decision], kinds: Kinds) -> tuple[Quantized, list[Decision]]:
-        """Return the model with the parts. Parts are removed until its real outputs are within the drop."""
+        """Return the model with the parts quantized, and the parts. A quarter of them is dropped, from the
+        end, until the compiled model's outputs are within the allowed drop."""
         kept = list(taken)
         while True:
             made = self.made(kept, kinds)

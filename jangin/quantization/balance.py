@@ -21,8 +21,8 @@ CLOSE = 1e-3
 
 
 def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Graph:
-    """Divide what matrix products read by a number for each column, and multiply their weights by it.
-    Outliers of activations thus move into weights.
+    """Divide each column of the matrix products' inputs by a number, and multiply the row of weights by it.
+    Outliers of activations thus move into weights. Return the new graph.
 
     `largest` has the largest absolute value in each column of each value that is read. `strength` from 0 to 1
     is the share that moves. (G. Xiao et al., SmoothQuant, ICML 2023.)"""
@@ -57,8 +57,9 @@ def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Gra
 
 def equalized(graph: Graph) -> Graph:
     """Scale each channel between two consecutive convolutions so that its weights are equally large in both.
+    Return the new graph.
 
-    Between the convolutions there is nothing or a ReLU. (M. Nagel et al., Data-Free Quantization, ICCV
+    Only pairs with nothing or a ReLU between them are scaled. (M. Nagel et al., Data-Free Quantization, ICCV
     2019.)"""
     pairs = _pairs(graph)
     constants = dict(graph.constants)
@@ -70,8 +71,8 @@ def equalized(graph: Graph) -> Graph:
 
 
 def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
-    """Return pairs of convolutions of which the second alone reads the first's result. No other node reads
-    their constants."""
+    """Return pairs of convolutions where only the second reads the first's result, with nothing or a ReLU
+    between. No other node may read their constants."""
     parts, users = find_parts(graph), graph.consumers()
     readers = {p.x: p for p in parts if p.is_conv and len(users[p.x]) == 1}
     found = []
@@ -87,9 +88,8 @@ def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
 
 
 def _connected(graph: Graph, one: Part, other: Part) -> bool:
-    """Tell if each channel has a bias of its own, and weights of its own in the second convolution.
-
-    The second convolution must have one group, or one group for each channel."""
+    """Tell if channels between two convolutions can be scaled one by one. The bias must have a number for
+    each channel. The second convolution must have one group, or one group for each channel."""
     groups, w, channels = other.node.of(Conv).groups, graph.constants[other.w], len(graph.constants[one.w])
     name = one.bias_name()
     if name is not None and graph.constants[name].size != channels:
@@ -98,7 +98,8 @@ def _connected(graph: Graph, one: Part, other: Part) -> bool:
 
 
 def _balance(constants: dict[str, Array], one: Part, other: Part) -> float:
-    """Move scales between two convolutions. Returns the largest change."""
+    """Scale the constants of two convolutions so that each channel between them has equally large weights.
+    Return the largest absolute logarithm of a scale."""
     first, second = constants[one.w], constants[other.w]
     each = other.node.of(Conv).groups > 1
     behind = (0, *range(2, second.ndim)) if not each else tuple(range(1, second.ndim))
@@ -120,8 +121,8 @@ def _balance(constants: dict[str, Array], one: Part, other: Part) -> float:
 
 
 def corrected(part: Part, w: Array, rounded: Array, means: Array, bias: Array | None) -> Array:
-    """Return a convolution's bias, minus what rounding its weights adds to each channel's mean. `means` are
-    those of the channels that it reads.
+    """Return a convolution's bias, less the change of each output channel's mean that rounding the weights
+    causes. `means` are the means of the channels that it reads.
 
     The method is that of the paper cited in `equalized`."""
     error = (rounded - w).astype(np.float64).sum(tuple(range(2, w.ndim)))

@@ -36,10 +36,10 @@ ENGINES = ("jangin", "onnxruntime")
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of one value in all runs.
+    """The difference of one value between two models, the worst over all runs.
 
     `largest` is the largest difference, as a share of the reference's largest number. `typical` is the root
-    mean square of differences, as a share of that of the reference."""
+    mean square of differences, as a share of that of the reference. `source` names the node."""
 
     name: str
     source: str
@@ -75,14 +75,14 @@ class Side(Protocol):
         """The names of the outputs."""
 
     def values(self, tensors: bool) -> dict[str, str]:
-        """Return the float values that the model can show, in order, with the node that makes each. With
-        `tensors`, the names are those of the model's tensors."""
+        """Return the names of the float values that the model can show, in order, with the node that makes
+        each. With `tensors`, the names are those of the model's tensors."""
 
     def ready(self, names: Sequence[str], tensors: bool) -> None:
-        """Prepare to run for these values."""
+        """Compile the model so that `run` also returns these values."""
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Run the model. Returns the values and the outputs."""
+        """Run the model once. Return the values and the outputs by name."""
 
 
 @takes(Common)
@@ -154,8 +154,8 @@ def _alike(one: Side, other: Side) -> None:
 
 
 def difference(name: str, source: str, a: Array, b: Array) -> Difference:
-    """Return the difference of one value. It is infinite if the shapes differ, or if only one of them has NaN
-    at some place."""
+    """Return the difference of one value. It is infinite if the shapes differ, or if one array has NaN where
+    the other has a number."""
     if a.shape != b.shape:
         return Difference(name, f"{source}: {list(a.shape)} against {list(b.shape)}", a.shape, np.inf, np.inf)
     x, y = (v.astype(np.float64) for v in (a, b))
@@ -231,7 +231,7 @@ class _Ours:
 
 
 class _Replayed(_Ours):
-    """A model with the kernels of a normal run, whose results are shown.
+    """A model with the kernels of its normal compilation, whose results can be shown.
 
     `seen` maps a value's name in the lowered graph to its name in the fused graph."""
 
@@ -244,8 +244,8 @@ class _Replayed(_Ours):
         self.seen = {name: value for name, value in found.items() if self.fused.dtype(value).is_float}
 
     def original(self, value: str) -> str:
-        """Return the value of the lowered graph that a value of the fused graph equals, possibly with its
-        channels last. "" if there is none."""
+        """Return the name of the lowered graph's value that a value of the fused graph equals, apart from an
+        order with channels last. Return "" if there is none."""
         name = next((n for n in (value, *_shorter(value)) if n in self.graph.values), "")
         shapes = (self.graph.shape(name), _last(self.graph.shape(name))) if name else ()
         return name if self.fused.shape(value) in shapes else ""

@@ -18,16 +18,16 @@ from jangin.runtime.sizes import TensorSpec
 ARRAYS = (".npy", ".npz")
 Feeds = list[dict[str, Array]]
 Data = str | os.PathLike[str] | Callable[[], Iterable[Any]] | Iterable[Any]
-"""A path (a folder of pictures or arrays, a file of arrays, a .txt of lines), or the model's inputs one run
-after another.
+"""A path, the inputs of one run after another, or a function that returns these inputs.
 
-A run's inputs are an array, a tuple of arrays, or a dictionary by name. A function may return them."""
+A path is a folder of pictures or arrays, a file of arrays, or a .txt file with a text in each line. The
+inputs of a run are an array, a tuple of arrays, or a dictionary by name."""
 
 
 @dataclass(frozen=True)
 class Reading:
     """The settings by which files become inputs. `jangin.pictures` describes `pixels` and `crop`. `tokenizer`
-    is a tokenizer.json. `limit` is the most runs."""
+    is the path of a tokenizer.json. `limit` is the most runs that are read."""
 
     pixels: str = "unit"
     crop: float = 1.0
@@ -36,7 +36,8 @@ class Reading:
 
 
 def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) -> Feeds:
-    """Return the inputs of each run. Raises ValueError if there are none, or if one doesn't fit the model."""
+    """Return the inputs of each run, at most `how.limit` of them. Raises ValueError if there are none, or if
+    one doesn't fit the model."""
     how = how or Reading()
     if isinstance(data, (str, os.PathLike)):
         found = _of_path(Path(data), specs, how)
@@ -64,8 +65,8 @@ def _called(data: Data) -> str:
 
 
 def fitted(item: Any, specs: Sequence[TensorSpec], what: str) -> dict[str, Array]:
-    """Return one run's inputs by name, in the model's types. Raises ValueError that names an input that
-    doesn't fit."""
+    """Return one run's inputs by name, in the model's types. Raises ValueError, which names `what`, if an
+    input doesn't fit. A missing first axis is added."""
     if not isinstance(item, Mapping):
         arrays = item if isinstance(item, (tuple, list)) else [item]
         if len(arrays) != len(specs):
@@ -107,7 +108,7 @@ def _of_path(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return a folder's pictures and arrays, in order."""
+    """Return the pictures and arrays in a folder and its subfolders, in the order of their paths."""
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in (*PICTURES, *ARRAYS))
 
 
@@ -134,8 +135,8 @@ def _of_file(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> Iterable[tuple[str, Any]]:
-    """Split arrays into runs if their first axis is longer than the inputs', or if they have one axis and the
-    input is a scalar."""
+    """Return the runs that arrays contain. All arrays are split along their first axis if each input has a
+    first size that is 1 or not fixed. An array for a scalar input must have one axis for this."""
     shapes = {s.name: s.shape for s in specs}
 
     def is_stacked(name: str, array: Array) -> bool:
@@ -154,7 +155,8 @@ def _runs(what: str, arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -
 
 
 def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[tuple[str, Any]]:
-    """Return each line's tokens, mask (ones) and segments (zeros), by the names of the inputs."""
+    """Return a run for each line that isn't blank. Inputs named "mask" get ones, those named "type" get
+    zeros, and all others the line's tokens."""
     if how.tokenizer is None:
         raise ValueError(f"{path} is text: give its tokenizer (--tokenizer tokenizer.json)")
     try:
@@ -175,8 +177,8 @@ def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
 
 
 def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: int) -> Array:
-    """Return the right class of each run, i64 [runs], from numbers, a .npy file, or a text with one number a
-    line."""
+    """Return the right class of each run, i64 [runs]. `labels` are numbers, a .npy file, or a text file whose
+    lines end with a number."""
     if isinstance(labels, (str, os.PathLike)):
         path = Path(labels)
         if path.suffix == ".npy":

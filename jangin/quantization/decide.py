@@ -27,9 +27,9 @@ from jangin.runtime.variants import VariantsExecutable
 
 FLOAT = "float32"
 ROUNDS, REPEATS = 4, 5
-"""Rounds in which the models take turns, and runs in each turn."""
+"""Rounds in which the parts' times are measured, and runs of the model in each."""
 TURNS, TURN = 11, 0.1
-"""The number of turns of whole runs, and the seconds of each."""
+"""The number of turns that each of two models takes, and the seconds of a turn."""
 WORTH = 0.98
 """A part or a model counts as quicker if it takes at most this share of the time."""
 
@@ -38,8 +38,8 @@ WORTH = 0.98
 class Option:
     """A part in one kind of numbers.
 
-    `seconds` is its time in a run. `cost` is the squared error if only this part is quantized, as a share of
-    the outputs' squares."""
+    `seconds` is the part's time in a run. `cost` is the outputs' squared error if only this part is
+    quantized, as a share of the outputs' squares."""
 
     seconds: float
     cost: float
@@ -74,8 +74,9 @@ class Decision:
 
 @dataclass(frozen=True)
 class Report:
-    """Why each part got its kind. `before` and `after` are the seconds of a run in float32 and as chosen.
-    `note` is a remark about the whole model."""
+    """The reasons for each part's kind. `before` and `after` are the seconds of a run in float32 and as
+    chosen. `drop` is how much worse the outputs are, and `allowed` the limit. `note` is a remark about the
+    whole model."""
 
     decisions: Sequence[Decision]
     before: float
@@ -89,8 +90,10 @@ class Report:
 def owned(
     exe: Runnable, feeds: Mapping[str, Array], owners: Mapping[str, str], rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Return each part's seconds a run: the sum over its launches. A kernel that computes several parts is
-    shared equally. Time that belongs to no part has the key ""."""
+    """Return each part's seconds in a run, summed over its launches, by the part's name. A kernel's time is
+    shared equally by the parts that it computes. Time that belongs to no part has the key "".
+
+    Raises CompileError for a model that isn't one plan."""
     plan = exe.variant(feeds) if isinstance(exe, VariantsExecutable) else exe
     if not isinstance(plan, Executable):
         raise CompileError("the times of parts can be measured of models that are one plan")
@@ -109,8 +112,8 @@ def owned(
 
 
 def raced(first: Runnable, second: Runnable, feeds: Mapping[str, Array]) -> tuple[float, float]:
-    """Return the seconds of a run of both models, taken in turns: the median of the first, and this median
-    times the median ratio."""
+    """Run two models alternately, `TURNS` times each. Return the median seconds of a run of the first. The
+    second result is this time multiplied by the median ratio of the second to the first."""
     times = [(_turn(first, feeds), _turn(second, feeds)) for _ in range(TURNS)]
     one = statistics.median(t[0] for t in times)
     return one, one * statistics.median(b / a for a, b in times)
@@ -130,7 +133,8 @@ def _turn(exe: Runnable, feeds: Mapping[str, Array]) -> float:
 def most(candidates: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]) -> list[Decision]:
     """Return all candidates if they fit, else the longest fitting prefix that a binary search finds.
 
-    With few runs, a drop changes in steps, and may be smaller with more candidates."""
+    With few runs a drop changes in steps, and it may be smaller with more candidates. The search may
+    therefore miss a longer prefix."""
     if fits(candidates):
         return list(candidates)
     low, high = 0, max(len(candidates) - 1, 0)
@@ -141,13 +145,13 @@ def most(candidates: Sequence[Decision], fits: Callable[[Sequence[Decision]], bo
 
 
 def ranked(decisions: Sequence[Decision]) -> list[Decision]:
-    """Return the parts that gain by their best kind, in order of gain per cost."""
+    """Return the parts that save time in their best kind, by falling seconds saved per cost."""
     gaining = [replace(d, kind=d.best) for d in decisions if d.best != FLOAT]
     return sorted(gaining, key=lambda d: -d.gain(d.kind) / max(d.options[d.kind].cost, 1e-12))
 
 
 def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
-    """Return the parts in one kind, cheapest first."""
+    """Return all parts that can have the kind, in that kind, by rising cost."""
     found = [replace(d, kind=kind) for d in decisions if kind in d.options]
     return sorted(found, key=lambda d: d.options[kind].cost)
 
@@ -155,8 +159,8 @@ def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
 def others(
     decisions: Sequence[Decision], taken: Sequence[Decision], fits: Callable[[Sequence[Decision]], bool]
 ) -> list[Decision]:
-    """Return further parts that gain beside the parts `taken`, in kinds that none of these has, as far as
-    they fit."""
+    """Return further parts that save time beside the parts `taken`, in kinds that none of these has. They are
+    reduced to as many as fit."""
     names, kinds = {d.name for d in taken}, {d.kind for d in taken}
     rest = [
         replace(d, options={k: o for k, o in d.options.items() if k not in kinds})
@@ -169,7 +173,8 @@ def others(
 def explained(
     decisions: Sequence[Decision], taken: Sequence[Decision], fitting: Sequence[Decision]
 ) -> list[Decision]:
-    """Return the decisions with the choices, and the reasons against the rest.
+    """Return all decisions with the chosen kinds, and with a reason for each part that stays in float32 or is
+    slower.
 
     `taken` are the parts of the quickest model. `fitting` are the parts that gain by themselves and are
     within the drop."""

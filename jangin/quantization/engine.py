@@ -40,7 +40,7 @@ class Engine:
         return self.executable.inputs
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return all values by name, including inputs."""
+        """Run the graph, and return its outputs, the readable values and the inputs by name."""
         return {**feeds, **self.executable.run(feeds)}
 
 
@@ -66,7 +66,8 @@ class Seen:
         return list(dict.fromkeys((*self.observers, *self.convolved, *self.multiplied)))
 
     def see(self, found: Mapping[str, Array]) -> None:
-        """Add the values of one more run. Raises ValueError if a value is NaN or infinite."""
+        """Add the values of one more run. Raises ValueError, which names value and run, if an observed value
+        is NaN or infinite."""
         for name, observer in self.observers.items():
             try:
                 observer.see(found[name])
@@ -83,7 +84,7 @@ class Seen:
         self.runs += 1
 
     def ranges(self, method: str) -> dict[str, Scheme]:
-        """Return the scheme of each value that becomes integers, by a method to choose its range. Scores keep
-        their whole range."""
+        """Return the scheme of each observed value. `method` is the name of the method that chooses its
+        range. Scores, the results of layers on single rows, keep their whole range."""
         ways = {v: "minmax" if v in self.scores else method for v in self.observers}
         return {v: of_range(*o.range(ways[v])) for v, o in self.observers.items()}

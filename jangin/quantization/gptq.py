@@ -12,13 +12,14 @@ from jangin.ir.graph import Array
 from jangin.quantization.scales import Scheme, of_weights
 
 DAMPING = 0.01
-"""The number added to the diagonal, as a share of the diagonal's mean, so that the inverse exists."""
+"""This share of the diagonal's mean is added to the diagonal, so that the inverse exists."""
 
 
 def gptq(w: Array, moments: Array, dtype: DType, block: int) -> tuple[Array, Scheme]:
-    """Return weights [terms, columns] as integers, and their scheme by blocks of terms.
+    """Quantize weights [terms, columns] to integers, and return them with their scheme. A scale is shared by
+    `block` terms of a column.
 
-    `moments` is x.T @ x, [terms, terms] f64, of what they are multiplied with."""
+    `moments` are the second moments x.T @ x, [terms, terms] f64, of the data that the weights multiply."""
     first = of_weights(w, dtype, 0, block)
     rest, scale, whole = w.astype(np.float64), first.scale.copy(), np.empty(w.shape)
     diagonal = np.diag(moments)

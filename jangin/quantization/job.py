@@ -38,9 +38,9 @@ from jangin.runtime.sizes import TensorSpec
 
 KINDS = ("int8", "int4", "float16")
 BITS = 8, 7
-"""The bits of int8 weights. Two products of bytes with weights of 7 bits add up to an int16.
+"""The possible bits of int8 weights. With 7 bits, two products with bytes can be added in an int16.
 
-Weights of 7 bits are from -64 to 64, or larger if their neighbours are smaller."""
+Weights of 7 bits are from -64 to 64. A weight may be larger if its neighbour is smaller by as much."""
 NARROW = 64
 BIAS_ROOM = 1 << 30
 """The largest absolute value of a bias, in units of both scales."""
@@ -103,7 +103,7 @@ class Job:
         return self.engine.inputs
 
     def rated(self, feeds: Feeds, labels: Array | None, score: Score | None) -> Quality:
-        """Return the quality measure, whose reference is the model's own outputs."""
+        """Return the quality measure. Its reference is the outputs of the model before quantization."""
         return quality(self.outputs(self.engine.run, feeds), labels, score)
 
     def outputs(self, run: Any, feeds: Feeds) -> Outputs:
@@ -115,8 +115,8 @@ class Job:
         return found
 
     def watched(self, feeds: Feeds, smooth: float | None = None) -> Seen:
-        """Return the statistics of the values over the data. `smooth` is the share of activations' outliers
-        that first moves into weights."""
+        """Run the model on the data, and return the statistics of its values. If `smooth` is given, this
+        share of the activations' outliers first moves into weights."""
         seen = Seen(self.graph, self.parts)
         for n, run in enumerate(feeds):
             self.tell(n, len(feeds), "calibrate")
@@ -130,9 +130,10 @@ class Job:
         self, kind: str, ranges: Mapping[str, Scheme], block: int, seen: Seen, bits: int = 8,
         lenient: bool = False,
     ) -> dict[str, Chosen]:  # fmt: skip
-        """Return each part in a kind of numbers. `bits` are the bits of int8 weights.
+        """Quantize each part to a kind of numbers, and return the parts by name. `bits` are the bits of int8
+        weights. Convolutions are left out for "int4".
 
-        A part that the kind doesn't suit raises CompileError, or is left out if `lenient`."""
+        Raises CompileError for a part that the kind doesn't suit. If `lenient`, such a part is left out."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
         found = {}
         for part in self.parts:
@@ -152,7 +153,7 @@ class Job:
     def made(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme], feeds: Feeds, rated: Quality
     ) -> Quantized:
-        """Return the model with parts as chosen: written, compiled and measured."""
+        """Write, compile and measure the model with parts as chosen, and return it."""
         model, owners, executable = self.compiled(chosen, ranges)
         drop = rated.drop(self.outputs(executable.run, feeds))
         tflite = partial(_tflite, self.graph, self.parts, chosen, ranges, self.metadata)
@@ -161,8 +162,8 @@ class Job:
     def compiled(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme]
     ) -> tuple[bytes, dict[str, str], Runnable]:
-        """Return the model with parts as chosen: its file's bytes, the part that each node belongs to, and
-        its executable."""
+        """Write and compile the model with parts as chosen. Return its file's bytes, the part of each node by
+        the node's name, and its executable."""
         integer = {n: c for n, c in chosen.items() if c.kind == "int8"}
         sources = quantized_values(self.graph, self.parts, integer)
         values = {v: ranges[source].checked((), f"value '{v}'") for v, source in sources.items()}
@@ -177,7 +178,7 @@ class Job:
 
 
 def _prepared(model: Imported, options: Options, equalize: bool) -> tuple[Graph, Mapping[str, Any]]:
-    """Return the graph that is quantized, and the model's own description."""
+    """Return the graph that is quantized, and the model's metadata."""
     lowered = lower(model, options.lowerings, unchecked=options.unchecked)
     graph = outputs_named(prepared(lowered))  # the names of the writer's outputs
     return equalized(graph) if equalize else graph, model.metadata
@@ -207,10 +208,11 @@ def _unfit(kind: str, part: Part, w: Array, block: int) -> str:
 
 
 def _int8(graph: Graph, part: Part, w: Array, x: Scheme, seen: Seen, bits: int) -> Chosen:
-    """Return a part's weights in int8 of `bits` bits, with scales for which its bias fits 32 bits.
+    """Quantize a part's weights to int8 with `bits` bits. Scales are large enough for the bias to fit 32
+    bits.
 
-    A depthwise convolution has 8 bits, because its products aren't added in pairs. A convolution's bias is
-    corrected for the rounding of its weights."""
+    A depthwise convolution always has 8 bits, because its products aren't added in pairs. A convolution's
+    bias is corrected for the rounding of its weights."""
     bias = bias_of(graph, part)
     least = None if bias is None else np.abs(bias) / (float(x.scale) * BIAS_ROOM)
     most = I8.limits[1]

@@ -2,7 +2,7 @@
 
 `entropy` chooses the range whose integers lose least information by the Kullback-Leibler divergence (S.
 Migacz, 8-bit inference with TensorRT, GTC 2017). `mse` chooses the range of the least mean squared error.
-`percentile` drops the outermost few values, and `minmax` keeps all."""
+`percentile` drops 0.005% of the values at each end, and `minmax` keeps all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BINS = 2048
 PERCENTILE = 99.99
 LEVELS = 256
 CUTS = 64
-"""The number of ranges that are tried."""
+"""The number of positions that are tried for each end of a range."""
 
 
 class Observer:
     """The statistics of one tensor: its extremes, and a histogram of BINS bins over -reach..reach. The reach
-    doubles if larger values come."""
+    doubles until it contains the largest absolute value."""
 
     def __init__(self) -> None:
         self.low, self.high = np.inf, -np.inf
@@ -29,7 +29,7 @@ class Observer:
         self.counts: Array = np.zeros(BINS)
 
     def see(self, values: Array) -> None:
-        """Add values. Raises ValueError if one is infinite or NaN."""
+        """Add the numbers of an array to the statistics. Raises ValueError if one is infinite or NaN."""
         if not values.size:
             return
         low, high = float(values.min()), float(values.max())
@@ -47,7 +47,8 @@ class Observer:
             self.counts += np.histogram(values, BINS, (-self.reach, self.reach))[0]
 
     def range(self, method: str) -> tuple[float, float]:
-        """Return the range to keep, by one of METHODS."""
+        """Return the least and the largest value to keep. `method` is a name in METHODS. The result is within
+        the observed extremes."""
         if not self.reach:
             return 0.0, 0.0
         low, high = METHODS[method](self)
@@ -70,7 +71,7 @@ def _percentile(seen: Observer) -> tuple[float, float]:
 
 
 def _tried(seen: Observer, loss: Callable[[Observer, float, float], float]) -> tuple[float, float]:
-    """Return the range of the least loss. First the upper end is reduced, then the lower."""
+    """Return the range of the least loss. The best upper end is found first, then the best lower end."""
     shares = [float(s) for s in np.linspace(1, 1 / CUTS, CUTS)]
     high = seen.high * min(shares, key=lambda s: loss(seen, seen.low, seen.high * s))
     return seen.low * min(shares, key=lambda s: loss(seen, seen.low * s, high)), high
@@ -90,8 +91,8 @@ def _squares(seen: Observer, low: float, high: float) -> float:
 
 
 def _divergence(seen: Observer, low: float, high: float) -> float:
-    """Return the divergence of the observed values from their quantized ones over a range. Values outside
-    count at its ends."""
+    """Return the divergence of the observed values from their quantized ones. Values outside of low..high
+    count as if they were at its ends. The result is infinite for a range of few bins."""
     first = int(np.searchsorted(seen.edges, min(low, 0.0), "right")) - 1
     last = int(np.searchsorted(seen.edges, max(high, 0.0), "left"))
     inside = seen.counts[first:last].copy()
@@ -115,4 +116,4 @@ METHODS: Mapping[str, Callable[[Observer], tuple[float, float]]] = {
     "entropy": lambda seen: _tried(seen, _divergence),
     "mse": lambda seen: _tried(seen, _squares),
 }
-"""Methods to choose a range."""
+"""Methods to choose a range, by name. `quantize` tries them in this order."""

@@ -1,7 +1,8 @@
 """Find the parts of a model that can be quantized: products with constant weights.
 
 A convolution's part includes its bias and an activation that only clamps. Rounding to integers of the clamped
-range has the same effect. Operators that only move numbers, or pick the largest, keep their scale."""
+range has the same effect as the activation. Operators that only move numbers, or take a maximum, keep their
+input's scale."""
 
 from __future__ import annotations
 
@@ -52,12 +53,13 @@ class Part:
         return isinstance(self.node.attrs, Conv)
 
     def weights(self, graph: Graph) -> Array:
-        """Return the weights: a convolution's [O, C/groups, ...], a product's [terms, columns]."""
+        """Return the weights in one layout: [O, C/groups, ...] for a convolution, [terms, columns] for a
+        product."""
         w = graph.constants[self.w]
         return w.T if isinstance(self.node.attrs, MatMul) and self.node.attrs.transpose_b else w
 
     def with_weights(self, graph: Graph, w: Array) -> Array:
-        """Return weights in the layout of `weights`, converted to the graph's layout."""
+        """Convert weights from the layout of `weights` to the graph's layout, and return them."""
         return w.T if isinstance(self.node.attrs, MatMul) and self.node.attrs.transpose_b else w
 
     @property
@@ -71,7 +73,7 @@ class Part:
         return 1 if self.is_conv else 0
 
     def bias_name(self) -> str | None:
-        """Return the name of the constant that the bias adds."""
+        """Return the name of the constant that is added as a bias, or None without a bias."""
         if self.bias is None:
             return None
         return next(n for n in self.bias.inputs if n != self.node.outputs[0])
@@ -79,7 +81,7 @@ class Part:
 
 def prepared(graph: Graph) -> Graph:
     """Return a lowered graph with batch normalization folded into its weights. Raises CompileError for a
-    program of steps."""
+    model that runs in steps."""
     if has_steps(graph):
         raise CompileError(
             f"{graph.name or 'the model'} runs in steps (branches, loops, sizes that depend on data); only "
@@ -113,7 +115,7 @@ def _part(graph: Graph, node: Node, users: Users) -> Part:
 
 
 def bias_of(graph: Graph, part: Part) -> Array | None:
-    """Return a convolution's bias, [channels] f32."""
+    """Return a convolution's bias, [channels] f32, or None if it has none."""
     name = part.bias_name()
     if name is None:
         return None
@@ -122,7 +124,8 @@ def bias_of(graph: Graph, part: Part) -> Array | None:
 
 
 def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
-    """Return a value and the values from which it is moved, back to where its numbers are computed."""
+    """Return the names of a value and of the values that it comes from unchanged. The last is the one whose
+    numbers are computed. Reshape, Slice, Transpose and maximum pooling count as no change."""
     found = [name]
     while (node := makers.get(found[-1])) is not None:
         pools = isinstance(node.attrs, Pool) and node.attrs.combiner == "max"
@@ -135,24 +138,26 @@ def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
 
 
 def observed(graph: Graph, parts: Iterable[Part]) -> list[str]:
-    """Return the values whose ranges decide the quantization of the parts.
+    """Return the names of the values whose ranges decide the quantization of the parts.
 
-    They are the origins of the values that parts read, the results of convolutions and of layers on single
-    rows, and sums of images."""
+    They are the origins of the values that parts read, and the results of convolutions and of layers on
+    single rows. Sums of two images are included too."""
     makers, rows = graph.producers(), scores(graph, parts)
     found = [v for p in parts for v in (moved(graph, p.x, makers)[-1], *([p.result] if p.is_conv else []))]
     return list(dict.fromkeys((*found, *rows.values(), *sums(graph))))
 
 
 def scores(graph: Graph, parts: Iterable[Part]) -> dict[str, str]:
-    """Return, by part, the results of layers on single rows, after their bias and clamp."""
+    """Return the results of layers on single rows, after their bias and clamp, by the part's name. Such a
+    layer is a matrix product with a result of two axes."""
     users = graph.consumers()
     rows = [p for p in parts if not p.is_conv and len(graph.shape(p.result)) == 2]
     return {p.name: tail(graph, p.result, users, -1).result for p in rows}
 
 
 def sums(graph: Graph) -> list[str]:
-    """Return sums of two images, after their clamp."""
+    """Return the names of sums of two images, after their clamp. An image is a value of four axes that isn't
+    constant."""
     users = graph.consumers()
     return [
         tail(graph, n.outputs[0], users).result

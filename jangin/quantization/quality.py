@@ -10,7 +10,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 CLASSES = 10
-"""The fewest numbers n of an output [rows, n] that counts as a classifier's."""
+"""An output [rows, n] counts as a classifier's if n is at least this number."""
 Outputs = Sequence[Sequence[Array]]
 """The output arrays of each run."""
 Score = Callable[[Outputs], float]
@@ -29,11 +29,11 @@ class Quality:
 
 
 def quality(reference: Outputs, labels: Array | None = None, score: Score | None = None) -> Quality:
-    """Return the measure of quality.
+    """Return the measure of quality, with `reference` as the outputs to compare with.
 
-    A caller's `score` counts first (more is better; the drop is the difference). Otherwise `labels` give the
-    share of right classes. Without both, a classifier is held to the reference's own classes, and any other
-    model to the angle."""
+    If `score` is given, the drop is how much the score falls; a higher score is better. With `labels` it is
+    how much the share of right classes falls. Without both, it is the share of a classifier's runs whose
+    class changes. For any other model it is 1 minus the cosine of the outputs."""
     if score is not None:
         own = score(reference)
         return Quality("your score", lambda found: own - score(found), f"{own:.4g}")
@@ -69,7 +69,8 @@ def _classes(outputs: Outputs) -> Array:
 
 
 def angle(reference: Outputs, found: Outputs) -> float:
-    """Return the mean, over runs and float outputs, of 1 minus the cosine of the angle between them."""
+    """Return 1 minus the cosine of the angle between two models' outputs, as the mean over runs and float
+    outputs."""
     parts = [
         _angle(a.astype(np.float64).reshape(-1), b.astype(np.float64).reshape(-1))
         for one, other in zip(reference, found, strict=True)
@@ -87,8 +88,8 @@ def _angle(a: Array, b: Array) -> float:
 
 
 def error(reference: Outputs, found: Outputs) -> float:
-    """Return the squared error of all float outputs, as a share of their squares. The errors of parts roughly
-    add up."""
+    """Return the squared error of all float outputs, as a share of the reference's squares. Errors of single
+    parts add up roughly to that of all."""
     wrong = whole = 0.0
     for one, other in zip(reference, found, strict=True):
         for a, b in zip(one, other, strict=True):

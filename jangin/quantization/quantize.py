@@ -24,7 +24,7 @@ from jangin.runtime.threads import counted
 
 AUTO, AUTO_DROP = "auto", 0.005
 BLOCK = 32
-"""Weights of 4 bits that share a scale."""
+"""The number of 4-bit weights that share a scale."""
 
 
 class DropMissed(CompileError):

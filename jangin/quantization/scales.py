@@ -12,7 +12,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 
 LEAST = float(np.finfo(np.float32).tiny)
-"""The smallest scale. Quotients by smaller ones lose digits."""
+"""The smallest scale, the smallest normal float32. Quotients by smaller scales lose digits."""
 PAIR = 127
 """The largest sum of two weights in a pair before rounding. After rounding the sum is at most 128, and 128
 times a byte fits an int16."""
@@ -66,7 +66,7 @@ class Scheme:
         return self
 
     def spread(self, t: Array, rank: int) -> Array:
-        """Return a scale or zero point in a shape that broadcasts with a tensor."""
+        """Return a scale or zero point in a shape that broadcasts with a tensor of `rank` axes."""
         if self.axis is None:
             return t
         if self.block:
@@ -74,22 +74,24 @@ class Scheme:
         return t.reshape([-1 if i == self.axis else 1 for i in range(rank)])
 
     def quantized(self, x: Array) -> Array:
-        """Quantize to integers: round half to even, and clamp to the range."""
+        """Return floats quantized to integers. They are rounded half to even, and clamped to the type's
+        range."""
         q = np.rint(x / self.spread(self.scale, x.ndim)) + self.spread(self.zero, x.ndim)
         return np.asarray(np.clip(q, *self.dtype.limits), self.dtype.numpy)
 
     def dequantized(self, q: Array) -> Array:
-        """Dequantize integers to f32."""
+        """Return integers dequantized to f32."""
         whole = q.astype(np.float32) - self.spread(self.zero, q.ndim).astype(np.float32)
         return whole * self.spread(self.scale, q.ndim)
 
     def rounded(self, x: Array) -> Array:
-        """Apply fake quantization: quantize floats, then dequantize them."""
+        """Return floats after fake quantization: quantized, then dequantized."""
         return self.dequantized(self.quantized(x))
 
 
 def of_range(low: float, high: float, dtype: DType = U8) -> Scheme:
-    """Return the scheme of values from `low` to `high`. Zero is represented exactly."""
+    """Return the scheme for values from `low` to `high`. The range is widened to include zero, which is
+    represented exactly."""
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     first, last = dtype.limits
     scale = np.float32(max((high - low) / (last - first), LEAST)) if high > low else np.float32(1)
@@ -101,10 +103,11 @@ def of_weights(
     w: Array, dtype: DType = I8, axis: int | None = None, block: int = 0, least: Array | None = None,
     most: int | None = None,
 ) -> Scheme:  # fmt: skip
-    """Return symmetric scales for weights. The largest weight of each channel or block becomes `most`, by
-    default the type's largest.
+    """Return a symmetric scheme for weights, with a scale for the tensor, for each index of `axis`, or for
+    each block along it. The largest absolute weight of each scale becomes `most`, by default the type's
+    largest.
 
-    `least` is the least scale of each channel, for which its bias fits in 32 bits."""
+    `least` are the least scales of the channels, for example so that a bias fits in 32 bits."""
     size = np.abs(w.astype(np.float64))
     if axis is None:
         largest = np.asarray(size.max(initial=0))
@@ -123,8 +126,9 @@ def of_weights(
 
 
 def of_pairs(w: Array, axis: int, terms: int) -> Array:
-    """Return the least scales of the channels along `axis` for which each pair of neighbours along `terms`
-    with equal signs sums to at most 128."""
+    """Return the least scale of each channel along `axis` for which pairs of weights stay small. Pairs are
+    neighbours along `terms`. The absolute sum of a pair's positive or of its negative weights is at most
+    128."""
     rows = np.moveaxis(w.astype(np.float64), (axis, terms), (0, -1))
     rows = np.pad(rows, [*[(0, 0)] * (w.ndim - 1), (0, w.shape[terms] % 2)])
     pairs = rows.reshape(len(rows), -1, 2)
@@ -133,8 +137,8 @@ def of_pairs(w: Array, axis: int, terms: int) -> Array:
 
 
 def bias_scheme(x: Scheme, w: Scheme) -> Scheme:
-    """Return the scheme of a bias that is added to sums of products: 32-bit integers in units of both
-    scales."""
+    """Return the scheme of a bias that is added to sums of products. It has 32-bit integers, and the product
+    of both scales as its scale."""
     scale = (x.scale * w.scale).astype(np.float32)
     axis = None if w.axis is None else 0
     return Scheme(I32, scale, np.zeros(scale.shape, np.int32), axis)

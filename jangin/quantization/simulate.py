@@ -24,7 +24,7 @@ from jangin.quantization.writer import Chosen, quantized_values
 
 
 class Simulator:
-    """A prepared graph that runs with some of its parts quantized. `values` are returned beside the
+    """A prepared graph that can run with any of its parts quantized. It returns `values` beside the
     outputs."""
 
     def __init__(
@@ -36,8 +36,8 @@ class Simulator:
         self.engine = Engine(_simulation(graph, parts, self.rounded, self.constants), options, values)
 
     def settings(self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]) -> dict[str, Array]:
-        """Return the inputs that decide which parts are quantized, and how. `schemes` are those of the
-        values' origins."""
+        """Return the additional inputs that decide which parts are quantized, and how. `schemes` has the
+        scheme of each observed value."""
         found = {n: self.graph.constants[n] for n in self.constants}
         for part in self.parts:
             if part.name in chosen:
@@ -58,7 +58,7 @@ class Simulator:
     def runner(
         self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]
     ) -> Callable[[Mapping[str, Any]], dict[str, Array]]:
-        """Return a function that runs the model with some parts quantized."""
+        """Return a function that runs the model on its inputs with the chosen parts quantized."""
         settings = self.settings(chosen, schemes)
         return lambda feeds: self.engine.run({**feeds, **settings})
 
@@ -66,8 +66,8 @@ class Simulator:
 def _simulation(
     graph: Graph, parts: Sequence[Part], rounded: Sequence[str], constants: Sequence[str]
 ) -> Graph:
-    """Return the graph with its constants as inputs, and values rounded by their scale. A scale of 0 leaves a
-    value unrounded."""
+    """Return the graph with `constants` as inputs, and each value in `rounded` quantized and dequantized. A
+    scale input of 0 leaves its value unrounded."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     read: dict[str, str] = {}
     given: list[str] = []
@@ -102,7 +102,7 @@ def _simulation(
 
 
 def _rounded() -> Any:
-    """Return the fake quantization of x0 with scale x1 and zero point x2."""
+    """Return the expression of fake quantization to u8, of x0 with scale x1 and zero point x2."""
     x, scale, zero = (Var(f"x{i}", F32) for i in range(3))
     low, high = (const(float(n), F32) for n in U8.limits)
     whole = minimum(maximum(call("round", x / scale) + zero, low), high)

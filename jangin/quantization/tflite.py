@@ -24,7 +24,7 @@ from jangin.quantization.scales import Scheme, of_range
 from jangin.quantization.writer import Chosen, quantized_values
 
 LEAST_SWISH = -0.27847
-"""The least value of x * sigmoid(x)."""
+"""The least value that x * sigmoid(x) takes."""
 BIAS = 1 << 30
 """The largest absolute value of a bias, in units of both scales."""
 
@@ -33,15 +33,15 @@ def written(
     graph: Graph, parts: Sequence[Part], chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme],
     described: Mapping[str, Any],
 ) -> bytes:  # fmt: skip
-    """Return the bytes of a file.
+    """Return the bytes of a .tflite file.
 
     `ranges` has the scheme of each observed value, and `described` is the model's metadata. Raises
-    CompileError that names every part that TFLite can't express."""
+    CompileError, which names every part that TFLite can't express."""
     return _Writer(graph, parts, chosen, ranges).model(str(described.get("description") or ""))
 
 
 def scales_of(scheme: Scheme) -> Scales:
-    """Convert a scheme of bytes to one of int8."""
+    """Convert a scheme of u8 or i8 integers to the scale and zero point of int8."""
     moved = scheme.dtype.limits[0] - I8.limits[0]
     return Scales((float(scheme.scale),), (int(scheme.zero) - moved,))
 
@@ -81,7 +81,8 @@ class _Writer(TfliteWriter):
     # -- scales ---------------------------------------------------------------------------------
 
     def _spread(self, node: Node) -> None:
-        """Derive the scale of an int8 operator's result from its operands, if it follows from them."""
+        """Set the scale of an operator's result if it follows from its operands' scales. The operator then
+        computes in int8."""
         scales, x, y = self.scales, *(names[0] if names else "" for names in (node.inputs, node.outputs))
         if self._joins(node) and y not in scales:
             reach = [ends(scales[n]) for n in node.inputs]
@@ -122,15 +123,16 @@ class _Writer(TfliteWriter):
                     scales[y] = of_ends(max(low, bounds[0]), min(high, bounds[1]))
 
     def _joins(self, node: Node) -> bool:
-        """Tell if a node concatenates int8 values for an operator that takes int8."""
+        """Tell if a node concatenates int8 values and an operator that TFLite has in int8 reads the
+        result."""
         if not isinstance(node.attrs, Concat) or any(n not in self.scales for n in node.inputs):
             return False
         read = (n for n in self.users.get(node.outputs[0], ()) if not isinstance(n.attrs, Concat))
         return any(not isinstance(n.attrs, Map) or step(n) for n in read)
 
     def _gated(self, node: Node) -> None:
-        """Set the scale of a product with numbers from 0 to 1. If they are the sigmoid of the other factor,
-        the product is x * sigmoid(x)."""
+        """Set the scale of a product whose one factor is a sigmoid. If it is the sigmoid of the other factor,
+        the product is x * sigmoid(x), whose least value is known."""
         y, scales = node.outputs[0], self.scales
         for x, gate in (node.inputs, node.inputs[::-1]):
             if x in scales and scales.get(gate) == FIXED["LOGISTIC"]:
@@ -145,7 +147,7 @@ class _Writer(TfliteWriter):
             self.scales[name] = of_ends(float(array.min()), float(array.max()))
 
     def _adopt(self, name: str, scales: Scales) -> None:
-        """Give a value that only a concatenation reads the concatenation's scale."""
+        """Give a part's result the scale of the concatenation `scales` if only the concatenation reads it."""
         if len(self.users[name]) > 1 or name in self.graph.outputs or name not in self.scales:
             return
         part = next((p for n, p in self.parts.items() if self.results.get(n) == name), None)

@@ -1,7 +1,7 @@
 """Write a prepared graph as an ONNX model with its chosen parts quantized.
 
 Integers are written as QuantizeLinear and DequantizeLinear around operators on floats (QDQ). Jangin, ONNX
-Runtime and others take them for operators on integers."""
+Runtime and other engines replace them by operators on integers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Chosen:
     bias: Array | None = None
 
     def floats(self) -> tuple[Array, Array | None]:
-        """Return weights and bias, dequantized to f32."""
+        """Return the weights, dequantized to f32, and the bias."""
         w = self.weights.astype(np.float32) if self.scheme is None else self.scheme.dequantized(self.weights)
         return w, self.bias
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """The choices: `parts` by the name of their product, and the schemes of activations, `values`."""
+    """The chosen `parts`, by the name of their product, and the schemes of activations, `values`, by name."""
 
     parts: Mapping[str, Chosen]
     values: Mapping[str, Scheme]
@@ -50,15 +50,15 @@ class Quantization:
 def written(
     graph: Graph, parts: Sequence[Part], how: Quantization, described: Mapping[str, Any]
 ) -> tuple[bytes, dict[str, str]]:
-    """Return the bytes of an ONNX model, and the part to which each of its nodes belongs. `described` is its
+    """Return the bytes of an ONNX model, and each node's part by the node's name. `described` is the model's
     metadata, as in `Imported`."""
     writer = _QdqWriter(graph, parts, how)
     return writer.model(described), writer.owners
 
 
 def quantized_values(graph: Graph, parts: Sequence[Part], integer: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values that become integers if the parts `integer` do. Each maps to the value whose scheme
-    it has."""
+    """Return the values that become integers if the parts named in `integer` become int8. Each maps to the
+    value whose scheme it has."""
     makers, found = graph.producers(), {}
     for part in parts:
         if part.name not in integer:
@@ -112,10 +112,10 @@ class _QdqWriter(OnnxWriter):
         self.owners |= {n.name: self.owner_of[out] for n in self.nodes[start:]}
 
     def integers(self, value: str) -> Name:
-        """Return the dequantized value that parts read.
+        """Write the quantization of a value, and return the name of the dequantized value that parts read.
 
-        If a convolution reads the value, other nodes read the dequantized value too, so that it lies in
-        memory once."""
+        If a convolution reads the value, other nodes read the dequantized value too, so that the value is in
+        memory only once."""
         if value not in self.read:
             made = self.rounded(self.named(value), self.how.values[value], value)
             self.read[value] = made
@@ -124,7 +124,7 @@ class _QdqWriter(OnnxWriter):
         return self.read[value]
 
     def rounded(self, x: Name, scheme: Scheme, hint: str, result: str = "") -> Name:
-        """Quantize and dequantize a value."""
+        """Write QuantizeLinear and DequantizeLinear for a value, and return the result's name."""
         scale, zero = self.scales(scheme, hint)
         given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
         q = self.emit("QuantizeLinear", x, scale, zero, hint=hint, **given)
@@ -136,7 +136,7 @@ class _QdqWriter(OnnxWriter):
         )
 
     def stored(self, q: Array, scheme: Scheme, hint: str) -> Name:
-        """Return a constant's integers, dequantized."""
+        """Write a constant's integers and their DequantizeLinear, and return the result's name."""
         held = self.array(q, scheme.dtype, f"{hint}.integers")
         given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
         given["block_size"] = scheme.block or None
