@@ -49,15 +49,15 @@ ABIS: Mapping[str, Abi] = {
     "wasm32": Abi(0, pointer_bytes=4),
     "armv7": Abi(40, pause="llvm.arm.hint(i32 1)", pointer_bytes=4),
 }  # fmt: skip
-"""This maps the first part of a triple to its ABI.
+"""The ABI of each architecture, by the first part of a triple.
 
-On AArch64, libgcc's function cleans the data cache and invalidates the instruction cache line by line. On
-RISC-V, libgcc's function does nothing. The C library's function makes the system fence every hart that runs
-the process (riscv_flush_icache, system call 259)."""
+On AArch64, libgcc's function for `flush` cleans the data cache and invalidates the instruction cache line by
+line. On RISC-V, libgcc's function does nothing. The C library's function makes the system fence every hart
+that runs the process (riscv_flush_icache, system call 259)."""
 
 
 def abi_of(triple: str) -> Abi:
-    """The Abi of a triple's architecture. Raises ValueError for an unknown one."""
+    """Return the ABI of a triple's architecture. Raises ValueError for an unknown architecture."""
     architecture = triple.split("-")[0]
     if architecture not in ABIS:
         raise ValueError(f"nothing is known of code for {architecture}: known are {', '.join(ABIS)}")

@@ -16,8 +16,10 @@ _Mine = tuple[Callable[[], int], NativeCall, list[Sequence[int]]]
 
 
 def is_addressable(plan: Plan) -> bool:
-    """Whether a run needs addresses alone. Sizes are known, none of them 0. Each output has memory of its
-    own, and is too small for its memory to be reused by later runs."""
+    """Return whether a plan can run on a caller's memory, given addresses alone.
+
+    All sizes must be known and not 0. Each output must have its own memory, of less than `LARGE` bytes.
+    Larger outputs reuse memory in later runs."""
     if not plan.is_static or len(set(plan.outputs)) < len(plan.outputs):
         return False
     outputs = [plan.buffer(n) for n in plan.outputs]
@@ -29,8 +31,8 @@ def is_addressable(plan: Plan) -> bool:
 
 
 class Addressed:
-    """Runs a plan of known sizes. `new` makes a call of the plan with working memory of its own. Several
-    threads may call at once."""
+    """Runs a plan of known sizes on arrays given by their addresses. `new` makes a call of the plan with its
+    own working memory. Several threads may call the object at once."""
 
     def __init__(self, plan: Plan, new: Callable[[], NativeCall]) -> None:
         self._outputs, self._new = plan.outputs, new
@@ -39,12 +41,12 @@ class Addressed:
         renewed_in_children(self)
 
     def renew(self) -> None:
-        """Drops the memory that finished runs worked in (see `jangin.runtime.idle`)."""
+        """Drop the working memory of finished runs (see `jangin.runtime.idle`)."""
         self._idle.clear()
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Runs on `addresses` of the inputs, then of the outputs: contiguous arrays of the plan's types and
-        shapes. Raises IndexOutOfRange as the executable does."""
+        """Run the plan on the `addresses` of the inputs, then of the outputs. Each is the address of a
+        contiguous array of the plan's type and shape. Raises IndexOutOfRange as the executable does."""
         try:
             mine = self._idle.pop()
         except IndexError:

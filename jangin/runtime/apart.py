@@ -11,13 +11,13 @@ from jangin.ir.graph import Array
 
 
 def owners(values: Iterable[Any]) -> set[int]:
-    """The identities (`id`) of the arrays that own the memory of all arrays in some values."""
+    """Return the identities (`id`) of the arrays that own the memory of all arrays in some values."""
     return {id(_owner(a)) for value in values for a in _arrays(value)}
 
 
 def apart(values: Iterable[Any], taken: set[int]) -> list[Any]:
-    """The values, with lists and dictionaries made anew. An array is copied if it is read-only, or if an
-    owner in `taken` or the owner of an earlier array has its memory."""
+    """Return the values, with new lists and dictionaries. An array is copied if it is read-only. It is also
+    copied if it shares memory with an array in `taken` or with an earlier one."""
     taken = {*taken}
 
     def fresh(value: Any) -> Any:
@@ -45,7 +45,8 @@ def _arrays(value: Any) -> Iterator[Array]:
 
 
 def _owner(array: Array) -> Array:
-    """The array that owns a view's memory, or that took it from elsewhere."""
+    """Return the last array in a view's chain of bases. It owns the memory, or has it from an object that
+    isn't an array."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array

@@ -14,15 +14,16 @@ RETRIES = 20
 
 
 def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) -> tuple[dict[str, int], int]:
-    """Lays out buffers in one block: their offsets (multiples of `align`), and the total bytes. Buffers alive
-    at once never overlap.
+    """Lay out buffers in one block, and return their offsets (multiples of `align`) and the total bytes.
+    Buffers alive at once never overlap.
 
     Buffers are placed greedily by size. Each goes into the smallest gap that fits between the placed buffers
     whose lives cross its own. The source is Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
-    Net Inference", 2020. If the total exceeds the most bytes alive at once, the buffer that sticks out goes
-    first and all are placed again. This is repeated up to `retries` times, and the best layout counts. The
-    result is deterministic.
-    """
+    Net Inference", 2020.
+
+    If the total exceeds the most bytes alive at once, all are placed again, beginning with the buffer that
+    ends highest. This is repeated up to `retries` times, and the smallest layout counts. The result is
+    deterministic."""
     rounded = [(name, -(-size // align) * align, first, last) for name, size, first, last in buffers]
     order = sorted(rounded, key=lambda b: (-b[1], b[2]))
     least = peak(rounded)
@@ -56,8 +57,8 @@ def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
 
 
 def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap of at least `size` bytes; the end of the last neighbour if there is
-    none."""
+    """Return the start of the smallest gap of at least `size` bytes. Without such a gap it is the highest end
+    of a neighbour."""
     best: tuple[int, int] | None = None
     end = 0
     for offset, stop in neighbours:
@@ -69,13 +70,15 @@ def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
 
 
 def roomy(size: int, values: int) -> int:
-    """`size`, of a symbol, rounded up to one of `values` sizes (a power of two) in each power of two."""
+    """Return a size rounded up to a coarser one. Only `values` sizes (a power of two) between two powers of
+    two are left."""
     step = 1 << max(0, size.bit_length() - values.bit_length())
     return -(-size // step) * step
 
 
 def peak(buffers: Sequence[Item]) -> int:
-    """The most bytes alive at one launch. No layout is smaller."""
+    """Return the most bytes that are alive at one launch, with each buffer rounded up to `ALIGN`. No layout
+    is smaller."""
     changes: dict[int, int] = {}
     for _, size, first, last in buffers:
         size = -(-size // ALIGN) * ALIGN

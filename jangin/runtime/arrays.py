@@ -1,10 +1,9 @@
-"""The places in Python's and NumPy's objects that native code reads.
+"""The fields of Python's and NumPy's objects that native code reads.
 
 NumPy's C interface fixes the fields of an array's object behind the fields of all objects
-(`PyArrayObject_fields`). Python fixes the beginning of an object, and the place of a tuple's items. Both are
-tested once, when this module is imported. If the test fails, addresses are read the general way, and no other
-field is read.
-"""
+(`PyArrayObject_fields`). Python fixes the beginning of an object, and the offset of a tuple's items. Both are
+tested once, when this module is imported. If the test fails, addresses are read through NumPy's interface,
+and no other field is read."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def _first_field(array: Array) -> int:
 
 
 def _as_described() -> bool:
-    """Whether objects are as this module says."""
+    """Return whether this Python and this NumPy lay out objects as this module assumes."""
     array = np.empty((3, 2), np.int16)[1:]
     if ctypes.sizeof(ctypes.c_size_t) != 8 or _first_field(array) != _general(array):
         return False
@@ -60,8 +59,10 @@ address = _first_field if DESCRIBED else _general
 
 
 def wanted(arrays: Sequence[tuple[tuple[int, ...], np.dtype[Any], Sequence[int]]]) -> Any:
-    """The table by which `functions.TAKE` checks a tuple of arrays. For each array it has the shape, the
-    dtype (which must outlive the table), and the places that get its address."""
+    """Return the table by which `functions.TAKE` checks a tuple of arrays and takes their addresses.
+
+    It contains each array's shape and dtype. The dtype must outlive the table. The indices that follow tell
+    where the array's address is stored in the table of pointers."""
     words = [0, HEAD, ITEMS, id(np.ndarray), len(arrays)]
     for shape, dtype, places in arrays:
         words += [id(dtype), len(shape), *shape, len(places), *places]

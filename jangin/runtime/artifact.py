@@ -40,13 +40,14 @@ VERSION = 7
 """The version of files written now. Since version 7 the sources of launches are records; older files have
 texts."""
 OLDEST = 5
-"""The oldest version that can be read. It doesn't say what made the code."""
+"""The oldest version that can be read. Its files don't tell what made the code."""
 PLACE = 128
 """Alignment of constants, in bytes. Drivers of OpenCL use aligned memory in place, and copy any other."""
 _WIDE = "+avx512f"
 """A feature of targets for which older versions made code with LLVM 22 that writes beyond rows."""
 AT_ONCE = 1 << 20
-"""Bytes of constants that are checked while the file is read; more bytes are checked in the background."""
+"""Constants of at most this many bytes are checked while the file is read. More are checked in the
+background."""
 PREFIX = struct.Struct("<8sII32s")
 
 
@@ -75,12 +76,13 @@ class Artifact:
     check: Callable[[], None] | None = field(default=None, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file. A reader never sees half of it."""
+        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
-        """Writes to an open file, from a multiple of PLACE on, and returns the digest of the whole. Constants
-        go to the `pool` if there is one."""
+        """Write the artefact to an open file, whose position is a multiple of PLACE. Return the digest of
+        header and objects, which covers the constants' digests. With a `pool`, constants are added to it, not
+        written."""
         from jangin.ir.text import print_plan
 
         if self.check is not None:
@@ -128,11 +130,10 @@ class Artifact:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Artifact:
-        """Reads a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for an unusable file.
+        """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for an unusable file.
 
         A file is unusable if it isn't an artefact, has another version, is cut short or damaged, or has parts
-        that don't agree.
-        """
+        that don't agree."""
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -140,8 +141,8 @@ class Artifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
     ) -> tuple[Artifact, bytes]:
-        """Reads an artefact that `write` wrote, from the file's position up to `end`, and its digest. The
-        constants are taken from the `pool` if there is one."""
+        """Read the artefact that lies in a file from its position up to the byte `end`. Return it with its
+        digest. With a `pool`, constants are taken from the pool."""
         from jangin.ir.parse import parse_plan
         from jangin.ir.verify import verify_plan
 
@@ -178,7 +179,7 @@ class Artifact:
 
 
 class Pool:
-    """Constants of several artefacts in one file; equal contents are stored once."""
+    """The constants of several artefacts, which are written to one file. Equal contents are stored once."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -186,7 +187,7 @@ class Pool:
         self._data: list[memoryview] = []
 
     def place(self, data: memoryview, digest: bytes) -> int:
-        """The place of the bytes of a digest; new bytes are added."""
+        """Return the position, within the pool's bytes, of the data with this digest. New data are added."""
         if digest not in self._places:
             self._places[digest] = placed(self.bytes)
             self._data.append(data)
@@ -194,7 +195,7 @@ class Pool:
         return self._places[digest]
 
     def write(self, file: BinaryIO) -> None:
-        """Writes to an open file, from a multiple of PLACE on."""
+        """Write the pool's data to an open file, whose position is a multiple of PLACE."""
         start = file.tell()
         for data, at in zip(self._data, self._places.values(), strict=True):
             file.write(bytes(start + at - file.tell()))
@@ -202,7 +203,8 @@ class Pool:
 
 
 class Constants:
-    """The constants of a file, and the digests that the constants taken from it should have."""
+    """The constants of a file. It remembers which were taken and their expected digests, to check them
+    later."""
 
     def __init__(self, path: str | os.PathLike[str], mapped: Array) -> None:
         self._path, self._mapped = path, mapped
@@ -210,15 +212,16 @@ class Constants:
         self._digests: Digests | None = None
 
     def take(self, name: str, dtype: str, shape: list[int], at: int, digest: str) -> Array:
-        """The constant of a line in an artefact's table."""
+        """Return the array that a line in an artefact's table describes. Its contents aren't checked yet."""
         array = _constant(self._mapped, dtype, shape, at)
         data = array.reshape(-1).view(np.uint8).data
         self._taken.setdefault((at, array.nbytes, bytes.fromhex(digest)), (name, data))
         return array
 
     def start(self) -> bool:
-        """Starts to compute the digests of all constants taken; few bytes are checked at once. Returns
-        whether the check is still to be awaited. Raises ArtifactError."""
+        """Start to compute the digests of all constants taken. Return whether the caller must still call
+        `check`. A file with few bytes of constants is checked at once. Raises ArtifactError if one is
+        damaged."""
         self._digests = Digests([data for _, data in self._taken.values()])
         if self._taken and len(self._mapped) > AT_ONCE:
             return True
@@ -226,7 +229,7 @@ class Constants:
         return False
 
     def check(self) -> None:
-        """Waits for the digests. Raises ArtifactError if one is wrong."""
+        """Wait for the digests. Raises ArtifactError if a constant's digest differs from the expected one."""
         assert self._digests is not None
         found = self._digests.wait()
         for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), found, strict=True):
@@ -235,12 +238,13 @@ class Constants:
 
 
 def placed(at: int) -> int:
-    """The next multiple of PLACE."""
+    """Return the smallest multiple of PLACE that isn't less than `at`."""
     return -(-at // PLACE) * PLACE
 
 
 def mapped(file: BinaryIO, start: int, end: int) -> Array:
-    """A range of a file's bytes. The file's position doesn't change."""
+    """Map the bytes from `start` to `end` of a file, and return them as a read-only array. The file's
+    position doesn't change."""
     if isinstance(file, InMemory):
         found: Array = np.frombuffer(file, np.uint8)[start:end]
         found.flags.writeable = False
@@ -257,8 +261,8 @@ def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
 
 @contextmanager
 def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns errors from a file's contents into ArtifactError. A MemoryError stays one, with the file's
-    name."""
+    """Inside this context, turn errors caused by a file's contents into ArtifactError. A MemoryError stays
+    one, and gets the file's name."""
     try:
         yield
     except CompileError as error:
@@ -281,7 +285,9 @@ def is_size(value: object) -> bool:
 def read_header(
     file: BinaryIO, path: str | os.PathLike[str], magic: bytes, kind: str, end: int
 ) -> tuple[bytes, bytes]:
-    """The header's text and the digest before it, which isn't checked yet."""
+    """Read a file's prefix and header. Return the header's text and the digest in the prefix, which isn't
+    checked yet. `kind` describes the file in errors. Raises ArtifactError for another kind or version of
+    file."""
     prefix = file.read(PREFIX.size)
     if prefix[:8] != magic:
         raise ArtifactError(f"{path}: is not {kind}")
@@ -299,7 +305,7 @@ def read_header(
 
 
 def fields(text: bytes) -> dict[str, Any]:
-    """The header's fields."""
+    """Return the fields of a header, which is JSON. Raises ValueError if it isn't an object."""
     header = json.loads(text)
     if not isinstance(header, dict):
         raise ValueError("its header is no table")

@@ -10,7 +10,7 @@ from jangin.runtime.compiled import Compiled, targets, weight_bytes
 from jangin.runtime.sizes import TensorSpec, told
 
 LISTED = 6
-"""Most inputs, or outputs, that a `repr` lists."""
+"""A `repr` lists at most this many inputs, and as many outputs."""
 
 
 class Model(Protocol):
@@ -41,7 +41,7 @@ class Called:
 
 
 def _working(model: Model) -> str:
-    """The size of a run's working memory, for a `repr`."""
+    """Return the text about a run's working memory in a `repr`."""
     size = getattr(model, "working", None)
     return "a run's memory as its sizes need" if size is None else f"{size / 1e6:.2f} MB for a run"
 
@@ -52,7 +52,8 @@ def _listed(specs: Sequence[TensorSpec]) -> str:
 
 
 def ordered(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[Any]:
-    """Inputs in the model's order. ValueError for a missing or an unknown name."""
+    """Return the inputs in the model's order, given by name. Raises ValueError for a missing or an unknown
+    name."""
     names = [s.name for s in specs]
     problems = [f"missing input {n!r}" for n in names if n not in feeds]
     problems += [f"no input is named {n!r}{_near(n, names)}" for n in feeds if n not in names]
@@ -62,8 +63,8 @@ def ordered(specs: Sequence[TensorSpec], feeds: Mapping[str, Any]) -> list[Any]:
 
 
 def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-    """Inputs in the model's order; the first are `given` by place and the others by name. ValueError for
-    unknown, missing or repeated inputs."""
+    """Return the inputs in the model's order. The first are `given` by position and the others by name.
+    Raises ValueError for unknown, missing or repeated inputs."""
     if len(given) > len(specs):
         raise ValueError(f"expected {len(specs)} inputs, got {len(given) + len(named)}; {told(specs)}")
     placed = {s.name: value for s, value in zip(specs, given, strict=False)}

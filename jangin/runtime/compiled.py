@@ -20,14 +20,14 @@ from jangin.runtime.sizes import Signature, TensorSpec, spec_of
 from jangin.runtime.variants_artifact import VARIANTS_MAGIC, VariantsArtifact, Whole, dims_of
 
 COPIED = 128 << 20
-"""Bytes up to which a file is copied to memory by default, which takes a fraction of its loading time. (On a
-virtual machine, copying 435 MB took a second, mapping no time.)"""
+"""By default a file of at most this many bytes is copied to memory, which takes a fraction of its loading
+time. A larger file is mapped. (On a virtual machine, copying 435 MB took a second, mapping no time.)"""
 Compiled = Artifact | ProgramArtifact | VariantsArtifact | SeveralArtifact
 """A compiled model of any kind."""
 
 
 def plans(made: Compiled) -> Iterator[Artifact]:
-    """Every plan of a compiled model, with its code."""
+    """Yield every plan of a compiled model, with its code. Plans of placements are included."""
     if isinstance(made, Artifact):
         yield made
     else:
@@ -38,19 +38,19 @@ def plans(made: Compiled) -> Iterator[Artifact]:
 
 
 def targets(made: Compiled) -> list[str]:
-    """The names of the targets of a model's code."""
+    """Return the names of the targets of a model's code, without repetition."""
     return list(dict.fromkeys(part.plan.target.split("/")[1] for part in plans(made)))
 
 
 def weight_bytes(made: Compiled) -> int:
-    """The total bytes of all constants. A constant counts once if several parts share it."""
+    """Return the total bytes of all constants. A constant that several parts share counts once."""
     held = {id(a): a.nbytes for part in plans(made) for a in part.plan.constants.values()}
     return sum(held.values())
 
 
 def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """The inputs and the outputs of a compiled model. Outputs of variants have only the sizes that all
-    variants agree on."""
+    """Return the inputs and the outputs of a compiled model. A size of an output that differs between
+    variants is "?"."""
     if isinstance(made, Artifact):
         found = Signature(made.plan)
         return found.inputs, found.outputs
@@ -67,7 +67,8 @@ def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec,
 
 
 def _common(made: VariantsArtifact, n: int, spec: TensorSpec) -> TensorSpec:
-    """Output number `n` with the rank and the sizes that are the same in all variants."""
+    """Return output number `n` with its rank, and the sizes that are the same in all variants. Other sizes
+    are "?"."""
     general, *others = (dims_of(p, "outputs")[n] for p in made.parts)
     if spec.type or general is None or any(dims is None or len(dims) != len(general) for dims in others):
         return spec if spec.type else replace(spec, shape=(), type=f"{from_numpy(spec.dtype)}[?]")
@@ -86,13 +87,13 @@ def read_artifact(
     key: str | os.PathLike[str] | None = None,
     mapped: bool | None = True,
 ) -> Compiled:
-    """Reads a `.jgn` file of any kind.
+    """Read a `.jgn` file of any kind.
 
-    - `trust`: the PEM file of a public key; the file must be signed (see `jangin.runtime.signing`).
-    - `key`: the file of a key; the file must be encrypted by it (see `jangin.runtime.encryption`), and is
-      decrypted to memory.
-    - `mapped`: whether the file is mapped, or read now (None: by its size).
-    """
+    - `trust` is the PEM file of a public key. The file must then be signed (see `jangin.runtime.signing`).
+    - `key` is the file of a key. The file must then be encrypted by it (see `jangin.runtime.encryption`), and
+      is decrypted to memory.
+    - `mapped` tells whether the file is mapped or copied to memory. None maps a file of more than `COPIED`
+      bytes."""
     with open(path, "rb") as opened:
         if key is not None:
             from jangin.runtime.encryption import decrypted
@@ -108,7 +109,7 @@ def read_artifact(
 
 
 def read_memory(memory: InMemory, name: str) -> Compiled:
-    """Reads the contents of a `.jgn` file of any kind from memory. Errors use `name`."""
+    """Read the contents of a `.jgn` file of any kind from memory. `name` stands for the file in errors."""
     return _read(cast(BinaryIO, memory), name, None)
 
 
@@ -132,8 +133,8 @@ def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike
 
 
 def detached(made: Compiled) -> Compiled:
-    """The model with copies of its constants, which outlive the file or bytes that they lay in. Parts keep
-    sharing them."""
+    """Return the model with copies of its constants, which don't need the file or bytes that they were read
+    from. Constants that parts share stay shared."""
     arrays = {id(a): a for part in plans(made) for a in part.plan.constants.values()}
     copies = {n: owned(a) for n, a in arrays.items()}
     if isinstance(made, SeveralArtifact):
@@ -152,7 +153,8 @@ def _detached(part: Whole, copies: Mapping[int, Array]) -> Whole:
 
 
 def checked(made: Compiled) -> Compiled:
-    """The model, once all its constants are checked. Raises ArtifactError if one is damaged."""
+    """Wait until all constants of a model are checked, and return the model. Raises ArtifactError if one is
+    damaged."""
     for part in plans(made):
         if part.check is not None:
             part.check()

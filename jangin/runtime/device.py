@@ -18,39 +18,42 @@ class LoadError(Exception):
 
 
 class Memory(Protocol):
-    """A device's working memory for one run at a time: arena, scratch, and whatever else the device needs."""
+    """A device's working memory for one run at a time: the arena, scratch memory, and all else that the
+    device needs."""
 
     def prepare(self, layout: Layout) -> None:
-        """Allocates the memory that runs of these sizes need, unless there is enough."""
+        """Make the memory ready for runs of these sizes. It is enlarged if there isn't enough."""
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
-        """Runs once, and returns `layout.outputs` by name as fresh arrays of the host.
+        """Run once, and return `layout.outputs` by name as fresh arrays of the host.
 
         `inputs` are contiguous arrays in the plan's order, which are uploaded or mapped. The run is complete
-        when this returns. Raises IndexOutOfRange if one of the plan's `checks` fails (see `ir.checks`).
-        """
+        when this returns. Raises IndexOutOfRange if one of the plan's `checks` fails (see `ir.checks`)."""
 
     def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
-        """A quicker `run` with the last layout, for contiguous inputs of exactly its dtypes and sizes.
-        Returns None, without running, for any other inputs, or if the device has no quicker way."""
+        """Run as `run` does, but quicker, with the last layout. The inputs must be contiguous and have
+        exactly the layout's dtypes and sizes.
+
+        Return None, without running, for any other inputs, or if the device has no quicker way."""
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
-        """The contents of an arena buffer after a run, as bytes of the host."""
+        """Return the bytes of an arena buffer after a run, as an array of the host."""
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        """A run on these inputs that can be made launch by launch. ValueError if the device can't."""
+        """Prepare a run on these inputs, whose launches can then be made one by one. Raises ValueError if the
+        device can't do this."""
 
 
 @dataclass(frozen=True)
 class NativeCall:
     """Everything that native code needs to run a plan.
 
-    - `words`: the arguments of the call.
-    - `table`: the table of pointers to inputs and outputs; `inputs` and `outputs` are their places in it.
-    - `sources`: for each output its buffer, and the buffer's address if it is neither input nor output.
-    - `failure`: makes the exception for the number of a failed check.
-    - `held`: keeps the memory alive.
-    """
+    - `words` are the arguments of the call.
+    - `table` is the table of pointers to buffers. `inputs` and `outputs` are the indices in it that get the
+      addresses of each input and output.
+    - `sources` has for each output its buffer, and the buffer's address if it is neither input nor output.
+    - `failure` makes the exception for the number of a failed check.
+    - `held` keeps the memory alive."""
 
     words: tuple[int, ...]
     table: Any
@@ -63,16 +66,16 @@ class NativeCall:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The cost of moving a value between devices, in seconds. `startup`: for any move, which is the time of
-    waking a thread and its answer. `byte`: for each byte."""
+    """The cost of moving a value between devices. `startup` is the seconds of any move, in which a thread is
+    woken and answers. `byte` is the additional seconds for each byte."""
 
     startup: float
     byte: float
 
 
 class Module(Protocol):
-    """A plan's code and constants on a device. Both are released with the object. `threads`: threads that
-    work on a run. `alignment`: bytes to which each value in the arena is aligned."""
+    """A plan's code and constants on a device. Both are released with the object. `threads` is the number of
+    threads that work on a run. `alignment` is the alignment of each value in the arena, in bytes."""
 
     @property
     def threads(self) -> int: ...
@@ -83,31 +86,34 @@ class Module(Protocol):
     def memory(self) -> Memory: ...
 
     def native_call(self, layout: Layout) -> NativeCall:
-        """A native call with memory of its own. It is only asked of devices whose `flow` gives a driver."""
+        """Return a native call with its own working memory. It is only called for devices whose `flow`
+        returns a function."""
 
 
 class Device(Protocol):
-    """A kind of machine that runs plans. `name`: its name in saved models."""
+    """A kind of machine that runs plans. `name` is its name in saved models."""
 
     @property
     def name(self) -> str: ...
 
     def why_not(self, target: str) -> str:
-        """Why code for a target (a plan's `target`) can't run here; "" if it can."""
+        """Return the reason why code for a target (a plan's `target`) can't run here, or "" if it can."""
 
     def is_processor(self, target: str) -> bool:
-        """Whether code for a target runs on this machine's processor, whose threads others may need too."""
+        """Return whether code for a target runs on this machine's processor. Its threads may then be needed
+        by other devices' work too."""
 
     def transfer(self, target: str) -> Transfer:
-        """The cost of moving a value to or from this device, measured now."""
+        """Measure the cost of moving a value to or from this device, and return it."""
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
-        """Loads a plan's code, as its back end's `finish` put it together. The module uses the threads of the
-        module `beside`, if given. Raises LoadError."""
+        """Load a plan's code, in the form that its back end's `finish` returned. If the module `beside` is
+        given, the new module uses its threads. Raises LoadError."""
 
     def flow(self, code: bytes) -> Callable[[int], int] | None:
-        """A function that runs a script's operations at an address (see `runtime.script`), made from the code
-        of the back end's `flow`. None if Python runs branches and loops."""
+        """Return a function that runs a script's operations at an address (see `runtime.script`). It is
+        loaded from the code that the back end's `flow` made. Return None if Python runs branches and
+        loops."""
 
 
 DEVICES = {
@@ -116,15 +122,15 @@ DEVICES = {
     "cuda": "jangin.runtime.devices.cuda",
     "webgpu": "jangin.runtime.devices.webgpu",
 }
-"""Modules whose `DEVICE` is a device, by the device's name in targets and saved models. They are imported
-when needed."""
+"""The modules of Jangin's devices, by the device's name in targets and saved models. Each has a device
+`DEVICE`. They are imported when needed."""
 STARTED = {"opencl": "jangin.runtime.devices.opencl_programs"}
-"""Modules that can `begin` before a device is needed, by the beginning of a target's name."""
+"""Modules that can start a device in advance by their `begin`, by the beginning of a target's name."""
 
 
 def device_of(device: str | Device) -> Device:
-    """The device of a name, or a caller's own device. Text after a ":" chooses one of several. Raises
-    LoadError for an unknown name."""
+    """Return the device of a name, or a caller's own device unchanged. In a name, text after ":" chooses one
+    of several devices. Raises LoadError for an unknown name."""
     if not isinstance(device, str):
         return device
     kind, _, which = device.partition(":")
@@ -138,14 +144,14 @@ def device_of(device: str | Device) -> Device:
 
 
 def begin(target: str) -> None:
-    """Starts the device of a target's name in the background, if starting takes long."""
+    """Start the device of a target's name in the background if it takes long to start. Return at once."""
     kind, _, which = target.partition(":")
     if kind in STARTED:
         importlib.import_module(STARTED[kind]).begin(which.partition("@")[0])
 
 
 def threads_of(devices: Sequence[tuple[str, str]], threads: int) -> list[int]:
-    """The number of threads of each device, given its name and its target's text. Raises LoadError for a
-    missing device."""
+    """Return the number of threads of each device, given its name and its target's text. Devices that are the
+    processor share `threads` equally. Raises LoadError for a missing device."""
     own = [device_of(name).is_processor(target) for name, target in devices]
     return [max(1, threads // sum(own)) if processor else threads for processor in own]

@@ -46,7 +46,7 @@ class _Object:
 
 
 def process_symbol(name: str) -> int:
-    """The address of a function of the system's libraries. Raises LoadError if none has it."""
+    """Return the address of a function of the system's libraries. Raises LoadError if none has it."""
     if address := symbol(name):
         return address
     raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")
@@ -71,14 +71,14 @@ class Image:
         weakref.finalize(self, _unmap, self._memory).atexit = False
 
     def address(self, name: str) -> int:
-        """The address of an exported function. Raises LoadError if no object defines `name`."""
+        """Return the address of an exported function. Raises LoadError if no object defines `name`."""
         if name not in self._exports:
             raise LoadError(f"the machine code defines no {name!r}")
         return self._exports[name]
 
 
 def _unmap(memory: mmap.mmap) -> None:
-    """Drop the reference that kept the code mapped while Python exits."""
+    """Drop the reference that kept the code mapped, so that its memory can be released."""
     ctypes.pythonapi.Py_DecRef(ctypes.py_object(memory))
 
 
@@ -94,8 +94,9 @@ def _make_executable(address: int, size: int) -> None:
 
 
 class Linker:
-    """Objects of one architecture, laid out. Code, constants and stubs come first. From `writable_at` on, the
-    beginning of a page, come writable data and the table of addresses. `bytes`: the size of all."""
+    """Objects of one architecture, laid out in an image. Code, constants and stubs come first. Writable data
+    and the table of addresses begin at `writable_at`, the beginning of a page. `bytes` is the size of the
+    image."""
 
     def __init__(self, objects: Iterable[bytes], architecture: str) -> None:
         self._architecture, self._abi = architecture, abi_of(architecture)
@@ -125,12 +126,11 @@ class Linker:
         self.bytes = table + 8 * len(self._slots)
 
     def link(self, memory: Any, base: int, resolve: Callable[[str], int]) -> dict[str, int]:
-        """Writes the image to `memory`, `bytes` bytes of zeros, to be run at the address `base`, the
+        """Write the image to `memory`, which has `bytes` zero bytes and will run at the address `base`, the
         beginning of a page.
 
-        `resolve` gives the addresses of symbols that no object defines. Returns the addresses of the exported
-        symbols.
-        """
+        `resolve` returns the addresses of symbols that no object defines. Return the addresses of the
+        exported symbols by name."""
         with _damage():
             exports = {name: base + _value(o, s) for name, (o, s) in self._defined.items()}
             everywhere = exports | {name: resolve(name) for name in self._outside}
@@ -197,7 +197,8 @@ class Linker:
         return VALUES[known.value](base + value, base + slot, addend, base + place, stands)
 
     def _upper(self, memory: Any, base: int, o: _Object, label: tuple[str, int, int, int]) -> int:
-        """The value of the relocation at a label (RISC-V's pairs)."""
+        """Return the value of the relocation at a label's position. RISC-V's second instruction of a pair
+        refers to the first by this label."""
         section = o.sections[label[2]]
         for entry in section.relocations:
             known = self._abi.relocations.get(entry[1])
@@ -214,7 +215,7 @@ def _write(memory: Any, at: int, where: Field, number: int) -> None:
 
 @contextmanager
 def _damage() -> Iterator[None]:
-    """Turns errors from damaged objects into LoadError."""
+    """Inside this context, turn errors caused by damaged objects into LoadError."""
     try:
         yield
     except (struct.error, ArithmeticError, LookupError, ValueError) as error:
@@ -222,7 +223,7 @@ def _damage() -> Iterator[None]:
 
 
 def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
-    """A defined symbol's offset in the image."""
+    """Return a defined symbol's offset in the image. Raises LoadError if its section isn't loaded."""
     section = o.sections.get(symbol[2])
     if section is None:
         raise LoadError(f"symbol {symbol[0]!r} is in a section that isn't loaded")

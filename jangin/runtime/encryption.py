@@ -30,12 +30,10 @@ BLOCK = 16 << 20
 def save_encrypted(
     path: str | os.PathLike[str], key: str | os.PathLike[str], write: Callable[[BinaryIO], object]
 ) -> bytes:
-    """Encrypts a whole `.jgn` file, as `write` writes it, and saves it. The plain file never lies on the
-    disk.
+    """Encrypt the `.jgn` file that `write` writes, and save it. The plain file is never on the disk.
 
-    Returns the plain file's first 64 bytes, which `runtime.signing.sign` needs. Raises ValueError for an
-    invalid key.
-    """
+    Return the plain file's first 64 bytes, which `runtime.signing.sign` needs. Raises ValueError for an
+    invalid key."""
     secret = _secret(key)
     plain = io.BytesIO()
     write(plain)
@@ -57,11 +55,10 @@ def save_encrypted(
 
 
 def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLike[str]) -> InMemory:
-    """Decrypts a `.jgn` file to memory.
+    """Decrypt a `.jgn` file to memory, and return the memory.
 
     Raises ArtifactError if the file isn't encrypted, was changed or cut short, or was encrypted by another
-    key. Raises ValueError for an invalid key.
-    """
+    key. Raises ValueError for an invalid key."""
     secret = _secret(key)
     prefix = file.read(PREFIX.size)
     if prefix[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
@@ -99,7 +96,8 @@ def _cipher(secret: bytes, nonce: bytes, tag: bytes | None = None) -> Any:
 
 
 def _secret(path: str | os.PathLike[str]) -> bytes:
-    """The key in a file."""
+    """Read the key from a file, and return its 32 bytes. Raises ValueError if it isn't 64 hexadecimal digits,
+    and RuntimeError without the package cryptography."""
     try:
         import cryptography  # noqa: F401
     except ImportError:

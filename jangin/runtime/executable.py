@@ -26,9 +26,9 @@ from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
 from jangin.runtime.threads import counted
 
 _array = np.ndarray
-"""A name of this module is found sooner than NumPy's attribute, in each call."""
+"""NumPy's array type. A module's own name is found sooner than NumPy's attribute, in each call."""
 SHAPES = 64
-"""Input shapes whose layout is kept, so that they needn't be checked again."""
+"""The most input shapes whose layout is kept, so that they needn't be checked again."""
 
 
 class Executable(Called, Loaded):
@@ -103,26 +103,26 @@ class Executable(Called, Loaded):
         return None if self._static is None else self._static.placement.arena
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `.jgn` file that `jangin.load` reads."""
+        """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """Give back the memory that finished runs worked in. The next run takes new memory."""
+        """Drop the working memory of finished runs. The next run takes new memory."""
         self._idle.clear()
 
     def renew(self) -> None:
-        """See `jangin.runtime.idle`."""
+        """Drop locks and working memory, in a forked process (see `jangin.runtime.idle`)."""
         self._lock = threading.Lock()
         self.release()
 
     def explain_shapes(self) -> str:
-        """Describes the fixed sizes, the symbols and their conditions, and the memory as a formula."""
+        """Describe the fixed sizes, the symbols and their conditions, and the memory as a formula."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
-        """Bytes of a run's intermediate memory, given every size symbol by name."""
+        """Return the bytes of a run's intermediate memory, given every size symbol by name."""
         names = [v.name for v in self._signature.symbols]
         if set(sizes) != set(names):
             wanted = ", ".join(names) or "nothing, as every size is known"
@@ -130,13 +130,13 @@ class Executable(Called, Loaded):
         return self._layout(tuple(sizes[n] for n in names)).placement.arena
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
-        """The output array, or a tuple of them. Raises TypeError for a wrong dtype, ValueError for a wrong
-        count or shape."""
+        """Run the model. Return the output array, or a tuple if there are several. Raises TypeError for a
+        wrong dtype, and ValueError for a wrong count or shape."""
         results = self._listed(self._run(joined(self.inputs, arrays, named) if named else arrays))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """A call with inputs and outputs by name."""
+        """Run the model with inputs and outputs by name."""
         made = self.again(feeds)
         if made is not None:
             return made
@@ -150,8 +150,8 @@ class Executable(Called, Loaded):
         return self._run(given)
 
     def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
-        """A run whose inputs are arrays like the last run's, which takes the fewest steps. None if they
-        differ, or if there was no run."""
+        """Run the model in the fewest steps, on arrays like the last run's. Return None, without running, if
+        they differ from the last run's or there was no run."""
         if not self._are_fresh or len(feeds) != len(self._names):
             return None
         try:
@@ -167,11 +167,11 @@ class Executable(Called, Loaded):
                 self._idle.append(memory)
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
-        """The time of each launch, in order, over `repeats` runs (see `runtime.profile`)."""
+        """Time each launch over `repeats` runs, and return the times in order (see `runtime.profile`)."""
         return self.launches(feeds).times(repeats)
 
     def launches(self, feeds: Mapping[str, Any]) -> Launches:
-        """A run on these inputs that can be made launch by launch."""
+        """Prepare a run on these inputs, whose launches can then be made and timed one by one."""
         arrays = self.accept([feeds[s.name] for s in self.inputs])
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
@@ -179,20 +179,20 @@ class Executable(Called, Loaded):
         return self._module.memory().launches(chosen, arrays)
 
     def native_call(self, sizes: Sequence[int]) -> NativeCall:
-        """A call by which native code runs this, with working memory of its own. Raises ValueError for sizes
-        that the plan wasn't made for."""
+        """Return a call by which native code runs the model, with its own working memory. Raises ValueError
+        for sizes that the plan wasn't made for."""
         self._confirm()
         return self._module.native_call(self._layout(tuple(sizes)))
 
     def addressed(self) -> Addressed | None:
-        """A runner on memory given by address; None if a run needs more than addresses."""
+        """Return a runner on memory given by address, or None if a run needs more than addresses."""
         if self._artifact.device != "cpu" or not is_addressable(self._artifact.plan):
             return None
         return Addressed(self._artifact.plan, lambda: self.native_call(()))
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
-        """The outputs for contiguous arrays that are known to be right, and for the symbols' values in the
-        plan's order. Programs call this."""
+        """Run the plan on contiguous arrays that are known to fit, and return the outputs as a list. `sizes`
+        are the symbols' values in the plan's order. Programs call this."""
         self._confirm()
         memory = self._lent()
         try:
@@ -202,7 +202,7 @@ class Executable(Called, Loaded):
                 self._idle.append(memory)
 
     def _run(self, given: Sequence[Any]) -> dict[str, Array]:
-        """The outputs by name, in the plan's order."""
+        """Check the inputs, run the plan, and return the outputs by name, in the plan's order."""
         if self._check is not None:
             self._confirm()
         memory = self._lent()
@@ -221,7 +221,7 @@ class Executable(Called, Loaded):
                 self._idle.append(memory)
 
     def _lent(self) -> Memory:
-        """Working memory that nothing else uses until it is returned to `_idle`."""
+        """Take working memory that no other run uses. The caller returns it to `_idle`."""
         try:
             return self._idle.pop()
         except IndexError:
@@ -237,19 +237,20 @@ class Executable(Called, Loaded):
         }
 
     def _confirm(self) -> None:
-        """Waits until constants are checked. Raises ArtifactError if one is damaged."""
+        """Wait until constants are checked. Raises ArtifactError if one is damaged."""
         if self._check is not None:
             self._check()
             self._check = None
 
     def _listed(self, made: Mapping[str, Array]) -> list[Array]:
-        """The outputs as a list. An output that the model names twice is two arrays."""
+        """Return the outputs as a list. If the model names an output twice, the second is a copy."""
         if len(made) == len(self._outputs):
             return list(made.values())
         return [made[n].copy() if n in self._outputs[:i] else made[n] for i, n in enumerate(self._outputs)]
 
     def accept(self, given: Sequence[Any]) -> list[Array]:
-        """The inputs as contiguous arrays of the right dtype, and for a static model of the right shape."""
+        """Return the inputs as contiguous arrays. Raises TypeError for a wrong dtype, and ValueError for a
+        wrong count. Shapes are checked here for a model of fixed sizes only."""
         if len(given) != len(self._expected):
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
         static = self._static is not None
@@ -265,8 +266,8 @@ class Executable(Called, Loaded):
         return arrays
 
     def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
-        """The layout for inputs of these shapes. It is kept, because checking the shapes takes long beside a
-        small model's run."""
+        """Return the layout for inputs of these shapes, after checking them. It is kept, because the check
+        takes long compared with a small model's run."""
         found = self._layout(self._signature.bind(shapes))
         with self._lock:
             if len(self._fitting) >= SHAPES:
@@ -289,14 +290,14 @@ class Executable(Called, Loaded):
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """A function that takes the arrays of some names out of a mapping."""
+    """Return a function that takes the arrays of these names out of a mapping, as a tuple in order."""
     if len(names) > 1:
         return itemgetter(*names)
     return (lambda feeds: (feeds[names[0]],)) if names else lambda _: ()
 
 
 def check(device: Device, wanted: str, target: str) -> None:
-    """Raises LoadError if a device can't run code made for the device `wanted` and a target."""
+    """Raise LoadError if a device can't run code that was made for the device `wanted` and for `target`."""
     reason = device.why_not(target)
     if device.name != wanted.partition(":")[0]:  # which of several is the loader's choice
         reason = f"it is for the device {wanted!r}, not {device.name!r}"
@@ -323,8 +324,8 @@ _Copier = Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array
 
 
 def _copier(plan: Plan, name: str) -> _Copier | None:
-    """A function that copies an output from the buffer that it is an alias of. None for an output that each
-    run makes anew."""
+    """Return a function that copies an output from the buffer that it is an alias of. Return None for an
+    output that each run makes anew."""
     buffer = plan.buffer(name)
     if buffer.kind == "output":
         return None

@@ -1,5 +1,5 @@
-"""Describes the sizes of a compiled model: fixed ones, symbols of its inputs, sizes known only during a run,
-and the memory that they cost."""
+"""Descriptions of a compiled model's sizes and of the memory that they need. Sizes are fixed, symbols of the
+inputs, or known only during a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANY_SIZE = (1 << 31) - 1
 
 
 def explain(made: Compiled) -> str:
-    """The description of a compiled model of any kind."""
+    """Return the description of a compiled model of any kind, as lines of text."""
     if isinstance(made, VariantsArtifact):
         parts = [
             (sizes, signature(p)[1], explain(p)) for sizes, p in zip(made.sizes, made.parts, strict=True)
@@ -40,8 +40,8 @@ def explain(made: Compiled) -> str:
 def explain_variants(
     parts: Sequence[tuple[Mapping[str, int], Sequence[TensorSpec], str]], absent: Sequence[Absent]
 ) -> str:
-    """The description of a model of variants: for each variant its sizes, its outputs, and its own
-    description."""
+    """Return the description of a model of variants. For each variant it has the sizes, the outputs and the
+    variant's own description."""
     if len(parts) == 1 and not absent:
         return parts[0][2]
     lines = [f"variants: {len(parts)}, of which a run takes the last whose sizes it has"]
@@ -53,14 +53,14 @@ def explain_variants(
 
 
 def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:
-    """The description of a model that is one plan."""
+    """Return the description of a model that is one plan."""
     lines = [*_given(specs, plan.bound), *(_symbol(v, r, SYMBOLIC) for v, r in plan.symbols)]
     lines += [f"must hold: {c}" for c in plan.constraints]
     return "\n".join([*lines, _peak("intermediate values", plan)])
 
 
 def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[TensorSpec]) -> str:
-    """The description of a program."""
+    """Return the description of a model that is a program of several plans."""
     lines = _given(specs, program.bound)
     given = _mentioned(program.region, program.region.inputs)
     known = [v for v in sorted(given, key=str) if v in program.symbols]
@@ -79,7 +79,8 @@ def _given(specs: Sequence[TensorSpec], bound: Mapping[str, int]) -> list[str]:
 
 
 def _peak(what: str, plan: Plan) -> str:
-    """The formula of a plan's peak memory, and its value if the sizes' ranges have ends."""
+    """Return a line with the formula of a plan's peak memory, and its value if all its symbols have an upper
+    limit."""
     formula = peak(plan)
     highest = {v: high for v, (_, high) in plan.symbols}
     text = f"{what} take at most {formula} bytes"
@@ -91,8 +92,10 @@ def _peak(what: str, plan: Plan) -> str:
 
 
 def peak(plan: Plan) -> Expr:
-    """The most bytes of intermediate values that are needed at once. Each value is rounded up besides, to 64
-    bytes or, if sizes are symbolic, by up to an eighth."""
+    """Return the most bytes of intermediate values that are needed at once, as an expression of the symbols.
+
+    The arena itself is larger, because each value is rounded up to 64 bytes. A value of symbolic size is
+    rounded up by up to an eighth."""
     arena = [b for b in plan.buffers if b.kind == "arena"]
     sizes = {b.name: math.prod(b.shape, start=const(b.dtype.bytes)) for b in arena}
     ranges = dict(plan.symbols)
@@ -109,7 +112,8 @@ def peak(plan: Plan) -> Expr:
 
 
 def _below(own: dict[Monomial, int], e: Expr, other: dict[Monomial, int], f: Expr) -> bool:
-    """Whether `other` is at least as large for all sizes, term by term."""
+    """Return whether the sum `f` is at least as large as `e` for all sizes, comparing the sums term by
+    term."""
     return (
         e != f and all(c <= other.get(m, 0) for m, c in own.items()) and min(other.values(), default=0) >= 0
     )
@@ -131,7 +135,7 @@ def _mentioned(region: Region, names: Sequence[str]) -> set[Var]:
 
 
 def _found(region: Region, known: set[Var]) -> Iterator[tuple[Var, Sources]]:
-    """Symbols that steps bind, and the model's node of each."""
+    """Yield the symbols that a region's steps bind, each with the model's node that binds it."""
     for step in region.steps:
         if isinstance(step, Segment):
             continue

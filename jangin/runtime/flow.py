@@ -26,13 +26,15 @@ from jangin.runtime.layout import LAYOUTS
 from jangin.runtime.script import Script
 
 Driver = Callable[[int], int]
-"""`jangin_flow`: runs the operations at an address."""
+"""The function `jangin_flow`, which runs the operations at an address and returns 0 or the failure's
+number."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Consecutive steps of a region: the values that they read from other steps, and the values that others
-    read from them. `counted`: the last step if it is a loop that counts its collected slices."""
+    """Consecutive steps of a region that native code runs in one call. `inputs` are values from other steps,
+    and `outputs` are values that other steps read. `counted` is the last step if it is a loop that counts its
+    collected slices."""
 
     steps: tuple[Step, ...]
     inputs: tuple[str, ...]
@@ -41,8 +43,9 @@ class Flow:
 
 
 def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) -> list[Step | Flow]:
-    """A region's steps, in which consecutive native steps are joined if a branch or loop is among them.
-    `known`: symbols that have a value before the region's inputs are given."""
+    """Return a region's steps, in which consecutive native steps are joined to flows. Native steps without a
+    branch or loop among them aren't joined. `known` are the symbols that have a value before the region's
+    inputs are given."""
     sized = {*known, *_symbols(region.values[n] for n in region.inputs)}
     found: list[Step | Flow] = []
     run: list[Step] = []
@@ -74,7 +77,7 @@ def _joined(
 
 
 def reads(step: Step | Flow) -> tuple[str, ...]:
-    """The values that a step takes from its region."""
+    """Return the names of the values that a step takes from its region."""
     if isinstance(step, Bind):
         return (step.value,)
     if isinstance(step, Branch):
@@ -85,7 +88,7 @@ def reads(step: Step | Flow) -> tuple[str, ...]:
 
 
 def outputs(step: Step | Flow) -> tuple[str, ...]:
-    """The values that a step gives to its region."""
+    """Return the names of the values that a step gives to its region."""
     return () if isinstance(step, Bind) else step.outputs
 
 
@@ -107,7 +110,8 @@ def _is_native(step: Step, region: Region, segments: Sequence[Executable], known
 
 
 def _is_counted(step: Loop, region: Region, segments: Sequence[Executable], known: set[Var]) -> bool:
-    """Whether everything about a loop is known before it runs, except the number of collected slices."""
+    """Return whether everything about a loop is known before it runs, except the number of collected
+    slices."""
     carried = [region.values[n] for n in step.outputs[: step.carried]]
     stacked = [region.values[n] for n in step.stacks]
     if any(s != Slicing() for s in step.collected) or any(v.type or v.shape is None for v in stacked):
@@ -132,7 +136,7 @@ def _is_sized(value: Value, known: set[Var]) -> bool:
 
 
 class FlowRunner:
-    """Runs a flow. Calls from several threads at once each have a script of their own."""
+    """Runs a flow. Calls at once from several threads each use their own script."""
 
     def __init__(
         self,
@@ -151,11 +155,11 @@ class FlowRunner:
         renewed_in_children(self)
 
     def release(self) -> None:
-        """Give back the memory that finished runs worked in."""
+        """Drop the scripts and working memory of finished runs."""
         self._idle.clear()
 
     def renew(self) -> None:
-        """See `jangin.runtime.idle`."""
+        """Drop locks and working memory, in a forked process (see `jangin.runtime.idle`)."""
         self._lock = threading.Lock()
         self.release()
 

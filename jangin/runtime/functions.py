@@ -1,5 +1,5 @@
-"""The functions that compiled code exports, and their calling conventions. Back ends and devices agree on
-them."""
+"""The functions that compiled code exports, and their calling conventions, on which back ends and devices
+agree."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """A C function: its result's type, and its parameters, "TYPE NAME, TYPE NAME...". Types are LLVM's: void,
-    i32, i64 and ptr."""
+    """A C function. `result` is its result's type, and `params` its parameters, "TYPE NAME, TYPE NAME...".
+    Types are LLVM's: void, i32, i64 and ptr."""
 
     name: str
     result: str
@@ -29,15 +29,15 @@ class Function:
         return tuple(p.split()[1] for p in self.params.split(", "))
 
     def at(self, address: int) -> Callable[..., Any]:
-        """The function at an address, callable from Python. A call releases the interpreter's lock."""
+        """Return the function at an address, callable from Python. A call releases the interpreter's lock."""
         return ctypes.CFUNCTYPE(_CTYPES[self.result], *(_CTYPES[t] for t in self.types))(address)
 
     def prepared(self, address: int, *given: int, locked: bool = False) -> Callable[[], Any]:
-        """A call with the same arguments each time. ctypes converts them only once, which is most of a call's
-        time.
+        """Return a function that calls the C function with the same arguments each time. ctypes converts them
+        only once, because converting takes most of a call's time.
 
-        `locked`: the call keeps the interpreter's lock, which functions that read Python's objects need.
-        """
+        If `locked`, the call keeps the interpreter's lock, which functions that read Python's objects
+        need."""
         kind = ctypes.PYFUNCTYPE if locked else ctypes.CFUNCTYPE
         call = kind(_CTYPES[self.result])(address)
         words = [_CTYPES[t].from_param(value) for t, value in zip(self.types, given, strict=True)]
@@ -49,22 +49,21 @@ _CTYPES: dict[str, Any] = {
 }  # fmt: skip
 
 KERNEL = Function("kernel", "void", "ptr args, ptr sizes, i64 lo, i64 hi, ptr scratch")
-"""A kernel, under its own name: runs its tasks lo <= t < hi. A kernel without tasks runs when lo is 0.
+"""A kernel, which is exported under its own name. It runs its tasks t with lo <= t < hi. A kernel without
+tasks runs when lo is 0.
 
-`args`: its buffers' addresses, in the order of its parameters. `sizes`: its symbols' values (i64), then the
-round's number if it has rounds. `scratch`: a worker's own memory, at a multiple of 64 bytes.
-"""
+`args` has its buffers' addresses, in the order of its parameters. `sizes` has its symbols' values (i64), then
+the round's number if it has rounds. `scratch` is the worker's own memory, at a multiple of 64 bytes."""
 
 ENTRY = Function("jangin_entry", "i32", "ptr bufs, ptr symbols, ptr pool, ptr scratch, i64 stride")
 """Runs a whole plan. Returns 0, or the number, from 1 on, of the first of `plan.checks` that fails.
 
-`bufs`: the addresses of `plan.buffers`, aliases included. `symbols`: the values (i64) of `plan.symbols`.
-`stride`: bytes of scratch memory of each worker.
-"""
+`bufs` has the addresses of `plan.buffers`, aliases included. `symbols` has the values (i64) of
+`plan.symbols`. `stride` is the bytes of scratch memory of each worker."""
 
 POOL_CREATE = Function("jangin_pool_create", "ptr", "i32 asked")
-"""Makes a thread pool of `asked` threads, the caller included. Returns null for one thread, or if there is no
-pool."""
+"""Makes a thread pool of `asked` threads, the caller included. Returns null if `asked` is 1, or if the system
+gives no threads or memory."""
 
 POOL_DESTROY = Function("jangin_pool_destroy", "void", "ptr pool")
 """Ends the pool's threads. Nothing may be running on them."""
@@ -72,19 +71,18 @@ POOL_DESTROY = Function("jangin_pool_destroy", "void", "ptr pool")
 _HAND_OUT = "ptr pool, ptr task, ptr args, ptr sizes, i64 tasks, i64 grain, ptr scratch, i64 stride"
 
 POOL_RUN = Function("jangin_pool_run", "void", _HAND_OUT)
-"""Runs all tasks of the kernel `task`, shared among threads in units of at least `grain`. With grain 0, or
-without a pool, the caller runs all."""
+"""Runs all tasks of the kernel `task`. Threads take at least `grain` tasks at a time. With grain 0, or
+without a pool, the caller runs all tasks."""
 
 POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, ptr round.at")
-"""POOL_RUN repeated `rounds` times, with the round's number stored at `round.at` before each."""
+"""Does what POOL_RUN does `rounds` times. The round's number is stored at `round.at` before each round."""
 
 FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`). Returns 0, or the number of the failure."""
 
 TAKE = Function("jangin_take", "i32", "ptr table, ptr wanted")
-"""Puts the addresses of arrays in a table of pointers and returns 1 if all arrays are as wanted; else returns
-0.
+"""Checks that arrays are as wanted. If all are, it stores their addresses in a table of pointers and returns
+1, else it returns 0.
 
-`wanted`: made by `runtime.arrays.wanted`, with the address of the tuple of arrays in its first word. It reads
-Python's objects, so the interpreter's lock must be held.
-"""
+`wanted` is made by `runtime.arrays.wanted`, with the address of the tuple of arrays in its first word. The
+function reads Python's objects, so the interpreter's lock must be held."""

@@ -1,4 +1,4 @@
-"""Working memory that waits for the next run: how much of it is kept, and how it is given back."""
+"""Working memory that waits for the next run: how much of it is kept, and how forked processes drop it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ class Holder(Protocol):
     """An object that keeps working memory between runs."""
 
     def renew(self) -> None:
-        """Drops the memory and makes new locks, in a forked process. The memory knows thread pools that have
-        no threads there, and a thread that isn't there may hold a lock."""
+        """Drop the memory and make new locks, in a forked process. The memory refers to thread pools whose
+        threads don't exist there, and a thread that doesn't exist may hold a lock."""
 
 
 _holders: WeakSet[Holder] = WeakSet()
 
 
 def kept() -> int:
-    """The runs whose working memory is kept for the next ones: as many as can go on at once."""
+    """Return the number of runs whose working memory is kept for later runs: as many as can run at once, at
+    least 2."""
     return max(2, default_threads())
 
 
 def renewed_in_children(holder: Holder) -> None:
-    """Have an object renewed in each process that is forked from this one."""
+    """Have `holder.renew` called in each process that is forked from this one."""
     _holders.add(holder)
 
 

@@ -1,4 +1,4 @@
-"""The places and sizes of a run's buffers, for given sizes of symbols. Every device uses them."""
+"""The offsets and sizes of a run's buffers, for given sizes of symbols. Every device uses them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from jangin.runtime.arena import layout, roomy
 from jangin.runtime.sizes import Evaluator, Shapes, Sizes
 
 LAYOUTS = 8
-"""Layouts that are kept for models with symbolic sizes. The least recently used is dropped first."""
+"""The most layouts that are kept for a model with symbolic sizes. The least recently used is dropped
+first."""
 TRIES = 2
-"""How often buffers of symbolic sizes are placed again for a smaller arena. The number is small because a run
-waits."""
+"""The most times that buffers of symbolic sizes are placed again for a smaller arena. The number is small
+because a run waits."""
 COARSE = 1
-"""Sizes in each power of two that memory is rounded up to."""
+"""The number of sizes in each power of two to which a symbol's size may be rounded up."""
 FINE = 8
-"""COARSE for arenas that then have more than SMALL bytes."""
+"""The number for arenas that would have more than SMALL bytes with COARSE."""
 SMALL = 1 << 20
-"""Bytes up to which an arena may have the size of coarse rounding."""
+"""An arena of at most this many bytes is computed with coarse rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Placement:
 
 
 class Frame:
-    """Everything about a plan's buffers that doesn't depend on sizes. `align`: alignment of offsets, in
+    """Everything about a plan's buffers that doesn't depend on sizes. `align` is the alignment of offsets, in
     bytes."""
 
     def __init__(self, plan: Plan, align: int = ALIGN) -> None:
@@ -57,7 +58,7 @@ class Frame:
         self.placed = lru_cache(2 * LAYOUTS)(self._placed)
 
     def _placed(self, bytes: tuple[int, ...]) -> Placement:
-        """The places of the arena buffers, given the bytes of each kind."""
+        """Return the placement of the arena buffers, given the bytes of a buffer of each kind."""
         sizes = [bytes[k] for k in self.kind]
         if len(self.known) == len(self.arena):
             ends = (at + size for at, size in zip(self.known.values(), sizes, strict=True))
@@ -69,9 +70,8 @@ class Frame:
 class Layout:
     """Everything about a run that depends on sizes alone.
 
-    `sizes`: of the plan's symbols, in its order. `stride`: bytes of scratch memory of each worker. `outputs`:
-    name, shape and dtype of each buffer that a run makes anew for the caller.
-    """
+    `sizes` are the values of the plan's symbols, in its order. `stride` is the bytes of scratch memory of
+    each worker. `outputs` has name, shape and dtype of each buffer that a run makes anew for the caller."""
 
     def __init__(self, frame: Frame, sizes: Sizes, value: Evaluator) -> None:
         self.frame, self.sizes, self.value = frame, sizes, value
@@ -84,8 +84,8 @@ class Layout:
         self.outputs = [(b.name, self.shapes[b.name], b.dtype.numpy) for b in frame.outputs]
 
     def _bytes(self, values: int) -> Iterator[int]:
-        """The bytes of arena buffers of each kind, for sizes rounded up. Sizes that grow a little with each
-        run then change few placements."""
+        """Yield the bytes of an arena buffer of each kind, for symbols rounded up to one of `values` sizes in
+        each power of two. Sizes that grow a little with each run then share a placement."""
         largest = {v: roomy(n, values) for v, n in zip(self.frame.symbols, self.sizes, strict=True)}
         room = Evaluator(largest) if self.sizes else self.value
         for (dims, width), known in zip(self.frame.kinds, self.frame.bytes, strict=True):
@@ -95,6 +95,6 @@ class Layout:
 
 
 def _known(dims: tuple[Expr, ...], width: int) -> int | None:
-    """The bytes of a buffer whose size is known before a run; else None."""
+    """Return the bytes of a buffer whose size is known before a run, else None."""
     shape = static_shape(dims)
     return None if shape is None else math.prod(shape) * width

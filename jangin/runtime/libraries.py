@@ -26,7 +26,8 @@ PREFIX = "jangin_"
 
 @dataclass(frozen=True)
 class Library:
-    """A loaded library. `functions`: the addresses of the functions that our code calls, by our names."""
+    """A loaded library. `functions` maps the names by which machine code calls its functions to their
+    addresses."""
 
     name: str
     version: str
@@ -34,8 +35,8 @@ class Library:
 
 
 def bind(symbol: str) -> int:
-    """The address of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError if the
-    library is missing."""
+    """Return the address of a function that machine code calls as `jangin_LIBRARY_FUNCTION`. Raises LoadError
+    if the library is missing."""
     name = symbol.split("_")[1]
     library = find(name)
     if library is None:
@@ -44,7 +45,7 @@ def bind(symbol: str) -> int:
 
 
 def absent(name: str) -> str:
-    """The remedy for a missing library."""
+    """Return a text that says that a library is missing, with a remedy."""
     how = SYSTEMS.get(name, f"pip install 'jangin[{name}]'")
     return (
         f'{TITLES.get(name, name)} is not installed here: {how}, or compile the model with libraries="never"'
@@ -53,7 +54,7 @@ def absent(name: str) -> str:
 
 @cache
 def find(name: str) -> Library | None:
-    """The library called `name`, one of FINDERS, loaded; None if it is missing."""
+    """Load a library, whose name is in FINDERS, and return it. Return None if it is missing."""
     try:
         return FINDERS[name]()
     except (KeyError, OSError, AttributeError):
@@ -61,7 +62,8 @@ def find(name: str) -> Library | None:
 
 
 def _openblas() -> Library | None:
-    """scipy-openblas32, which nothing else uses, or a copy of NumPy's OpenBLAS."""
+    """Load scipy-openblas32, which nothing else uses, or a copy of NumPy's OpenBLAS. Return None if both are
+    missing."""
     spec = importlib.util.find_spec("scipy_openblas32")
     beside = Path(np.__file__).parent
     own = (
@@ -76,8 +78,9 @@ def _openblas() -> Library | None:
 
 
 def _blas(loaded: ctypes.CDLL, suffix: str) -> Library:
-    """OpenBLAS on one thread, because our own threads share the work. 64-bit sizes serve a library with
-    32-bit sizes too: both are passed in whole registers or slots."""
+    """Return a loaded OpenBLAS, set to one thread, because Jangin's own threads share the work. Machine code
+    passes 64-bit sizes, which a library with 32-bit sizes takes too: both use whole registers or stack
+    slots."""
     loaded[f"scipy_openblas_set_num_threads{suffix}"](1)
     config = loaded[f"scipy_openblas_get_config{suffix}"]
     config.restype = ctypes.c_char_p
@@ -96,7 +99,7 @@ def _onednn() -> Library | None:
 
 
 def _clblast() -> Library | None:
-    """The system's CLBlast, whose version only its file's name tells."""
+    """Load the system's CLBlast, or return None if it is missing. Only its file's name tells its version."""
     name = ctypes.util.find_library("clblast")
     if name is None:
         return None
@@ -104,7 +107,7 @@ def _clblast() -> Library | None:
 
 
 def _files(package: str, name: str) -> Iterator[Path]:
-    """The paths of an installed package's files called `name`."""
+    """Yield the paths of those files of an installed package that are called `name`."""
     from importlib import metadata  # it imports thirty modules, and few calls need it
 
     try:

@@ -29,7 +29,7 @@ def executable(
     functions: Mapping[str, HostFunction] | None = None,
     device: Device | None = None,
 ) -> Runnable:
-    """An artefact of any kind, ready to run. Raises LoadError if this machine can't run it."""
+    """Make an artefact of any kind ready to run. Raises LoadError if this machine can't run it."""
     found = _loaded(artifact, threads, functions, device)
     state = artifact.metadata.get("state")
     return StatefulExecutable(found, checked_state(found, state)) if state else found
@@ -59,23 +59,23 @@ def load(
     key: str | os.PathLike[str] | None = None,
     mapped: bool | None = None,
 ) -> Runnable:
-    """Loads a `.jgn` file.
+    """Load a `.jgn` file, and return a model that is ready to run.
 
-    - `operators`: a caller's own operators that run in Python (see `jangin.hosted`).
-    - `device`: a caller's own device (see `jangin.runtime.device`).
-    - `trust`: the PEM file of a public key; only a file that its owner signed is loaded (`jangin compile
+    - `operators` are a caller's own operators that run in Python (see `jangin.hosted`).
+    - `device` is a caller's own device (see `jangin.runtime.device`).
+    - `trust` is the PEM file of a public key. Only a file that its owner signed is loaded (`jangin compile
       --sign`).
-    - `key`: the file of the key by which the model is encrypted (`--encrypt`). Both need the extra `crypto`.
+    - `key` is the file of the key by which the model is encrypted (`--encrypt`). `trust` and `key` need the
+      extra `crypto`.
     - `mapped`: True leaves the weights in the file, which nobody may cut short or overwrite while it is in
       use (see SECURITY.md). False reads all of it now. By default, files of more than 128 MiB are mapped.
 
     Raises FileNotFoundError for a missing file. Raises ArtifactError for a file that isn't an artefact, is
     damaged or lacks the signature. Raises LoadError if this machine can't run its code, and ValueError for a
-    key of another kind.
-    """
+    key of another kind."""
     return executable(read_artifact(path, trust, key, mapped), threads, host_functions(operators), device)
 
 
 def host_functions(operators: Sequence[Any]) -> dict[str, HostFunction]:
-    """The Python functions of a caller's own operators, by their names in programs."""
+    """Return the Python functions of a caller's own operators, by their names in programs."""
     return {o.host_name: o.function for o in operators if o.function is not None}

@@ -17,19 +17,22 @@ BYTE = np.dtype(np.uint8)
 fresh = np.empty
 """Makes an output that isn't large, from its shape and type."""
 LARGE = 32 << 20
-"""Bytes from which C libraries take fresh pages for each array and return them with it. The system clears
-such pages at their first use. (In glibc it is the largest value that M_MMAP_THRESHOLD reaches by itself.)"""
+"""Outputs of at least this many bytes reuse their memory. C libraries take new pages for such an array and
+return them with it, and the system clears new pages at their first use. (In glibc it is the largest value
+that M_MMAP_THRESHOLD reaches by itself.)"""
 
 
 MANY_LINES = 12 << 20
-"""Bytes from which an output is aligned to a cache line. C libraries' memory begins 16 bytes behind one.
-Kernels that write scattered lines then write two halves, and a transpose takes half as long again. For
-smaller outputs, which stay in a cache, sequential reads and writes are quicker if both have the same
+"""Outputs of at least this many bytes are aligned to a cache line. C libraries' memory begins 16 bytes behind
+one, so that each scattered line that a kernel writes is two halves. A transpose then takes half as long
+again.
+
+Smaller outputs stay in a cache. Sequential reads and writes of them are quicker if both have the same
 alignment."""
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Array:
-    """An uninitialized array at a multiple of `to` bytes, by default a cache line."""
+    """Return an uninitialized array whose address is a multiple of `to`, by default a cache line."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + to, BYTE)
     start = -address(memory) % to
@@ -38,13 +41,15 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Arra
 
 
 class Outputs:
-    """Makes arrays for the largest outputs, and keeps the memory of the last array of each name."""
+    """Makes arrays for the largest outputs. When no array uses an output's memory any more, it is kept for
+    the next array of the same name."""
 
     def __init__(self) -> None:
         self._spare: dict[str, Array] = {}
 
     def array(self, name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """A fresh, uninitialized array."""
+        """Return an uninitialized array for an output. It uses the memory kept for `name` if that has from
+        one to two times its bytes."""
         size = math.prod(shape) * dtype.itemsize
         memory = self._spare.pop(name, None)
         if memory is None or not size <= len(memory) <= 2 * size:
@@ -54,7 +59,8 @@ class Outputs:
 
 
 class _Lent:
-    """The base of arrays over the memory. It is released with the last of them, which returns the memory."""
+    """The base of the arrays that use some memory. It is released with the last of them, and then gives the
+    memory back for reuse."""
 
     def __init__(self, memory: Array, name: str, spare: dict[str, Array]) -> None:
         self.__array_interface__ = memory.__array_interface__

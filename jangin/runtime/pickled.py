@@ -46,7 +46,8 @@ class _Decorated(NamedTuple):
 
 
 def _named(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """Host functions, with `_Decorated` for those that pickle doesn't find by name."""
+    """Return host functions by name, with `_Decorated` in place of those that pickle can't find by their
+    name."""
     found = {}
     for key, function in functions.items():
         operator = getattr(sys.modules.get(function.__module__), function.__name__, None)

@@ -20,11 +20,13 @@ from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Sizes
 
 Record = Callable[[int, str, float, float], None]
-"""A callback for each piece of work: the device's number, the work's name, its begin and end in seconds."""
+"""A callback for each finished piece of work. It gets the device's number, the work's name, and its begin and
+end in seconds."""
 
 
 class Placed:
-    """`segments`: for each plan of the program, the number of its device and its executable."""
+    """A model's program whose segments run on several devices. `segments` has, for each plan of the program,
+    its device's number and its executable."""
 
     def __init__(
         self,
@@ -37,14 +39,14 @@ class Placed:
         self._segments, self._devices = segments, devices
 
     def release(self) -> None:
-        """See `Executable.release`."""
+        """Drop the working memory of finished runs, in all segments."""
         for _, segment in self._segments:
             segment.release()
 
     def submit(
         self, arrays: Sequence[Array], symbols: dict[str, int], record: Record
     ) -> Callable[[], list[Array]]:
-        """Begins a run, and returns a function that waits for its outputs. `symbols`: the sizes of the run,
+        """Begin a run, and return a function that waits for its outputs. `symbols` are the sizes of the run
         by name."""
         made: dict[str, Future[Array]] = {}
         for name, array in zip(self._region.inputs, arrays, strict=True):
@@ -69,7 +71,8 @@ def _carry_out(
     sizes: Sizes,
     record: Callable[[str, float, float], None],
 ) -> None:
-    """Runs a segment once its inputs are there. An error becomes the result of all its outputs."""
+    """Wait for a segment's inputs, run it, and set its results. An exception is set as the result of all its
+    outputs."""
     try:
         arrays = [f.result() for f in given]
         start = time.perf_counter()

@@ -15,8 +15,8 @@ _TILES = "amx-tile"
 
 
 def why_not(target: str) -> str:
-    """Why code for `target` (LLVM's triple/cpu/features) can't run here. The text is empty if it can, or if
-    the system doesn't report the processor's features."""
+    """Return the reason why code for `target` (LLVM's triple/cpu/features) can't run here, or "" if it can.
+    Features aren't compared if the system doesn't report the processor's."""
     triple, _, rest = target.partition("/")
     _, _, features = rest.partition("/")
     wanted, machine = triple.split("-")[0], architecture()

@@ -13,9 +13,9 @@ from jangin.ir.records import dataclass
 from jangin.runtime.layout import Layout
 
 WARM_UP = 1
-"""Runs before the runs that count."""
+"""Untimed runs before the runs that count."""
 EMPTY = 20
-"""Timed calls of each kernel with nothing to do."""
+"""Timed calls of each kernel without work, which measure the cost of a call."""
 
 Call = tuple[Any, ...]
 """A launch: the arguments of the device's function."""
@@ -23,8 +23,8 @@ Call = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """`seconds`: the median over the repeats, less the time of an empty call from Python. `flops` and
-    `bytes`: the launch's, for the sizes of the run."""
+    """A launch's time. `seconds` is the median over the repeats, less the time of an empty call from Python.
+    `flops` and `bytes` are the launch's, for the sizes of the run."""
 
     launch: Launch
     seconds: float
@@ -33,8 +33,8 @@ class LaunchTime:
 
 
 class Launches:
-    """A run's launches as calls: `run(*calls[n])` makes the n-th, for the sizes of `layout`. `idle`: similar
-    calls that do nothing. `held` keeps their memory alive."""
+    """A run's launches as calls. `run(*calls[n])` makes the n-th, for the sizes of `layout`. `idle` are
+    similar calls that do nothing, and `held` keeps the calls' memory alive."""
 
     def __init__(
         self,
@@ -50,11 +50,12 @@ class Launches:
         self._idle, self._held = idle, held
 
     def times(self, repeats: int) -> list[LaunchTime]:
-        """Each launch's time, over `repeats` runs."""
+        """Time each launch over `repeats` runs, and return the times."""
         return self.medians(self.passes(repeats))
 
     def passes(self, repeats: int) -> list[list[float]]:
-        """Each launch's seconds in each of `repeats` runs, after a warm-up."""
+        """Return the seconds of each launch in each of `repeats` runs, after a warm-up: one list for each
+        launch."""
         times: list[list[float]] = [[] for _ in self.calls]
         for turn in range(repeats + WARM_UP):
             for n, call in enumerate(self.calls):
@@ -64,7 +65,7 @@ class Launches:
         return times
 
     def medians(self, times: Sequence[Sequence[float]]) -> list[LaunchTime]:
-        """The results of `passes`, reduced to one time for each launch."""
+        """Reduce the results of `passes` to one time for each launch, less the time of an empty call."""
         idle = self.call_seconds()
         value = self.layout.value
         return [
@@ -73,12 +74,12 @@ class Launches:
         ]
 
     def call_seconds(self) -> float:
-        """The median time of an empty call from Python."""
+        """Return the median seconds of an empty call from Python, or 0 if there are no empty calls."""
         empty = [self.seconds(call) for call in self._idle for _ in range(EMPTY)]
         return float(np.median(empty)) if empty else 0.0
 
     def seconds(self, call: Call) -> float:
-        """The time of one call from Python."""
+        """Return the seconds of one call from Python."""
         start = time.perf_counter()
         self.run(*call)
         return time.perf_counter() - start

@@ -27,9 +27,8 @@ class ProgramExecutable(Called, Loaded):
     """Runs a compiled program, as `Executable` runs a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps) and
-    arrays of Python strings. The caller owns the results and may change them. `functions`: the host functions
-    of a caller's own operators. `share` and `device`: as in `Executable`.
-    """
+    arrays of Python strings. The caller owns the results and may change them. `functions` are the host
+    functions of a caller's own operators. For `share` and `device` see `Executable`."""
 
     def __init__(
         self,
@@ -75,25 +74,27 @@ class ProgramExecutable(Called, Loaded):
         return self._threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `.jgn` file that `jangin.load` reads."""
+        """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """See `Executable.release`."""
+        """Drop the working memory of finished runs, in all segments and flows."""
         for segment in self.segments:
             segment.release()
         for flow in self._flows:
             flow.release()
 
     def explain_shapes(self) -> str:
-        """Like `Executable.explain_shapes`; it also names the sizes that depend on data, and their nodes."""
+        """Describe the sizes as `Executable.explain_shapes` does, and also the sizes that depend on data,
+        with their nodes."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a value of another kind. Raises ValueError for
-        a wrong count or shape, or a step that can't run on its values."""
+        """Run the program. Return the output, or a tuple if there are several. Raises TypeError for a value
+        of another kind. Raises ValueError for a wrong count or shape, or a step that can't run on its
+        values."""
         if named:
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self.inputs):
@@ -103,14 +104,14 @@ class ProgramExecutable(Called, Loaded):
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """A call with inputs and outputs by name."""
+        """Run the program with inputs and outputs by name."""
         results = self(*ordered(self.inputs, feeds))
         outputs = results if len(self.outputs) != 1 else (results,)
         return {s.name: r for s, r in zip(self.outputs, outputs, strict=True)}
 
 
 def _accepted(value: Any, want: TensorSpec) -> Any:
-    """A caller's input, checked to be of the required kind."""
+    """Return a caller's input as the program needs it. Raises TypeError if it is of another kind."""
     if not want.type:
         array = as_array(value, want)
         if array.dtype != want.dtype:

@@ -46,8 +46,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProgramArtifact:
-    """`parts`: for each segment, by number, its plan and code. `code`: the native code for branches and
-    loops; empty if Python runs them. `metadata` and `device`: as in `Artifact`."""
+    """A compiled program. `parts` has the plan and code of each segment, by number. `code` is the native code
+    for branches and loops, or empty if Python runs them. For `metadata` and `device` see `Artifact`."""
 
     program: Program
     parts: tuple[Artifact, ...]
@@ -59,11 +59,11 @@ class ProgramArtifact:
         return {s.function for s in host_calls(self.program.region)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file. A reader never sees half of it."""
+        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
-        """Like `Artifact.write`."""
+        """Write the artefact to an open file, and return its digest, as `Artifact.write` does."""
         from jangin.ir.program_text import print_program
 
         bodies, parts = bodies_of(self.parts, pool)
@@ -83,7 +83,7 @@ class ProgramArtifact:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ProgramArtifact:
-        """Reads a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
+        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -91,7 +91,8 @@ class ProgramArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
     ) -> tuple[ProgramArtifact, bytes]:
-        """Like `Artifact.read_from`."""
+        """Read the artefact from an open file, and return it with its digest, as `Artifact.read_from`
+        does."""
         from jangin.ir.program_text import parse_program
         from jangin.ir.verify_program import verify_program
 
@@ -117,7 +118,7 @@ class ProgramArtifact:
 def bodies_of(
     parts: Sequence[Artifact | ProgramArtifact], pool: Pool | None
 ) -> tuple[list[bytes], list[list[int | str]]]:
-    """The bytes of a file's parts, and a line for each in the file's header: length and digest."""
+    """Return the bytes of each part, and each part's length and digest for the file's header."""
     bodies, lines = [], list[list[int | str]]()
     for part in parts:
         buffer = io.BytesIO()
@@ -128,7 +129,7 @@ def bodies_of(
 
 
 def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
-    """Writes each part at a multiple of 128 bytes."""
+    """Write each part to the file, at the next multiple of 128 bytes."""
     for body in bodies:
         file.write(bytes(placed(file.tell()) - file.tell()))
         file.write(body)
@@ -137,8 +138,8 @@ def write_bodies(file: BinaryIO, bodies: Sequence[bytes]) -> None:
 def read_bodies(
     file: BinaryIO, lines: Sequence[Sequence[Any]], end: int, read: Callable[[int], tuple[T, bytes]]
 ) -> list[T]:
-    """The parts of a file that ends at `end`. `read` reads a part, given the part's end. Raises ValueError if
-    a part differs from the header's line."""
+    """Read the parts of a file that ends at `end`. `read` reads a part, given the position of the part's end.
+    Raises ValueError if a part's length or digest differs from the header's."""
     parts = []
     for length, wanted in lines:
         start = placed(file.tell())
@@ -153,7 +154,7 @@ def read_bodies(
 
 
 def host_calls(region: Region) -> Iterator[HostCall]:
-    """The calls of host functions in a region and its nested regions."""
+    """Yield the calls of host functions in a region and in its nested regions."""
     for step in region.steps:
         if isinstance(step, HostCall):
             yield step

@@ -20,13 +20,12 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Field:
-    """Bits of a little-endian word of `size` bytes.
+    """Bits of a little-endian word of `size` bytes, which hold a number.
 
-    Each of `pieces` (bit, width, at) puts `width` bits of a number, from `bit` on, at bit `at` of the word.
-    `fits`: bits of the signed numbers that the field holds, or 0 if only a number's low bits are wanted.
+    Each of `pieces` (bit, width, at) puts `width` bits of the number, from `bit` on, at bit `at` of the word.
+    `fits` is the number of bits that the signed number may have, or 0 if only its low bits are wanted.
     `carry` is added before bits 12 and above are taken. It compensates for the second instruction of a pair,
-    which adds a signed number of 12 bits.
-    """
+    which adds a signed number of 12 bits."""
 
     size: int
     pieces: tuple[tuple[int, int, int], ...]
@@ -39,7 +38,8 @@ class Field:
         return (1 << 8 * self.size) - 1 if self.pieces == ((0, 8 * self.size, 0),) else 0
 
     def put(self, word: int, number: int) -> int:
-        """The word with the number in it. Raises ValueError for a number that it can't hold."""
+        """Return the word with the number in its field. Raises ValueError for a number that the field can't
+        hold."""
         rounded = number + self.carry
         if self.fits and not -(1 << self.fits - 1) <= rounded < 1 << self.fits - 1:
             raise ValueError(f"{number:#x} doesn't fit {self.fits} bits")
@@ -57,8 +57,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Relocation:
-    """`name`: the ABI's. `value`: as described in the module ("" asks for nothing). `field`: the bits that it
-    sets."""
+    """`name` is the ABI's name, and `field` the bits that the relocation sets. `value` is the formula that
+    the module describes, or "" if nothing is to be done."""
 
     name: str
     value: str
@@ -79,8 +79,8 @@ VALUES: Mapping[str, Callable[[int, int, int, int, int], int]] = {
 
 @dataclass(frozen=True)
 class Stub:
-    """Code that jumps to the address in a symbol's slot. `relocations`: (offset, relocation, addend), all of
-    this symbol."""
+    """Code that jumps to the address in a symbol's slot. `relocations` are (offset, relocation, addend), all
+    for this symbol."""
 
     code: bytes
     relocations: tuple[tuple[int, Relocation, int], ...]
@@ -109,7 +109,8 @@ X86_64_STUB = Stub(b"\xff\x25\0\0\0\0\x90\x90", ((2, X86_64[9], -4),))
 
 
 def _offset(bytes_per_step: int) -> Field:
-    """The unsigned offset, within a page, of AArch64's loads and stores of `bytes_per_step` bytes."""
+    """Return the field of the unsigned offset within a page, in AArch64's loads and stores of
+    `bytes_per_step` bytes."""
     low = bytes_per_step.bit_length() - 1
     return Field(4, ((low, 12 - low, 10),))
 

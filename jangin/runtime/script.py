@@ -40,7 +40,7 @@ from jangin.runtime.sizes import Evaluator, Sizes
 from jangin.visible import visible
 
 ROOM = 16
-"""Slices that there is memory for at first, if a loop counts its slices."""
+"""A loop that counts its slices has memory for this many at first."""
 WORDS = 10
 OPERATIONS = {
     name: number
@@ -48,14 +48,14 @@ OPERATIONS = {
 }
 _I64, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 Cell = tuple[Any, int, int]
-"""A table of pointers or the operations' words, an index in it, and the offset that is added to the address
-there."""
+"""An entry that gets an address plus an offset: (array of words, index in it, offset). The array is a table
+of pointers or the operations' words."""
 
 
 @dataclass(eq=False)
 class Place:
-    """A value's memory. `at` is its address, or None if each run gives it; `cells` are then filled with
-    it."""
+    """A value's memory. `at` is its address, or None if each run provides it. Each run then fills `cells`
+    with it."""
 
     shape: Sizes
     dtype: np.dtype[Any]
@@ -67,7 +67,8 @@ class Place:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def rows(self, axis: int) -> tuple[int, int]:
-        """How often the whole `axis` lies in memory, and the bytes of one element of it."""
+        """Return the number of rows in memory that each have the whole `axis`, and the bytes of one element
+        of `axis`."""
         inner = math.prod(self.shape[axis + 1 :]) * self.dtype.itemsize
         return math.prod(self.shape[:axis]), inner
 
@@ -102,8 +103,10 @@ class Label:
 
 @dataclass(eq=False)
 class Count:
-    """The state of a loop that counts its slices. `made` counts them, up to `room`. If the room is full, the
-    script fails with `failure`, and goes on at the operation `top` when there is more room."""
+    """The state of a loop that counts its slices. `made` is the number of slices, and `room` how many fit.
+
+    If there is no more room, the script fails with `failure`. After memory was added, it goes on at the
+    operation `top`."""
 
     made: Place
     room: Place
@@ -112,8 +115,8 @@ class Count:
 
 
 class Script:
-    """Steps as operations, with working memory of their own. `given`: arrays like those of each run.
-    `counted`: the last step, if it is a loop that counts its slices."""
+    """Steps as operations, with their own working memory. `given` are arrays of the same shapes and types as
+    those of each run. `counted` is the last step if it is a loop that counts its slices."""
 
     def __init__(
         self,
@@ -147,7 +150,7 @@ class Script:
         self._settle([p for p in (*self.inputs, *self.outputs) if p is not None])
 
     def _settle(self, places: Sequence[Place]) -> None:
-        """Copies the words to their final address, and fills in all addresses."""
+        """Copy the words to their final address, and fill in the addresses of labels."""
         self.code = (ctypes.c_int64 * len(self.words))(*self.words)
         self.start = ctypes.addressof(self.code)
         for label in self.labels:
@@ -157,7 +160,8 @@ class Script:
             place.cells = [(self.code if h is self.words else h, i, o) for h, i, o in place.cells]
 
     def run(self, driver: Callable[[int], int], given: Sequence[Array]) -> list[Array]:
-        """The outputs. Raises StepError for a step that can't run, IndexOutOfRange for an index."""
+        """Run the script on `given`, and return the outputs. Raises StepError for a step that can't run, and
+        IndexOutOfRange for an index."""
         for place, array in zip(self.inputs, given, strict=True):
             _fill(place, array)
         made = [self._array(p, s) for p, s in zip(self.outputs, self.stacks, strict=True) if p is not None]
@@ -179,13 +183,14 @@ class Script:
         return driver(start)
 
     def _array(self, place: Place, stack: bool) -> Array:
-        """A fresh array for an output. An output of counted slices gets the current room."""
+        """Make an array for an output, and fill in its address. An output of counted slices gets the current
+        room."""
         array = fresh((self.room, *place.shape[1:]) if stack else place.shape, place.dtype)
         _fill(place, array)
         return array
 
     def _enlarged(self, made: Sequence[Array]) -> list[Array]:
-        """Arrays of twice the room, with the slices made so far."""
+        """Return the outputs, with twice the room for counted slices. The slices made so far are copied."""
         self.room *= 2
         larger = list(made)
         for n, (place, stack) in enumerate(zip(self.outputs, self.stacks, strict=True)):
@@ -195,8 +200,8 @@ class Script:
         return larger
 
     def _whole(self, array: Array, stack: bool) -> Array:
-        """An output; for counted slices, without the unused room. The next run begins with as much room as
-        this one used."""
+        """Return an output. Counted slices are cut to their number, and the next run begins with as much room
+        as this one used."""
         if not stack or self.count is None:
             return array
         found = array[: _number(self.count.made).value]
@@ -204,13 +209,13 @@ class Script:
         return array if len(found) == len(array) else found.copy()
 
     def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
-        """Memory that only the operations use."""
+        """Make memory that only the operations use."""
         array = aligned((max(8, math.prod(shape) * dtype.itemsize),), BYTE)
         self.kept.append(array)
         return Place(shape, dtype, address(array))
 
     def emit(self, name: str, *operands: Place | Label | int) -> None:
-        """Adds an operation. A place stands for its address, a label for the address of its operation."""
+        """Add an operation. A place stands for its address, a label for the address of its operation."""
         start = len(self.words)
         self.words += [OPERATIONS[name], *([0] * (WORDS - 1))]
         for i, operand in enumerate(operands, start + 1):
@@ -239,8 +244,8 @@ class Script:
         self.emit("copy", to, 0, source, 0, self.zero, 1, 0, 0, to.bytes)
 
     def steps(self, steps: Sequence[Step], region: Region, env: Env, into: Env, fresh: set[str]) -> None:
-        """Adds the steps one after another. `into` has the places of results with a fixed place. Results in
-        `fresh` get places whose addresses each run gives."""
+        """Add the operations of steps, one after another. `into` has the memory of results whose memory is
+        given. Results in `fresh` get memory that each run provides."""
         for step in steps:
             if isinstance(step, HostCall):
                 self.fail(f"{step.source}: {step.attrs['message']}")
@@ -264,7 +269,7 @@ class Script:
                 self._loop(step, heads[0], heads[1], given, made)
 
     def _shapes(self, step: Step, region: Region) -> dict[str, tuple[Sizes, np.dtype[Any]]]:
-        """The shape and dtype of each result of a step."""
+        """Return the shape and dtype of each result of a step, by name."""
         if isinstance(step, Segment):
             plan = self.segments[step.plan].plan
             buffers = [plan.buffer(n) for n in step.outputs]
@@ -276,7 +281,7 @@ class Script:
         return {v.name: (self._sizes(dims[v.name]), v.dtype.numpy) for v in values}  # type: ignore[union-attr]
 
     def _sizes(self, dims: Shape) -> Sizes:
-        """A shape. Sizes of unreachable steps may be negative and become 0."""
+        """Return a shape's sizes. Negative sizes, which only steps that are never reached have, become 0."""
         return tuple(max(0, n) for n in self.value.shape(dims))
 
     def _of(self, name: str, env: Env) -> Place:
@@ -314,7 +319,8 @@ class Script:
                 self.copy(origin or Place(place.shape, place.dtype, at), place)
 
     def _region(self, region: Region, given: Sequence[Place], into: Sequence[Place]) -> None:
-        """Adds a region's steps; its results are stored at `into`, in order."""
+        """Add the operations of a region's steps. Its results are stored in the memory of `into`, in
+        order."""
         env = dict(zip(region.inputs, given, strict=True))
         made = {o for s in region.steps for o in s.outputs}  # type: ignore[union-attr]
         places: Env = {}
@@ -348,8 +354,8 @@ class Script:
         given: Sequence[Place],
         made: Sequence[Place],
     ) -> None:
-        """Adds a loop. Carried values live at the place of the loop's results; a body writes the next values
-        elsewhere first."""
+        """Add the operations of a loop. Carried values are in the memory of the loop's results. The body
+        writes their next values to other memory first."""
         first, scans = step.carried, len(step.scanned)
         scanned, rest = given[first : first + scans], given[first + scans :]
         carried, collected = made[:first], made[first:]
@@ -391,7 +397,8 @@ class Script:
         self.here(end)
 
     def _room(self, number: Place, top: Label) -> Count:
-        """The room of a loop that counts its slices and begins at `top`."""
+        """Prepare a loop that counts its slices to continue at `top` after it ran out of room. Return its
+        state."""
         self.failures.append(partial(AssertionError, "there is always more room"))
         self.count = Count(number, self.memory((), _I64), len(self.failures), top)
         return self.count
@@ -401,7 +408,7 @@ class Script:
         return self.memory((*whole.shape[:axis], *whole.shape[axis + 1 :]), whole.dtype)
 
     def _move(self, whole: Place, s: Slicing, part: Place, number: Place, *, out: bool) -> None:
-        """Copies this iteration's slice into or out of a whole value."""
+        """Add a copy of this iteration's slice: into the whole value if `out`, else from it."""
         axis = s.axis % len(whole.shape)
         rows, size = whole.rows(axis)
         count = whole.shape[axis]
@@ -415,7 +422,7 @@ class Script:
 
 
 def _number(place: Place) -> ctypes.c_int64:
-    """The integer in memory that only the operations use."""
+    """Return the integer in memory that only the operations use. It can be read and set."""
     assert place.at is not None
     return ctypes.c_int64.from_address(place.at)
 

@@ -32,20 +32,20 @@ from jangin.runtime.threads import counted
 from jangin.runtime.variants import single
 
 AHEAD = 2
-"""Inputs of a stream that are in progress at once, for each device."""
+"""Inputs of a stream that are in progress at once, as a multiple of the number of devices."""
 
 
 class SeveralExecutable(Called, Loaded):
     """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
     or `exe.stream(feeds)` for many inputs one after another.
 
-    The first runs for inputs of each size try all ways. A way is one device alone, the batch shared out by
-    the devices' measured speeds, or independent branches on different devices. After that the quickest way
-    stays, and a fiftieth of the time goes into trying the others again.
+    The first runs for inputs of each size try all ways. A way is one device alone, the batch divided by the
+    devices' measured speeds, or independent branches on different devices. After that the quickest way stays,
+    and a fiftieth of the time goes into trying the others again.
 
-    The caller's thread does the first device's work, and each other device has a thread of its own.
-    `threads`: the processor's threads for all of this. Devices that are the processor share them equally.
-    """
+    The caller's thread does the first device's work, and each other device has its own thread. `threads` is
+    the number of the processor's threads for all of this. Devices that are the processor share them
+    equally."""
 
     def __init__(
         self,
@@ -93,21 +93,21 @@ class SeveralExecutable(Called, Loaded):
         return self._threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `.jgn` file that `jangin.load` reads."""
+        """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """See `Executable.release`."""
+        """Drop the working memory of finished runs, on all devices."""
         for part in (*self.parts, *self._placed.values()):
             part.release()
 
     def explain_shapes(self) -> str:
-        """Like `Executable.explain_shapes`."""
+        """Describe the sizes as `Executable.explain_shapes` does."""
         return self.parts[0].explain_shapes()
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a wrong dtype, ValueError for a wrong count or
-        shape."""
+        """Run the model. Return the output, or a tuple if there are several. Raises TypeError for a wrong
+        dtype, and ValueError for a wrong count or shape."""
         if named:
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self._names):
@@ -117,7 +117,7 @@ class SeveralExecutable(Called, Loaded):
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """A call with inputs and outputs by name."""
+        """Run the model with inputs and outputs by name, in the way that is tried next or is the quickest."""
         found = self._found(feeds)
         if found is None:
             return self.parts[0].run(feeds)
@@ -128,12 +128,13 @@ class SeveralExecutable(Called, Loaded):
         return made
 
     def ways(self, feeds: Mapping[str, Any]) -> Trials | None:
-        """The trials for inputs of these sizes, and the current way; None if the inputs can't be run."""
+        """Return the trials for inputs of these sizes, which tell the way of the next run. Return None if the
+        inputs can't be run."""
         return self._found(feeds)
 
     def _found(self, feeds: Mapping[str, Any]) -> Trials | None:
-        """The trials for inputs of these sizes. None if there is nothing to choose, or if the inputs are
-        wrong, which a device reports."""
+        """Return the trials for inputs of these sizes. Return None if names are wrong, which the first device
+        then reports."""
         if set(feeds) != set(self._names):
             return None
         shapes = tuple(np.shape(feeds[n]) for n in self._names)
@@ -151,7 +152,7 @@ class SeveralExecutable(Called, Loaded):
         return found
 
     def _fewest(self) -> int:
-        """The smallest batch that the model takes."""
+        """Return the smallest batch that the model takes, at least 1."""
         whole = self._artifact.parts[0]
         ranges = dict(whole.plan.symbols).items() if isinstance(whole, Artifact) else ()
         low = next((low for v, (low, _) in ranges if v.name == self._artifact.rows), None)
@@ -160,7 +161,7 @@ class SeveralExecutable(Called, Loaded):
     # --- one run
 
     def _run(self, way: Way, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
-        """The outputs, and the seconds of each device."""
+        """Run the inputs in one way. Return the outputs, and the seconds of each device."""
         if isinstance(way, str):
             return self._begin(way, feeds)(), []
         jobs = {}
@@ -188,12 +189,12 @@ class SeveralExecutable(Called, Loaded):
         return made, end - start
 
     def _cut(self, feeds: Mapping[str, Any], low: int, high: int) -> dict[str, Any]:
-        """Some rows of a batch."""
+        """Return the inputs with the rows from `low` to `high` of the batch."""
         batched = {self._names[n] for n in self._batched}
         return {n: np.asarray(x)[low:high] if n in batched else x for n, x in feeds.items()}
 
     def _begin(self, name: str, feeds: Mapping[str, Any]) -> Any:
-        """Begins a run of a placement, and returns a function that waits for the outputs, by name."""
+        """Begin a run of a placement, and return a function that waits for the outputs, by name."""
         whole = self.parts[0]
         assert isinstance(whole, Executable)
         arrays = whole.accept([feeds[n] for n in self._names])
@@ -206,11 +207,10 @@ class SeveralExecutable(Called, Loaded):
     # --- streams
 
     def stream(self, feeds: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The outputs of many inputs, in order, several of which are in progress at once.
+        """Yield the outputs of many inputs, in order. Several inputs are in progress at once.
 
         Each device takes the next input when it has finished one. If measured times favour stages, each input
-        goes through all devices instead, each of which runs a part of the model.
-        """
+        goes through all devices instead, each of which runs a part of the model."""
         if "stages" in self._placed:
             yield from self._pipeline(feeds)
             return
@@ -265,4 +265,4 @@ class SeveralExecutable(Called, Loaded):
 
 
 def nobody(device: int, what: str, start: float, end: float) -> None:
-    """A record of pieces of work that keeps nothing."""
+    """Do nothing with a finished piece of work."""

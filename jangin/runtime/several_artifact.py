@@ -29,20 +29,19 @@ from jangin.runtime.variants_artifact import (
 
 SEVERAL_MAGIC = b"\x8aJGS\r\n\x1a\n"
 PLACEMENTS = ("branches", "stages")
-"""The ways to place a model's nodes on devices. Branches: independent branches run side by side, for one run.
-Stages: parts run one after another, each on a device, for a stream of inputs."""
+"""The ways to place a model's nodes on devices. With "branches", independent branches run side by side, for
+one run. With "stages", parts run one after another, each on its device, for a stream of inputs."""
 
 
 @dataclass(frozen=True)
 class SeveralArtifact:
     """A model for several devices.
 
-    - `parts`: the whole model for each device; `names` are the devices' names.
-    - `rows`: the symbol of the first size of inputs and outputs, by which a batch is shared out. It is "" if
-      a batch can't be shared out, for the given `reason`.
-    - `placed`: the model as a program, by the names in `PLACEMENTS`; each segment is for one of the devices.
-      Only placements that measured times favour are included.
-    """
+    - `parts` has the whole model for each device, and `names` the devices' names.
+    - `rows` is the symbol of the batch, the first size of inputs and outputs, which is divided among devices.
+      It is "" if a batch can't be divided, for the given `reason`.
+    - `placed` has the model as a program, by the names in `PLACEMENTS`. Each segment is for one of the
+      devices. Only placements that measured times favour are included."""
 
     parts: tuple[Whole | VariantsArtifact, ...]
     names: tuple[str, ...]
@@ -59,7 +58,7 @@ class SeveralArtifact:
         reason: str,
         placed: Mapping[str, ProgramArtifact],
     ) -> SeveralArtifact:
-        """An artefact of these parts, in which constants of equal content are one."""
+        """Make an artefact of these parts. Constants of equal content become one."""
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
         made = cls(tuple(parts), tuple(names), rows, reason, dict(placed))
         return made.with_wholes(lambda whole: sharing(whole, known))
@@ -69,7 +68,7 @@ class SeveralArtifact:
         return self.parts[0].metadata
 
     def with_wholes(self, change: Callable[[Whole], Whole]) -> SeveralArtifact:
-        """The artefact with each of its whole models changed."""
+        """Return the artefact with each whole model replaced by the result of `change`."""
         wholes = [change(whole) for whole in self._wholes]
         return replace(self, **_nested(self._layout, wholes))
 
@@ -90,11 +89,11 @@ class SeveralArtifact:
         return {"variants": variants, "placed": list(self.placed)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file. A reader never sees half of it."""
+        """Write the file. A reader never sees half of it."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
-        """Writes to an open file, from its start on."""
+        """Write the artefact to an open file, from the file's start on."""
         content = {"names": self.names, "rows": self.rows, "reason": self.reason, **self._layout}
         write_pooled(file, SEVERAL_MAGIC, content, self._wholes)
 
@@ -102,7 +101,8 @@ class SeveralArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int
     ) -> tuple[SeveralArtifact, bytes]:
-        """Like `Artifact.read_from`."""
+        """Read the artefact from an open file, and return it with its digest, as `Artifact.read_from`
+        does."""
         kind = "a model compiled for several devices"
         header, wholes, digest = read_pooled(file, path, end, SEVERAL_MAGIC, kind)
         with refusing(path):
@@ -115,7 +115,8 @@ class SeveralArtifact:
 
 
 def _nested(layout: Mapping[str, Any], wholes: Iterable[Whole]) -> dict[str, Any]:
-    """The whole models put back into fields. Raises ValueError if they don't fit the layout."""
+    """Return the fields `parts` and `placed`, made from a list of whole models. Raises ValueError if the list
+    doesn't fit the layout."""
     rest = iter(wholes)
     parts: list[Whole | VariantsArtifact] = []
     try:

@@ -1,4 +1,4 @@
-"""How a batch is shared out among devices, and the choice of the quickest way to run a model."""
+"""The division of a batch among devices, and the choice of the quickest way to run a model."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 TRIES = 3
-"""Runs of each way, of which the quickest counts. The first run on a device allocates memory."""
+"""Runs of each way, of which the quickest counts. The first run on a device is slower, because it allocates
+memory."""
 ROUNDS = 4
-"""Most rounds of shares that are tried at first. Each follows from the speeds measured in the one
+"""The most divisions of the batch that are tried at first. Each follows from the speeds measured with the one
 before."""
 AGAIN = 50
-"""The running time between two trials of a slower way, as a multiple of the way's time. Trials therefore take
-a fiftieth of the time."""
+"""A slower way is tried again after running for this many times the way's own time. Trials therefore take a
+fiftieth of the time."""
 
 Way = tuple[int, ...] | str
 """The rows of each device, or the name of a placement."""
 
 
 def shared_out(rows: int, seconds: Sequence[float], fewest: int = 1) -> tuple[int, ...]:
-    """Shares of `rows` such that the last device ends soonest, given each device's `seconds` a row. A device
-    takes at least `fewest` rows or none."""
+    """Divide `rows` among devices so that the last device ends as early as possible, and return each device's
+    rows. `seconds` has each device's time for a row. A device gets at least `fewest` rows or none."""
     shares = [0] * len(seconds)
     for _ in range(rows):
         shares[min(range(len(shares)), key=lambda d: (shares[d] + 1) * seconds[d])] += 1
@@ -35,11 +36,11 @@ def shared_out(rows: int, seconds: Sequence[float], fewest: int = 1) -> tuple[in
 class Trials:
     """The ways to run inputs of the same sizes, with their times.
 
-    The first runs try them: each device alone, the placements, and shares of the `rows` (0: none) by the
-    devices' measured speeds. The speeds are measured alone first and then side by side. After that the
-    quickest way stays, and the others are tried again now and then, because the devices' other load may have
-    changed.
-    """
+    The first runs try each device alone, the placements named in `others`, and divisions of the `rows` (0 for
+    none). Divisions follow the devices' speeds, measured alone first and then side by side.
+
+    After that the quickest way stays. The others are tried again now and then, because the devices' other
+    load may have changed."""
 
     def __init__(self, devices: int, rows: int, fewest: int, others: Sequence[str] = ()) -> None:
         self._rows, self._fewest = rows, fewest
@@ -57,11 +58,11 @@ class Trials:
 
     @property
     def seconds(self) -> Mapping[Way, float]:
-        """The quickest of each way's last runs, in seconds."""
+        """The seconds of the quickest of each way's last `TRIES` runs."""
         return {way: min(total for total, _ in runs) for way, runs in self._last.items()}
 
     def next(self) -> Way:
-        """The way for the next run."""
+        """Return the way for the next run."""
         return self._left[0] if self._left else self._quickest()
 
     def _quickest(self) -> Way:
@@ -69,7 +70,8 @@ class Trials:
         return min(seconds, key=seconds.__getitem__)
 
     def took(self, way: Way, total: float, each: Sequence[float] = ()) -> None:
-        """Records a run's seconds: all of it, and each device that had rows."""
+        """Record the seconds of a run: `total`, and those of each device. Choose the next trial, if one is
+        due."""
         settled = self.settled
         self._last.setdefault(way, deque(maxlen=TRIES)).append((total, each))
         if not isinstance(way, str):
@@ -87,7 +89,8 @@ class Trials:
                 self._rounds = 0
 
     def _try_shares(self) -> bool:
-        """Tries the shares that the devices' speeds suggest, unless they have been tried."""
+        """Have the division that the devices' speeds suggest tried next. Return False if it has been
+        tried."""
         shares = shared_out(self._rows, self._seconds, self._fewest)
         if shares in self._last:
             return False
@@ -95,8 +98,8 @@ class Trials:
         return True
 
     def _try_again(self) -> None:
-        """Tries the way whose last run is the longest ago, once the runs since the last trial are worth
-        it."""
+        """Have the way that wasn't tried for the longest time tried next, if the runs since the last trial
+        took long enough."""
         quickest = self._quickest()
         way = next((w for w in self._last if w != quickest), None)
         if way is None or self._spent < AGAIN * self.seconds[way]:

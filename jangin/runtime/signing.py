@@ -15,17 +15,17 @@ from jangin.files import write_whole
 from jangin.runtime.artifact import PREFIX, ArtifactError
 
 SUFFIX = ".sig"
-"""The suffix of a signature's file, after the name of the model's."""
+"""The suffix that follows the model file's name in the name of the signature's file."""
 CONTEXT = b"Jangin model, signature 1\0"
-"""Signed before a file's kind and digest, so that a signature for another purpose isn't valid for a model."""
+"""Bytes that are signed before a file's kind and digest, so that a signature made for another purpose isn't
+valid for a model."""
 
 
 def sign(path: str | os.PathLike[str], key: str | os.PathLike[str], prefix: bytes | None = None) -> Path:
-    """Signs a saved model by the private key in a PEM file, and returns the signature's file.
+    """Sign a saved model with the private key in a PEM file, and return the path of the signature's file.
 
-    `prefix`: the beginning of the plain model, if the file at the path is encrypted. Raises
-    FileNotFoundError, or ValueError for a key that can't sign.
-    """
+    `prefix` is the beginning of the plain model, if the file at the path is encrypted. Raises
+    FileNotFoundError, or ValueError for a key that can't sign."""
     private = _key(key, "private")
     if prefix is None:
         with open(path, "rb") as file:
@@ -37,7 +37,9 @@ def sign(path: str | os.PathLike[str], key: str | os.PathLike[str], prefix: byte
 
 
 def check_signature(path: str | os.PathLike[str], prefix: bytes, trust: str | os.PathLike[str]) -> None:
-    """Checks the signature of a model, whose file begins with `prefix`, by the public key in a PEM file.
+    """Check the signature of a model, whose file begins with `prefix`, with the public key in the PEM file
+    `trust`.
+
     Raises ArtifactError for a model without a valid signature, and the errors of `sign`."""
     public = _key(trust, "public")
     from cryptography.exceptions import InvalidSignature
@@ -60,7 +62,8 @@ def _message(prefix: bytes) -> bytes:
 
 
 def _key(path: str | os.PathLike[str], kind: str) -> Any:
-    """The Ed25519 key in a PEM file."""
+    """Read the Ed25519 key of this kind ("private" or "public") from a PEM file. Raises ValueError for any
+    other file."""
     try:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives import serialization

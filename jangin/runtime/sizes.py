@@ -22,9 +22,9 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input or output. `shape` has an integer for each known dimension and the text of the symbol or
-    expression for each other. `type` is set for a value that isn't a numeric tensor (only in programs):
-    "seq(f32[?])"."""
+    """An input or output. `shape` has an integer for each known size, and the text of the symbol or
+    expression for each other. `type` is set only for a value of a program that isn't a numeric tensor, for
+    example "seq(f32[?])"."""
 
     name: str
     dtype: np.dtype[Any]
@@ -37,7 +37,7 @@ class TensorSpec:
 
 
 def told(inputs: Sequence[TensorSpec]) -> str:
-    """A description of a model's inputs, for a message."""
+    """Return a description of a model's inputs, for a message."""
     return "the inputs are: " + "; ".join(map(str, inputs)) if inputs else "there are no inputs"
 
 
@@ -46,7 +46,7 @@ def spec(buffer: PlanBuffer) -> TensorSpec:
 
 
 def spec_of(value: Value) -> TensorSpec:
-    """The TensorSpec of an input or output of a program."""
+    """Return the TensorSpec of an input or output of a program."""
     if value.type is not None:
         return TensorSpec(value.name, np.dtype(object), _sizes(value.type.shape or ()), str(value.type))
     assert value.dtype is not None and value.shape is not None
@@ -58,7 +58,7 @@ def _sizes(shape: Sequence[Expr]) -> tuple[int | str, ...]:
 
 
 class Evaluator:
-    """Integer values of size expressions for given symbol values."""
+    """Computes the integer values of size expressions, given the values of symbols."""
 
     def __init__(self, values: Mapping[Var, int]) -> None:
         self._values = values
@@ -66,14 +66,14 @@ class Evaluator:
         self._shapes: dict[tuple[Expr, ...], Sizes] = {}
 
     def __call__(self, e: Expr) -> int:
-        """The value of an expression. Raises ValueError if it isn't known."""
+        """Return the value of an expression. Raises ValueError if a symbol in it has no value."""
         try:
             return int(self._value(e))
         except (KeyError, ZeroDivisionError):
             raise ValueError(f"the size {e} has no value for {self._values}") from None
 
     def holds(self, condition: Expr) -> bool:
-        """Whether a condition is met. A condition that divides by 0 isn't."""
+        """Return whether a condition is met. A condition that divides by 0 isn't met."""
         try:
             return bool(self._value(condition))
         except ZeroDivisionError:
@@ -96,7 +96,7 @@ class Evaluator:
         return done
 
     def _computed(self, e: Expr) -> Any:
-        """The same value as the folding constructors give, without building expressions."""
+        """Return the value that the folding constructors would give, without building expressions."""
         if isinstance(e, Binary):
             return INTEGER_OPS[e.op](self._value(e.a), self._value(e.b))
         if isinstance(e, Select):
@@ -108,7 +108,7 @@ class Evaluator:
 
 
 class Shapes:
-    """The shapes of buffers by name, each evaluated when it is asked for."""
+    """The shapes of buffers by name. Each is computed at its first use."""
 
     def __init__(self, dims: Mapping[str, tuple[Expr, ...]], value: Evaluator) -> None:
         self._dims, self._value = dims, value
@@ -118,8 +118,11 @@ class Shapes:
 
 
 def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Var, int]:
-    """The symbols' values for which tensors of `wanted` dimensions have these shapes, of the same ranks.
-    Symbols that appear only in linear dimensions, such as 2*n + 1, are solved for too. Nothing is checked."""
+    """Return the symbols' values for which tensors with `wanted` dimensions have these shapes. Ranks must be
+    equal.
+
+    Symbols that appear only in linear dimensions, such as 2*n + 1, are solved for too. Nothing is checked: a
+    symbol may be missing, and a size may not fit."""
     pairs = [p for dims, shape in zip(wanted, shapes, strict=True) for p in zip(dims, shape, strict=True)]
     found: dict[Var, int] = {}
     for dim, size in pairs:
@@ -139,15 +142,16 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
 
 
 def needed(condition: Expr, source: Sources) -> str:
-    """A condition that sizes don't meet, with the model's node that needs it if the node is known."""
+    """Return the text of a condition that sizes don't meet, with the model's node that needs it, if it is
+    known."""
     return f"{condition}, which {source} needs" if source else str(condition)
 
 
 def same_as(
     joined: Mapping[str, Sources], inputs: Mapping[str, Sequence[Expr] | None], name: str, axis: int
 ) -> str:
-    """The end of a message that names the node which needs an input's axis to be as long as another input's.
-    It is "" if there is no such node (see `Graph.joined`)."""
+    """Return the end of a message that an input's axis has a wrong size. It names the node that needs the
+    axis to be as long as another input's, or is "" without such a node (see `Graph.joined`)."""
     source, shape = joined.get(f"{name}[{axis}]"), inputs[name]
     if source is None or shape is None:
         return ""
@@ -175,8 +179,8 @@ class Signature:
         return told(self.inputs)
 
     def bind(self, shapes: Sequence[Sizes]) -> Sizes:
-        """The symbols' values, in the plan's order. Raises ValueError if a rank, a size, a symbol's range or
-        a constraint is wrong."""
+        """Return the symbols' values for these input shapes, in the plan's order. Raises ValueError if a
+        rank, a size, a symbol's range or a constraint is wrong."""
         for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
             if len(dims) != len(shape):
                 raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
@@ -196,8 +200,8 @@ class Signature:
         return tuple(found[v] for v in self.symbols)
 
     def check(self, found: Mapping[Var, int]) -> Evaluator:
-        """The evaluator for symbol values. Raises ValueError if one is missing or out of range, or a
-        constraint fails."""
+        """Check the symbols' values, and return their evaluator. Raises ValueError if one is missing or out
+        of range, or a constraint fails."""
         value = Evaluator(found)
         for var, (low, high) in self._plan.symbols:
             if var not in found:

@@ -17,8 +17,8 @@ from jangin.runtime.sizes import TensorSpec
 
 
 def checked_state(model: Any, state: Any) -> Mapping[str, str]:
-    """The state that a file's metadata describes. ArtifactError unless it pairs inputs of fixed sizes with
-    outputs of the same type."""
+    """Return the state that a file's metadata describes, after checking it. Raises ArtifactError unless it
+    pairs inputs of fixed sizes with outputs of the same type and shape."""
     inputs, outputs = ({s.name: s for s in specs} for specs in (model.inputs, model.outputs))
     fits = isinstance(state, dict) and all(n in inputs and o in outputs for n, o in state.items())
     if fits:
@@ -36,8 +36,9 @@ def _fixed(spec: TensorSpec) -> bool:
 
 class StatefulExecutable(Called):
     """Runs a compiled model as `Executable` does, one run after another, and keeps its state. The state is
-    zeros before the first run. `model`: the executable. `state`: the inputs that are kept, each with the
-    output that is its next value."""
+    zeros before the first run.
+
+    `model` is the executable. `state` maps each input that is kept to the output that is its next value."""
 
     def __init__(self, model: Any, state: Mapping[str, str]) -> None:
         self.model = model
@@ -54,7 +55,7 @@ class StatefulExecutable(Called):
         self.__dict__.update(state, _lock=threading.Lock())
 
     def reset(self) -> None:
-        """Resets the state to that before the first run."""
+        """Set the state to zeros, as before the first run."""
         self._held: dict[str, Array] = {n: np.zeros(s.shape, s.dtype) for n, s in self._specs.items()}
 
     @property
@@ -89,18 +90,18 @@ class StatefulExecutable(Called):
         return found
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `.jgn` file that `jangin.load` reads. The state isn't in it."""
+        """Write a `.jgn` file that `jangin.load` reads. The file doesn't contain the state."""
         self.model.save(path)
 
     def release(self) -> None:
-        """See `Executable.release`. The state is kept."""
+        """Drop the working memory of finished runs. The state is kept."""
         self.model.release()
 
     def explain_shapes(self) -> str:
         return str(self.model.explain_shapes())
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:
-        """The output array, or a tuple of them."""
+        """Run the model. Return the output array, or a tuple if there are several. State isn't among them."""
         if named:
             arrays = tuple(joined(self.inputs, arrays, named))
         if len(arrays) != len(self.inputs):
@@ -109,7 +110,7 @@ class StatefulExecutable(Called):
         return found[0] if len(found) == 1 else found
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """A call with inputs and outputs by name. If it fails, the state stays as it was."""
+        """Run the model with inputs and outputs by name. If the run fails, the state stays as it was."""
         with self._lock:
             found: dict[str, Array] = self.model.run({**self._held, **feeds})
             self._held = {name: found[after] for name, after in self._next.items()}

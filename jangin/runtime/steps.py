@@ -29,11 +29,9 @@ _OTHER_RANGE = "; where it is an input's, compile the model again with another r
 
 
 class Resources:
-    """The state that regions share.
+    """The state that regions share: segments, host functions, constants and the symbols' ranges.
 
-    It has the segments, host functions, constants and the symbols' ranges. It also has the native code that
-    runs flows, and those flows.
-    """
+    It also has `driver`, the native code that runs flows, and `flows`, all of those flows."""
 
     def __init__(
         self,
@@ -60,8 +58,8 @@ def _number(e: Expr | None) -> int | None:
 
 
 class RegionRunner:
-    """Runs a region. Values are dropped after their last use. `known`: symbols that have a value before the
-    region runs. `joined`: as in `Graph`."""
+    """Runs a region. Values are dropped after their last use. `known` are the symbols that have a value
+    before the region runs. For `joined` see `Graph`."""
 
     def __init__(
         self,
@@ -82,7 +80,8 @@ class RegionRunner:
         self._steps = [(_runner(s, region, resources), dead) for s, dead in _with_deaths(region, steps)]
 
     def __call__(self, given: Sequence[Any], symbols: Symbols) -> list[Any]:
-        """The outputs for inputs in order. Sizes that become known are added to `symbols`."""
+        """Run the region on inputs in order, and return its outputs. Sizes that become known are added to
+        `symbols`."""
         values: Values = {**self._fixed, **dict(zip(self.inputs, given, strict=True))}
         for value, match in zip(given, self._inputs, strict=True):
             match(value, symbols)
@@ -94,7 +93,7 @@ class RegionRunner:
 
 
 def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Step | Flow, list[str]]]:
-    """Each step, with the names of the values that nothing after it needs."""
+    """Return each step with the names of the values that no later step needs."""
     needed = set(region.outputs)
     made = {*region.inputs, *(o for s in steps for o in outputs(s))}
     found: list[tuple[Step | Flow, list[str]]] = []
@@ -106,8 +105,8 @@ def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Ste
 
 
 class Matcher:
-    """Compares a tensor's shape with the declared one, and binds the symbols that aren't known yet. `why`
-    gives the end of the message for an axis of another size."""
+    """Compares a tensor's shape with the declared one, and binds the symbols that aren't known yet. Raises
+    StepError if they differ. `why` returns the end of the message for an axis of another size."""
 
     def __init__(
         self, value: Value, resources: Resources, what: str = "", why: Callable[[int], str] = lambda _: ""
@@ -147,7 +146,8 @@ class Matcher:
                 )
 
     def _size(self, dim: Expr, size: int, symbols: Symbols) -> int:
-        """A dimension's value. A symbol in which the dimension is linear is solved for."""
+        """Return the declared size of an axis. If one symbol of it is unknown and the size is linear in it,
+        the symbol is solved for."""
         unknown = free_vars(dim) - symbols.keys()
         if len(unknown) == 1:
             (var,) = unknown
@@ -280,7 +280,8 @@ def _slice(x: Any, s: Slicing, n: int) -> Any:
 
 
 def _stacked(parts: list[Any], s: Slicing, step: Loop, index: int, symbols: Symbols) -> Any:
-    """An output of all iterations. Without iterations, sizes that only the body knows are 0."""
+    """Stack the slices of all iterations to a loop's output. Without iterations, sizes that only the body
+    knows are 0."""
     if parts:
         return np.stack(parts[::-1] if s.reverse else parts, s.axis)
     value = step.body.values.get(step.body.outputs[step.conditional + step.carried + index])

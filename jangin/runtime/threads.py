@@ -12,16 +12,15 @@ import numpy as np
 from jangin.runtime.system.processor import usable_processors
 
 MOST = 2048
-"""Threads of a pool at most. A job's units, a few for each thread, must fit 16 bits (see
+"""The most threads of a pool. The parts of a job, a few for each thread, are counted in 16 bits (see
 `backends.llvm.pool`)."""
 
 
 def counted(threads: SupportsIndex | None, name: str = "threads") -> int:
-    """The number of threads that a caller asks for; the default is as many as the process may use. `name`:
-    the argument's name in messages.
+    """Return the number of threads that a caller requests, by default as many as the process may use. `name`
+    is the argument's name in messages.
 
-    Raises TypeError for anything but a whole number, ValueError for less than one or more than MOST.
-    """
+    Raises TypeError for anything but a whole number, and ValueError for less than 1 or more than MOST."""
     if threads is None:
         return default_threads()
     try:
@@ -36,12 +35,13 @@ def counted(threads: SupportsIndex | None, name: str = "threads") -> int:
 
 
 def default_threads(root: Path = Path("/")) -> int:
-    """One thread for each processor that this process may use (see `usable_processors`)."""
+    """Return the number of processors that this process may use (see `usable_processors`)."""
     return usable_processors(root)
 
 
 def handover(turns: int = 20) -> float:
-    """The median seconds from handing work to another thread until its end is known."""
+    """Return the median seconds from handing work to another thread until its end is known, over `turns`
+    trials."""
     from concurrent.futures import ThreadPoolExecutor
 
     taken = []

@@ -24,13 +24,12 @@ from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
 
 
 class VariantsExecutable(Called, Loaded):
-    """Runs a compiled model by its most special variant whose conditions the inputs' sizes meet: `exe(x)` or
-    `exe.run({"x": x})`.
+    """Runs a compiled model by the most specialized variant whose conditions the inputs' sizes meet: `exe(x)`
+    or `exe.run({"x": x})`.
 
-    More special variants come later in the list. Variants share constants and threads; each has working
-    memory of its own once it runs. `outputs` has only the sizes that all variants agree on. If no variant
-    fits, the first one reports why, or a `ValueError` is raised.
-    """
+    More specialized variants come later in the list. Variants share constants and threads. Each has its own
+    working memory once it runs. `outputs` has only the sizes that all variants agree on. If no variant fits,
+    the first one reports why, or a `ValueError` is raised."""
 
     def __init__(
         self,
@@ -66,22 +65,24 @@ class VariantsExecutable(Called, Loaded):
         return self.variants[0].threads
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a `.jgn` file that `jangin.load` reads."""
+        """Write a `.jgn` file that `jangin.load` reads."""
         self._artifact.save(Path(path))
 
     def release(self) -> None:
-        """See `Executable.release`."""
+        """Drop the working memory of finished runs, in all variants."""
         for variant in self.variants:
             variant.release()
 
     def explain_shapes(self) -> str:
-        """Like `Executable.explain_shapes`, for each variant; it also names the sizes without a variant."""
+        """Describe the sizes of each variant as `Executable.explain_shapes` does, and the sizes without a
+        variant."""
         from jangin.runtime.explain import explain
 
         return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
-        """Like `Executable.arena_bytes`, for the variant of these sizes."""
+        """Return the bytes of a run's intermediate memory in the variant for these sizes. Raises ValueError
+        if that variant is a program."""
         part = self._fitting({Var(name): size for name, size in sizes.items()})
         if not isinstance(part, Executable):
             raise ValueError("the working memory is known of models that are one plan; this is a program")
@@ -89,26 +90,27 @@ class VariantsExecutable(Called, Loaded):
         return part.arena_bytes(**{name: size for name, size in sizes.items() if name not in fixed})
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
-        """The output, or a tuple of them. Raises TypeError for a wrong dtype or kind of value, ValueError for
-        a wrong count or shape."""
+        """Run the model. Return the output, or a tuple if there are several. Raises TypeError for a wrong
+        dtype or kind of value, and ValueError for a wrong count or shape."""
         given = joined(self.inputs, values, named) if named else values
         return self._choose(given)(*given)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """A call with inputs and outputs by name."""
+        """Run the model with inputs and outputs by name."""
         last = self._last
         made = None if last is None else last.again(feeds)
         return self.variant(feeds).run(feeds) if made is None else made
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
-        """Like `Executable.profile`, for the variant of these inputs."""
+        """Time each launch of the variant for these inputs, as `Executable.profile` does. Raises ValueError
+        if that variant is a program."""
         part = self.variant(feeds)
         if not isinstance(part, Executable):
             raise ValueError("launches are timed of models that are one plan; this is a program of several")
         return part.profile(feeds, repeats)
 
     def variant(self, feeds: Mapping[str, Any]) -> Executable | ProgramExecutable:
-        """The executable for these inputs."""
+        """Return the executable of the variant for these inputs."""
         return self._choose([feeds[n] for n in self._names if n in feeds])
 
     def _choose(self, values: Sequence[Any]) -> Executable | ProgramExecutable:
@@ -132,7 +134,8 @@ class VariantsExecutable(Called, Loaded):
         return found
 
     def _fitting(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
-        """The last variant for these sizes; number 0 if it must report what is wrong."""
+        """Return the last variant that takes these sizes. Return the first if it must report what is wrong.
+        Raises ValueError if none takes them."""
         value = Evaluator(sizes)
         try:
             for made, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
@@ -153,7 +156,8 @@ class VariantsExecutable(Called, Loaded):
 
 
 def _shape(value: Any) -> Sizes:
-    """The shape of anything that may be an array; () for other values, which the model then reports."""
+    """Return the shape of anything that may be an array. Return () for other values, which the model then
+    reports."""
     try:
         return tuple(np.shape(value) if not hasattr(value, "shape") else value.shape)
     except (TypeError, ValueError):
@@ -166,7 +170,7 @@ def single(
     functions: Mapping[str, HostFunction] | None = None,
     device: Device | None = None,
 ) -> Executable | ProgramExecutable | VariantsExecutable:
-    """The executable of an artefact for one device."""
+    """Make an artefact for one device ready to run."""
     if isinstance(artifact, VariantsArtifact):
         return VariantsExecutable(artifact, threads, functions, device)
     return _whole(artifact, threads, functions, device)

@@ -57,13 +57,14 @@ Whole = Artifact | ProgramArtifact
 
 
 def listed(sizes: Mapping[str, int]) -> str:
-    """The sizes of a variant, for people."""
+    """Return the sizes of a variant as text."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "sizes in general"
 
 
 @dataclass(frozen=True)
 class Absent:
-    """Sizes without a variant, and the reason. Empty sizes stand for all sizes but those of the variants."""
+    """Sizes without a variant, and the reason. Empty `sizes` stand for all sizes except those of the
+    variants."""
 
     sizes: Mapping[str, int]
     reason: str
@@ -74,8 +75,8 @@ class Absent:
 
 @dataclass(frozen=True)
 class VariantsArtifact:
-    """`parts`: the same model for different `sizes` of some symbols, by name. The first part is for all sizes
-    (no symbol is fixed). A run takes the last part whose `conditions` hold."""
+    """A model in several variants. `parts` are the same model, each for its `sizes` of some symbols, by name.
+    The first part is for all sizes: it fixes no symbol. A run takes the last part whose `conditions` hold."""
 
     parts: tuple[Whole, ...]
     sizes: tuple[Mapping[str, int], ...]
@@ -85,7 +86,8 @@ class VariantsArtifact:
     def of(
         cls, parts: Iterable[Whole], sizes: Sequence[Mapping[str, int]], absent: Sequence[Absent]
     ) -> VariantsArtifact:
-        """An artefact of parts, taken as they are made. Constants of equal content become one."""
+        """Make an artefact of parts, which are taken from the iterable one by one. Constants of equal content
+        become one."""
         if len(sizes) == 1:
             return cls(tuple(parts), tuple(sizes), tuple(absent))
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
@@ -101,7 +103,8 @@ class VariantsArtifact:
         return dims_of(self.parts[0])
 
     def limits(self, n: int) -> tuple[Expr, ...]:
-        """The sizes that part number `n` is for, and the ranges of the inputs' symbols."""
+        """Return the conditions that an input's symbol has the size that part number `n` is for, and is in
+        its range."""
         part = self.parts[n]
         whole = part.plan if isinstance(part, Artifact) else part.program
         rules = [eq(Var(name), size) for name, size in self.sizes[n].items()]
@@ -111,8 +114,11 @@ class VariantsArtifact:
         return self._of_inputs(rules)
 
     def conditions(self, n: int) -> Mapping[Expr, Sources]:
-        """The conditions that the symbols of the inputs must meet for part number `n`, and the nodes that
-        need them. A program that doesn't take a branch can do without the conditions of the branch."""
+        """Return all conditions on the symbols of the inputs for part number `n`, with the nodes that need
+        them.
+
+        A program's conditions include those of branches. A run that doesn't take the branch doesn't need
+        them."""
         part = self.parts[n]
         plans = [part] if isinstance(part, Artifact) else part.parts
         needed = {c: source for p in reversed(plans) for c, source in p.plan.constraints.items()}
@@ -123,17 +129,17 @@ class VariantsArtifact:
         return tuple(dict.fromkeys(r for r in rules if free_vars(r) <= known))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file. A reader never sees half of it."""
+        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
         write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
-        """Writes to an open file, from its start on."""
+        """Write the artefact to an open file, from the file's start on."""
         absent = [[a.sizes, a.reason] for a in self.absent]
         write_pooled(file, VARIANTS_MAGIC, {"sizes": self.sizes, "absent": absent}, self.parts)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> VariantsArtifact:
-        """Reads a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
+        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
         with open(path, "rb") as file:
             return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
@@ -141,7 +147,8 @@ class VariantsArtifact:
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int
     ) -> tuple[VariantsArtifact, bytes]:
-        """Like `Artifact.read_from`."""
+        """Read the artefact from an open file, and return it with its digest, as `Artifact.read_from`
+        does."""
         header, parts, digest = read_pooled(file, path, end, VARIANTS_MAGIC, "a compiled model of variants")
         with refusing(path):
             return cls(parts, *variants_of(header["sizes"], header["absent"], parts)), digest
@@ -150,7 +157,8 @@ class VariantsArtifact:
 def variants_of(
     sizes: Sequence[Any], absent: Sequence[Any], parts: Sequence[Whole]
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Absent, ...]]:
-    """The sizes of the parts in a header. Raises ValueError if they are invalid."""
+    """Return the sizes and the absent variants that a header describes. Raises ValueError if they are
+    invalid."""
     found = tuple(map(_sizes, sizes))
     require(0 < len(parts) == len(found) and not found[0], "the sizes of its variants")
     require_same_ends(parts)
@@ -158,13 +166,13 @@ def variants_of(
 
 
 def require_same_ends(parts: Sequence[Whole]) -> None:
-    """Raises ValueError if the parts differ in the names of inputs or outputs."""
+    """Raise ValueError if the parts differ in the names of inputs or outputs."""
     names = [_names(p) for p in parts]
     require(names.count(names[0]) == len(names), "the names of its inputs and outputs")
 
 
 def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts: Sequence[Whole]) -> None:
-    """Writes several artefacts to a file. The constants of all follow them, each content once."""
+    """Write several artefacts to a file, then the constants of all of them, each content once."""
     pool = Pool()
     bodies, lines = bodies_of(parts, pool)
     content = {**content, "parts": lines, "constant_bytes": pool.bytes}
@@ -179,7 +187,8 @@ def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts
 def read_pooled(
     file: BinaryIO, path: str | os.PathLike[str], end: int, magic: bytes, kind: str
 ) -> tuple[dict[str, Any], tuple[Whole, ...], bytes]:
-    """The header, the artefacts and the digest of a file that `write_pooled` wrote. Raises ArtifactError."""
+    """Read a file that `write_pooled` wrote. Return its header, artefacts and digest. Raises
+    ArtifactError."""
     text, digest = read_header(file, path, magic, kind, end)
     if hashlib.sha256(text).digest() != digest:
         raise damaged(path, "its checksum is wrong")
@@ -212,7 +221,7 @@ def _sizes(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array]) -> Whole:
-    """The part with constants from `known` that have equal contents. Its other constants are added to
+    """Return the part with its constants replaced by equal ones in `known`. Its other constants are added to
     `known`."""
     if isinstance(part, ProgramArtifact):
         parts = (sharing(p, known) for p in part.parts)
@@ -227,7 +236,7 @@ def sharing(part: Whole, known: dict[tuple[bytes, str, tuple[int, ...]], Array])
 
 
 def dims_of(part: Whole, ends: Literal["inputs", "outputs"] = "inputs") -> tuple[Shape | None, ...]:
-    """The shapes of the inputs or outputs; None for a value that isn't a tensor of known rank."""
+    """Return the shapes of the inputs or outputs. A value that isn't a tensor of known rank has None."""
     if isinstance(part, Artifact):
         return tuple(part.plan.buffer(n).shape for n in getattr(part.plan, ends))
     values = (part.program.region.values[n] for n in getattr(part.program.region, ends))

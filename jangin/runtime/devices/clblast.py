@@ -18,7 +18,7 @@ from jangin.runtime.devices.opencl_library import Buffer, Queue
 from jangin.runtime.libraries import absent, find
 
 ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112
-"""CLBlast's codes for layouts."""
+"""CLBlast's codes for the layout and for plain and transposed operands."""
 _SIZE, _FLOAT, _HANDLE = ctypes.c_size_t, ctypes.c_float, ctypes.c_void_p
 _OPERAND = (_HANDLE, _SIZE, _SIZE)
 _SGEMM = (*(ctypes.c_int,) * 3, *(_SIZE,) * 3, _FLOAT, *_OPERAND, *_OPERAND, _FLOAT, *_OPERAND)
@@ -34,12 +34,12 @@ class Failed(DriverError):
 
 
 def packed(sgemm: Sgemm) -> bytes:
-    """A product as bytes, for storage beside a kernel's code."""
+    """Return a product's description as bytes, to be stored beside a kernel's code."""
     return json.dumps(asdict(sgemm), separators=(",", ":")).encode()
 
 
 def unpacked(text: bytes) -> Sgemm:
-    """The product that `packed` stored. Raises LoadError if the bytes are damaged."""
+    """Return the product that `packed` described. Raises LoadError if the bytes are damaged."""
     try:
         given = json.loads(text)
         left, right = (Matrix(**{**given[n], "outer": tuple(given[n]["outer"])}) for n in ("left", "right"))
@@ -50,7 +50,7 @@ def unpacked(text: bytes) -> Sgemm:
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """CLBlast's SGEMM and its batched SGEMM. Raises LoadError if the library is missing."""
+    """Return CLBlast's SGEMM and its batched SGEMM. Raises LoadError if the library is missing."""
     library = find("clblast")
     if library is None:
         raise LoadError(f"the model was compiled to call another library: {absent('clblast')}")
@@ -87,7 +87,7 @@ class Product:
             self.rest.set_arg(number, value)
 
     def set_size(self, items: int, local: int) -> None:
-        """Set the size of `rest`. The product has a size of its own."""
+        """Set the size of the kernel `rest`. The product's size is fixed."""
         if self.rest is not None:
             self.rest.set_size(items, local)
 
@@ -98,14 +98,16 @@ class Product:
             self.rest.enqueue(queue)
 
     def seconds(self, queue: Queue) -> float:
-        """The seconds between a marker before the product and one after `rest`."""
+        """Run the product and `rest`, and return their seconds by the device's clock. `queue` must be
+        timed."""
         before = queue.marker()
         self.enqueue(queue)
         after = queue.marker()
         return (after.span()[1] - before.span()[1]) / 1e9
 
     def _enqueue_product(self, queue: Queue) -> None:
-        """Enqueue the product. The last outer axis is a batch, and the others are a loop."""
+        """Enqueue the product. The last outer axis is computed as one batch, and a loop goes over the other
+        outer axes."""
         s, (one, batch) = self.sgemm, _functions()
         sizes = (
             ROW_MAJOR, *(TRANSPOSED if m.transposed else AS_IT_IS for m in (s.left, s.right)),
@@ -129,5 +131,5 @@ class Product:
 
 
 def _from(m: Matrix, place: Sequence[int]) -> int:
-    """The first element of an operand at a place of the outer axes other than the last."""
+    """Return the index of an operand's first element, given indices of all outer axes but the last."""
     return m.start + sum(step * at for step, at in zip(m.outer, place, strict=False))

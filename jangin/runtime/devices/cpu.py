@@ -1,5 +1,5 @@
-"""The processor that Python runs on. Object files are linked into this process, and arrays are used in
-place."""
+"""The device that is the processor on which Python runs. Object files are linked into this process, and
+arrays are used in place."""
 
 from __future__ import annotations
 
@@ -57,11 +57,12 @@ DEVICE = CPU()
 
 
 class Code:
-    """Machine code in memory, and its thread pool (or the pool of `beside`), which other models may use too.
+    """Machine code in memory, and its thread pool, which other models may use too. With `beside`, that
+    module's pool is used.
 
-    The entry finds a plan's buffers in a table of pointers, in the plan's order. For each buffer with memory
-    of its own, `users` has the places in the table: the buffer's place and those of its aliases. `fixed` has
-    the places and addresses of the constants."""
+    The entry finds a plan's buffers in a table of pointers, in the plan's order. For each buffer with its own
+    memory, `users` has the indices in the table of the buffer and of its aliases. `fixed` has the indices and
+    addresses of the constants."""
 
     alignment = ALIGN
 
@@ -80,7 +81,8 @@ class Code:
 
     @property
     def pool(self) -> int:
-        """The address of the thread pool; 0 if runs take one thread. A forked process makes a new one."""
+        """The address of the thread pool; 0 if runs take one thread. A forked process makes a new pool,
+        because threads aren't forked."""
         if self._beside is not None:
             return self._beside.pool
         if self._pool is None:
@@ -108,21 +110,23 @@ class Code:
 
 
 def _symbol(name: str) -> int:
-    """The address of a function that machine code calls, either Jangin's or another library's."""
+    """Return the address of a function that machine code calls. It is another maker's library's if its name
+    begins with `PREFIX`, else the system's."""
     return bind(name) if name.startswith(PREFIX) else process_symbol(name)
 
 
 def _let_go(image: Image) -> None:
-    """Does nothing: a finalizer that calls this keeps the image until then."""
+    """Do nothing. A finalizer that calls this keeps the image alive until then."""
 
 
 def _bytes(count: int) -> Array:
-    """Memory of `count` bytes."""
+    """Return uninitialized, aligned memory of `count` bytes."""
     return aligned((count,), BYTE)
 
 
 _Made = tuple[str, Callable[..., Array], Sizes, np.dtype[Any], list[int]]
-"""An output: its name, the function that makes its array, its shape and type, and its places in the table."""
+"""An output: its name, the function that makes its array, its shape and type, and its indices in the
+table."""
 
 
 class Mapped:
@@ -141,7 +145,8 @@ class Mapped:
         self._take: Callable[[], int]  # made with `_wanted`, once a layout is used again
 
     def prepare(self, layout: Layout) -> None:
-        """Enlarge the memory and fill the table for a layout."""
+        """Make the memory and the table ready for a layout. If the layout is the last one, prepare for
+        `again`."""
         if self._for is layout:
             self._expect(layout)
             return
@@ -163,7 +168,7 @@ class Mapped:
         self._for = layout
 
     def _expect(self, layout: Layout) -> None:
-        """Prepare what `again` needs."""
+        """Make the table by which `again` checks arrays, unless it exists."""
         if self._wanted is None and DESCRIBED:
             buffers = map(self._code.plan.buffer, self._code.plan.inputs)
             shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
@@ -174,19 +179,19 @@ class Mapped:
             self._wanted = found
 
     def words(self, layout: Layout) -> tuple[int, ...]:
-        """The entry's address and its arguments."""
+        """Return the entry's address and its arguments for a layout."""
         code = self._code
         at = code.image.address(ENTRY.name)
         return at, self.table_at, self.symbols_at, code.pool, address(self._scratch), layout.stride
 
     def _maker(self, name: str, size: int) -> Callable[..., Array]:
-        """The function that makes an output of so many bytes from its shape and type."""
+        """Return the function that makes the array of an output with `size` bytes, given shape and type."""
         if size >= LARGE:
             return partial(self._outputs.array, name)
         return aligned if size >= MANY_LINES else fresh
 
     def _place(self, layout: Layout) -> None:
-        """Make the arena, and the table with the buffers in it."""
+        """Enlarge the arena if needed, and make a table with the addresses of constants and arena buffers."""
         if len(self._arena) < layout.placement.arena:
             self._arena = _bytes(layout.placement.arena)
         at = address(self._arena)
@@ -220,14 +225,14 @@ class Mapped:
         return made
 
     def failure(self, layout: Layout, status: int) -> IndexOutOfRange:
-        """The error of the check whose number the entry returned."""
+        """Return the exception for the check whose number the entry returned."""
         plan = self._code.plan
         check = plan.checks[status - 1]
         found = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
         return failure(check, int(found[0]), layout.value)
 
     def _bind(self, inputs: Sequence[Array]) -> dict[str, Array]:
-        """Point the table at the inputs and at fresh outputs. Returns the outputs by name."""
+        """Store the addresses of the inputs and of new outputs in the table. Return the outputs by name."""
         table = self.table
         for array, places in zip(inputs, self._code.inputs, strict=True):
             pointer = address(array)
@@ -241,7 +246,7 @@ class Mapped:
         return made
 
     def _fresh(self) -> dict[str, Array]:
-        """New arrays for the outputs, by name."""
+        """Return new arrays for the outputs, by name. Raises MemoryError, which names the output."""
         made = {}
         for name, make, shape, dtype, _ in self._made:
             try:
@@ -258,11 +263,10 @@ class Mapped:
         return self._arena[start : start + count]
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        """The launches, as calls of the thread pool.
+        """Prepare the launches on these inputs, as calls of the thread pool.
 
         A call is: pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker, rounds,
-        and the address of the round's number.
-        """
+        and the address of the round's number."""
         self.prepare(layout)
         made, code, scratch = self._bind(inputs), self._code, address(self._scratch)
         numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}

@@ -24,7 +24,7 @@ from jangin.ir.graph import Array
 
 
 class DriverError(Exception):
-    """A driver's call failed. The text says why, for people."""
+    """A driver's call failed. The text gives the reason."""
 
     @property
     def lost(self) -> bool:
@@ -51,8 +51,8 @@ class Buffer(Protocol):
         """Bytes, at least 1."""
 
     def part(self, offset: int, size: int) -> Buffer:
-        """The same memory from a byte on. `offset` is a multiple of `Driver.alignment`, and the part keeps
-        the whole alive."""
+        """Return the same memory from a byte on. `offset` is a multiple of `Driver.alignment`, and the part
+        keeps the whole alive."""
 
 
 class Queue(Protocol):
@@ -71,8 +71,8 @@ class Queue(Protocol):
         """
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Return what enqueues all that `enqueue` does. It is called once for each run, and kernels have the
-        arguments of now. A device that can start many launches at once does so."""
+        """Return a function that enqueues everything that `enqueue` enqueues now, with the same arguments. It
+        is called once for each run. A device that can start many launches at once records them for this."""
 
     def finish(self) -> None:
         """Wait until all commands are done. Failures of kernels may appear here first."""
@@ -91,10 +91,10 @@ class Kernel(Protocol):
         """Enqueue a launch with the arguments and the size that were set before."""
 
     def seconds(self, queue: Any) -> float:
-        """Run a launch on a timed queue and wait for it. Returns its seconds by the device's clock."""
+        """Run a launch on a timed queue and wait for it. Return its seconds by the device's clock."""
 
     def copy(self) -> Kernel:
-        """The same kernel, with arguments and a size of its own."""
+        """Return the same kernel, with its own arguments and size."""
 
 
 class Packed(Protocol):
@@ -128,23 +128,21 @@ class Driver(Protocol):
         """Whether the device shares the host's memory, so that no byte needs to be copied."""
 
     def unpack(self, code: bytes) -> Packed:
-        """A kernel's code. Raises LoadError if it is damaged."""
+        """Unpack a kernel's code from its bytes. Raises LoadError if it is damaged."""
 
     def load(self, packed: Any, target: str) -> Kernel:
-        """A kernel from code that was compiled for a plan's target. Raises LoadError with the reason.
+        """Make a kernel from code that was compiled for a plan's target. Raises LoadError with the reason.
 
-        Several threads may call it at once.
-        """
+        Several threads may call it at once."""
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
-        """Memory of `size` bytes, or with an array's bytes.
+        """Make a buffer of `size` bytes, with the contents of `array` if it is given.
 
-        If the device shares the host's memory, it is the array's own memory, and the buffer keeps the array
-        alive. `written`: kernels write to it.
-        """
+        If the device shares the host's memory, the buffer uses the array's own memory and keeps the array
+        alive. `written` tells whether kernels write to it."""
 
     def queue(self, *, timed: bool = False) -> Queue:
-        """A new queue. A timed one measures when kernels begin and end."""
+        """Make a new queue. A timed queue measures when kernels begin and end."""
 
     def forget(self) -> None:
         """Drop the lost device, so that the next caller opens it anew."""

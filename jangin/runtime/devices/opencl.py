@@ -49,8 +49,8 @@ class OpenCLDriver:
 
 
 class OpenCL(QueuedDevice):
-    """See `runtime.device.Device`. `which`: the device that runs all code; if "", code runs on the device
-    that it was compiled for."""
+    """OpenCL devices, as in `runtime.device.Device`. `which` selects the device that runs all code. If it is
+    "", code runs on the device that it was compiled for."""
 
     name = PREFIX
 
@@ -58,7 +58,7 @@ class OpenCL(QueuedDevice):
         self._which = which
 
     def device(self, target: str) -> Found:
-        """The device that runs code for a target. Raises LoadError if there is none."""
+        """Return the device that runs code for a target. Raises LoadError if there is none."""
         return select(self._which) if self._which else of_target(target)
 
     def why_not(self, target: str) -> str:
@@ -81,5 +81,5 @@ DEVICE = OpenCL()
 
 
 def of(which: str) -> OpenCL:
-    """The device that the second part of a device name selects."""
+    """Return the OpenCL device that a device name's second part selects (see `select`)."""
     return OpenCL(which)

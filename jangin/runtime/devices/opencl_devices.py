@@ -25,14 +25,15 @@ from jangin.runtime.devices import opencl_library as cl
 PREFIX = "opencl"
 """The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
 VENDORS = Path("/etc/OpenCL/vendors")
-"""The folder in which systems keep a file for each driver, with its library's name."""
+"""The folder in which systems keep a file for each OpenCL driver. The file contains the name of the driver's
+library."""
 INTEL = "libintelocl.so"
 """The library of Intel's driver for processors. Its Python package names a folder that doesn't exist."""
 KINDS = {"CPU": 2, "GPU": 4, "ACCELERATOR": 8}
 """OpenCL's flags for kinds of devices."""
 POCL = "Portable Computing Language"
 KNOWN = frozenset({(POCL, "CPU"), ("Intel(R) OpenCL", "CPU")})
-"""Platforms, and kinds of their devices, that the whole test suite runs on."""
+"""Platforms and kinds of devices on which the whole test suite runs."""
 EXTENSIONS = {"fp64": "cl_khr_fp64", "fp16": "cl_khr_fp16"}
 """OpenCL's extensions by a target's names of features."""
 
@@ -47,14 +48,14 @@ _ROUNDED_QUOTIENTS = 1 << 7
 
 @dataclass(frozen=True)
 class Found:
-    """An OpenCL device. Sizes are bytes.
+    """An OpenCL device. Sizes are in bytes.
 
-    - `number`: its place among all devices.
-    - `handle`: OpenCL's handle.
-    - `features`: the names in EXTENSIONS that it has.
-    - `unified`: its memory is the host's.
-    - `lanes`: floats in a vector.
-    """
+    - `number` is its index among all devices of this machine.
+    - `handle` is OpenCL's handle.
+    - `features` are the names in EXTENSIONS that it has.
+    - `unified` tells whether it uses the host's memory.
+    - `lanes` is the number of floats in a vector.
+    - `rounded` tells whether it can round quotients correctly."""
 
     number: int
     platform: str
@@ -97,8 +98,8 @@ class Found:
 
     @property
     def linker(self) -> str:
-        """The program that its driver needs, because it ends the process if the program is missing; "" for
-        none."""
+        """The program that its driver needs; "" for none. If the program is missing, the driver ends the
+        process."""
         brought = self.platform == POCL and not self.driver.endswith("debian")
         return "ld" if brought and find_spec("pocl_binary_distribution") is not None else ""
 
@@ -107,8 +108,8 @@ class Found:
 
 
 def devices() -> tuple[Found, ...]:
-    """All devices, in the order of their drivers. Raises LoadError with the reason and a remedy if there are
-    none."""
+    """Return all devices, in the order of their drivers. If there are none, raise LoadError with the reason
+    and a remedy."""
     cl.functions()
     with _LOCK:
         found = _devices()
@@ -118,11 +119,11 @@ def devices() -> tuple[Found, ...]:
 
 
 def select(which: str) -> Found:
-    """The device with this number or name. "" is number 0.
+    """Return the device with this number or name. "" selects number 0.
 
-    A name is a part of the platform's name, in any case, or else of the device's name, driver or version. The
-    first match is taken. Raises LoadError with a list of the devices.
-    """
+    A name is a part of a platform's name, in upper or lower case. If no platform has it, it is a part of a
+    device's name, driver or version. The first match is taken. Raises LoadError with a list of the
+    devices."""
     there = devices()
     if which.isdigit() or not which:
         chosen = [d for d in there if d.number == int(which or 0)]
@@ -135,7 +136,8 @@ def select(which: str) -> Found:
 
 
 def of_target(target: str) -> Found:
-    """The device that a plan was made for. Another version of its driver will do. Raises LoadError."""
+    """Return the device that a plan was made for. A device whose driver has another version is taken if there
+    is no exact match. Raises LoadError if there is neither."""
     _, _, rest = target.partition("/")
     identity = rest.partition("/")[0]
     there = devices()
@@ -187,12 +189,12 @@ def _found(number: int, platform: str, handle: int, names: Counter[str]) -> Foun
 
 
 def _plain(text: str) -> str:
-    """The text without the separators of a target's parts."""
+    """Return the text without "/" and ",", which separate a target's parts."""
     return " ".join(text.replace("/", "-").replace(",", " ").split())
 
 
 def _listed(there: Sequence[Found]) -> str:
-    """The devices, and the faults of drivers that can't be loaded."""
+    """Return a text that lists the devices, and the faults of drivers that can't be loaded."""
     return "; ".join([*map(str, there), *_broken()])
 
 
@@ -200,12 +202,11 @@ def _listed(there: Sequence[Found]) -> str:
 
 
 def _prepare_drivers() -> None:
-    """Set the environment of drivers before the first query.
+    """Set the environment of drivers before they are first queried.
 
     Intel's driver is added for the OpenCL loader, because its Python package names a wrong path. PoCL is told
     not to specialize work-groups, because it would rebuild each kernel at its first run. Settings in the
-    environment and programs that loaded pyopencl before have precedence.
-    """
+    environment have precedence, as has a program that loaded pyopencl before."""
     tell_drivers({"POCL_WORK_GROUP_SPECIALIZATION": "0"})
     intel = Path(sys.prefix) / "lib" / INTEL
     if opencl_vendors() or not intel.exists():
@@ -242,7 +243,7 @@ def _why_none() -> str:
 
 
 def _meant() -> str:
-    """The fault of the folder in OCL_ICD_VENDORS, or ""."""
+    """Return a text about a wrong folder in OCL_ICD_VENDORS, or ""."""
     folder = opencl_vendors()
     if folder is None or folder.is_dir():
         return ""
@@ -250,13 +251,13 @@ def _meant() -> str:
 
 
 def _driver_files() -> list[Path]:
-    """The files that each name a driver's library."""
+    """Return the files that each contain the name of a driver's library."""
     folder = opencl_vendors() or VENDORS
     return sorted(folder.glob("*.icd")) if folder.is_dir() else [folder] * (folder.suffix == ".icd")
 
 
 def _broken() -> list[str]:
-    """The faults of listed drivers that can't be loaded."""
+    """Return a text for each listed driver that can't be loaded, with its fault and a remedy."""
     found = []
     for file in _driver_files():
         try:

@@ -1,9 +1,8 @@
 """OpenCL's functions by ctypes, and its objects.
 
-Only the OpenCL library in pyopencl is used, which finds the drivers. Importing pyopencl takes longer than
-loading a small model. It also holds Python's lock while a driver builds a kernel, and keeps a line for each
-kernel in a user's file for ever.
-"""
+pyopencl is used only for the OpenCL library in its package, which finds the drivers. It isn't imported,
+because that takes longer than loading a small model. It also holds Python's lock while a driver builds a
+kernel, and adds a line for each kernel to a file of the user's."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ _NAMES = {first - n: name for first, names in _ERRORS.items() for n, name in enu
 
 _LOST = ("DEVICE_NOT_AVAILABLE", "INVALID_DEVICE", "INVALID_CONTEXT", "INVALID_COMMAND_QUEUE")
 _FULL = ("MEM_OBJECT_ALLOCATION_FAILURE", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "INVALID_BUFFER_SIZE")
-"""The errors of a lost device, and those of a device without free memory."""
+"""The errors of a device without free memory. `_LOST` has the errors of a lost device."""
 
 
 class Error(DriverError):
@@ -123,7 +122,7 @@ class _Functions:
 
 @cache
 def functions() -> Any:
-    """The OpenCL functions. Raises LoadError if no OpenCL library is found."""
+    """Return the OpenCL functions. Raises LoadError if no OpenCL library is found."""
     told = []
     for place in _places():
         try:
@@ -138,7 +137,7 @@ def functions() -> Any:
 
 
 def _places() -> list[str]:
-    """The paths of the library to try: in pyopencl's folder, then the system's."""
+    """Return the paths at which the library is looked for: in pyopencl's folder, then the system's."""
     brought = find_spec("pyopencl")
     folders = (brought.submodule_search_locations or ()) if brought else ()
     own = [
@@ -160,7 +159,7 @@ def call(name: str, *given: Any) -> None:
 
 
 def _made(name: str, *given: Any) -> int:
-    """The handle that a function makes. Raises Error."""
+    """Call a function that makes an object, and return the object's handle. Raises Error."""
     status = ctypes.c_int()
     made: int | None = getattr(functions(), name)(*given, ctypes.byref(status))
     _require(name, status.value)
@@ -171,7 +170,8 @@ def _made(name: str, *given: Any) -> int:
 
 
 def _listed(name: str, *given: Any) -> list[int]:
-    """The handles that a function lists. Empty for none, also if the function reports that as an error."""
+    """Return the handles that a function lists. The list is empty if there are none, even if the function
+    reports this as an error."""
     count = ctypes.c_uint()
     if getattr(functions(), name)(*given, 0, None, ctypes.byref(count)) or not count.value:
         return []
@@ -189,7 +189,8 @@ def devices(platform: int) -> list[int]:
 
 
 def info(name: str, *of: int) -> bytes:
-    """The answer of one of OpenCL's query functions about an object. The last number is the query's code."""
+    """Return the bytes that one of OpenCL's query functions answers about an object. The last number is the
+    query's code."""
     size, function = _SIZE(), getattr(functions(), name)
     _require(name, function(*of, 0, None, ctypes.byref(size)))
     said = ctypes.create_string_buffer(max(1, size.value))
@@ -233,7 +234,7 @@ class Context(_Object):
 
 
 class Queue(_Object):
-    """An in-order queue of a context's device. `timed`: its events have times."""
+    """An in-order queue of a context's device. If it is `timed`, its events have times."""
 
     _release = "clReleaseCommandQueue"
 
@@ -261,7 +262,7 @@ class Queue(_Object):
         call("clEnqueueUnmapMemObject", self.handle, buffer.handle, at, *after)
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """OpenCL has no graphs of launches: each is enqueued anew."""
+        """Return `enqueue` itself. OpenCL has no graphs of launches, so that each launch is enqueued anew."""
         return enqueue
 
     def marker(self) -> Event:
@@ -276,7 +277,7 @@ class Event(_Object):
     _release = "clReleaseEvent"
 
     def span(self) -> tuple[int, int]:
-        """Waits for the command. Returns its start and end in nanoseconds of the device's clock."""
+        """Wait for the command, and return its start and end in nanoseconds of the device's clock."""
         call("clWaitForEvents", 1, ctypes.byref(_HANDLE(self.handle)))
         name = "clGetEventProfilingInfo"
         return number(name, self.handle, _START), number(name, self.handle, _END)
@@ -294,7 +295,7 @@ class Buffer(_Object):
         self._kept: Array | Buffer | None = array
 
     def part(self, offset: int, size: int) -> Buffer:
-        """A part of the same memory."""
+        """Return a part of the same memory, which keeps the whole alive."""
         region, made = (_SIZE * 2)(offset, size), Buffer.__new__(Buffer)
         handle = _made("clCreateSubBuffer", self.handle, 0, _REGION, ctypes.byref(region))
         _Object.__init__(made, handle)
@@ -319,7 +320,7 @@ class Program(_Object):
         self._context = context
 
     def build(self, options: Sequence[str] = ()) -> Program:
-        """Build the program. Raises Error with the compiler's messages."""
+        """Build the program, and return it. Raises Error with the compiler's messages."""
         given = " ".join(options).encode()
         status = functions().clBuildProgram(self.handle, 0, None, given, None, None)
         if status:
@@ -328,7 +329,7 @@ class Program(_Object):
         return self
 
     def binary(self) -> bytes:
-        """The driver's binary; empty if it gives none."""
+        """Return the driver's binary, or empty bytes if the driver gives none."""
         size = number("clGetProgramInfo", self.handle, _BINARY_SIZES)
         made = ctypes.create_string_buffer(max(1, size))
         place = _HANDLE(ctypes.addressof(made))
@@ -365,7 +366,7 @@ class Kernel(_Object):
             _require("clEnqueueNDRangeKernel", status)
 
     def seconds(self, queue: Queue) -> float:
-        """The seconds that a launch takes by the device's clock. `queue` must be a timed one."""
+        """Run a launch, and return its seconds by the device's clock. `queue` must be timed."""
         event = _HANDLE()
         given = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
         call("clEnqueueNDRangeKernel", queue.handle, *given)

@@ -16,7 +16,7 @@ from jangin.runtime.devices.opencl_devices import Found, select
 from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
 
 LOG = 2000
-"""Most characters of a compiler's messages in an error."""
+"""An error contains at most this many characters of a compiler's messages."""
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
 """Build options. Warnings are off, because nobody could act on them."""
@@ -28,8 +28,8 @@ _HEAD = struct.Struct("<III")
 class Built:
     """A program of one kernel: its source and the driver's binary, which may be empty.
 
-    `product`: a library call before the kernel (`clblast.packed`), or empty. With it, there may be no source.
-    """
+    `product` is a library call before the kernel (`clblast.packed`), or empty. With a product, the source may
+    be empty too."""
 
     kernel: str
     source: bytes
@@ -43,7 +43,7 @@ class Built:
 
     @classmethod
     def of(cls, code: bytes) -> Built:
-        """The program that `packed` stored. Raises LoadError if the bytes are damaged."""
+        """Unpack the program from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
             start, name, source, product = accumulate(_HEAD.unpack_from(code), initial=_HEAD.size)
             parts = code[start:name], code[name:source], code[source:product]
@@ -66,7 +66,8 @@ _LOCK = Lock()
 
 
 def opened(device: Found) -> Opened:
-    """The opened device of this process. Raises LoadError if it can't be opened."""
+    """Open a device, unless this process has opened it, and return it. Raises LoadError if it can't be
+    opened."""
     with _LOCK:
         if device.number not in _OPENED:
             try:
@@ -77,10 +78,10 @@ def opened(device: Found) -> Opened:
 
 
 def begin(which: str) -> None:
-    """Start drivers and open the device that `select` would give, in a thread.
+    """Start the drivers and open the device that `select` returns, in a thread, and return at once.
 
-    Drivers take as long to start as the caller's imports. Whoever needs the device gets the errors.
-    """
+    Drivers take as long to start as the caller's imports. Errors are ignored here, and raised again where the
+    device is needed."""
 
     def start() -> None:
         with suppress(LoadError):
@@ -96,7 +97,8 @@ def forget(lost: Opened) -> None:
 
 
 def load_program(device: Found, built: Built, *, same: bool) -> Program:
-    """A program from its binary if the `same` driver made it, else from its source. Raises LoadError."""
+    """Build a program from its binary if the `same` driver made it and accepts it, else from its source.
+    Raises LoadError."""
     here = opened(device)
     if built.binary and same:
         try:
@@ -107,7 +109,7 @@ def load_program(device: Found, built: Built, *, same: bool) -> Program:
 
 
 def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Product:
-    """The kernel of a program. Raises LoadError."""
+    """Load the kernel of a program, with its library call if it has one. Raises LoadError."""
     if built.product:
         rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
         return Product(unpacked(built.product), rest)
@@ -119,7 +121,7 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Product:
 
 
 def build_program(device: Found, source: bytes) -> Program:
-    """A program built from OpenCL C. Raises LoadError with the compiler's messages."""
+    """Build a program from OpenCL C. Raises LoadError with the compiler's messages."""
     if device.linker and shutil.which(device.linker) is None:
         raise LoadError(
             f"{device} needs the program {device.linker!r}, without which its driver ends this process: "

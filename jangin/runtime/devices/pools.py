@@ -16,7 +16,8 @@ from jangin.runtime.threads import default_threads
 
 
 class Pool:
-    """Threads that run kernels, and end with the object. `address` is 0 if the system gave none.
+    """Threads that run kernels, and end with the object. `address` is 0 for one thread, or if the system gave
+    no pool.
 
     The threads run code of `image`, which therefore lives as long as they do. A forked process has a copy of
     the pool's memory but none of its threads, so `alive` is False there."""
@@ -39,7 +40,7 @@ def _end(image: Image, address: int, process: int) -> None:
 
 class _Shared(NamedTuple):
     """The pools that several models use, by the digest of their code. Code of another version of Jangin may
-    lay out a pool otherwise. `lock` is held while one is looked for or made."""
+    lay out a pool differently. `lock` is held while a pool is looked for or made."""
 
     pools: weakref.WeakValueDictionary[bytes, Pool]
     lock: threading.Lock
@@ -49,10 +50,8 @@ _shared = _Shared(weakref.WeakValueDictionary(), threading.Lock())
 
 
 def _forget() -> None:
-    """Drop the pools in a forked process.
-
-    It has none of the pools' threads, nor the thread that may hold the lock.
-    """
+    """Drop the pools and the lock, in a forked process. Neither the pools' threads nor the thread that may
+    hold the lock exist there."""
     global _shared
     _shared = _Shared(weakref.WeakValueDictionary(), threading.Lock())
 
@@ -61,11 +60,11 @@ in_children(_forget)
 
 
 def pool_for(image: Image, codes: Sequence[bytes], threads: int) -> Pool:
-    """A pool of `threads` threads for a model's linked `codes`.
+    """Return a pool of `threads` threads for a model's linked `codes`.
 
     Models that use all processors share one pool, so that a hundred loaded models have as many threads as
-    one. A model with another number of threads has a pool of its own, because callers divide the processors
-    among models by that number."""
+    one. A model with another number of threads gets its own pool, because callers divide the processors among
+    models by that number."""
     if threads != default_threads():
         return Pool(image, threads)
     name = POOL_CREATE.name.encode()

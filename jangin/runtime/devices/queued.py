@@ -34,25 +34,27 @@ from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import default_threads, handover
 
 SPREAD = 4
-"""Work-items for each thread. Items that end early take over the others' share."""
+"""Work-items for each thread. Those that end early take tasks from the others' share."""
 PAGE = 4096
 """The alignment in bytes at which drivers use the host's memory in place."""
 PROBE = 16 << 20
 """Bytes of the copy that measures a device's link."""
 TURNS = 5
-"""Number of copies that measure a device's link. The quickest counts."""
+"""The number of copies that measure a device's link. The quickest counts."""
 
 
 class QueuedDevice(ABC):
-    """See `runtime.device.Device`. Each kind of device adds its name and finds its drivers."""
+    """A device with a queue, as in `runtime.device.Device`. Subclasses add the device's name and find its
+    drivers."""
 
     @abstractmethod
     def driver(self, target: str) -> Driver:
-        """The open device that runs code for a target. Raises LoadError."""
+        """Return the open device that runs code for a target. Raises LoadError."""
 
     @abstractmethod
     def is_processor(self, target: str) -> bool:
-        """See `runtime.device.Device.is_processor`."""
+        """Return whether the device for a target is the processor (see
+        `runtime.device.Device.is_processor`)."""
 
     def transfer(self, target: str) -> Transfer:
         return transfer(self.driver(target))
@@ -78,7 +80,8 @@ class QueuedDevice(ABC):
 
 
 def transfer(driver: Driver) -> Transfer:
-    """See `runtime.device.Device.transfer`. If the device shares the host's memory, no byte moves."""
+    """Measure the cost of moving a value to the device (see `runtime.device.Device.transfer`). If the device
+    shares the host's memory, the cost of a byte is 0."""
     raw = np.zeros(PROBE, np.uint8)
     best = [math.inf, math.inf]
     try:
@@ -96,10 +99,8 @@ def transfer(driver: Driver) -> Transfer:
 
 
 class Code:
-    """Kernels on a device, by name, and the constants, uploaded once or used in place.
-
-    `loaded`: loads the same once more.
-    """
+    """Kernels on a device, by name, and the constants, which are uploaded once or used in place. `loaded` is
+    a function that loads the same code again."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Code:
         self.copied = 0
 
     def kernel(self, function: str) -> Kernel:
-        """A kernel whose arguments nothing else sets."""
+        """Return a kernel whose arguments no other memory sets."""
         unused = self._unused.pop(function, None)
         return self.kernels[function].copy() if unused is None else unused
 
@@ -135,10 +136,8 @@ class Code:
         raise NotImplementedError("branches and loops on queued devices are Python's")
 
     def buffer(self, name: str, array: Array, *, write: bool, launch: int | None = None) -> Buffer:
-        """Memory with an array's contents: the array's own, if the device shares the host's memory.
-
-        `launch`: as for `room`.
-        """
+        """Make a buffer with an array's contents. If the device shares the host's memory, it is the array's
+        own memory. For `launch` see `room`."""
         raw = array.reshape(-1).view(np.uint8)
         if not raw.nbytes:
             return self.room(name, 1)
@@ -147,10 +146,11 @@ class Code:
         return self._made(name, launch, raw.nbytes, raw, write=write)
 
     def room(self, name: str, size: int, launch: int | None = None) -> Buffer:
-        """Memory of `size` bytes: the host's, with large pages, if the device shares it.
+        """Make a buffer of `size` bytes. If the device shares the host's memory, it is host memory in large
+        pages.
 
-        `launch`: for errors, the number of the launch that needs most of it, unless `name` is a buffer's.
-        """
+        `launch` is for errors: the number of the launch that needs most of the memory, if `name` isn't a
+        buffer's."""
         size = max(1, size)
         if not self.driver.shared:
             return self._made(name, launch, size)
@@ -175,12 +175,12 @@ class Code:
             raise no_memory(self.driver, name, size, self._uses(name, launch), error) from error
 
     def _require(self, name: str, size: int, launch: int | None) -> None:
-        """Raises MemoryError if a buffer is too large for the device."""
+        """Raise MemoryError if `size` exceeds the device's largest buffer."""
         if size > self.driver.largest:
             raise too_large(self.driver, name, size, self._uses(name, launch))
 
     def _uses(self, name: str, launch: int | None) -> str:
-        """The text for an error that names the kernel that uses a buffer."""
+        """Return the end of an error's text, which names the first kernel that uses a buffer."""
         numbers = [n for n, _ in self.users.get(name, ())] if launch is None else [launch]
         return f"; it is for {named(self.plan.launches[numbers[0]])}" if numbers else ""
 
@@ -205,7 +205,7 @@ class Memory:
     # --- sizes
 
     def prepare(self, layout: Layout) -> None:
-        """Make the memory for a layout, and set every argument except inputs and outputs."""
+        """Make the memory for a layout, and set every kernel argument except inputs and outputs."""
         if self._for is layout:
             return
         self._for = self._start = None  # until the end: any step may fail
@@ -244,7 +244,7 @@ class Memory:
         ]
 
     def _prepare_ends(self, layout: Layout) -> None:
-        """Memory of the device for inputs and outputs, which all runs of a layout use."""
+        """Make the device's memory for inputs and outputs, which all runs of a layout use."""
         code = self._code
         sizes = {n: math.prod(shape) * np.dtype(dtype).itemsize for n, shape, dtype in layout.outputs}
         inputs = [b for b in code.plan.buffers if b.kind == "input" and code.users[b.name]]
@@ -273,7 +273,8 @@ class Memory:
             self._kernels[n].set_arg(i, memory)
 
     def _numbers(self, launch: Launch, kernel: Kernel, layout: Layout) -> range:
-        """Set a kernel's sizes. Returns the rounds for which it is enqueued one by one."""
+        """Set a kernel's numeric arguments and its size. Return the rounds for which it is enqueued one by
+        one."""
         tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
         most = 1 if not launch.grain else max(1, tasks // launch.grain)
         items = min(tasks, most, self._code.items)
@@ -309,7 +310,8 @@ class Memory:
         return made
 
     def _launch(self, queue: Queue) -> None:
-        """All launches. Their arguments are the same in all runs of a layout, if inputs and outputs are."""
+        """Enqueue all launches. On a device with its own memory they are recorded once, because their
+        arguments are the same in all runs of a layout."""
 
         def enqueue() -> None:
             self._enqueue(queue, range(len(self._kernels)))
@@ -324,7 +326,8 @@ class Memory:
             raise self._failed(f"start a run of {self._code.plan.name}", error) from error
 
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Buffer]]:
-        """Set the kernels' inputs and fresh outputs. Returns the outputs and all memory by name."""
+        """Upload the inputs, and make new arrays for the outputs. If the device shares the host's memory, set
+        both as kernel arguments instead. Return the outputs, and the buffers by name."""
         code, held = self._code, dict[str, Buffer]()
         for name, array in zip(code.plan.inputs, inputs, strict=True):
             if code.users[name] and code.driver.shared:
@@ -356,10 +359,9 @@ class Memory:
         self._code.copied += array.nbytes
 
     def _aligned(self, name: str, array: Array) -> Array:
-        """An input at an address that the device can use in place, copied if needed.
+        """Return an input at an address that the device can use in place, copied if needed.
 
-        Drivers copy other inputs to fresh memory, which takes as long as a small model's kernels.
-        """
+        Otherwise drivers would copy it to new memory, which takes as long as a small model's kernels."""
         code = self._code
         if not code.driver.shared or address(array) % code.alignment == 0:
             return array
@@ -384,7 +386,7 @@ class Memory:
             raise self._kernel_failed(number, error) from error
 
     def _round(self, number: int, n: int) -> None:
-        """Set the number of the next round for a launch's kernel."""
+        """Set the round's number for a launch's kernel."""
         launch = self._code.plan.launches[number]
         self._kernels[number].set_arg(len(launch.args) + len(launch.symbols) + 1, n)
 
@@ -392,13 +394,15 @@ class Memory:
         return self._failed(f"run {named(self._code.plan.launches[number])}", error)
 
     def _failed(self, what: str, error: DriverError) -> Exception:
-        """The error for a failure of the device. If the device is lost, the next load opens it anew."""
+        """Return the exception for a failed action of the device. If the device is lost, it is dropped, so
+        that the next load opens it anew."""
         if error.lost:
             self._code.driver.forget()
         return failed(self._code.driver, what, error)
 
     def _blamed(self, queue: Queue, layout: Layout, inputs: Sequence[Array], error: DriverError) -> Exception:
-        """The error for a failure during a run: it names the first kernel that also fails alone."""
+        """Return the exception for a failure during a run. It names the first kernel that also fails when it
+        runs alone, if there is one."""
         name = self._code.plan.name
         if error.fault and (told := self._found_again(layout, inputs)) is not None:
             return told
@@ -415,8 +419,8 @@ class Memory:
         return self._failed(f"finish a run of {name}, each of whose kernels runs alone", error)
 
     def _found_again(self, layout: Layout, inputs: Sequence[Array]) -> Exception | None:
-        """The error of the first kernel that fails where all is loaded anew and run launch by launch; None if
-        none does."""
+        """Load everything anew, and run launch by launch. Return the exception of the first kernel that
+        fails, or None if none does."""
         self._code.driver.forget()
         with suppress(LoadError, DriverError, RuntimeError, MemoryError):
             memory = self._code.loaded().memory()
@@ -441,7 +445,8 @@ class Memory:
         made: Mapping[str, Array],
         held: Mapping[str, Buffer],
     ) -> None:
-        """Wait for the run, copy outputs from the device's own memory, and raise errors that checks found."""
+        """Wait for the run, copy outputs from the device's own memory, and raise the exception of the first
+        failed check."""
         checks = self._code.plan.checks
         words = np.empty(len(checks), np.int64)
         wanted = [(name, array) for name, array in made.items() if array.nbytes]
@@ -482,7 +487,7 @@ class Memory:
         return Timed(self, layout, self._code.driver.queue(timed=True), (inputs, held, self))
 
     def seconds(self, queue: Queue, number: int) -> float:
-        """The seconds that a launch takes by the device's clock."""
+        """Run a launch in all its rounds, and return its seconds by the device's clock."""
         total, rounds = 0.0, self._rounds[number]
         for n in rounds:
             if len(rounds) > 1:
@@ -492,7 +497,7 @@ class Memory:
 
 
 class Timed(Launches):
-    """Launches that the device's own clock times. A call is a launch's number."""
+    """Launches that the device's own clock times. A call contains only the launch's number."""
 
     def __init__(self, memory: Memory, layout: Layout, queue: Queue, held: Any) -> None:
         plan = memory._code.plan

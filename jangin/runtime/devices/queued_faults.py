@@ -1,4 +1,4 @@
-"""Errors of a queued device name the device, the kernel, the model's nodes and a way out."""
+"""Errors of a queued device. Each names the device, the kernel, the model's nodes and a remedy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ LESS = "run it on fewer or smaller inputs at once, or compile the model for anot
 
 
 def named(launch: Launch) -> str:
-    """A kernel with the nodes that it computes."""
+    """Return a text that names a kernel and the model's nodes that it computes."""
     return f"the kernel {launch.kernel}, which computes {launch.sources or 'nothing of the model'}"
 
 
 def failed(device: object, what: str, error: DriverError) -> Exception:
-    """The error for an action that the device failed at."""
+    """Return the exception for an action `what` that the device failed at. It is MemoryError if the device is
+    out of memory, else RuntimeError."""
     text = f"{device} could not {what}: {error}"
     if error.lost:
         return RuntimeError(
@@ -26,12 +27,12 @@ def failed(device: object, what: str, error: DriverError) -> Exception:
 
 
 def too_large(device: Driver, what: str, size: int, uses: str) -> MemoryError:
-    """The error for a buffer larger than the device's largest."""
+    """Return the exception for a buffer that exceeds the largest size of the device's buffers."""
     return MemoryError(
         f"{what} takes {size} bytes, but a buffer of {device} may have {device.largest}{uses}: {LESS}"
     )
 
 
 def no_memory(device: object, what: str, size: int, uses: str, error: Exception) -> MemoryError:
-    """The error for a buffer that the device has no room for now."""
+    """Return the exception for a buffer for which the device has no free memory now."""
     return MemoryError(f"{device} has no memory for the {size} bytes of {what}: {error}{uses}: {LESS}")

@@ -1,11 +1,12 @@
-"""The operating system's interface: everything that Jangin asks of it and that not every system has.
+"""The operating system's interface: all functions that Jangin needs from it and that not every system has.
 
 `in_children` renews state in forked processes. `processes` starts and ends processes, `watching` ends them
 with their caller, and `usage` measures and limits their memory and time. `memory` has memory for code and
-other processes' memory, `processor` the processor's features, `waiting` the system calls of the thread pool's
-code. Importing any of them asks nothing of the system. A function raises `Lacking` if the system lacks
-something that it needs.
-"""
+other processes' memory, `processor` the processor's features, and `waiting` the system calls of the thread
+pool's code.
+
+Importing any of them calls nothing of the system. A function raises `Lacking` if the system lacks something
+that it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 _NAMES = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
-"""People's names of the systems, by Python's names."""
+"""The systems' usual names, by Python's names."""
 _OF_TRIPLES = {"darwin": "darwin", "macosx": "darwin", "linux": "linux", "windows": "win32"}
 """Python's names of systems, by the beginning of a triple's part for the system."""
 
@@ -25,19 +26,19 @@ class Lacking(OSError):
 
 
 def lacking(what: str, remedy: str) -> Lacking:
-    """The error for something that this system lacks."""
+    """Return the exception for something that this system lacks."""
     return Lacking(
         errno.ENOSYS, f"{named(sys.platform)} has no {what} that Jangin knows how to use: {remedy}"
     )
 
 
 def named(system: str) -> str:
-    """People's name of a system, given Python's name."""
+    """Return a system's usual name, given Python's name."""
     return _NAMES.get(system, system)
 
 
 def system_of(triple: str) -> str:
-    """The system that code for a triple calls, by Python's name; "" if the code calls none."""
+    """Return the system that code for a triple calls, by Python's name, or "" if the code calls none."""
     for part in triple.split("-")[1:]:
         for beginning, system in _OF_TRIPLES.items():
             if part.startswith(beginning):
@@ -46,7 +47,7 @@ def system_of(triple: str) -> str:
 
 
 def in_children(renew: Callable[[], object]) -> None:
-    """Has `renew` called in each process that is forked from this one, which lacks all of its other threads.
-    Systems without forks never call it."""
+    """Have `renew` called in each process that is forked from this one. Only the forking thread exists there.
+    On systems without forks it is never called."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)

@@ -15,16 +15,18 @@ PRIVATE = (mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,) if hasattr(mmap, "MAP_ANONYMO
 
 
 def let_go(mapped: mmap.mmap, start: int = 0, size: int | None = None) -> None:
-    """Returns the memory of a mapped file, or of `size` bytes from `start` (the beginning of a page), to the
-    system. Its bytes come from the file again when they are read. Systems other than Linux decide by
-    themselves when to release it."""
+    """Return the memory of a mapped file to the system, either all of it or `size` bytes from `start`, the
+    beginning of a page.
+
+    The bytes are read from the file again at their next use. Systems other than Linux decide by themselves
+    when to release the memory."""
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED, start, len(mapped) - start if size is None else size)
 
 
 def symbol(name: str) -> int:
-    """The address of a function of the C library, of libm or of the compiler's runtime (16-bit floats); 0 if
-    none of them has it."""
+    """Return the address of a function of the C library, of libm or of the compiler's runtime (16-bit
+    floats). Return 0 if none of them has it."""
     for library in _LIBRARIES:
         try:
             address = ctypes.cast(getattr(ctypes.CDLL(library), name), ctypes.c_void_p).value
@@ -37,8 +39,8 @@ def symbol(name: str) -> int:
 
 
 def make_executable(address: int, size: int) -> None:
-    """Makes `size` bytes from the beginning of a page executable, and no longer writable. Raises OSError if
-    the system refuses, Lacking if it has no such call."""
+    """Make `size` bytes from the beginning of a page executable, and no longer writable. Raises OSError if
+    the system refuses, and Lacking if it has no such call."""
     try:
         protect = ctypes.CDLL(None, use_errno=True).mprotect
     except (AttributeError, OSError, TypeError):
@@ -54,11 +56,10 @@ class _Part(ctypes.Structure):
 
 
 def read_other(process: int, start: int, goal: int, size: int) -> None:
-    """Copies `size` bytes from the address `start` of another process to the address `goal` of this one.
+    """Copy `size` bytes from the address `start` of another process to the address `goal` of this one.
 
     Raises PermissionError if the system refuses, AttributeError if it has no such call, and EOFError if the
-    other process is gone.
-    """
+    other process is gone."""
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
     one = ctypes.c_ulong(1)
     ours, theirs = _Part(goal, size), _Part(start, size)

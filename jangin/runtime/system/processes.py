@@ -16,14 +16,16 @@ FORKS = hasattr(os, "fork")
 
 
 class End(NamedTuple):
-    """How a process ended: its exit code if it `exited`, else the number of the signal that ended it."""
+    """The way a process ended. `status` is its exit code if it `exited`, else the number of the signal that
+    ended it."""
 
     exited: bool
     status: int
 
 
 def fork() -> int:
-    """Forks this process. Returns the child's number here, and 0 in the child."""
+    """Fork this process. Return the child's process id here, and 0 in the child. Raises Lacking on a system
+    without forks."""
     if not FORKS:
         raise lacking("way to copy a process", "compile with isolated=False")
     return os.fork()
@@ -32,49 +34,51 @@ def fork() -> int:
 def start_group(
     command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a command as the first process of a new group. It inherits the open files `pipes`."""
+    """Start a command as the first process of a new group. It inherits the open files `pipes`. Raises Lacking
+    on a system without groups."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
     return subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
 
 
 def end_of(process: int, *, wait: bool) -> End | None:
-    """How a child ended; None if it still runs and `wait` is False. The child isn't reaped, so its number
-    stays its group's."""
+    """Return how a child ended, or None if it still runs and `wait` is False. The child isn't reaped, so that
+    its process id stays its group's."""
     found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG))
     return None if found is None else End(found.si_code == os.CLD_EXITED, found.si_status)
 
 
 def reap(process: int) -> int:
-    """Waits for a child's end, and returns its status as the system encodes it."""
+    """Wait for a child's end, and return its status as the system encodes it."""
     return os.waitpid(process, 0)[1]
 
 
 def kill(process: int) -> None:
-    """Kills a process at once."""
+    """Kill a process at once."""
     os.kill(process, signal.SIGKILL)
 
 
 def kill_group(process: int) -> None:
-    """Kills the remaining processes of the group that a process began."""
+    """Kill the remaining processes of the group whose first process this is. It may have no processes
+    left."""
     with suppress(ProcessLookupError):
         os.killpg(process, signal.SIGKILL)
 
 
 def kill_own_group() -> NoReturn:
-    """Kills this process at once, and all others of its group."""
+    """Kill this process at once, and all others of its group."""
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("the signal ends this process too")
 
 
 def sleep_until_killed() -> NoReturn:
-    """Does nothing until another process kills this one."""
+    """Sleep until another process kills this one."""
     while True:
         signal.pause()
 
 
 def end_like(status: int) -> NoReturn:
-    """Ends this process in the way that a child ended, by the status that `reap` gave."""
+    """End this process in the way in which a child ended. `status` is the result of `reap`."""
     if os.WIFSIGNALED(status):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))

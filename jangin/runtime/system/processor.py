@@ -32,22 +32,24 @@ AMX's part. (Linux's headers asm/unistd_64.h, asm/prctl.h and asm/fpu/types.h.)"
 
 
 def architecture() -> str:
-    """This machine's architecture, as triples begin with it."""
+    """Return this machine's architecture, as triples begin with it."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "armv7"}.get(machine, machine)
 
 
 @cache
 def refused() -> str:
-    """Why Linux doesn't let this process use matrix registers; "" if it does. A process asks once, for all
-    its threads and children, because the registers make each thread's saved state 8 KB larger."""
+    """Return the reason why Linux doesn't let this process use matrix registers, or "" if it does.
+
+    The process requests them once, for all its threads and children. They are requested only when needed,
+    because they make each thread's saved state 8 KB larger."""
     if _ask(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0:
         return ""
     return f"the system doesn't let this process use AMX's registers: {os.strerror(ctypes.get_errno())}"
 
 
 def _ask(number: int, *args: int) -> int:
-    """A system call's result, or -1 if there is no such function."""
+    """Make a system call, and return its result, or -1 if there is no function for system calls."""
     try:
         call = ctypes.CDLL(None, use_errno=True).syscall
     except (AttributeError, OSError, TypeError):
@@ -58,15 +60,15 @@ def _ask(number: int, *args: int) -> int:
 
 
 def processor_features() -> frozenset[str]:
-    """The names of this processor's features; empty if the system doesn't report them. The names are Linux's
-    on x86-64 and LLVM's elsewhere. Only their letters and digits are kept."""
+    """Return the names of this processor's features. The result is empty if the system doesn't report them.
+    The names are Linux's on x86-64 and LLVM's elsewhere, with only their letters and digits."""
     return _hardware_features() if architecture() in _HWCAP else _flags()
 
 
 @cache
 def _hardware_features() -> frozenset[str]:
-    """Features by the auxiliary vector, which, unlike /proc/cpuinfo, is right in every container and
-    emulator."""
+    """Return the features that Linux's auxiliary vector has. Unlike /proc/cpuinfo, it is right in every
+    container and emulator."""
     try:
         known = ctypes.CDLL(None).getauxval
     except (AttributeError, OSError, TypeError):
@@ -79,7 +81,8 @@ def _hardware_features() -> frozenset[str]:
 
 @cache
 def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The first processor's feature flags, letters and digits only; empty if none are reported."""
+    """Return the first processor's feature flags, with only their letters and digits. The result is empty if
+    none are reported."""
     try:
         found = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
     except OSError:
@@ -88,7 +91,8 @@ def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
-    """The x86-64 processor's maker, GenuineIntel or AuthenticAMD; empty if the system doesn't report it."""
+    """Return the x86-64 processor's maker, GenuineIntel or AuthenticAMD, or "" if the system doesn't report
+    it."""
     try:
         found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
     except OSError:
@@ -97,8 +101,8 @@ def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model name, or Arm's numbers of its maker and part. The result is the architecture if
-    the system reports neither."""
+    """Return the processor's model name, or Arm's numbers of its maker and part. If the system reports
+    neither, return the architecture."""
     try:
         text = path.read_text()
     except OSError:
@@ -113,12 +117,13 @@ def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def plain(name: str) -> str:
-    """A feature's name in the form of `processor_features`."""
+    """Return a feature's name in the form in which `processor_features` returns names."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def cache_sizes() -> dict[int, int]:
-    """Data cache sizes in bytes by level, as Linux reports them; empty on other systems."""
+    """Return the sizes of the data caches in bytes, by level, as Linux reports them. The result is empty on
+    other systems."""
     sizes: dict[int, int] = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -133,8 +138,8 @@ def cache_sizes() -> dict[int, int]:
 
 
 def usable_processors(root: Path = Path("/")) -> int:
-    """The number of processors in this process's affinity mask, limited by the CPU quotas of its control
-    groups (rounded up). `root` is the folder of /proc and /sys."""
+    """Return the number of processors in this process's affinity mask, limited by the CPU quotas of its
+    control groups (rounded up). `root` is the folder that contains /proc and /sys."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -144,11 +149,10 @@ def usable_processors(root: Path = Path("/")) -> int:
 
 @cache
 def _quotas(root: Path) -> list[float]:
-    """The CPU quotas, in CPUs, of the control groups from the process's own up to the root.
+    """Return the CPU quotas, in CPUs, of the control groups from the process's own up to the root.
 
     The sources are admin-guide/cgroup-v2 (`cpu.max`) and scheduler/sched-bwc (`cpu.cfs_quota_us`) in the
-    Linux kernel documentation. The quotas are read once in a process, because reading takes a dozen files.
-    """
+    Linux kernel documentation. The quotas are read once in a process, because reading takes a dozen files."""
     quotas: list[float] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]

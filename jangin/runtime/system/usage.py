@@ -12,15 +12,16 @@ _DATA = 5
 
 
 def own_memory() -> int:
-    """Bytes that belong to this process alone; 0 if the system doesn't report them."""
+    """Return the bytes of memory that belong to this process alone, or 0 if the system doesn't report
+    them."""
     if pages := _pages():
         return (pages[1] - pages[2]) * mmap.PAGESIZE  # resident, less shared
     return 0
 
 
 def limit_own_memory(more: int) -> None:
-    """Limits this process's memory to its present size and `more` bytes. Systems without this kind of limit
-    ignore the call."""
+    """Limit this process's data memory to its present size plus `more` bytes. Nothing is done on systems
+    without this kind of limit."""
     try:
         import resource
     except ImportError:
@@ -33,8 +34,8 @@ def limit_own_memory(more: int) -> None:
 
 
 def _pages() -> tuple[int, ...] | None:
-    """Pages of this process: all, resident, shared, of its code, 0, of its data; None if they aren't
-    reported."""
+    """Return numbers of this process's pages: all, resident, shared, of its code, 0, of its data. Return None
+    if they aren't reported."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return tuple(map(int, file.read().split()))
@@ -43,13 +44,13 @@ def _pages() -> tuple[int, ...] | None:
 
 
 def children_bytes() -> int:
-    """The largest resident size of any process that this one, or one of its children, started and waited for;
-    0 if it isn't reported."""
+    """Return the largest resident size in bytes of any process that this one, or one of its children, started
+    and waited for. Return 0 if it isn't reported."""
     return _largest("RUSAGE_CHILDREN")
 
 
 def peak_bytes() -> int:
-    """This process's largest resident size so far; 0 if it isn't reported."""
+    """Return this process's largest resident size so far in bytes, or 0 if it isn't reported."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text().splitlines():
@@ -68,7 +69,8 @@ def _largest(who: str) -> int:
 
 
 def runnable(process: int) -> bool:
-    """Whether a thread of a process runs or waits for a core; False if the system doesn't report it."""
+    """Return whether a thread of a process runs or waits for a core. Return False if the system doesn't
+    report it."""
     try:
         texts = [p.read_text(encoding="utf-8") for p in Path(f"/proc/{process}/task").glob("*/stat")]
     except OSError:  # a thread ended meanwhile
@@ -77,8 +79,9 @@ def runnable(process: int) -> bool:
 
 
 def busy_seconds(process: int | None = None) -> float:
-    """CPU seconds, over all cores, that a process has used, with a precision of about a hundredth. None
-    stands for all processes, and includes stolen time. 0 if the system doesn't report it."""
+    """Return the CPU seconds, over all cores, that a process has used, with a precision of about a hundredth.
+    Without `process`, return those of all processes, stolen time included. Return 0 if the system doesn't
+    report it."""
     try:
         if process is None:
             with open("/proc/stat", encoding="ascii") as file:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from jangin.runtime.system import named, system_of
 
 CORES = 1024
-"""Bits of a set of processors, as many as in the C library's cpu_set_t."""
+"""The number of bits in a set of processors, as many as in the C library's cpu_set_t."""
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "armv7": 240}
 """The number of Linux's system call futex, by the first part of a triple (Linux's syscall tables)."""
 
 
 class Waiting(NamedTuple):
-    """The thread pool's calls. `declarations`: of the system's functions. `here`: a call that gives the
-    number of the current core. `functions`: `@sleep_on(word, seen)`, `@wake_up(word, most)` and
-    `@step_aside(core)`."""
+    """The thread pool's calls of the system, as text. `declarations` declares the system's functions. `here`
+    is a call that returns the number of the current core. `functions` defines `@sleep_on(word, seen)`,
+    `@wake_up(word, most)` and `@step_aside(core)`."""
 
     declarations: str
     here: str
@@ -87,7 +87,7 @@ _WAITING: Mapping[str, Waiting] = {"linux": _LINUX}
 
 
 def waiting(triple: str) -> Waiting:
-    """The text for code of a triple. Raises ValueError for an unknown system or processor."""
+    """Return the calls for code of a triple. Raises ValueError for an unknown system or processor."""
     system, architecture = system_of(triple), triple.split("-")[0]
     if system not in _WAITING or architecture not in FUTEX:
         where = named(system) or "code without a system"

@@ -13,7 +13,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Has the system kill this process as soon as `parent`, which started it, is gone. Only Linux has such a
+    """Have the system kill this process as soon as `parent`, which started it, is gone. Only Linux has such a
     call. On other systems the process ends when it next writes to its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -22,11 +22,11 @@ def end_with(parent: int) -> None:
 
 
 def end_group_with(other: int) -> None:
-    """Has the system end this process and its group once nobody has the other end of a pipe open.
+    """Have the system end this process and its group once the other end of the pipe `other` is closed
+    everywhere.
 
     Nothing is ever written to the pipe. It closes when the caller ends, even if the thread that started this
-    process ended long before.
-    """
+    process ended long before."""
     import fcntl
 
     fcntl.fcntl(other, fcntl.F_SETOWN, -os.getpgrp())
