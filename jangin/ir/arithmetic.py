@@ -1,8 +1,7 @@
 """The meaning of every operation of `ir.expr`, in NumPy, for scalars and arrays alike.
 
-Operands of `apply` are NumPy scalars or arrays of the operation's dtype; so is the result. Integers wrap.
-Transcendental functions are computed in f64 and rounded once, as fits an oracle.
-"""
+The operands of `apply` are NumPy scalars or arrays of the operation's dtype. Its result has the result's
+dtype. Integers wrap. Transcendental functions are computed in f64 and rounded once, as fits a reference."""
 
 from __future__ import annotations
 
@@ -31,7 +30,8 @@ def _div(a: Any, b: Any) -> Any:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    """Integer powers wrap, and a negative exponent gives 0. Float powers are computed in f64."""
+    """Return a power. Integer powers wrap, and a negative exponent gives 0. Float powers are computed in
+    f64."""
     if np.issubdtype(np.asarray(a).dtype, np.integer):
         return np.where(b < 0, 0, np.power(a, np.maximum(b, 0))).astype(np.asarray(a).dtype)
     return np.power(np.float64(a), np.float64(b))
@@ -43,14 +43,14 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _numbers(words: Any, dtype: DType) -> Any:
-    """The numbers of a small type in each word, along a new last axis, in a type that holds their
+    """Return the small numbers that each word contains, along a new last axis, in a type that can hold their
     products."""
     apart = np.ascontiguousarray(words).reshape(*words.shape, 1).view(dtype.numpy)
     return apart.astype(np.int64 if dtype.is_int else np.float32)
 
 
 def _multiplied(product: Product, a: Any, b: Any) -> Any:
-    """The value of the product's function for two words."""
+    """Return the result of a product's function for two words, or for arrays of words."""
     x: Any
     y: Any
     words = np.broadcast_arrays(*(np.asarray(v, product.word.numpy) for v in (a, b)))
@@ -105,7 +105,8 @@ _REDUCE: Mapping[str, Any] = {
 
 
 def convert(value: Any, dtype: DType) -> Any:
-    """The value cast as in C: float to int truncates (see `_whole`), and to bool is `!= 0`."""
+    """Return the value cast as in C. A float becomes an integer by truncation (see `_whole`), and a bool by
+    `!= 0`."""
     array = np.asarray(value)
     if array.dtype == dtype.numpy:
         return array
@@ -115,12 +116,11 @@ def convert(value: Any, dtype: DType) -> Any:
 
 
 def _whole(x: Any, dtype: DType) -> Any:
-    """f64 truncated to an integer type, as x86's instruction does it.
+    """Return f64 numbers truncated to an integer type, as x86's instruction does it.
 
     The result is the lowest bits of an i32, or of an i64 for 64-bit types and u32. If the number doesn't fit,
     the instruction gives the least i32 or i64. For u64, 2^63 is subtracted from large numbers before and
-    added after. (NumPy leaves such casts to the machine.)
-    """
+    added after. (NumPy leaves these casts to the machine.)"""
     if dtype is U64:
         above = x >= 2.0**63
         low = _whole(np.where(above, x - 2.0**63, x), I64).view(np.uint64)
@@ -133,12 +133,12 @@ def _whole(x: Any, dtype: DType) -> Any:
 
 
 def through_signed(dtype: DType) -> DType:
-    """The signed type through which processors convert a float to this integer type."""
+    """Return the signed type to which processors convert a float first, to get this integer type."""
     return I64 if dtype.bits == 64 or dtype is U32 else I32
 
 
 def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
-    """The result of a binary operation or an intrinsic, in `dtype`."""
+    """Return the result of a binary operation or an intrinsic, in `dtype`."""
     op = BINARY_OPS.get(fn) or _EXACT.get(fn)
     if op is not None:
         return convert(op(*args), dtype)
@@ -146,7 +146,8 @@ def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
 
 
 def reduce(combiner: str, value: Any, axes: tuple[int, ...], initial: Any, dtype: DType) -> Any:
-    """Combines an array over `axes`. Sums and products of floats are kept in f64 and rounded once."""
+    """Combine an array's elements over `axes`, beginning with `initial`, and return the result. Sums and
+    products of floats are computed in f64 and rounded once."""
     kept = np.dtype(np.float64) if dtype.is_float else dtype.numpy
     ufunc = _REDUCE[combiner]
     return convert(ufunc.reduce(np.asarray(value).astype(kept), axis=axes, initial=initial), dtype)

@@ -14,7 +14,7 @@ IN_RANGE = (1 << 63) - 1
 
 
 class IndexOutOfRange(IndexError):
-    """An index out of its axis's range, which a model computed or was given. The message has the model's
+    """An index that a model computed or was given is out of its axis's range. The message has the model's
     node, the index, and the range. The run gives no outputs."""
 
     def __str__(self) -> str:
@@ -37,7 +37,8 @@ class Check:
 
 
 def failure(check: Check, index: int, size: Callable[[Expr], int]) -> IndexOutOfRange:
-    """The error of a check that found `index`. `size` gives the value of a size in this run."""
+    """Return the exception for a check that found `index` out of range. `size` returns the value of a size in
+    this run."""
     sizes = [size(n) for n in check.sizes]
     ranges = [f"{-n if check.from_end else 0} to {n - 1}" if n > 0 else "empty" for n in sizes]
     by_axis = ", or ".join(dict.fromkeys(ranges)) + (", by the axis" if len({*ranges}) > 1 else "")

@@ -16,9 +16,8 @@ _ALL: dict[str, DType] = {}
 class DType:
     """An element type. Each exists once, and equals only itself.
 
-    `kind`: f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring). `bytes`: of one element in memory; a
-    sub-byte type takes one byte.
-    """
+    `kind` is f(loat), i(nt), u(nsigned), b(ool), c(omplex) or s(tring). `bytes` are those of one element in
+    memory. A sub-byte type takes one byte."""
 
     name: str
     bits: int
@@ -48,7 +47,7 @@ class DType:
         return (-half, half - 1) if self.kind == "i" else (0, 2 * half - 1)
 
     def has_whole(self, number: float) -> bool:
-        """Whether the type represents a whole f32 number, and all whole numbers between it and 0."""
+        """Return whether the type represents a whole f32 number, and all whole numbers between it and 0."""
         if self.is_float:
             return self.bits >= 32
         low, high = self.limits
@@ -56,7 +55,8 @@ class DType:
 
     @property
     def wide(self) -> DType:
-        """The type that values are computed in: f32 for smaller floats, bytes for sub-byte integers."""
+        """The type in which values are computed: f32 for smaller floats, 8-bit integers for sub-byte
+        integers, and the type itself for all others."""
         if self.bits >= 32:
             return self
         return F32 if self.is_float else _BYTES[self.kind] if self.bits < 8 else self
@@ -118,10 +118,11 @@ _FROM_NUMPY = {v: DTYPES[k] for k, v in _NUMPY.items()}
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
-    """The DType of a NumPy dtype. KeyError if there is none (strings, complex)."""
+    """Return the DType of a NumPy dtype. Raises KeyError for a dtype without one, such as strings and complex
+    numbers."""
     return _FROM_NUMPY[np.dtype(dtype)]
 
 
 def dtype_of(name: str) -> DType:
-    """The element type of this name in text forms."""
+    """Return the element type of this name in text forms."""
     return DTYPES[name]

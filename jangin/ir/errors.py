@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 class CompileError(Exception):
-    """The reason why a model can't be compiled. The message has the node, operator, shapes, reason and
-    remedy. `symbols`: the symbols in `sizes`, which would have to be known."""
+    """A model can't be compiled. The message has the node, operator, shapes, reason and remedy. `symbols` are
+    the symbols in `sizes`, which would have to be known to compile it."""
 
     def __init__(self, text: str = "", sizes: Iterable[Expr] = ()) -> None:
         super().__init__(text)
@@ -24,8 +24,8 @@ class CompileError(Exception):
 
 
 class UnreadError(CompileError, OSError):
-    """The system can't open a model's file. The message has the number of its error, the error's meaning, and
-    the path."""
+    """The system can't open a model's file. The message has the system's error number, its meaning, and the
+    path."""
 
     def __init__(self, *said: object) -> None:
         OSError.__init__(self, *said)
@@ -33,7 +33,7 @@ class UnreadError(CompileError, OSError):
 
 
 class MissingError(UnreadError, FileNotFoundError):
-    """There is no file at the path of a model or its weights."""
+    """There is no file at the given path of a model or of its weights."""
 
 
 class FormatError(CompileError):

@@ -29,7 +29,8 @@ _set = object.__setattr__
 
 
 class Expr:
-    """Base of all expression nodes. `size` counts the printed nodes: a shared node counts at each mention."""
+    """Base of all expression nodes. `size` is the number of nodes in the printed text, where a shared node
+    counts at each mention."""
 
     __slots__ = ("__weakref__", "_free", "_kids", "_loaded", "_text", "dtype", "size")
     __match_args__: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class Expr:
         return text
 
     def _pieces(self) -> list[str | Expr]:
-        """The pieces of its text; children are left as expressions."""
+        """Return the pieces of the expression's text, in which children are left as expressions."""
         raise NotImplementedError
 
     def __add__(self, other: ExprLike) -> Expr:
@@ -113,7 +114,7 @@ class Expr:
 
 
 def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
-    """A node of a class, with its derived values but without the class's own fields."""
+    """Make a node of a class, with its derived values but without the class's own fields."""
     made = object.__new__(cls)
     size, free, loaded = 1, _NONE, _NO_NAMES
     for k in kids:
@@ -269,7 +270,7 @@ class Call(Expr):
 
     @property
     def product(self) -> Product | None:
-        """The Product that the function computes of words; None for any other function."""
+        """The Product that the function computes from words; None for any other function."""
         return PRODUCTS.get(self.fn)
 
     def _pieces(self) -> list[str | Expr]:
@@ -277,7 +278,7 @@ class Call(Expr):
 
 
 def product_of(e: Expr) -> Product | None:
-    """The Product that an expression computes of words; None for any other expression."""
+    """Return the Product that an expression computes from words, or None for any other expression."""
     return e.product if isinstance(e, Call) else None
 
 
@@ -336,12 +337,12 @@ _CASTS: Known[Cast] = {}
 
 
 def wrap(value: ExprLike, dtype: DType = I64) -> Expr:
-    """A Python number as a Const of `dtype`; expressions are returned as they are."""
+    """Return a Python number as a Const of `dtype`, or an expression unchanged."""
     return value if isinstance(value, Expr) else const(value, dtype)
 
 
 def const(value: Scalar, dtype: DType = I64) -> Const:
-    """A constant. Integers wrap into their type as in C."""
+    """Return a constant. Integers wrap into their type as in C."""
     if dtype is I64 and type(value) is int and -(1 << 63) <= value < 1 << 63:
         return Const(value, I64)
     if dtype.is_float:
@@ -368,7 +369,8 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr]:
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """Builds `op(a, b)`, folding i64 and bool constants. Floats are left to the hardware."""
+    """Build `op(a, b)`, and return a simpler equal expression if there is one. Constants of i64 and bool are
+    folded, but not those of floats. Raises TypeError if the dtypes differ."""
     x, y = _pair(a, b)
     if x.dtype is not y.dtype:
         raise TypeError(f"{op} of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
@@ -384,7 +386,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
-    """A simpler expression that equals op(x, y), exact for floats too; None if there is none."""
+    """Return a simpler expression that equals op(x, y), exactly for floats too. Return None if there is
+    none."""
     exact = x.dtype.is_int
     if op == "add":
         return y if _is_zero(x, -1) else x if _is_zero(y, -1) else None
@@ -416,13 +419,14 @@ def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
 
 
 def _is_zero(e: Expr, sign: int) -> bool:
-    """Whether a constant is 0; for floats, whether it is the 0 of this sign. Adding 0 turns -0 into 0, adding
-    -0 changes nothing."""
+    """Return whether an expression is the constant 0. A float must be the 0 of this sign: adding 0 turns -0
+    into 0, adding -0 changes nothing."""
     return isinstance(e, Const) and e.value == 0 and (e.dtype.is_int or copysign(1, e.value) == sign)
 
 
 def _is_held(op: str, x: Expr, end: Scalar) -> bool:
-    """Whether a value is clamped already so that a further bound `end` changes nothing."""
+    """Return whether `x` is clamped so tightly that a further min or max (`op`) with `end` changes
+    nothing."""
     if not (isinstance(x, Binary) and x.op == "min" and isinstance(x.b, Const)):
         return False
     if op == "min":
@@ -438,12 +442,11 @@ def _is_held(op: str, x: Expr, end: Scalar) -> bool:
 
 
 def _unshifted(x: Expr, zero: float) -> Expr | None:
-    """Simplifies round(v) + zero, clamped, - zero to a clamp without the zero point; None for any other
-    expression.
+    """Return `x - zero` as a clamp without the zero point, if `x` is round(v) + zero, clamped. Return None
+    for any other expression.
 
     This is exact because f32 represents all sums between the bounds. A difference is never -0, so 0.0 is
-    added.
-    """
+    added."""
     held = x.a if isinstance(x, Binary) and x.op == "min" and _is_whole(x.b) else None
     shifted = held.a if isinstance(held, Binary) and held.op == "max" and _is_whole(held.b) else None
     if not (isinstance(x, Binary) and isinstance(held, Binary) and isinstance(shifted, Binary)):
@@ -505,7 +508,7 @@ def lor(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def call(fn: str, *args: ExprLike) -> Expr:
-    """Builds an intrinsic call. Numbers after the first argument take its dtype."""
+    """Build the call of an intrinsic. Numbers after the first argument take the first argument's dtype."""
     first = wrap(args[0], F32)
     rest = tuple(wrap(a, first.dtype) for a in args[1:])
     if fn == "neg" and isinstance(first, Const) and first.dtype in (I64, F32, F64):
@@ -516,7 +519,7 @@ def call(fn: str, *args: ExprLike) -> Expr:
 
 
 def select(cond: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
-    """`a` if `cond` holds, else `b`; lazy in both arms."""
+    """Return the expression that is `a` if `cond` holds, else `b`. Only the chosen one is evaluated."""
     c = wrap(cond, BOOL)
     x, y = _pair(a, b)
     if isinstance(c, Const):
@@ -540,7 +543,7 @@ def cast(dtype: DType, a: ExprLike) -> Expr:
 
 
 def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
-    """The bounds of a clamped whole float; None for any other expression."""
+    """Return the bounds of a whole float that is clamped, or None for any other expression."""
     if not (isinstance(e, Binary) and e.op == "min" and isinstance(e.b, Const)):
         return None
     held = e.a
@@ -554,7 +557,8 @@ def _whole_limits(e: Expr) -> tuple[Scalar, Scalar] | None:
 
 
 def _positive(e: Expr) -> Expr:
-    """A clamped whole float without -0, which integers don't have. A sum with a constant is never -0."""
+    """Return a clamped whole float with -0 replaced by 0, because integers have no -0. A sum with a constant
+    is never -0, and is returned as it is."""
     held = e.a.a if isinstance(e, Binary) and isinstance(e.a, Binary) else e
     return e if isinstance(held, Binary) else add(e, 0.0)
 

@@ -1,4 +1,4 @@
-"""Expressions as text and as lists, without recursion: how `ir.expr` prints and pickles them."""
+"""The printing and pickling of the expressions of `ir.expr`: as text and as lists, without recursion."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ if TYPE_CHECKING:
     from jangin.ir.expr import Expr
 
 SMALL = 64
-"""Nodes up to which an expression is printed and pickled part by part, keeping the parts' texts. Larger
-expressions are walked in one loop."""
+"""An expression of at most this many nodes is printed and pickled part by part, and the parts' texts are
+kept. Larger expressions are walked in one loop."""
 KEPT_TEXT = 4096
-"""Most characters of a text that is kept with a larger expression. Otherwise the texts of a long chain's
-parts would fill the memory."""
+"""The text of a larger expression is kept if it has at most this many characters. Otherwise the texts of a
+long chain's parts would fill the memory."""
 
 Packed = Union["Expr", tuple["type[Expr]", list[object]]]
-"""A leaf, or a node as its class and fields, in which children are positions in the list."""
+"""A leaf, or a node as its class and fields. In the fields, children are numbers of list items."""
 
 
 def written(e: Expr) -> str:
-    """The text form (grammar in `ir.text`). `ir.parse.parse_expr` reads it back."""
+    """Return an expression's text form (grammar in `ir.text`). `ir.parse.parse_expr` reads it back."""
     if e.size <= SMALL:
         return "".join(map(str, e._pieces()))
     found: list[str] = []
@@ -35,13 +35,13 @@ def written(e: Expr) -> str:
 
 
 def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]:
-    """Pieces of text: the children between `opening` and `closing`, separated by commas."""
+    """Return pieces of text: the children between `opening` and `closing`, separated by commas."""
     parts = [part for k in kids for part in (", ", k)] or [""]
     return [opening, *parts[1:], closing]
 
 
 def postorder(e: Expr) -> list[Expr]:
-    """Every node of `e` once, children first."""
+    """Return every node of `e` once, children first."""
     found: dict[Expr, None] = {}
     stack = [e]
     while stack:
@@ -55,7 +55,7 @@ def postorder(e: Expr) -> list[Expr]:
 
 
 def packed(e: Expr) -> list[Packed]:
-    """The nodes of an expression, children first, as a list to be pickled."""
+    """Return the nodes of an expression as a list to be pickled, children first."""
     nodes = postorder(e)
     number = {n: i for i, n in enumerate(nodes)}
 
@@ -68,7 +68,7 @@ def packed(e: Expr) -> list[Packed]:
 
 
 def unpacked(parts: list[Packed]) -> Expr:
-    """The expression of a list that `packed` made."""
+    """Return the expression whose list `packed` made."""
     made: list[Expr] = []
     for part in parts:
         if isinstance(part, tuple):

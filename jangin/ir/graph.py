@@ -30,7 +30,8 @@ MAX_RANK = 64
 """Axes of a tensor at most, the same as for NumPy's arrays."""
 Array = NDArray[Any]
 FUNCTION = "function"
-"""The `op` of an imported node that stands for the graph in its attribute `body`, whose names are its own."""
+"""The `op` of an imported node that stands for a whole graph. Its attribute `body` is this graph, which has
+its own names."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Value:
 
 
 class Attributes:
-    """The operator of a node and its settings. `operator` is its name in text and messages."""
+    """The operator of a node and its settings. `operator` is the operator's name in text and messages."""
 
     operator: ClassVar[str]
 
@@ -64,12 +65,12 @@ class Attributes:
         return self.operator
 
     def named(self) -> dict[str, Any]:
-        """The attributes by name."""
+        """Return the attributes by name."""
         return dict(vars(self))
 
     @property
     def lasting(self) -> bool:
-        """Whether a node stays even if nothing reads its result."""
+        """Whether a node of this operator stays even if nothing reads its result."""
         return False
 
 
@@ -102,8 +103,8 @@ class ImportedAttributes(Attributes, Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Node:
-    """An operator, given by its attributes, on values. An absent optional input is "". `source`: the model's
-    nodes that it comes from."""
+    """An operator, given by its attributes, that is applied to values. An absent optional input is "".
+    `source` has the model's nodes that the node comes from."""
 
     name: str
     inputs: tuple[str, ...]
@@ -127,7 +128,7 @@ class Node:
         return self.attrs.op
 
     def of(self, operator: type[A]) -> A:
-        """The attributes of a node that is known to be of this operator."""
+        """Return the node's attributes, which must be of the class `operator`."""
         assert isinstance(self.attrs, operator), f"{self.source or self.name} is of operator {self.op}"
         return self.attrs
 
@@ -139,9 +140,10 @@ class Graph:
     `values` has an entry for every input, constant and result. `symbols` gives each free size symbol's
     inclusive range. `constraints` are conditions on the symbols that every run must meet, each with the
     model's node that needs the condition. A condition stays even if passes have removed the code that needed
-    it. `bound` has the model's symbols that were given one size. `joined` has an input's axis ("x[0]") and
-    the node that needs the axis to be as long as another. The model calls both axes by the same name.
-    """
+    it.
+
+    `bound` has the model's symbols that were given one size. `joined` maps an input's axis ("x[0]") to the
+    node that needs it to be as long as another axis. The model calls both axes by the same name."""
 
     name: str
     inputs: tuple[str, ...]
@@ -174,7 +176,8 @@ class Graph:
         return {out: node for node in self.nodes for out in node.outputs if out}
 
     def consumers(self) -> dict[str, list[Node]]:
-        """The nodes that read each value. A node is listed once, however often it reads the value."""
+        """Return the nodes that read each value, by the value's name. A node is listed once, however often it
+        reads the value."""
         users: dict[str, list[Node]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.inputs):
@@ -190,7 +193,8 @@ class Graph:
         constants: Mapping[str, Array] | None = None,
         outputs: tuple[str, ...] | None = None,
     ) -> Graph:
-        """A copy with other nodes. Values and constants that nothing mentions are dropped."""
+        """Return a copy with other nodes. Values and constants that no node, input or output mentions are
+        dropped."""
         merged = {**self.values, **(values or {})}
         consts = dict(self.constants if constants is None else constants)
         outs = self.outputs if outputs is None else outputs
@@ -208,7 +212,7 @@ class Graph:
 
 
 def static_shape(shape: Shape) -> tuple[int, ...] | None:
-    """The shape as integers, or None if a dimension is symbolic."""
+    """Return the shape as integers, or None if a dimension is symbolic."""
     if all(isinstance(d, Const) for d in shape):
         return tuple(int(d.value) for d in shape if isinstance(d, Const))
     return None

@@ -35,24 +35,26 @@ from jangin.ir.text import (
 from jangin.ir.words import quote
 
 WIDTH = 100
-"""Characters of a node's line from which on each attribute has its own line."""
+"""In a node with more characters than this, each attribute has its own line."""
 _PRODUCT = "Product | None"
 """The annotation of attributes that name a product."""
 
 
 def print_graph(graph: Graph) -> str:
-    """The text of a graph. Large constants appear as digests; `graph_arrays` gives their data."""
+    """Return the text of a graph. Large constants appear as digests, and `graph_arrays` returns their
+    data."""
     return "\n".join(_graph(graph)) + "\n"
 
 
 def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
-    """The graph of a text. `arrays` holds the large constants by digest (`graph_arrays`)."""
+    """Return the graph of a text. `arrays` has the large constants by digest (see `graph_arrays`)."""
     reader = GraphReader(text, arrays or {})
     return reader.whole(reader.graph)
 
 
 def graph_arrays(graph: Graph) -> dict[str, Array]:
-    """The arrays that `print_graph` omits, by digest. `parse_graph` needs them beside the text."""
+    """Return the arrays that `print_graph` replaces by digests, by digest. `parse_graph` needs them beside
+    the text."""
     found: dict[str, Array] = {}
 
     def visit(value: Any) -> None:
@@ -107,8 +109,8 @@ def _node(g: Graph, node: Node) -> list[str]:
 
 
 def _given(attrs: Attributes) -> dict[str, Any]:
-    """The attributes to print, without those that are left at a default of None or (). A Product is printed
-    as its name, and None instead of a Product as an empty name."""
+    """Return the attributes to print by name. Attributes with a default of None or () are left out if they
+    have this value. A Product is given by its name, and None in place of a Product by ""."""
     if not isinstance(attrs, CoreAttributes):
         return attrs.named()
     given: dict[str, Any] = {}
@@ -122,7 +124,7 @@ def _given(attrs: Attributes) -> dict[str, Any]:
 
 
 def attribute_text(v: Any) -> str:
-    """An attribute's value in the text form."""
+    """Return an attribute's value in the text form."""
     if isinstance(v, Graph):
         return "\n".join(_graph(v))
     return _stage(v) if isinstance(v, Stage) else print_attribute(v, attribute_text)
@@ -212,8 +214,9 @@ class GraphReader(ValueReader):
         return Node(name, inputs, tuple(outputs), attrs, self.source())
 
     def attributes(self, op: str, given: dict[str, Any], start: int) -> Attributes:
-        """The attributes of a core operator, kernel or step. An operator with a dot, and `FUNCTION`, is
-        imported."""
+        """Return the attributes of a core operator, kernel or step. An operator whose name contains a dot,
+        and `FUNCTION`, are imported operators. Raises ParseError for other attributes than the operator
+        has."""
         kind = LOWERED.get(op)
         if kind is None:
             if "." in op or op == FUNCTION:

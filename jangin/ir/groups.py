@@ -52,18 +52,20 @@ def thread_loops(s: Stmt) -> list[For]:
 
 
 def grouped(func: Func) -> bool:
-    """Whether a kernel's tasks are work-groups."""
+    """Return whether a kernel's tasks are work-groups."""
     tasks = task_loops(func.body)[1]
     return tasks is not None and tasks.kind == "block"
 
 
 def threads(func: Func) -> int:
-    """Work-items of a work-group: the extent of the kernel's thread loops, 1 if it has none."""
+    """Return the number of work-items in a work-group: the extent of the kernel's thread loops, or 1 without
+    them."""
     return next((int(s.extent.value) for s in thread_loops(func.body) if isinstance(s.extent, Const)), 1)
 
 
 def shared_layout(func: Func) -> tuple[Mapping[str, int], int]:
-    """(offset of each shared buffer, bytes in all) in a work-group's local memory."""
+    """Return the offset of each shared buffer in a work-group's local memory, by name, and the bytes of
+    all."""
     at: dict[str, int] = {}
     total = 0
     for s in statements(func.body):
@@ -82,7 +84,7 @@ _SCRATCH = "scratch memory"
 
 @dataclass(frozen=True)
 class _Touched:
-    """The memory that work-items touched since the last barrier."""
+    """The names of memory that work-items read and wrote since the last barrier."""
 
     read: frozenset[str] = frozenset()
     written: frozenset[str] = frozenset()
@@ -94,17 +96,17 @@ class _Touched:
         return _Touched(self.read & frozenset(names), self.written & frozenset(names))
 
     def conflicts(self, later: _Touched) -> bool:
-        """Whether memory touched `later` must wait for this access."""
+        """Return whether an access of the memory `later` must wait until this access has ended."""
         return bool(self.written & (later.read | later.written) or self.read & later.written)
 
 
 def barriers(func: Func) -> frozenset[int]:
-    """The thread loops (by `id`) before which all work-items of a group must wait for each other.
+    """Return the ids (`id`) of the thread loops before which all work-items of a group must wait for each
+    other.
 
     A loop must wait if it touches memory that another thread loop wrote since the last barrier, or writes
     memory that another read. A group may run several tasks one after another, which share only the group's
-    own memory.
-    """
+    own memory."""
     found: set[int] = set()
     group = {_SCRATCH, *shared_layout(func)[0]}
 
@@ -147,8 +149,8 @@ def _touched(loop: For) -> _Touched:
 
 
 def _places(buffer: Buffer, own: set[str]) -> set[str]:
-    """The name of a buffer's memory. Scratch buffers with disjoint lifetimes may share memory, so all have
-    one name."""
+    """Return the names of the memory that a buffer uses. There are none for registers and the loop's own
+    buffers. All scratch buffers have one name, because those with disjoint lifetimes may share memory."""
     if buffer.name in own or buffer.memory == "register":
         return set()
     return {_SCRATCH if buffer.memory == "scratch" else buffer.name}
@@ -158,8 +160,8 @@ def _places(buffer: Buffer, own: set[str]) -> set[str]:
 
 
 def lives_across(func: Func) -> list[Buffer]:
-    """The register buffers with a thread axis. They are allocated in a block outside its thread loops, and
-    accessed in these loops by their first index."""
+    """Return the register buffers with a thread axis. They are allocated in a block loop outside its thread
+    loops. Each access is in a thread loop, whose variable is the first index."""
     found: list[Buffer] = []
 
     def go(s: Stmt) -> None:
@@ -177,7 +179,7 @@ def lives_across(func: Func) -> list[Buffer]:
 
 
 def by_thread(alloc: Alloc) -> bool:
-    """Whether each access of a buffer is in a thread loop, with the loop's variable as first index."""
+    """Return whether each access of a buffer is in a thread loop, with the loop's variable as first index."""
     name = alloc.buffer.name
 
     def good(s: Stmt, thread: Expr | None) -> bool:
@@ -194,8 +196,8 @@ def by_thread(alloc: Alloc) -> bool:
 
 
 def per_thread(func: Func) -> Func:
-    """The kernel of a single work-item: register buffers lose their thread axis. Thread loops stay, and mean
-    the work-item's own iteration, so the interpreter can't run this kernel."""
+    """Return the kernel as one work-item runs it: register buffers lose their thread axis. Thread loops stay,
+    and mean the work-item's own iteration, so the interpreter can't run this kernel."""
     body = func.body
     for buffer in lives_across(func):
         own = replace(buffer, shape=buffer.shape[1:] or (const(1),))

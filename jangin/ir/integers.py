@@ -1,4 +1,4 @@
-"""The results of operations on integers and truth values, in Python."""
+"""Binary operations on integers and truth values, in Python."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ INTEGER_OPS: dict[str, Callable[[Any, Any], Any]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
 }
-"""The results of binary operations on integers and truth values."""
+"""The function that computes each binary operation on integers and truth values, by the operation's name."""

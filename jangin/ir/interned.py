@@ -1,8 +1,7 @@
-"""Interned objects: equal objects are the same object, for as long as something holds it.
+"""Interned objects: equal objects are the same object, for as long as another object refers to it.
 
-A table finds an object by its parts and holds it weakly, so the tables keep nothing of past compilations.
-Unpickled objects are looked up too.
-"""
+A table finds an object by its parts and refers to it weakly, so the tables keep nothing of past compilations.
+Unpickled objects are looked up too."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ Known = dict[Hashable, Callable[[], T | None]]
 """The objects of one class, by their parts. The values are weak references."""
 
 _lock = RLock()
-"""Held while an entry is made or dropped. Garbage collection may drop entries while one is being made."""
+"""Held while an entry is made or removed. Garbage collection may remove entries while one is being made."""
 
 
 def _renew_lock() -> None:
-    """Makes a new lock in a forked process, which lacks the threads that may have held the old one."""
+    """Make a new lock in a forked process, where the threads that may hold the old one don't exist."""
     global _lock
     _lock = RLock()
 
@@ -35,7 +34,7 @@ in_children(_renew_lock)
 
 
 def absent() -> None:
-    """The reference that a table gives for a missing key: it refers to nothing."""
+    """Return None. A table gives this function in place of a weak reference for a missing key."""
 
 
 class _Entry(ref[T]):
@@ -55,12 +54,13 @@ def _drop(entry: _Entry[T], ends: Callable[[], bool] = sys.is_finalizing) -> Non
 
 
 EACH = 1024
-"""Objects between two checks of the budget."""
+"""The number of objects that are made between two checks of the compilation's budget."""
 _made = count(1)
 
 
 def keep(known: Known[T], key: Hashable, made: T) -> T:
-    """The object of `key`: `made`, unless another thread was quicker."""
+    """Enter `made` in the table under `key`, and return it. If another thread has entered an equal object
+    before, return that object."""
     if not next(_made) % EACH:
         tick()
     entry = _Entry(made, _drop)

@@ -1,9 +1,9 @@
-"""The oracle: runs the IRs plainly in NumPy (graphs by `ops.interpret`, which knows the operators).
+"""The reference: runs the IRs plainly in NumPy. (Graphs are run by `ops.interpret`, which knows the
+operators.)
 
 `evaluate_stage` computes a tensor expression over whole index grids. `run_func` steps through a loop nest one
 element at a time and checks every access. `run_plan` runs a plan's nests in order. Division by zero and
-overflow give the hardware's results, without warnings.
-"""
+overflow give the hardware's results, without warnings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jangin.ir.traversal import children
 from jangin.ir.words import COMPARE, INFIX
 
 GRID_LIMIT = 1 << 22
-"""Most grid points that `evaluate_stage` holds at once."""
+"""`evaluate_stage` computes at most this many grid points at once."""
 
 Env = dict[str, Any]
 Code = Callable[[Env], Any]
@@ -36,7 +36,8 @@ Arrays = Mapping[str, Array]
 
 
 def size(e: Expr, symbols: Mapping[str, int]) -> int:
-    """The integer value of a dimension for given symbol values. CompileError if a value is missing."""
+    """Return the integer value of a dimension, given the symbols' values by name. Raises CompileError if one
+    is missing."""
     if isinstance(e, Const):
         return int(e.value)
     try:
@@ -48,8 +49,8 @@ def size(e: Expr, symbols: Mapping[str, int]) -> int:
 def bind_symbols(
     shapes: Sequence[tuple[str, Sequence[Expr], Sequence[int]]], ranges: Mapping[Var, Range]
 ) -> dict[str, int]:
-    """Symbol values from (name, declared shape, actual shape) triples. Every dimension and range is checked;
-    CompileError if one doesn't fit."""
+    """Return symbol values by name, from triples (name, declared shape, actual shape). Every dimension and
+    range is checked. Raises CompileError if one doesn't fit."""
     found: dict[str, int] = {}
     for name, declared, actual in shapes:
         if len(declared) != len(actual):
@@ -75,8 +76,8 @@ def bind_symbols(
 
 
 def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> Array:
-    """The stage's output. `arrays` has every loaded buffer by name. Loads outside their array are clipped
-    into it: only a lazy Select may hold them, and it drops the loaded values."""
+    """Return the stage's output. `arrays` has every loaded buffer by name. An index outside its array is
+    clipped: only a lazy Select may contain such a load, and it drops the loaded value."""
     extents = [size(a.extent, symbols) for a in (*stage.axes, *stage.reduce_axes)]
     out = np.empty(extents[: len(stage.axes)], stage.out.dtype.numpy)
     whole = _transposed(stage, arrays, extents)
@@ -89,7 +90,8 @@ def evaluate_stage(stage: Stage, arrays: Arrays, symbols: Mapping[str, int]) -> 
 
 
 def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array | None:
-    """A transposed array if the stage is only a transpose, else None. Large weights are quick this way."""
+    """Return a transposed array if the stage only transposes, else None. Large weights are computed quickly
+    this way."""
     body, axes = stage.body, [a.var for a in stage.axes]
     if stage.reduce_axes or not isinstance(body, Load) or body.dtype is not stage.out.dtype:
         return None
@@ -102,7 +104,8 @@ def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array |
 def _fill(
     stage: Stage, arrays: Arrays, symbols: Mapping[str, int], ranges: list[tuple[int, int]], out: Array
 ) -> None:
-    """Computes the part of `out` that `ranges` covers, halving an output axis while the part is too big."""
+    """Compute the part of `out` that `ranges` covers. An output axis is halved while the part has too many
+    points."""
     outer = len(stage.axes)
     points = int(np.prod([float(hi - lo) for lo, hi in ranges]))
     longest = max(range(outer), key=lambda d: ranges[d][1] - ranges[d][0], default=-1)
@@ -134,7 +137,8 @@ def _on_grid(
     symbols: Mapping[str, int],
     extra: Mapping[str, Any] | None = None,
 ) -> Any:
-    """`e` at every point of a grid, broadcastable to it. Axis d of the grid is `axes[d]`."""
+    """Return the value of `e` at every point of a grid, in a shape that broadcasts to it. Axis d of the grid
+    is `axes[d]`, and `extra` has the values of more names."""
     env: Env = {k: np.int64(v) for k, v in symbols.items()} | dict(extra or {})
     for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True)):
         env[axis.var.name] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(len(axes))])
@@ -175,9 +179,10 @@ def _gather(array: Array, index: tuple[Any, ...]) -> Any:
 
 
 def run_func(func: Func, arrays: dict[str, Array], symbols: Mapping[str, int]) -> None:
-    """Runs a kernel, one element at a time, storing into the arrays of its outputs. Scratch and register
-    buffers start as NaN (integers: an odd pattern). IndexError names the buffer and the index of an access
-    outside it."""
+    """Run a kernel, one element at a time, and store its results in the arrays of its outputs. Scratch and
+    register buffers start as NaN (integers as a conspicuous pattern).
+
+    Raises IndexError, which names the buffer and the index, for an access outside its buffer."""
     sizes = dict(symbols)
     for p in func.params:
         want = tuple(size(d, sizes) for d in p.shape)
@@ -254,7 +259,7 @@ def _alloc(s: Alloc, arrays: dict[str, Array]) -> Code:
 
 
 def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
-    """An array filled with NaN, or with a conspicuous pattern, like memory before it is written."""
+    """Return an array filled with NaN, or with a conspicuous pattern, like memory before it is written."""
     count = int(np.prod(shape)) * dtype.itemsize
     fill = 0 if dtype == np.bool_ else 0xFF if dtype.kind not in "iu" else 0x6B
     undefined: Array = np.full(count, fill, np.uint8).view(dtype).reshape(shape)
@@ -262,7 +267,7 @@ def undefined(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _checked_index(buffer: Buffer, index: tuple[Expr, ...], arrays: dict[str, Array]) -> Code:
-    """The checked index tuple of an access."""
+    """Return code that computes the index tuple of an access and checks it."""
     name = buffer.name
     indices = _tuple(index, arrays)
 
@@ -287,7 +292,7 @@ def _tuple(index: tuple[Expr, ...], arrays: dict[str, Array]) -> Callable[[Env],
 
 
 def _is_index(e: Expr, depth: int = 50) -> bool:
-    """Whether `_text` can write the expression. Python limits the depth of parentheses."""
+    """Return whether `_text` can write the expression. `depth` limits parentheses, as Python does."""
     if isinstance(e, Binary):
         known = depth > 0 and e.a.dtype == I64 and e.op in _PYTHON
         return known and _is_index(e.a, depth - 1) and _is_index(e.b, depth - 1)
@@ -295,7 +300,7 @@ def _is_index(e: Expr, depth: int = 50) -> bool:
 
 
 def _text(e: Expr, *, wraps: bool = True) -> str:
-    """The expression in Python. Without `wraps`, the value is right modulo 2^64."""
+    """Return the expression as Python text. Without `wraps` its value is right modulo 2^64."""
     if isinstance(e, Const):
         return f"({int(e.value)})"
     if isinstance(e, Var):
@@ -311,13 +316,14 @@ def _text(e: Expr, *, wraps: bool = True) -> str:
 
 @lru_cache(1 << 12)
 def _python(text: str) -> Code:
-    """A Python function of `env`. A whole index is one call, because a loop nest makes millions of them."""
+    """Return a Python function of `env` that evaluates the text. A whole index tuple is one function, because
+    a loop nest calls it millions of times."""
     code: Code = eval(f"lambda env: {text}", {**_PYTHON, "wrap": _wrap64})
     return code
 
 
 def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
-    """Code for one value: a Python integer for i64, else a NumPy scalar."""
+    """Return code for one value. The value is a Python integer for i64, else a NumPy scalar."""
     if isinstance(e, Binary) and _is_index(e):
         return _python(_text(e))
     if isinstance(e, Const):
@@ -357,8 +363,8 @@ def _scalar(e: Expr, arrays: dict[str, Array]) -> Code:
 
 
 def _quick(e: Expr) -> Callable[[Any, Any], Any] | None:
-    """A quick function for an operation that Python's or NumPy's numbers compute directly; None for any
-    other."""
+    """Return a quick function for an operation that Python's or NumPy's numbers compute directly. Return None
+    for any other operation."""
     if not isinstance(e, Binary):
         return None
     if e.a.dtype == I64:
@@ -367,7 +373,7 @@ def _quick(e: Expr) -> Callable[[Any, Any], Any] | None:
 
 
 def _boxed(code: Code) -> Code:
-    """A Python integer as NumPy's i64, which wraps and has bits."""
+    """Return code that converts a Python integer to NumPy's i64, which wraps and has bit operations."""
     return lambda env: np.int64(code(env))
 
 
@@ -396,8 +402,10 @@ _FLOAT: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
-    """The outputs of a plan, through its kernels' loop nests. Arena buffers with offsets share one block of
-    memory, so that a planner's mistake shows. `feeds` aren't written. Raises IndexOutOfRange."""
+    """Run a plan's kernels as loop nests, and return its outputs by name. Arena buffers with offsets share
+    one block of memory, so that a planner's mistake shows.
+
+    `feeds` aren't written. Raises IndexOutOfRange if a check fails."""
     inputs = [plan.buffer(n) for n in plan.inputs]
     symbols = bind_symbols([(b.name, b.shape, feeds[b.name].shape) for b in inputs], dict(plan.symbols))
     for rule in plan.constraints:
@@ -415,7 +423,7 @@ def run_plan(plan: Plan, feeds: Arrays) -> dict[str, Array]:
 
 
 def check_indices(check: Check, found: Array, symbols: Mapping[str, int]) -> None:
-    """Raises IndexOutOfRange if the check found an index out of range."""
+    """Raise IndexOutOfRange if the check found an index out of range. `found` is the value of its buffer."""
     if int(found) != IN_RANGE:
         raise failure(check, int(found), lambda e: size(e, symbols))
 

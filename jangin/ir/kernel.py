@@ -1,4 +1,4 @@
-"""A kernel's requirements, read off its loops: rounds, tasks, sizes and scratch memory."""
+"""The requirements of a kernel, which follow from its loops: rounds, tasks, sizes and scratch memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ SCRATCH_ALIGN = 64
 
 
 def rounds(func: Func) -> Expr:
-    """How often all the kernel's tasks run: the extent of the serial loop around the parallel one, else 1."""
+    """Return how often all the kernel's tasks run. It is the extent of the serial loop around the parallel
+    one, else 1."""
     loop = task_loops(func.body)[0]
     return const(1) if loop is None else simplify(loop.extent, dict(func.symbols))
 
 
 def tasks(func: Func) -> Expr:
-    """The number of tasks: the extent of the outermost parallel loop, else 1."""
+    """Return the number of tasks: the extent of the outermost parallel or block loop, else 1."""
     s, values = func.body, dict[Var, Expr]()
     while isinstance(s, (Let, Alloc)):
         if isinstance(s, Let):
@@ -33,17 +34,17 @@ def tasks(func: Func) -> Expr:
 
 
 def sizes(func: Func) -> tuple[tuple[Var, Range], ...]:
-    """The integer arguments of the kernel, with their ranges: the symbols, and the round's number."""
+    """Return the integer arguments of the kernel with their ranges: the symbols, then the round's number if
+    the kernel has rounds."""
     loop = task_loops(func.body)[0]
     return func.symbols if loop is None else (*func.symbols, (loop.var, loop_range(loop)))
 
 
 def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
-    """Bytes of scratch memory that a worker needs, in terms of the symbols.
+    """Return the bytes of scratch memory that a worker needs, as an expression of the symbols.
 
-    With `groups`, work-groups are the workers. Their shared memory isn't counted, and each work-item has a
-    part of its own. CompileError names the kernel if the size depends on anything but symbols.
-    """
+    With `groups`, work-groups are the workers. Their shared memory isn't counted, and each work-item has its
+    own part. Raises CompileError, which names the kernel, if the size depends on anything but symbols."""
     memory = ("scratch",) if groups else ("scratch", "shared")
 
     def need(s: Stmt, lanes: int) -> Expr:
@@ -62,7 +63,7 @@ def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
 
 
 def buffer_bytes(func: Func, buffer: Buffer) -> Expr:
-    """Bytes of a scratch buffer, rounded up to SCRATCH_ALIGN."""
+    """Return the bytes of a scratch buffer, rounded up to SCRATCH_ALIGN."""
     elements = math.prod(buffer.shape, start=const(1))
     if not free_vars(elements) <= {v for v, _ in func.symbols}:
         raise CompileError(

@@ -1,4 +1,4 @@
-"""A kernel that another maker's library computes, as data: the function and its operands."""
+"""A kernel that another maker's library computes, described by the function and its operands."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Matrix:
-    """An operand of a library call, in elements.
+    """An operand of a library call. Numbers are in elements.
 
-    `param` is the kernel's parameter that holds it, `start` its offset there, and `lead` the distance of its
-    rows. `transposed` says whether it is stored transposed. `outer` is its offset for one step along each
-    outer axis.
-    """
+    `param` is the kernel's parameter that contains it, `start` its offset there, and `lead` the distance of
+    its rows. `transposed` tells whether it is stored transposed. `outer` has its offset for one step along
+    each outer axis."""
 
     param: int
     start: int
@@ -43,10 +42,10 @@ class Sgemm:
 class LibraryCall:
     """The code of a kernel that calls `library`.
 
-    A task makes `rows` rows of a product; the last task of a product makes the remaining rows. It then runs
-    the kernel `rest`, if any, over the same arguments, with these rows, numbered through, as its tasks. If
-    `rows` is 0, the library makes the products on its own, and the tasks are those of `rest`.
-    """
+    A task computes `rows` rows of a product; the last task of a product computes the remaining rows. It then
+    runs the kernel `rest`, if there is one, on the same arguments. The tasks of `rest` are these rows,
+    numbered over all products. If `rows` is 0, the library computes the products by itself, and the tasks are
+    those of `rest`."""
 
     library: str
     product: Sgemm
@@ -55,10 +54,10 @@ class LibraryCall:
 
     @property
     def pieces(self) -> int:
-        """Tasks of one product."""
+        """The number of tasks of one product."""
         return -(-self.product.rows // self.rows)
 
     @property
     def tasks(self) -> Expr:
-        """Tasks of all products, for kernels whose tasks are shared among threads."""
+        """The number of tasks of all products, for kernels whose tasks are shared by threads."""
         return const(math.prod(self.product.outer) * self.pieces)

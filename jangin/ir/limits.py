@@ -1,11 +1,11 @@
 """The budget of a compilation: one limit of time, memory and nodes for all code that works on the model.
 
-Working code names its node (`at`) and asks the budget. It calls `spend` for nodes, `room` before it takes
-much memory, and `tick` if the work may take long. Each expression asks when it is made (`ir.interned`), so
-code that makes many expressions needn't ask. If the budget is gone, `OverLimit` goes through all handlers of
-errors to `within`, which makes one CompileError with the node. `within` does the same with Python's own
-errors of memory and depth.
-"""
+Code tells the budget its node (`at`), and checks the budget. It calls `spend` for nodes, `room` before it
+takes much memory, and `tick` if the work may take long. Making an expression checks the budget too
+(`ir.interned`), so code that makes many expressions needn't.
+
+If a limit is exceeded, `OverLimit` passes all handlers of errors up to `within`, which raises a CompileError
+with the node. `within` does the same with Python's own errors of memory and recursion."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from jangin.ir.records import dataclass
 T = TypeVar("T")
 
 SECONDS, SECONDS_PER_GIB = 600.0, 60.0
-"""The default limit of compile time: seconds for any model, and more seconds for each GiB of the model. The
-limit is several times what the largest models take on a slow processor."""
+"""The default limit of compile time: seconds for any model, and additional seconds for each GiB of the model.
+It is several times what the largest models take on a slow processor."""
 MEMORY, MEMORY_PER_BYTE = 4 << 30, 16
-"""The default limit of memory, in bytes: for any model, and more for each byte of the model. Block-quantized
-weights that can't be compiled in their blocks become f32, eight times their size, and are packed once
-more."""
+"""The default limit of memory, in bytes: for any model, and additional bytes for each byte of the model.
+Block-quantized weights that can't be compiled in their blocks become f32, eight times their size. They are
+then packed, which takes as much again."""
 NODES = 1_000_000
 """The default limit of nodes, about ten times that of the largest models."""
 EACH = 0.05
-"""Seconds between two looks at the clock and the memory."""
+"""The clock and the memory are read at most once in this many seconds."""
 GRACE = 10.0
-"""Seconds after the limit until a process that doesn't ask the budget is ended."""
+"""Seconds after the limit until a process that doesn't check the budget is killed."""
 ALLOWS = "limits=Limits({}=...) allows more"
 LONGEST_NAME = 1000
-"""Most bytes of a node's name that another process can read."""
+"""The most bytes of a node's name that another process can read."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Limits:
 
 
 class OverLimit(BaseException):
-    """The budget is gone. This isn't an `Exception`, because no handler of a model's errors may continue
-    after it."""
+    """A limit of the budget is exceeded. It isn't an `Exception`, because no handler of a model's errors may
+    continue after it."""
 
 
 class Place:
@@ -92,11 +92,11 @@ class Place:
 
 
 class Budget:
-    """A compilation's limits, and what it has taken.
+    """A compilation's limits, and what it has used.
 
-    `size`: bytes of the model. `extra`: seconds that don't count. `node`, `step`: the current node and step.
-    `alone`: the process is the compiler's own, so the system may limit its memory.
-    """
+    `size` is the bytes of the model, and `extra` seconds are added to the limit. `node` and `step` are the
+    current node and step. `alone` tells that the process is the compiler's own, so that the system may limit
+    its memory."""
 
     def __init__(self, limits: Limits, extra: float = 0.0, size: int = 0, began: float | None = None) -> None:
         from jangin.runtime.system.usage import own_memory  # loading a model needs none of it
@@ -128,7 +128,7 @@ class Budget:
         return self.began + self.seconds + self.extra
 
     def where(self) -> str:
-        """The current node and step, for messages."""
+        """Return the current node and step, for messages."""
         return f"{self.node or 'the model'}{self.step and f', in the step {self.step}'}"
 
     def at(self, node: object) -> None:
@@ -162,11 +162,10 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None = None) -> Iterator[None]:
-    """A compilation with a budget of its own, or a part of a compilation that has a budget already.
+    """Inside this context, compile under a budget. If there is a budget already, it goes on to count.
 
-    CompileError if the budget, or Python's memory or depth, is exceeded. `extra`: seconds that don't count.
-    `place`: where the compiler's own process writes its current node.
-    """
+    Raises CompileError if the budget, or Python's memory or recursion depth, is exceeded. `extra` seconds are
+    added to the limit. `place` is the memory to which the compiler's own process writes its current node."""
     if _budget.get() is not None:
         yield
         return
@@ -178,8 +177,8 @@ def within(limits: Limits | None = None, extra: float = 0.0, place: Place | None
 
 @contextmanager
 def going_on(budget: Budget | None, alone: bool = False) -> Iterator[None]:
-    """Work for a compilation, in any process or thread; see `within`. `alone`: the process is the compiler's
-    own, so the system limits its memory."""
+    """Inside this context, work for a compilation under its budget, in any process or thread; see `within`.
+    `alone` tells that the process is the compiler's own, so that the system limits its memory."""
     token = _budget.set(budget)
     try:
         if budget is not None:
@@ -202,12 +201,13 @@ def going_on(budget: Budget | None, alone: bool = False) -> Iterator[None]:
 
 
 def current() -> Budget | None:
-    """The budget of the current compilation, to be handed to another process or thread."""
+    """Return the budget of the current compilation, to be handed to another process or thread. Return None
+    outside a compilation."""
     return _budget.get()
 
 
 def sized(size: int) -> None:
-    """Tells the budget the model's size in bytes."""
+    """Tell the budget the model's size in bytes."""
     budget = _budget.get()
     if budget is not None:
         budget.size = max(budget.size, size)
@@ -219,7 +219,8 @@ def sized(size: int) -> None:
 
 
 def at(node: object) -> None:
-    """Declares the current node. The node's text is made only if a message needs it."""
+    """Set the current node, and check that time and memory are left. The node's text is made only if a
+    message needs it."""
     budget = _budget.get()
     if budget is not None:
         if node:
@@ -228,7 +229,7 @@ def at(node: object) -> None:
 
 
 def step(name: str) -> None:
-    """Declares the current step of the compilation."""
+    """Set the current step of the compilation, and check that time and memory are left."""
     budget = _budget.get()
     if budget is not None:
         budget.step = name
@@ -237,14 +238,14 @@ def step(name: str) -> None:
 
 
 def tick() -> None:
-    """Checks that time and memory are left."""
+    """Check that time and memory are left. Raises OverLimit if not."""
     budget = _budget.get()
     if budget is not None:
         budget.check()
 
 
 def spend(count: int = 1) -> None:
-    """Counts `count` more nodes."""
+    """Count `count` more nodes, and check all limits."""
     budget = _budget.get()
     if budget is not None:
         budget.nodes += count
@@ -254,7 +255,7 @@ def spend(count: int = 1) -> None:
 
 
 def expand(count: int) -> None:
-    """Declares the model's least number of nodes with its functions expanded."""
+    """Check a lower bound of the model's nodes, with its functions expanded, against the limit of nodes."""
     budget = _budget.get()
     if budget is not None:
         if count > budget.limits.nodes:
@@ -263,7 +264,8 @@ def expand(count: int) -> None:
 
 
 def room(shape: Sequence[int], size: int = 8) -> Sequence[int]:
-    """Checks that there is memory for an array of elements of `size` bytes, and returns its shape."""
+    """Return `shape` if an array of this shape, with elements of `size` bytes, is within the limit of memory.
+    Otherwise raise OverLimit."""
     budget = _budget.get()
     taken = math.prod(shape) * size
     if budget is not None and taken > budget.memory:
@@ -272,13 +274,14 @@ def room(shape: Sequence[int], size: int = 8) -> Sequence[int]:
 
 
 def left() -> float | None:
-    """Seconds until the deadline; None if there is none."""
+    """Return the seconds until the deadline, or None outside a compilation."""
     budget = _budget.get()
     return None if budget is None else max(budget.end - time.monotonic(), 0.0)
 
 
 def late(node: object) -> NoReturn:
-    """Ends the compilation because its time is over, while another process or thread works on this node."""
+    """Raise OverLimit because the time is over. `node` is the node that another process or thread works
+    on."""
     budget = _budget.get()
     assert budget is not None
     budget.node = node or budget.node
@@ -286,13 +289,13 @@ def late(node: object) -> NoReturn:
 
 
 def where() -> str:
-    """The current node and step, for messages."""
+    """Return the current node and step, for messages."""
     budget = _budget.get()
     return "the model" if budget is None else budget.where()
 
 
 def wait(made: Future[T]) -> T:
-    """The result of a thread's work, awaited as long as time is left."""
+    """Return the result of a thread's work. Raises OverLimit if it isn't there at the deadline."""
     budget = _budget.get()
     if budget is None:
         return made.result()
@@ -302,7 +305,7 @@ def wait(made: Future[T]) -> T:
 
 
 def in_thread(work: Callable[..., T]) -> Callable[..., T]:
-    """A function that works for the current compilation in another thread."""
+    """Return a function that calls `work` in another thread under the current compilation's budget."""
     budget = _budget.get()
 
     def run(*args: Any) -> T:

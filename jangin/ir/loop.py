@@ -20,7 +20,7 @@ TASK_KINDS = ("parallel", "block")
 """Kinds of loops whose iterations are a kernel's tasks."""
 MEMORY = ("global", "scratch", "register", "shared", "tile")
 OWN = ("register", "tile")
-"""Memory kinds that need no scratch memory, because registers or the stack hold them."""
+"""Memory kinds that need no scratch memory, because their buffers are in registers or on the stack."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class For(Stmt):
     """`for var in [0, extent)`. The `kind` is one of these.
 
     - serial: iterations run in order.
-    - parallel: iterations are independent, and threads share them. The loop is outermost, or directly inside
-      an outermost serial loop, whose iterations are rounds: all threads end one before the next begins.
+    - parallel: iterations are independent, and are shared by threads. The loop is outermost, or directly
+      inside an outermost serial loop. The serial loop's iterations are rounds: all threads end one before the
+      next begins.
     - vector: iterations are lanes; the extent is constant.
     - unroll: every iteration is copied out; the extent is constant.
     - block: like parallel; on a GPU each iteration is a work-group.
     - thread: inside a block loop. Its thread loops have the same constant extent and independent iterations.
-      On a GPU, the group's work-item i runs iteration i (see `ir.groups`).
-    """
+      On a GPU, the group's work-item i runs iteration i (see `ir.groups`)."""
 
     var: Var
     extent: Expr
@@ -62,8 +62,8 @@ class Store(Stmt):
 
 @dataclass(frozen=True)
 class Prefetch(Stmt):
-    """A hint that the element's cache line is soon needed. The element may lie outside the buffer; the hint
-    changes no result."""
+    """A hint that the element's cache line will soon be needed. The element may be outside the buffer. The
+    hint changes no result."""
 
     buffer: Buffer
     index: tuple[Expr, ...]
@@ -71,11 +71,12 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A scratch, register, shared or tile buffer that lives for `body`. Its contents start undefined.
+    """A scratch, register, shared or tile buffer that exists inside `body`. Its contents are undefined at
+    first.
 
-    shared: memory of a block, near to all its threads. tile: matrices of the last two axes, each in a matrix
-    register if the machine has them (see `backends.walk.tiles`).
-    """
+    A shared buffer is memory of a block that all its threads can access quickly. A tile buffer consists of
+    matrices, its last two axes. Each is in a matrix register if the machine has them (see
+    `backends.walk.tiles`)."""
 
     buffer: Buffer
     body: Stmt
@@ -83,7 +84,7 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True)
 class If(Stmt):
-    """A condition. Under a vector loop it may differ by lane; stores are then masked."""
+    """A condition. Under a vector loop it may differ between lanes. Stores are then masked."""
 
     cond: Expr
     then: Stmt
@@ -92,7 +93,7 @@ class If(Stmt):
 
 @dataclass(frozen=True)
 class Let(Stmt):
-    """Binds a scalar for `body`."""
+    """Binds a scalar to a name inside `body`."""
 
     var: Var
     value: Expr
@@ -101,8 +102,8 @@ class Let(Stmt):
 
 @dataclass(frozen=True)
 class Func:
-    """A kernel. `params`: global buffers, outputs last; `outputs` counts them. `symbols`: the size symbols in
-    shapes and loops, with their inclusive ranges."""
+    """A kernel. `params` are global buffers, outputs last, and `outputs` is the number of outputs. `symbols`
+    are the size symbols in shapes and loops, with their inclusive ranges."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -123,7 +124,8 @@ class Func:
 
 
 def block(*stmts: Stmt) -> Stmt:
-    """A sequence, flattened. A single statement is returned as it is."""
+    """Return the statements as a Block, in which inner Blocks are flattened. A single statement is returned
+    as it is."""
     flat: list[Stmt] = []
     for s in stmts:
         flat.extend(s.body if isinstance(s, Block) else (s,))
@@ -131,8 +133,8 @@ def block(*stmts: Stmt) -> Stmt:
 
 
 def task_loops(body: Stmt) -> tuple[For | None, For | None]:
-    """(the serial loop over rounds, the parallel or block loop over tasks) of a kernel; None for a missing
-    loop."""
+    """Return the serial loop over rounds and the parallel or block loop over tasks of a kernel. A missing
+    loop is None."""
     if isinstance(body, For) and body.kind == "serial":
         tasks = body.body
         return (body, tasks) if isinstance(tasks, For) and tasks.kind in TASK_KINDS else (None, None)
@@ -145,7 +147,7 @@ _FIRST = const(0)
 
 
 def sub_statements(s: Stmt) -> tuple[Stmt, ...]:
-    """The direct sub-statements of a statement."""
+    """Return the direct sub-statements of a statement."""
     return _SUB_STATEMENTS[type(s)](s)
 
 
@@ -161,14 +163,15 @@ _SUB_STATEMENTS: Mapping[type[Stmt], Callable[[Any], tuple[Stmt, ...]]] = {
 
 
 def map_children(s: Stmt, fn: Callable[[Stmt], Stmt]) -> Stmt:
-    """The statement with `fn` applied to each direct sub-statement; the same object if nothing changes."""
+    """Return the statement with `fn` applied to each direct sub-statement. If nothing changes, return the
+    same object."""
     old = sub_statements(s)
     new = tuple([fn(k) for k in old])
     return s if all(map(operator.is_, old, new)) else with_children(s, new)
 
 
 def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
-    """The statement with other direct sub-statements."""
+    """Return the statement with the direct sub-statements `new`."""
     if isinstance(s, Block):
         return block(*new)
     if isinstance(s, For):
@@ -182,7 +185,7 @@ def with_children(s: Stmt, new: tuple[Stmt, ...]) -> Stmt:
 
 
 def expressions(s: Stmt) -> tuple[Expr, ...]:
-    """The expressions of the statement itself, without those of its sub-statements."""
+    """Return the expressions of the statement itself, without those of its sub-statements."""
     if isinstance(s, For):
         return (s.extent,)
     if isinstance(s, Store):
@@ -195,7 +198,7 @@ def expressions(s: Stmt) -> tuple[Expr, ...]:
 
 
 def statements(s: Stmt) -> Iterator[Stmt]:
-    """`s` and everything below it, parents first."""
+    """Yield `s` and all statements inside it, parents first."""
     waiting = [s]
     while waiting:
         s = waiting.pop()
@@ -208,8 +211,8 @@ def map_stmt(
     on_expr: Callable[[Expr], Expr] | None = None,
     on_buffer: Callable[[Buffer], Buffer] | None = None,
 ) -> Stmt:
-    """A statement with every expression and every stored or allocated buffer mapped; the same object if
-    nothing changes."""
+    """Return a statement with every expression and every stored or allocated buffer mapped. If nothing
+    changes, return the same object."""
     fe: Callable[[Expr], Expr] = on_expr or (lambda e: e)
     fb: Callable[[Buffer], Buffer] = on_buffer or (lambda b: b)
 
@@ -238,7 +241,7 @@ def map_stmt(
 
 
 def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
-    """Replaces free variables in every expression."""
+    """Return the statement with free variables replaced in every expression."""
     done = dict[Expr, Expr](values.items())
     return map_stmt(s, lambda e: substitute(e, values, done))
 
@@ -246,7 +249,8 @@ def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 def replace_buffer(
     s: Stmt, old: str, new: Buffer, index: Callable[[tuple[Expr, ...]], tuple[Expr, ...]] | None = None
 ) -> Stmt:
-    """Redirects every access of buffer `old` to `new`, with mapped indices."""
+    """Return the statement with every access of the buffer named `old` replaced by an access of `new`.
+    `index` maps the index tuples."""
     f = index or (lambda i: i)
 
     def load(n: Expr) -> Expr | None:
@@ -281,6 +285,6 @@ def buffers_written(s: Stmt) -> set[str]:
 
 
 def loop_range(loop: For) -> Range:
-    """The inclusive range of a loop's variable."""
+    """Return the inclusive range of a loop's variable."""
     extent = loop.extent
     return _FIRST, const(extent.value - 1) if isinstance(extent, Const) else extent - 1

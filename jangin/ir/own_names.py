@@ -1,9 +1,8 @@
 """The model's names for its symbols, and the names of the same symbols during compilation.
 
 A name is marked if the compiler might make the same name itself (x0, i1, acc, ...), or if it isn't an
-identifier. The mark keeps a loop's variable from being taken for a size. It stays until there is a plan or a
-program. People only read own names.
-"""
+identifier. The mark keeps a loop's variable from being taken for a size. It is removed when the plan or
+program is made. Users see only the model's names."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 def marked(name: str) -> Var:
-    """The symbol for the model's symbol `name`."""
+    """Return the symbol that stands for the model's symbol `name` during compilation."""
     plain = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not _MADE.fullmatch(name)
     return Var(name if plain else MARK + name)
 
@@ -41,13 +40,13 @@ def own_name(symbol: Var) -> str:
 
 
 def own_sizes(e: Expr) -> Expr:
-    """An expression of symbols by the model's names."""
+    """Return an expression with its symbols under the model's names."""
     others = {v: Var(own_name(v)) for v in free_vars(e) if v.name.startswith(MARK)}
     return substitute(e, others) if others else e
 
 
 def own_text(text: str, symbols: Iterable[Var]) -> str:
-    """A message that mentions symbols, by the model's names."""
+    """Return a message in which symbols have the model's names."""
     own = {quote(v.name): quote(own_name(v)) for v in symbols if v.name.startswith(MARK)}
     if not own:
         return text
@@ -56,8 +55,8 @@ def own_text(text: str, symbols: Iterable[Var]) -> str:
 
 
 def with_own_names(made: T, symbols: Iterable[Var]) -> T:
-    """A plan or a program whose sizes have the model's names. Kernels keep names of their own for the
-    sizes."""
+    """Return a plan or a program in which sizes have the model's names. Inside kernels, sizes keep their
+    names."""
     named: T = _named(made) if any(v.name.startswith(MARK) for v in symbols) else made
     return named
 

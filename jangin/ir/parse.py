@@ -26,7 +26,7 @@ BUFFER_KINDS = ("input", "output", "constant", "arena", "alias")
 
 
 def parse_expr(text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = ()) -> Expr:
-    """The expression of a text. Names that aren't given are i64 variables."""
+    """Return the expression of a text. Names that aren't in `variables` are i64 variables."""
     reader = Reader(text)
     reader.variables.update((v.name, v) for v in variables)
     reader.buffers.update((b.name, b) for b in buffers)
@@ -34,13 +34,13 @@ def parse_expr(text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffe
 
 
 def parse_func(text: str) -> Func:
-    """The loop nest of a text."""
+    """Return the loop nest of a text."""
     reader = _Loops(text)
     return reader.whole(reader.func)
 
 
 def parse_plan(text: str, constants: Mapping[str, Array] | None = None) -> Plan:
-    """The plan of a text, given its constants' data by buffer name."""
+    """Return the plan of a text. `constants` has the constants' data by buffer name."""
     reader = _Plans(text)
     return reader.whole(lambda: reader.plan(constants or {}))
 
@@ -70,7 +70,7 @@ class _Loops(Reader):
         return self.buffer(name), is_output
 
     def braces(self) -> Stmt:
-        """Statements in braces. Their declarations are known only inside."""
+        """Parse statements in braces. Declarations inside are forgotten at the end."""
         outer = dict(self.variables), dict(self.buffers)
         self.need("{")
         body = self.rest()
@@ -79,7 +79,7 @@ class _Loops(Reader):
         return body
 
     def rest(self) -> Stmt:
-        """Statements up to the closing brace. The body of an alloc or let is all that follows it."""
+        """Parse statements up to the closing brace. The body of an alloc or let is all that follows it."""
         found: list[Stmt] = []
         while self.tokens[self.at] not in ("}", ""):
             if self.take("alloc"):
@@ -133,7 +133,7 @@ class _Loops(Reader):
 
 
 class ValueReader(_Loops):
-    """A parser of attributes. `arrays` holds their larger arrays by digest."""
+    """A parser of attributes. `arrays` has their large arrays by digest."""
 
     def __init__(self, text: str, arrays: Mapping[str, Array]) -> None:
         super().__init__(text)
@@ -188,7 +188,7 @@ class ValueReader(_Loops):
         return self.stored() if dtype is None or self.tokens[self.at] != "{" else self.inline(dtype, shape)
 
     def scoped(self, read: Callable[[], T]) -> T:
-        """An expression, statement or stage with declarations of its own."""
+        """Parse an expression, statement or stage that has its own declarations."""
         outer = self.variables, self.buffers
         self.variables, self.buffers = {}, {}
         self.items(self.free)

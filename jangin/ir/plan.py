@@ -1,8 +1,8 @@
-"""Plan IR: what runs. It is the saved artefact and loads without the compiler.
+"""Plan IR: a compiled model as it runs. It is what a saved artefact contains, and it loads without the
+compiler.
 
 A plan has buffers with arena offsets, packed constants, and launches of kernels in order. Every size is an
-`Expr` of the symbols, constant in a static plan. The runtime imports only this package.
-"""
+`Expr` of the symbols, constant in a static plan. The runtime imports only this package."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ def aligned(at: int) -> int:
 class PlanBuffer:
     """A buffer of a plan.
 
-    `kind`: input or output (both the caller's), constant, arena, or alias. An alias has the memory of `base`,
-    which isn't an alias itself. `live`: inclusive indices of the first and last launch that touch the buffer
-    or its aliases. `offset` is set for arena buffers of a static plan. Otherwise the runtime lays out the
-    arena by `live`, for the sizes that it is given.
-    """
+    `kind` is input or output (both the caller's), constant, arena, or alias. An alias has the memory of
+    `base`, which isn't an alias itself. `live` has the numbers of the first and last launch that touch the
+    buffer or its aliases. `offset` is set for arena buffers of a static plan. Otherwise the runtime lays out
+    the arena by `live`, for the sizes that it is given."""
 
     name: str
     dtype: DType
@@ -51,21 +50,20 @@ class PlanBuffer:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel over `args` (buffer names, outputs last).
+    """One kernel that runs on `args` (buffer names, outputs last).
 
     - `symbols`: the values of the kernel's symbol parameters, in its order.
-    - `tasks`: independent iterations, which threads share.
-    - `grain`: the fewest tasks worth handing to another thread; 0 runs all on the caller alone.
-    - `scratch`: bytes that each worker needs.
+    - `tasks`: the number of independent iterations, which are shared by threads.
+    - `grain`: the fewest tasks worth handing to another thread; with 0 the caller runs all tasks.
+    - `scratch`: the bytes of scratch memory that each worker needs.
     - `rounds`: how often all tasks run, each time with the round's number as one more symbol.
-    - `local`: on devices whose work-items share memory by groups, a group's extents; a task is then a group.
-      Empty if a task is one work-item's, or one thread's.
+    - `local`: the extents of a group, on devices whose work-items share memory by groups. A task is then a
+      group. It is empty if a task is a work-item's or a thread's.
     - `function`: the exported name of its code, which is independent of the model; by default `kernel`.
     - `library`: the library that it calls, "" for none.
-    - `sources`: the model's nodes that this computes.
+    - `sources`: the model's nodes that it computes.
     - `template`: for reports, the template and its parameters.
-    - `flops`, `bytes`: for reports, the least operations and traffic.
-    """
+    - `flops`, `bytes`: for reports, the least numbers of operations and of bytes moved."""
 
     kernel: str
     args: tuple[str, ...]
@@ -87,26 +85,25 @@ class Launch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no tasks for any sizes."""
+        """Whether the launch has no tasks for any sizes."""
         return isinstance(self.tasks, Const) and int(self.tasks.value) < 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan. `inputs` and `outputs` are buffer names; an output may be an alias of an input or a constant,
+    """A plan. `inputs` and `outputs` are buffer names. An output may be an alias of an input or a constant,
     which the runtime copies.
 
     - `target`: the LLVM triple/cpu/features that the objects were made for.
-    - `symbols`: bound by matching the input shapes; each range is checked.
+    - `symbols`: size symbols with their ranges, which are bound by the input shapes of a run and checked.
     - `constraints`: expressions that must not be 0 for the sizes of a run, each with the model's node that
       needs it.
-    - `kernels` (name to Func): kept only in the compiling process, for the interpreter and `inspect`, and not
-      saved.
-    - `calls`: not saved either: the code of kernels that a library computes, whose Func only gives their
-      meaning.
+    - `kernels`: Funcs by name. They exist only in the compiling process, for the interpreter and `inspect`,
+      and aren't saved.
+    - `calls`: the code of kernels that a library computes, whose Func only gives their meaning. They aren't
+      saved either.
     - `bound`, `joined`: as in `Graph`.
-    - `checks`: a run fails with the first check that doesn't hold.
-    """
+    - `checks`: conditions on a run's indices. A run fails with the first that doesn't hold."""
 
     name: str
     target: str

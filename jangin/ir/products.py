@@ -1,4 +1,4 @@
-"""Products of small numbers that instructions sum: one record for each way that some machine has."""
+"""Products of small numbers that an instruction adds up: one record for each form that some machine has."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Product:
 
     @property
     def terms_of_word(self) -> int:
-        """Numbers of one word. In a vector register, a word holds all terms of a sum."""
+        """The number of terms in one word. In a vector register, a word has all terms of a sum."""
         return self.terms if self.held == "vector" else _REGISTER_WORD // self.left.bits
 
     @property
@@ -77,7 +77,7 @@ class Product:
 
     @property
     def words(self) -> int:
-        """Words of each operand for one sum."""
+        """The number of words of each operand for one sum."""
         return self.terms // self.terms_of_word
 
     @property
@@ -104,7 +104,8 @@ class Product:
 
     @property
     def by_lanes(self) -> Product:
-        """The product with one sum a lane, of one word each: the meaning of the function of its name."""
+        """The product with one sum a lane, of one word each. This is what the function with the product's
+        name computes."""
         return replace(self, rows=1, columns=0, terms=self.terms_of_word, held="vector")
 
 
@@ -126,5 +127,5 @@ PRODUCTS: Mapping[str, Product] = {
     p.name: p
     for p in (DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H)
 }  # fmt: skip
-"""Every Product that Loop IR has a function for, by the function's name. A machine's rows have its other
-shapes of the same function."""
+"""Every Product for which Loop IR has a function, by the function's name. Other shapes of the same functions
+are in the rows of machines."""

@@ -1,9 +1,8 @@
-"""Plan IR, second part: programs, for models that one plan can't hold.
+"""Plan IR, second part: programs, for models that don't fit in one plan.
 
 A program runs steps in order over named values. Steps are plans (compiled segments), calls of host functions,
-sizes that become known, and branches and loops whose bodies are regions of steps. A model that fits one plan
-has no program.
-"""
+sizes that become known, and branches and loops whose bodies are regions of steps. A model that fits in one
+plan has no program."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from jangin.ir.sources import NO_SOURCE, Sources
 
 @dataclass(frozen=True)
 class Segment:
-    """A run of plan number `plan`. Its inputs and outputs have the same names in the region as in the plan,
+    """Runs the plan number `plan`. Its inputs and outputs have the same names in the region as in the plan,
     and its symbols are the program's."""
 
     plan: int
@@ -30,7 +29,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class HostCall:
-    """A call of a function of `jangin.host` (or the user's own) on whole values; "" is an absent input."""
+    """A call of a function of `jangin.host`, or of the user's own, on whole values. An absent input is ""."""
 
     function: str
     inputs: tuple[str, ...]
@@ -63,8 +62,8 @@ class Branch:
 
 @dataclass(frozen=True)
 class Slicing:
-    """How a loop slices an input along `axis`, one slice an iteration, or stacks slices to an output along a
-    new axis. With `reverse` the last slice comes first."""
+    """The way in which a loop slices an input along `axis`, one slice an iteration, or stacks slices to an
+    output along a new axis. With `reverse` the last slice comes first."""
 
     axis: int = 0
     reverse: bool = False
@@ -72,14 +71,14 @@ class Slicing:
 
 @dataclass(frozen=True)
 class Loop:
-    """Runs `body` again and again: at most `trips` times ("": no limit), while `condition` holds ("":
+    """Runs `body` repeatedly: at most `trips` times ("" for no limit), while `condition` holds ("" for
     always).
 
     The inputs are the first `carried` values, then the `scanned` ones (one slice an iteration), then values
-    that stay the same. The body takes the iteration's number, the condition and the inputs. It gives the next
-    condition (if `conditional`), the next carried values, and slices to be stacked. The outputs are the last
-    carried values and the `collected` stacks.
-    """
+    that stay the same. The body takes the iteration's number, the condition and the inputs.
+
+    It gives the next condition (if `conditional`), the next carried values, and slices to be stacked. The
+    outputs are the last carried values and the `collected` stacks."""
 
     trips: str
     condition: str
@@ -114,9 +113,9 @@ class Region:
 
 @dataclass(frozen=True)
 class Program:
-    """A program. `symbols`: every size symbol's range, even if it becomes known only during a run.
-    `constants`: arrays that steps other than plans read. The region's inputs and outputs are the model's, by
-    name. `bound`, `joined`: as in `Graph`."""
+    """A program. `symbols` has every size symbol's range, even if its size becomes known only during a run.
+    `constants` are arrays that steps other than plans read. The region's inputs and outputs have the names of
+    the model's. For `bound` and `joined` see `Graph`."""
 
     name: str
     target: str

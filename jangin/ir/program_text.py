@@ -31,7 +31,7 @@ from jangin.ir.words import quote
 
 
 def print_program(program: Program) -> str:
-    """The text of a program, without its constants and plans."""
+    """Return the text of a program, without its constants and plans."""
     head = f"program {quote(program.name)} target {print_string(program.target)}"
     lines = _region(program.region)
     first = f"{head}{print_known(program.symbols.items(), program)} {lines[0]}"

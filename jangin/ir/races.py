@@ -1,11 +1,10 @@
-"""Race detection in thread loops: whether two iterations may write one place, or one may read what the other
-writes.
+"""Race detection in thread loops. A race means that two iterations may write one element, or that one may
+read an element which the other writes.
 
 Each access is followed by its place: the index tuple, evaluated for every thread and every iteration of the
 inner loops. Values that are the same for all threads (a block's number, the round of a serial loop) cancel
 out. An unknown value is left out together with everything that it can change: of `7*n + x` with unknown `n`,
-`x` modulo 7 is known. A loop that is said to be free of races therefore is.
-"""
+`x` modulo 7 is known. A loop that is reported free of races therefore is."""
 
 from __future__ import annotations
 
@@ -26,11 +25,12 @@ from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
 from jangin.ir.traversal import buffers_loaded, children, conjuncts, free_vars, loads, substitute
 
 POINTS = 1 << 18
-"""Iterations of all threads that are evaluated, at most; loops with more count as unknown."""
+"""At most this many iterations of all threads are evaluated. Indices of loops with more count as unknown."""
 PERIODS = (2, 3, 4)
-"""Periods that are tried for loop variables around a thread loop; buffers used in turn have them."""
+"""Periods that are tried for variables of loops around a thread loop. Buffers that are used alternately have
+these periods."""
 ROUNDS = 64
-"""Most iterations of the outer loops that are told apart."""
+"""At most this many iterations of the outer loops are distinguished."""
 
 Index = tuple[Expr, ...]
 Ranges = Mapping[Var, Range]
@@ -39,7 +39,7 @@ Parts = Mapping[str, Expr]
 
 @dataclass(frozen=True)
 class _Access:
-    """A place that a thread touches, under conditions, in the loops inside the thread loop."""
+    """An element that a thread accesses, under conditions, in the loops inside the thread loop."""
 
     buffer: Buffer
     index: Index
@@ -49,8 +49,8 @@ class _Access:
 
 
 def race(loop: For, ranges: Ranges) -> str | None:
-    """A description of a race between two iterations of a thread loop; None if there is no race. `ranges`: of
-    the symbols and of the outer loops' variables, outermost first."""
+    """Return a description of a race between two iterations of a thread loop, or None if there is no race.
+    `ranges` has those of the symbols and of the outer loops' variables, outermost first."""
     found = list(dict.fromkeys(_accesses(loop.body, {}, (), (), frozenset())))
     known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
     parts = [(a, _parts(a, known, loop.var)) for a in found]
@@ -77,8 +77,8 @@ def _accesses(
     loops: tuple[For, ...],
     own: frozenset[str],
 ) -> Iterator[_Access]:
-    """The accesses of memory that outlives the thread loop's iteration. Names bound inside are
-    substituted."""
+    """Yield the accesses of memory that exists longer than the thread loop's iteration. Names that are bound
+    inside are replaced by their values."""
     for e in expressions(s):
         for n in loads(e):
             if n.buffer.name not in own and n.buffer.memory != "register":
@@ -121,8 +121,8 @@ def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
 
 
 def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
-    """Whether values that are the same for all threads tell apart the places, or the conditions, of two
-    accesses."""
+    """Return whether two accesses can never be of the same element in the same run. Values that are the same
+    for all threads must show this, in the indices or in the conditions."""
 
     def shared(found: Sequence[Expr]) -> list[Expr | None]:
         return [e if free_vars(e) <= same and not buffers_loaded(e) else None for e in found]
@@ -140,8 +140,8 @@ def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
 
 
 def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
-    """Whether some part of both indices is the thread's number plus values that are the same for all threads.
-    `inside`: the variables of loops inside the thread loop."""
+    """Return whether some part of both indices is the thread's number plus values that are the same for all
+    threads. `inside` has the variables of loops inside the thread loop."""
     return any(
         b.get(axes) is e and _only_adds(e, thread) and inside.isdisjoint(free_vars(e))
         for axes, e in a.items()
@@ -149,7 +149,7 @@ def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
 
 
 def _only_adds(e: Expr, var: Var) -> bool:
-    """Whether e = var + terms without `var` and without loads."""
+    """Return whether e = var + terms without `var` and without loads."""
     found = terms(simplify(e))
     others = [atom for _, atoms in found if atoms != (var,) for atom in atoms]
     return (1, (var,)) in found and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
@@ -163,11 +163,10 @@ def _at(a: _Access, values: Mapping[Var, Expr]) -> _Access:
 def _told_apart(
     a: _Access, b: _Access, ranges: Ranges, thread: Var
 ) -> tuple[_Access, _Access, list[dict[Var, Expr]] | None]:
-    """The relevant values of the outer loops' variables, or None if there are too many, and the accesses
-    under them.
+    """Return the accesses, and the values of the outer loops' variables for which they must be compared. The
+    values are None if there are too many.
 
-    If only a variable's remainder by its period matters, conditions on the variable itself are dropped.
-    """
+    If only a variable's remainder by its period matters, conditions on the variable itself are dropped."""
     inside = {s.var for x in (a, b) for s in x.loops} | {thread}
     used = {v for x in (a, b) for e in (*x.index, *x.guards) for v in free_vars(e)} - inside
     choices: list[list[tuple[Var, int]]] = []
@@ -186,7 +185,8 @@ def _told_apart(
 
 
 def _period(v: Var, used: Sequence[Expr]) -> int | None:
-    """The number of steps of a variable after which all expressions repeat; None if there is none."""
+    """Return the number of steps of a variable after which all expressions repeat, or None if there is
+    none."""
     return next((step for step in PERIODS if all(_repeats(e, v, step) for e in used)), None)
 
 
@@ -199,8 +199,8 @@ def _repeats(e: Expr, v: Var, step: int) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of an access's index. `numbers`: one for each point, modulo `modulus` unless that is 0.
-    `common`: the terms that are the same for all threads."""
+    """A part of an access's index. `numbers` has one for each point, modulo `modulus` unless that is 0.
+    `common` has the terms that are the same for all threads."""
 
     numbers: Array
     common: frozenset[tuple[int, Monomial]]
@@ -209,8 +209,8 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Places:
-    """The places of an access. `threads`: the thread of each point. `parts`: the known parts of the index,
-    named as in `_parts`."""
+    """The elements of an access. `threads` is the thread of each point. `parts` are the known parts of the
+    index, named as in `_parts`."""
 
     threads: Array
     parts: Mapping[str, _Part]
@@ -258,7 +258,7 @@ def _part(e: Expr, values: Mapping[Var, Array], same: set[Var]) -> _Part:
 
 
 def _meet(first: _Places, second: _Places) -> bool:
-    """Whether two different threads may touch the same place."""
+    """Return whether two different threads may access the same element."""
     if not len(first.threads) or not len(second.threads):
         return False
     cut = len(first.threads)
@@ -280,7 +280,8 @@ def _meet(first: _Places, second: _Places) -> bool:
 
 
 def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
-    """The least and the greatest thread at each place; the greatest is -1 if there is none."""
+    """Return the least and the greatest thread at each element. The greatest is -1 for an element without
+    threads."""
     low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(low, place, threads)
     np.maximum.at(high, place, threads)
@@ -288,13 +289,14 @@ def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
 
 
 def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
-    """The parts that determine an index, each named by how it follows from the axes.
+    """Return the parts that determine an index. The name of each tells how it follows from the axes.
 
     An axis `c * n + r` with `0 <= r < c` has the parts n and r. A quotient and a remainder of one number are
     joined to this number. If only the quotient's remainder is known, they are joined to the number's
-    remainder by a larger divisor. An index may have an offset that is the same for all threads, as in a part
-    of a larger buffer. It then also has the parts of the index without the offset.
-    """
+    remainder by a larger divisor.
+
+    An index may have an offset that is the same for all threads, as in a part of a larger buffer. It then
+    also has the parts of the index without the offset."""
     inner = dict(ranges)
     for s in a.loops:
         inner[s.var] = loop_range(s)
@@ -324,19 +326,19 @@ def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
 
 
 def _modulus(e: Expr) -> int:
-    """The positive divisor of an expression that is a remainder; 0 for any other expression."""
+    """Return the positive divisor of an expression that is a remainder, or 0 for any other expression."""
     if isinstance(e, Binary) and e.op == "mod" and isinstance(e.b, Const):
         return max(0, int(e.b.value))
     return 0
 
 
 def _whole(e: Expr) -> Expr:
-    """The dividend of an expression that is a remainder; any other expression itself."""
+    """Return the dividend of an expression that is a remainder, or any other expression itself."""
     return e.a if isinstance(e, Binary) and _modulus(e) else e
 
 
 def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:
-    """Enters the parts of one number."""
+    """Enter the parts of one number `e` in `parts`."""
     found = terms(e)
     for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
         rest = simplify(sum((_term(n, atoms) for n, atoms in found if n % c), const(0)), ranges)
@@ -357,7 +359,7 @@ def _term(c: int, atoms: Monomial) -> Expr:
 
 
 def _evaluated(e: Expr, values: Mapping[Var, Array]) -> Array:
-    """An expression of integers at every point."""
+    """Return the values of an integer expression at every point."""
     memo: dict[Expr, Array] = {}
     for n in postorder(e):
         kids = tuple(memo[k] for k in children(n))

@@ -36,11 +36,11 @@ _ATOM_ENDS = frozenset(",]);")
 
 
 class ParseError(CompileError):
-    """Text that isn't valid IR: the place, the expected and the found text."""
+    """Text isn't valid IR. The message has the line and column, the expected and the found text."""
 
 
 class Reader:
-    """A parser. Tokens are plain strings; a token's place in the text is found only for an error."""
+    """A parser. Tokens are plain strings. A token's position in the text is computed only for an error."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -107,8 +107,8 @@ class Reader:
         return self.name()
 
     def source(self) -> Sources:
-        """The sources: each has an operator and, if known, name, domain, version and place. Files of older
-        versions have one text instead."""
+        """Parse the sources. Each has an operator and, if known, name, domain, version and place. Files of
+        older versions have one text instead."""
         if not self.take("from"):
             return NO_SOURCE
         if self.tokens[self.at] != "(":
@@ -133,7 +133,7 @@ class Reader:
         return token
 
     def items(self, item: Callable[[], T], opening: str = "(", closing: str = ")") -> list[T]:
-        """`opening item, item, ... closing`; a comma may end the list."""
+        """Parse `opening item, item, ... closing`, and return the items. A comma may follow the last item."""
         self.need(opening)
         found: list[T] = []
         while not self.take(closing):
@@ -151,7 +151,8 @@ class Reader:
         return sign * int(self.tokens[self.at - 1])
 
     def number(self) -> int | float | None:
-        """A literal if one comes next. Floats have a point, an exponent, or are inf or nan."""
+        """Parse a number if one comes next, else return None. Floats have a point, an exponent, or are inf or
+        nan."""
         negative = self.tokens[self.at] == "-"
         token = self.tokens[self.at + negative]
         if not (token[:1].isdecimal() or token in ("inf", "nan")):
@@ -169,7 +170,7 @@ class Reader:
         return tuple(self.items(self.expr, "[", "]"))
 
     def buffer(self, name: str) -> Buffer:
-        """The rest of a buffer's declaration, after its name and colon."""
+        """Parse the rest of a buffer's declaration, after its name and colon."""
         memory = "global"
         if self.tokens[self.at] in MEMORY:
             memory = self.choice(MEMORY, "a memory")
@@ -188,7 +189,7 @@ class Reader:
         return tuple(self.items(one)) if self.take("symbols") else ()
 
     def sized(self) -> tuple[tuple[tuple[Var, Range], ...], dict[str, int], dict[str, Sources]]:
-        """The symbols, bound sizes and joined axes of a graph, a plan or a program."""
+        """Parse the symbols, bound sizes and joined axes of a graph, a plan or a program."""
         return self.ranges(), self.bound(), self.joined()
 
     def bound(self) -> dict[str, int]:
@@ -279,7 +280,8 @@ class Reader:
         return Call(name, tuple(args))
 
     def literal(self, dtype: DType) -> Const | None:
-        """A constant's number, if nothing else comes before the closing parenthesis."""
+        """Parse a constant's number if it is all that comes before the closing parenthesis. Otherwise return
+        None."""
         start = self.at
         value = self.number()
         if value is not None and self.tokens[self.at] == ")" and (dtype.is_float or isinstance(value, int)):

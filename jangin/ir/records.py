@@ -50,7 +50,8 @@ def _frozen(cls: type) -> type:
 
 
 def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..., None]:
-    """The function that sets the fields. It calls `__post_init__` if the class has one (`checks`)."""
+    """Return the function `__init__`, which sets the fields. It calls `__post_init__` if the class has one
+    (`checks`)."""
     known: dict[str, Any] = {"put": object.__setattr__, "unset": dataclasses.MISSING}
     head, lines = list[str](), list[str]()
     for f in fields:
@@ -72,7 +73,7 @@ def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[object, ...]]:
-    """A function that gives the values of fields."""
+    """Return a function that returns the values of these fields as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda record: tuple(getattr(record, name) for name in names)

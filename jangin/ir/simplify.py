@@ -24,46 +24,49 @@ Poly = dict[Monomial, int]
 _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 CONTEXTS = 128
-"""Sets of ranges whose simplified expressions are remembered. A kernel has about one set for each loop."""
+"""The number of sets of ranges whose simplified expressions are remembered. A kernel has about one set for
+each loop."""
 MOST_TERMS, HIGHEST_DEGREE = 1000, 64
-"""The most terms, and the highest degree, of a product that is multiplied out. A larger product becomes an
+"""A product is multiplied out if it has at most this many terms and this degree. A larger product becomes an
 atom."""
 REMEMBERED = 20_000
-"""Expressions remembered for one set of ranges; beyond, all are forgotten."""
+"""The most expressions that are remembered for one set of ranges. If there are more, all are forgotten."""
 
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:
-    """An equal expression in normal form. Conditions that the ranges decide become constants."""
+    """Return an equal expression in normal form. Conditions that the ranges decide become constants."""
     if not children(e) and (not ranges or e not in ranges):
         return e
     return _simplifier(ranges).run(e)
 
 
 def simplifier(ranges: Ranges) -> Callable[[Expr], Expr]:
-    """`simplify` under these ranges, for many expressions."""
+    """Return a function that simplifies as `simplify` does under these ranges, for many expressions."""
     return _simplifier(ranges).run
 
 
 def prove(cond: Expr, ranges: Ranges | None = None) -> bool:
-    """Whether the ranges imply `cond`. False if they don't, or if it can't be decided."""
+    """Return whether the ranges imply `cond`. Return False also if it can't be decided."""
     return simplify(cond, ranges) is _TRUE
 
 
 def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
-    """Constant inclusive bounds of an i64 expression; None for no bound."""
+    """Return constant inclusive bounds of an i64 expression. A bound that isn't known is None."""
     s = _simplifier(ranges)
     p = s.poly(s.run(e))
     return s.bound(p, upper=False), s.bound(p, upper=True)
 
 
 def filled(ranges: Ranges) -> dict[Var, Range]:
-    """Ranges without 0, for estimates: the speed of an empty computation doesn't matter."""
+    """Return the ranges with a lower bound of 1 for symbols without one. They are for estimates, because the
+    speed of an empty computation doesn't matter."""
     none, one = const(0), const(1)
     return {v: (one if low is none else low, high) for v, (low, high) in ranges.items()}
 
 
 def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
-    """(coefficient, rest) with e = coefficient*var + rest, both free of `var`. None if e isn't linear."""
+    """Return (coefficient, rest) with e = coefficient*var + rest, both free of `var`. Return None if e isn't
+    linear in `var`."""
     s = _simplifier()
     coef: Poly = {}
     rest: Poly = {}
@@ -78,7 +81,7 @@ def linear(e: Expr, var: Var) -> tuple[Expr, Expr] | None:
 
 
 def terms(e: Expr) -> list[tuple[int, Monomial]]:
-    """The monomials of a simplified expression, as (coefficient, atoms), in a fixed order."""
+    """Return the monomials of a simplified expression, as (coefficient, atoms), in a fixed order."""
     return [(c, m) for m, c in _ordered(_simplifier().poly(e))]
 
 
@@ -91,7 +94,7 @@ def _order(item: tuple[Monomial, int]) -> tuple[int, str]:
 
 
 def from_poly(p: Poly) -> Expr:
-    """The expression of a polynomial. Terms are in a fixed order, the constant last."""
+    """Return the expression of a polynomial. Terms are in a fixed order, the constant last."""
     total: Expr | None = None
     for mono, c in _ordered(p):
         if c == 0:
@@ -128,7 +131,7 @@ def _times(p: Poly, q: Poly) -> Poly:
 
 
 def _is_short(p: Poly, q: Poly) -> bool:
-    """Whether a product is worth multiplying out."""
+    """Return whether the product of two polynomials is small enough to be multiplied out."""
     if len(p) == 1 and len(q) == 1 and () in (*p, *q):
         return True
     degree = sum(max(map(len, f), default=0) for f in (p, q))
@@ -136,7 +139,7 @@ def _is_short(p: Poly, q: Poly) -> bool:
 
 
 class _Simplifier:
-    """Simplification under one set of ranges, with memory; see `_simplifier`."""
+    """Simplifies under one set of ranges, and remembers results; see `_simplifier`."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
@@ -146,7 +149,7 @@ class _Simplifier:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all results. Another thread may go on with the old tables."""
+        """Forget all results. Another thread may go on to use the old tables."""
         self.memo: dict[Expr, Expr] = {}
         self.polys: dict[Expr, Poly] = {}
         self.intervals: dict[Expr, tuple[int | None, int | None]] = {}
@@ -180,7 +183,8 @@ class _Simplifier:
         return e
 
     def poly(self, e: Expr) -> Poly:
-        """The polynomial of an expression whose children are simplified. It must not be changed."""
+        """Return the polynomial of an expression whose children are simplified. The result must not be
+        changed."""
         done = self.polys.get(e)
         if done is None:
             if e.size > SMALL:
@@ -207,8 +211,10 @@ class _Simplifier:
         return {(e,): 1}
 
     def _divide(self, e: Binary) -> Poly:
-        """x = d*q + r: floordiv gives q + r//d, mod gives r%d, or exactly q and r if 0 <= r < d. A divisor of
-        0 may give anything."""
+        """Return the polynomial of a floordiv or mod. With x = d*q + r, floordiv gives q + r//d, and mod
+        gives r%d. If 0 <= r < d, they are exactly q and r.
+
+        A divisor of 0 may give anything."""
         x, d = self.poly(e.a), e.b
         quotient: Poly = {}
         rest: Poly = {}
@@ -242,8 +248,10 @@ class _Simplifier:
         return _accumulate(quotient if e.op == "floordiv" else {}, {(atom,): 1})
 
     def _shortened(self, op: str, rest: Poly, d: int) -> Poly | None:
-        """(g*x + r) // d = `x // (d/g)`, and (g*x + r) % d = `g*(x % (d/g)) + r`, if g divides d and 0 <= r <
-        g. None if there is no such r."""
+        """Return a quotient or remainder by `d` with a smaller divisor, or None if there is none.
+
+        If g divides d and 0 <= r < g, then `(g*x + r) // d = x // (d/g)`. Under the same conditions, `(g*x +
+        r) % d = g*(x % (d/g)) + r`."""
         for g in sorted({gcd(c, d) for c in rest.values()} - {1}, reverse=True):
             low = {m: c for m, c in rest.items() if c % g}
             if low and self._within(low, const(g)):
@@ -253,7 +261,8 @@ class _Simplifier:
         return None
 
     def _nested(self, op: str, left: Binary, d: Const, quotient: Poly) -> Poly | None:
-        """(x // a) // d = x // (a*d) for positive constants."""
+        """Return the polynomial of (x // a) // d, which is x // (a*d) for positive constants. Return None for
+        any other expression."""
         assert isinstance(left.b, Const)
         if op == "floordiv" and left.op == "floordiv" and int(left.b.value) > 0:
             inner = binary("floordiv", left.a, const(int(left.b.value) * int(d.value)))
@@ -269,7 +278,7 @@ class _Simplifier:
         return high is not None and high < 0
 
     def _merge_divmod(self, p: Poly) -> Poly:
-        """c*d*(x//d) + c*(x%d) = c*x."""
+        """Return the polynomial with c*d*(x//d) + c*(x%d) replaced by c*x."""
         for mono, c in list(p.items()):
             for atom in mono:
                 if not (isinstance(atom, Binary) and atom.op == "mod") or p.get(mono) != c:
@@ -311,7 +320,8 @@ class _Simplifier:
         return e
 
     def bound(self, p: Poly, *, upper: bool) -> int | None:
-        """A constant that p never passes (upper) or never falls below; None if there is none."""
+        """Return a constant that p never exceeds (`upper`) or never falls below. Return None if none is
+        known."""
         last = len(self.order)
         while True:  # innermost variables first, and each once: a bound mentions only outer variables
             found = [
@@ -419,7 +429,7 @@ def _context(ranges: tuple[tuple[Var, Range], ...]) -> _Simplifier:
 
 
 def _simplifier(ranges: Ranges | None = None) -> _Simplifier:
-    """The simplifier of these ranges, with its memory."""
+    """Return the simplifier for these ranges, with its remembered results."""
     found = _context(tuple(ranges.items()) if ranges else ())
     if len(found.memo) > REMEMBERED:
         found.forget()

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place` is the node's place in its file
-    ("line 12"). A part that the compiler added is an `operator` alone, in words ("layout of x")."""
+    """A node of the model: Source("Conv", "conv1", "ai.onnx", 13). `place` is the node's position in its file
+    ("line 12"). For a part that the compiler added, only `operator` is set, to words ("layout of x")."""
 
     operator: str
     name: str = ""
@@ -18,16 +18,16 @@ class Source(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a node of the model."""
+        """Whether this is a node of the model."""
         return bool(self.name or self.domain or self.place)
 
     @property
     def title(self) -> str:
-        """Its operator and its name: "Conv 'conv1'"."""
+        """The operator and the name: "Conv 'conv1'"."""
         return f"{self.operator} '{self.name}'" if self.name else self.operator
 
     def __str__(self) -> str:
-        """Its title and, in brackets, its place and its definition: "Conv 'conv1' (ai.onnx 13)"."""
+        """Return the title and, in parentheses, the place and the definition: "Conv 'conv1' (ai.onnx 13)"."""
         version = str(self.version) if self.version else ""
         defined = f"{self.domain} {version}".strip() if self.domain else version and f"version {version}"
         known = ", ".join(filter(None, (self.place, defined)))
@@ -35,7 +35,8 @@ class Source(NamedTuple):
 
 
 class Sources(tuple[Source, ...]):
-    """The model's nodes that something is made of, in order and each once; empty if they aren't known."""
+    """The model's nodes that some part of the compilation comes from, in order and each once. It is empty if
+    they aren't known."""
 
     __slots__ = ()
 
@@ -43,12 +44,12 @@ class Sources(tuple[Source, ...]):
     def of(
         cls, operator: str, name: str = "", domain: str = "", version: int = 0, place: str = ""
     ) -> Sources:
-        """One source."""
+        """Return the sources that consist of one node."""
         return cls((Source(operator, name, domain, version, place),))
 
     @classmethod
     def joined(cls, sources: Iterable[Sources]) -> Sources:
-        """The union of several, each node once."""
+        """Return the union of several sources, each node once."""
         return cls(dict.fromkeys(one for each in sources for one in each))
 
     @property

@@ -1,10 +1,10 @@
 """Tensor expressions: the meaning of an operator.
 
 A `Stage` gives one tensor. For each output index it evaluates the `body`, and reduces it over `reduce_axes`
-by `combiner` if there are any. It then applies the `epilogue` to the reduced value `acc`. A kernel is a list
-of stages. The last of them, one or several, give its results; all others are local to it. `lower` builds the
-naive loop nest: the kernel's reference semantics.
-"""
+by `combiner` if there are any. It then applies the `epilogue` to the reduced value `acc`.
+
+A kernel is a list of stages. The last of them, one or several, give its results; all others are local to it.
+`lower` builds the naive loop nest: the kernel's reference semantics."""
 
 from __future__ import annotations
 
@@ -49,10 +49,9 @@ class Stage:
     """`out[axes + at] = epilogue(combine over reduce_axes of body)`. Loads name other stages' outs or the
     kernel's inputs.
 
-    Without reduce_axes, `epilogue` is None and `body` is the value. `at` is the start of the result in a
-    larger `out`, or empty. `rounded`: a term, which is a product, is rounded before it is added (see
-    `ir.rounding`).
-    """
+    Without reduce_axes, `epilogue` is None and `body` is the value. `at` is the index in `out` at which the
+    result begins, or empty if the result is all of `out`. `rounded` tells that each term, a product, is
+    rounded before it is added (see `ir.rounding`)."""
 
     out: Buffer
     axes: tuple[Axis, ...]
@@ -65,7 +64,7 @@ class Stage:
 
     @property
     def acc(self) -> Var:
-        """The reduced value, as the epilogue names it."""
+        """The variable that stands for the reduced value in the epilogue."""
         return Var("acc", self.body.dtype)
 
     @property
@@ -98,7 +97,7 @@ COMBINERS: Mapping[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def identity(combiner: str, dtype: DType) -> Const:
-    """The neutral element of a combiner."""
+    """Return the neutral element of a combiner."""
     if combiner in ("sum", "prod"):
         return const(0 if combiner == "sum" else 1, dtype)
     if combiner in ("and", "or"):
@@ -112,7 +111,8 @@ def identity(combiner: str, dtype: DType) -> Const:
 
 
 def accumulator(dtype: DType) -> DType:
-    """The type of sums: smaller floats accumulate in f32 and round once."""
+    """Return the type in which values are summed: f32 for smaller floats, which are then rounded once, else
+    the type itself."""
     return dtype.wide if dtype.is_float else dtype
 
 
@@ -120,7 +120,7 @@ def compute(
     out: Buffer,
     body: Callable[..., ExprLike],
 ) -> Stage:
-    """An injective stage: `body(*index)` is the value at an index of `out`."""
+    """Return a stage without reduction, in which `body(*index)` is the value at an index of `out`."""
     axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
     return Stage(out, axes, cast_body(out.dtype, body(*(a.var for a in axes))))
 
@@ -137,8 +137,9 @@ def reduction(
     body: Callable[..., Expr],
     epilogue: Callable[..., ExprLike] | None = None,
 ) -> Stage:
-    """A reducing stage: `body(index, k)` gives the term at output index tuple `index` and reduction index
-    tuple `k`. `epilogue(acc, index)` finishes the sum. The result is cast to out's dtype."""
+    """Return a stage that reduces. `body(index, k)` is the term at output index tuple `index` and reduction
+    index tuple `k`. `epilogue(acc, index)` is applied to the reduced value. The result is cast to out's
+    dtype."""
     axes = tuple(Axis(Var(f"i{d}"), extent) for d, extent in enumerate(out.shape))
     raxes = tuple(Axis(Var(f"k{d}"), wrap(extent)) for d, extent in enumerate(extents))
     index = tuple(a.var for a in axes)
@@ -150,14 +151,15 @@ def reduction(
 
 
 def sums_products(stage: Stage) -> bool:
-    """Whether a stage adds up products of floats, each by a multiply-add."""
+    """Return whether a stage adds up products of floats, each by a multiply-add."""
     term = stage.body
     product = term.op == "mul" if isinstance(term, Binary) else product_of(term) is not None
     return stage.combiner == "sum" and product and term.dtype.is_float and not stage.rounded
 
 
 def rename_axes(stage: Stage, prefix: str) -> Stage:
-    """The stage with its loop variables prefixed, so that stages can share a nest."""
+    """Return the stage with `prefix` before the names of its loop variables, so that stages can share a
+    nest."""
     names = {a.var: Var(prefix + a.var.name) for a in (*stage.axes, *stage.reduce_axes)}
     sub: dict[Var, Expr] = dict(names)
 
@@ -174,14 +176,15 @@ def rename_axes(stage: Stage, prefix: str) -> Stage:
 
 
 def value_at(stage: Stage, index: Sequence[Expr]) -> Expr:
-    """An injective stage's value at an index. Inlining replaces a load by this value."""
+    """Return the value at an index of a stage without reduction. Inlining replaces a load by this value."""
     assert not stage.reduce_axes, "only an injective stage can be inlined"
     moved = {a.var: i for a, i in zip(stage.axes, index, strict=True) if i is not a.var}
     return substitute(stage.body, dict(moved))
 
 
 def inline(stage: Stage, producer: Stage) -> Stage:
-    """`stage` with every load of the injective `producer`'s output replaced by its value."""
+    """Return `stage` with every load of `producer`'s output replaced by its value. The producer must have no
+    reduction."""
 
     def load(n: Expr) -> Expr | None:
         return (
@@ -195,7 +198,7 @@ def inline(stage: Stage, producer: Stage) -> Stage:
 
 
 def nest(stage: Stage) -> Stmt:
-    """The naive loop nest of one stage."""
+    """Return the naive loop nest of one stage."""
     if not stage.reduce_axes:
         inner: Stmt = Store(stage.out, stage.stored_at, stage.body)
     else:
@@ -220,7 +223,8 @@ def lower(
     symbols: Mapping[Var, Range],
     outputs: int = 1,
 ) -> Func:
-    """The naive kernel of `stages` in order; the last `outputs` give its results."""
+    """Return the naive kernel that computes `stages` in order. The last `outputs` of them give its
+    results."""
     named = [rename_axes(s, f"{chr(97 + n % 26)}" if len(stages) > 1 else "") for n, s in enumerate(stages)]
     body = block(*(nest(s) for s in named))
     for stage in reversed(named[:-outputs]):
@@ -232,7 +236,7 @@ def lower(
 
 
 def redirect(stage: Stage, buffers: Mapping[str, Buffer]) -> Stage:
-    """The stage with buffers of these names replaced, in loads and as its output."""
+    """Return the stage with buffers of these names replaced, in loads and as its output."""
 
     def load(n: Expr) -> Expr | None:
         new = buffers.get(n.buffer.name) if isinstance(n, Load) else None

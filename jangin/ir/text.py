@@ -85,11 +85,11 @@ from jangin.ir.traversal import walk
 from jangin.ir.words import INFIX, quote
 
 INLINE = 16
-"""Elements up to which an array is printed in the text; larger arrays are printed as a digest."""
+"""Arrays of at most this many elements are printed in the text. Larger arrays are printed as a digest."""
 
 
 def print_func(func: Func) -> str:
-    """The text of a loop nest."""
+    """Return the text of a loop nest."""
     first_out = len(func.params) - func.outputs
     params = (declare(b, "out " if i >= first_out else "") for i, b in enumerate(func.params))
     head = f"func {quote(func.name)}({', '.join(params)}){print_ranges(func.symbols)} {{"
@@ -97,7 +97,7 @@ def print_func(func: Func) -> str:
 
 
 def print_plan(plan: Plan) -> str:
-    """The text of a plan, without its constants' data and its kernels."""
+    """Return the text of a plan, without its constants' data and its kernels."""
     known = print_known(plan.symbols, plan)
     lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{known} {{"]
     lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
@@ -115,7 +115,8 @@ def _check(c: Check) -> str:
 
 
 def digest(array: Array) -> str:
-    """The name of a large array in text: a digest of its dtype, shape and bytes."""
+    """Return the name of a large array in text: a digest of its dtype, shape and bytes, 24 hexadecimal
+    digits."""
     found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
     if array.dtype == object:
         found.update(repr(array.tolist()).encode())
@@ -136,7 +137,7 @@ def print_source(sources: Sources) -> str:
 
 
 def _source(source: Source) -> str:
-    """The fields of a source, without trailing fields that have their defaults."""
+    """Return the text of a source's fields, without trailing fields that have their defaults."""
     parts = [quote(source.operator), quote(source.name), quote(source.domain), str(source.version)]
     parts.append(quote(source.place))
     while parts[1:] and parts[-1] in ('""', "0"):
@@ -145,7 +146,7 @@ def _source(source: Source) -> str:
 
 
 def print_string(text: str) -> str:
-    """A name that is always in quotes."""
+    """Return a text in quotes, even if it is an identifier."""
     quoted = quote(text)
     return quoted if quoted.startswith('"') else f'"{quoted}"'
 
@@ -172,7 +173,7 @@ def print_ranges(symbols: Iterable[tuple[Var, Range]]) -> str:
 
 
 def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Program) -> str:
-    """The text of a graph's, a plan's or a program's symbols, bound sizes and joined axes."""
+    """Return the text of a graph's, a plan's or a program's symbols, bound sizes and joined axes."""
     bound = ", ".join(f"{quote(n)} = {size}" for n, size in whole.bound.items())
     joined = ", ".join(f"{quote(axis)}{print_source(source)}" for axis, source in whole.joined.items())
     text = print_ranges(symbols) + (f" bound ({bound})" if bound else "")
@@ -180,7 +181,7 @@ def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Prog
 
 
 def bare(e: Expr) -> str:
-    """An expression without its outermost parentheses."""
+    """Return an expression's text without its outermost parentheses."""
     return str(e)[1:-1] if isinstance(e, Binary) and e.op in INFIX else str(e)
 
 
@@ -214,7 +215,8 @@ def _stmt(s: Stmt) -> list[str]:
 
 
 def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
-    """An attribute. `inner` prints the items of lists. Python and NumPy scalars print alike."""
+    """Return the text of an attribute. `inner` prints the items of lists. Python and NumPy scalars print
+    alike."""
     inner = inner or print_attribute
     if isinstance(v, np.generic):
         v = v.item()
@@ -238,7 +240,8 @@ def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
 
 
 def _free_in_nest(s: Stmt) -> str:
-    """Declarations of the names that a statement uses but doesn't bind. Stored buffers are marked `out`."""
+    """Return declarations of the names that a statement uses but doesn't bind. Stored buffers are marked
+    `out`."""
     every = list(statements(s))
     bound = {k.var for k in every if isinstance(k, (For, Let))}
     local = {k.buffer.name for k in every if isinstance(k, Alloc)}
@@ -254,7 +257,7 @@ def print_free(
     local: Iterable[str] = (),
     stored: Mapping[str, Buffer] | None = None,
 ) -> str:
-    """Declarations of the free variables, then the buffers, of some expressions."""
+    """Return declarations of the free variables, then of the buffers, that some expressions use."""
     out = dict(stored or {})
     nodes = [n for e in held for n in walk(e)]
     read = {n.buffer.name: n.buffer for n in nodes if isinstance(n, Load) and n.buffer.name not in {*local}}

@@ -17,7 +17,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
-    """`e` with other children, through the folding constructors."""
+    """Return `e` with other children, built by the constructors that fold constants."""
     if isinstance(e, Binary):
         return binary(e.op, *kids)
     if isinstance(e, Load):
@@ -30,7 +30,7 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """Every node of `e`, parents first. A shared node comes at each mention."""
+    """Yield every node of `e`, parents first. A shared node comes at each mention."""
     stack = [e]
     while stack:
         node = stack.pop()
@@ -39,8 +39,8 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
-    """Rewrites bottom-up: `fn(node)` gives a replacement, or None to keep the node. Shared parts are done
-    once."""
+    """Rewrite an expression bottom-up, and return the result. `fn(node)` returns a replacement, or None to
+    keep the node. Shared parts are done once."""
     memo: dict[Expr, Expr] = {}
     for node in postorder(e):
         kids = node._kids
@@ -54,8 +54,8 @@ def rewrite(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
-    """`e` with variables replaced. `done`: replacements made in other expressions, which must include
-    `values`."""
+    """Return `e` with variables replaced. `done` may have replacements made in other expressions, and must
+    then include `values`."""
     if e._free.isdisjoint(values):
         return e
     memo = dict[Expr, Expr](values.items()) if done is None else done
@@ -73,17 +73,17 @@ def substitute(e: Expr, values: Mapping[Var, Expr], done: dict[Expr, Expr] | Non
 
 
 def free_vars(e: Expr) -> frozenset[Var]:
-    """The variables that an expression mentions."""
+    """Return the variables that an expression mentions."""
     return e._free
 
 
 def buffers_loaded(e: Expr) -> frozenset[str]:
-    """The names of the buffers that an expression loads."""
+    """Return the names of the buffers that an expression loads."""
     return e._loaded
 
 
 def loads(e: Expr) -> list[Load]:
-    """The loads of an expression, parents first. A shared load comes at each mention."""
+    """Return the loads of an expression, parents first. A shared load comes at each mention."""
     found: list[Load] = []
     stack = [e]
     while stack:
@@ -96,14 +96,14 @@ def loads(e: Expr) -> list[Load]:
 
 
 def conjuncts(e: Expr) -> list[Expr]:
-    """The conditions whose conjunction is `e`."""
+    """Return the conditions whose conjunction is `e`."""
     if isinstance(e, Binary) and e.op == "and" and e.dtype is BOOL:
         return conjuncts(e.a) + conjuncts(e.b)
     return [e]
 
 
 def row_major(index: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """An element's offset in a row-major buffer of this shape."""
+    """Return an element's offset, in elements, in a row-major buffer of this shape."""
     flat: Expr = const(0)
     for i, d in zip(index, shape, strict=True):
         flat = flat * d + i

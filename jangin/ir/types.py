@@ -12,11 +12,10 @@ ANY = Var("any")
 
 @dataclass(frozen=True)
 class Type:
-    """`kind`: "tensor" (of `dtype`; `shape` None if the rank is unknown), "seq" or "optional" (`of`
-    elements), or "map" (keys of `dtype`, values `of`). None stands for an unknown part.
+    """A value's type. `kind` is "tensor" (of `dtype`; `shape` is None if the rank is unknown), "seq" or
+    "optional" (`of` elements), or "map" (keys of `dtype`, values `of`). None stands for an unknown part.
 
-    At run time a sequence is a list, an optional its value or None, and a map a dictionary.
-    """
+    At run time a sequence is a list, an optional its value or None, and a map a dictionary."""
 
     kind: str
     dtype: DType | None = None
@@ -32,7 +31,7 @@ class Type:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether it is a tensor that compiled code can take."""
+        """Whether it is a tensor that compiled code can take: of numbers, and of known rank."""
         return self.kind == "tensor" and self.shape is not None and self.dtype not in (None, STRING)
 
 

@@ -1,9 +1,8 @@
 """Verifiers of the three IRs. Each raises a `VerifyError` that names the fault and its place.
 
-Passes may assume verified input and must give verified output. The pipeline checks between passes if asked,
-and text is always checked when it is read. Modules that only kernels or graphs need are imported when these
-are verified, so loading a plan doesn't import them.
-"""
+Passes may assume verified input and must give verified output. The pipeline verifies between passes if the
+options request it, and text is always verified when it is read. Modules that only kernels or graphs need are
+imported when these are verified, so that loading a plan doesn't import them."""
 
 from __future__ import annotations
 
@@ -35,11 +34,11 @@ from jangin.ir.traversal import free_vars, substitute, walk
 from jangin.ir.words import ARITY, BINARY, INTRINSICS
 
 MAX_BYTES = 1 << 47
-"""Bytes that a process can address; no size is larger."""
+"""The number of bytes that a process can address. No size is larger."""
 
 
 class VerifyError(CompileError):
-    """An IR that breaks its own rules."""
+    """An IR breaks its own rules."""
 
 
 class Operator(Protocol):
@@ -53,7 +52,7 @@ class Operator(Protocol):
 
 
 class Scope:
-    """Checks expressions against the variables and buffers that are defined at their place."""
+    """Checks expressions against the variables and buffers that are defined where the expressions are."""
 
     def __init__(self, where: str, variables: Mapping[str, DType], buffers: Mapping[str, Buffer]) -> None:
         self.where = where
@@ -128,8 +127,9 @@ class Scope:
 
 
 def verify_func(func: Func) -> None:
-    """Checks a kernel. Names are defined once, before use; types agree; loops and allocations keep their
-    kinds' rules; inputs aren't stored to; threads of a work-group don't race."""
+    """Verify a kernel. Names must be defined once, before their use, and types must agree. Loops and
+    allocations must keep their kinds' rules. Inputs must not be stored to, and threads of a work-group must
+    not race."""
     from jangin.ir.verify_groups import verify_groups
 
     scope = Scope(f"func {func.name}", {}, {})
@@ -207,8 +207,9 @@ def _verify_alloc(s: Alloc, scope: Scope) -> None:
 
 
 def verify_graph(graph: Graph, operators: Mapping[str, Operator] | None = None) -> None:
-    """Checks a graph and its sub-graphs: values are defined once, before use, and typed. With `operators`
-    (the core ones), each node must be one of them or a kernel, and its result must have the inferred type."""
+    """Verify a graph and its sub-graphs. Values must be typed, and defined once, before their use. With
+    `operators` (the core ones), each node must be one of them or a kernel, and its result must have the
+    inferred type."""
     _verify_graph(graph, operators, frozenset(), frozenset())
 
 
@@ -302,7 +303,7 @@ def _verify_node(g: Graph, node: Node, operators: Mapping[str, Operator] | None,
 
 
 def _same_type(a: Value, b: Value, what: str, fail: Any) -> None:
-    """Checks that types agree. Two dimensions differ only if both are constants and not equal."""
+    """Check that two types agree. Dimensions disagree only if their difference is known not to be 0."""
     if a.dtype != b.dtype or (a.shape is None) != (b.shape is None):
         fail(f"{what} is {a}, should be {b}")
     if a.shape is not None and b.shape is not None and not _may_equal(a.shape, b.shape):
@@ -320,8 +321,8 @@ def _may_equal(a: Shape, b: Shape) -> bool:
 
 
 def verify_plan(plan: Plan) -> None:
-    """Checks a plan. Buffers exist, fit, and don't overlap while both live. Launches match their kernels (if
-    the plan still has them), and read only given or written values."""
+    """Verify a plan. Buffers must exist and fit, and must not overlap while both are live. Launches must
+    match their kernels (if the plan still has them), and read only given or written values."""
     scope = Scope(f"plan {plan.name}", {}, {})
     scope.ranges(plan.symbols)
     buffers: dict[str, PlanBuffer] = {}
@@ -465,7 +466,7 @@ def _verify_check(
 
 
 def checked(stage: str, check: Callable[..., None], *args: Any) -> None:
-    """Runs `check(*args)`. Its error names the stage that broke the IR."""
+    """Call `check(*args)`, which verifies an IR. Its error gets the name of the stage that broke the IR."""
     try:
         check(*args)
     except VerifyError as error:

@@ -1,4 +1,5 @@
-"""The verifier of blocks and their threads: places of their loops and of shared memory, and data races."""
+"""The verifier of blocks and their threads. It checks where their loops and shared memory may be, and data
+races."""
 
 from __future__ import annotations
 
@@ -31,14 +32,13 @@ Fail = Callable[[str], NoReturn]
 
 
 def verify_groups(func: Func, fail: Fail) -> None:
-    """Checks these rules of work-groups:
+    """Verify these rules of work-groups.
 
-    - Thread loops are inside a block loop, not inside each other or vector loops, and all of a block's have
+    - Thread loops are inside a block loop, but not inside each other or vector loops. All of a block's have
       one constant extent.
     - Shared buffers are allocated in a block.
-    - Outside its thread loops, a block touches no memory that they write.
-    - No two threads of a loop touch one place that one of them writes (see `ir.races`).
-    """
+    - Outside its thread loops, a block accesses no memory that they write.
+    - No two threads of a loop access one element if one of them writes it (see `ir.races`)."""
     _verify_places(func.body, fail, ())
     across = frozenset(b.name for b in lives_across(func))
     rounds = task_loops(func.body)[0]
@@ -82,16 +82,16 @@ def _verify_thread(s: For, fail: Fail, loops: tuple[For, ...]) -> None:
 
 @dataclass(frozen=True)
 class _Group:
-    """A block's body to check. `across`: register buffers with a thread axis. `written`: all buffers that the
-    block stores to."""
+    """A block's body to verify. `across` has the register buffers with a thread axis, and `written` all
+    buffers to which the block stores."""
 
     fail: Fail
     across: frozenset[str]
     written: frozenset[str] | set[str]
 
     def verify(self, s: Stmt, thread: For | None, own: frozenset[str], ranges: Mapping[Var, Range]) -> None:
-        """Checks a statement. `own`: buffers allocated in the iteration of the enclosing `thread` loop.
-        `ranges`: of the enclosing variables, outermost first."""
+        """Verify a statement. `own` has the buffers allocated in the iteration of the enclosing `thread`
+        loop. `ranges` are those of the enclosing variables, outermost first."""
         if isinstance(s, For):
             if s.kind == "thread":
                 found = race(s, ranges)

@@ -1,4 +1,4 @@
-"""The verifier of programs: steps read existing values of the types that they take."""
+"""The verifier of programs. Steps must read existing values of the types that they take."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Kind = tuple[DType, Shape] | None
 
 
 def verify_program(program: Program, plans: Sequence[Plan]) -> None:
-    """Checks a program: names are defined before use, counts agree, and a plan's arguments have its inputs'
-    types."""
+    """Verify a program. Names must be defined before their use, counts must agree, and a plan's arguments
+    must have its inputs' types."""
     scope = Scope(f"program {program.name}", {}, {})
     scope.ranges(program.symbols.items())
     constants = {n: _constant(a) for n, a in program.constants.items()}
@@ -34,7 +34,7 @@ def _constant(array: Array) -> Kind:
 
 
 class _Region:
-    """Checks regions. A region knows the constants and its own inputs."""
+    """Verifies regions. A region can read the constants and its own inputs."""
 
     def __init__(
         self, program: Program, plans: Sequence[Plan], constants: Mapping[str, Kind], scope: Scope

@@ -15,13 +15,14 @@ BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype 
 RESULT: dict[str, DType] = {
     "isnan": BOOL, "isinf": BOOL, **{name: p.total for name, p in PRODUCTS.items()}, **BITCASTS,
 }  # fmt: skip
-"""The result type of a function, if it isn't the type of its first argument."""
+"""The result types of functions whose result hasn't the type of the first argument."""
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
 }  # fmt: skip
-"""div: true division of floats, truncating division of integers. mod has the divisor's sign (Python), rem the
-dividend's (C fmod). min and max of floats propagate NaN. and/or/xor work on bool or bits."""
+"""Binary operations. div is true division of floats and truncating division of integers. mod has the
+divisor's sign (as in Python), rem the dividend's (as fmod in C). min and max of floats propagate NaN. and, or
+and xor work on bool or bits."""
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
@@ -30,11 +31,11 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
 """The names of functions in the expression language. round rounds half to even. fma(a, b, c) = a*b + c may be
 fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not takes bool or bits.
 
-A function of PRODUCTS multiplies the numbers of two words, the first in the low bits, and adds up the
-products. Its Product says whether the products are clamped in pairs, or rounded. add2 and sub2 take words of
-i32, each a pair of int16. Their result is the pair of the sums, or differences, of the firsts and of the
-seconds.
-"""
+A function of PRODUCTS multiplies the numbers in two words, pair by pair, and adds up the products. The first
+number is in the low bits. Its Product tells whether pairs of products are clamped, or sums rounded.
+
+add2 and sub2 take words of i32, each a pair of int16. Their result is the pair of the sums, or differences,
+of the firsts and of the seconds."""
 PAIRS = frozenset({"add2", "sub2"})
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*PRODUCTS, *PAIRS, *BINARY), 2)}
 """The number of arguments, for functions that take more than one."""
@@ -55,7 +56,7 @@ RESERVED = frozenset({
 
 
 def quote(name: str) -> str:
-    """A name in the text forms: in quotes unless it is an identifier and no keyword."""
+    """Return a name as the text forms write it: in quotes unless it is an identifier and no keyword."""
     if IDENTIFIER.fullmatch(name) and name not in RESERVED:
         return name
     return json.dumps(name, ensure_ascii=False)
