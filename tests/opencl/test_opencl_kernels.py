@@ -16,7 +16,9 @@ from jangin.backends.opencl.backend import source
 from jangin.backends.walk.math import expansion
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Binary, Buffer, Call, Load, Var, call, const
+from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store, expressions, statements
+from jangin.ir.parse import parse_func
 from jangin.ir.traversal import walk
 from jangin.ir.words import INTRINSICS
 from jangin.runtime.devices.opencl_devices import Found
@@ -44,6 +46,31 @@ def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: 
                 np.testing.assert_allclose(got[name], value, rtol=close)
         else:
             test_c_kernels.assert_same_bits(got, want, func)
+
+
+ADDS = """func adds(x: T[8], bigger: out bool[8], half: out T[8]) {
+  KIND i in 8 {
+    bigger[i] = (x[i] + T(1)) > x[i]
+    half[i] = (x[i] * T(2)) // T(2)
+  }
+}"""
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
+@pytest.mark.parametrize("loop", ["serial", "vector"])
+@pytest.mark.parametrize("kind", ["i8", "i16", "i32", "i64"])
+def test_integers_wrap(kind: str, loop: str, device: Found) -> None:
+    """The sum of the largest integer and 1 is the smallest one, though C leaves it open."""
+    func = parse_func(re.sub(r"\bT\b", kind, ADDS).replace("KIND", loop))
+    info = np.iinfo(f"int{kind[1:]}")
+    x = np.array([info.max, info.min, 0, -1, info.max - 1, 1, info.max, 5], info.dtype)
+    program = built([func], replace(V3, rows=ROWS), device)
+    made = {"x": x, "bigger": np.zeros(8, bool), "half": np.zeros(8, x.dtype)}
+    want = {name: array.copy() for name, array in made.items()}
+    run_func(func, want, {})
+    got = run_kernel(program, device, func, made, {}, 2)
+    for name in ("bigger", "half"):
+        np.testing.assert_array_equal(got[name], want[name])
 
 
 def test_a_loop_of_more_lanes_than_vectors_have_is_cut_into_vectors() -> None:

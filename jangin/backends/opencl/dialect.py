@@ -70,11 +70,12 @@ CONTRACT = "#pragma OPENCL FP_CONTRACT {}"
 class OpenCL(Dialect):
     """OpenCL C 1.2, with those extensions in EXTENSIONS that a device has.
 
-    Its own `min` and `max` are shorter. Intel's compiler of 2026 also computes a choice between the compared
+    PoCL's compiler makes `x + 1 > x` true for any signed scalar, and no option forbids it. Its own `min` and
+    `max` are shorter. Intel's compiler of 2026 also computes a choice between the compared
     values wrongly under a condition.
     """
 
-    extremes = True
+    extremes, wraps = True, False
     inline, shared, restrict, long = "static inline", "__global ", "restrict", "l"
     loop = "#pragma clang loop vectorize(disable) unroll(disable)"
     most_lanes = 16
