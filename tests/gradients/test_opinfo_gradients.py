@@ -77,9 +77,9 @@ def counted(given: Iterable[Call]) -> tuple[Counter[str], list[str]]:
 
 def test_a_sample_of_gradients() -> None:
     seed = 2
-    counts, wrong = counted(calls(Random(seed).sample(operators(), 24), 1))
+    counts, wrong = counted(calls(Random(seed).sample(operators(), 10), 1))
     assert not wrong, (seed, wrong)
-    assert not counts["refused"] and counts["right"] > 12, counts
+    assert not counts["refused"] and counts["right"] > 4, counts
 
 
 @pytest.mark.slow  # two thousand calls: minutes

@@ -154,7 +154,7 @@ OPTIMIZERS: dict[str, tuple[optim.Optimizer, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ["adamw", *(slow(n) for n in OPTIMIZERS if n != "adamw")])
+@pytest.mark.parametrize("case", [slow(n) for n in OPTIMIZERS])
 def test_optimizers(case: str) -> None:
     optimizer, of_torch = OPTIMIZERS[case]
     followed(layers(), "mse", F.mse_loss, optimizer, of_torch, batch("numbers"))
@@ -301,6 +301,7 @@ def test_values_and_gradients() -> None:
     np.testing.assert_allclose(gradients["w"], [3.0, 8.0])
 
 
+@pytest.mark.slow  # four compilations
 def test_dropout_is_drawn_anew_in_each_step() -> None:
     """With its chance and scale, the same numbers for the same seed, and everything in evaluation."""
 
@@ -414,6 +415,7 @@ def test_a_model_of_another_format() -> None:
     np.testing.assert_allclose(trainer.state_dict()["w"], own.detach().numpy(), 1e-5, 1e-6)
 
 
+@pytest.mark.slow  # a compilation
 def test_an_operator_of_ones_own() -> None:
     """By the general rule."""
 
