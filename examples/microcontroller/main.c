@@ -1,5 +1,5 @@
 /* Runs the model on the bytes of input.bin and writes output.bin, by the debugger's files (Arm's semihosting
-   interface, "Semihosting for AArch32 and AArch64", 2.0), so that it runs on a board with a probe as well. */
+   interface, "Semihosting for AArch32 and AArch64", 2.0, which RISC-V has too), so that it runs on a board with a probe as well. */
 #include "model.h"
 
 enum { OPEN = 1, WRITE = 5, READ = 6, EXIT_EXTENDED = 0x20, FINISHED = 0x20026, BINARY_READ = 1, BINARY_WRITE = 5 };
@@ -7,9 +7,16 @@ enum { OPEN = 1, WRITE = 5, READ = 6, EXIT_EXTENDED = 0x20, FINISHED = 0x20026, 
 static _Alignas(64) unsigned char arena[MODEL_ARENA_BYTES], input[INPUT_BYTES], output[OUTPUT_BYTES];
 
 static int32_t debugger(int32_t operation, const void *arguments) {
+#ifdef __riscv /* RISC-V Semihosting 1.0: three instructions that lie in one page */
+  register int32_t r0 __asm__("a0") = operation;
+  register const void *r1 __asm__("a1") = arguments;
+  __asm__ volatile(".option push\n.option norvc\n.balign 16\nslli zero, zero, 0x1f\nebreak\n"
+                   "srai zero, zero, 7\n.option pop" : "+r"(r0) : "r"(r1) : "memory");
+#else
   register int32_t r0 __asm__("r0") = operation;
   register const void *r1 __asm__("r1") = arguments;
   __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+#endif
   return r0;
 }
 

@@ -1,7 +1,8 @@
-"""Compile a keyword spotter for a Cortex-M4 to C, build it, run it in an emulator, and compare it with this
-machine.
+"""Compile a keyword spotter for a microcontroller to C, build it, run it in an emulator, and compare it with
+this machine.
 
     apt install gcc-arm-none-eabi qemu-system-arm
+    apt install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc  # for riscv32imc
     python examples/microcontroller/run.py [--target cortex-m7] [--model model.onnx] [--folder out]
 
 The network is DS-CNN-S with random weights, unless a model of one input and one output is given. Source:
@@ -29,8 +30,36 @@ from jangin.ahead.emit import Emitted
 from jangin.ahead.source import compiler_flags
 
 HERE = Path(__file__).parent
-BOARDS = {"cortex-m4": "mps2-an386", "cortex-m7": "mps2-an500"}
-COMPILER, NAMES, EMULATOR = "arm-none-eabi-gcc", "arm-none-eabi-nm", "qemu-system-arm"
+
+
+@dataclass(frozen=True)
+class Board:
+    """An emulated board. The names of its compiler's tools begin with `tools`, and the compiler takes
+    `options`. Its code and its data lie at `memory`."""
+
+    machine: str
+    options: tuple[str, ...] = ("-specs=nosys.specs",)
+    memory: tuple[int, int] = (0, 0x20000000)
+    tools: str = "arm-none-eabi-"
+    emulator: tuple[str, ...] = ("qemu-system-arm",)
+
+    @property
+    def programs(self) -> tuple[str, str]:
+        """The programs that must be installed."""
+        return f"{self.tools}gcc", self.emulator[0]
+
+
+BOARDS = {
+    "cortex-m0plus": Board("mps2-an385"),
+    "cortex-m4": Board("mps2-an386"),
+    "cortex-m7": Board("mps2-an500"),
+    "cortex-m33": Board("mps2-an505", memory=(0x10000000, 0x38000000)),
+    "riscv32imc": Board(
+        "virt", ("-specs=picolibc.specs",), (0x80000000, 0x80400000), "riscv64-unknown-elf-",
+        ("qemu-system-riscv32", "-bios", "none"),
+    ),
+}  # fmt: skip
+"""A Cortex-M3 runs the code of a Cortex-M0+. QEMU's own board with a Cortex-M0 has 16 KB of RAM."""
 
 
 def keyword_spotter(channels: int = 64, words: int = 12) -> onnx.ModelProto:
@@ -80,25 +109,29 @@ class Firmware:
 def build(made: Emitted, folder: Path) -> Firmware:
     """Compile and link the model with the example's program."""
     made.save(folder, force=True)
-    flags = (*compiler_flags(made.model.target), "-Wall", "-Wextra", "-Werror")
+    board = BOARDS[made.model.target.name]
+    compiler, flags = f"{board.tools}gcc", (*compiler_flags(made.model.target), *board.options)
+    flags = (*flags, "-Wall", "-Wextra", "-Werror")
     sizes = (f"-DINPUT_BYTES={_bytes(made.model.inputs)}", f"-DOUTPUT_BYTES={_bytes(made.model.outputs)}")
     run = partial(subprocess.run, check=True, cwd=folder)
-    run([COMPILER, *flags, "-c", "model.c", "model_weights.c"])
-    run([COMPILER, *flags, *sizes, "-I.", "-c", HERE / "main.c", HERE / "startup.c"])
+    run([compiler, *flags, "-c", "model.c", "model_weights.c"])
+    run([compiler, *flags, *sizes, "-I.", "-c", HERE / "main.c", HERE / "startup.c"])
     objects = [f"{name}.o" for name in ("startup", "main", "model", "model_weights")]
-    link = ("-nostartfiles", "-specs=nosys.specs", "-T", HERE / "mps2.ld", "-Wl,-Map=model.map")
-    run([COMPILER, *flags, *objects, *link, "-o", "model.elf", "-lm"])
+    places = [f"-Wl,--defsym={n}={at}" for n, at in zip(("CODE", "DATA"), board.memory, strict=True)]
+    link = ("-nostartfiles", *places, "-T", HERE / "mps2.ld", "-Wl,-Map=model.map")
+    run([compiler, *flags, *objects, *link, "-o", "model.elf", "-lm"])
     return Firmware(
-        folder / "model.elf", *(_linked(folder, of) for of in ("model_weights.o", "main.o", "model.o"))
+        folder / "model.elf",
+        *(_linked(folder, of, f"{board.tools}nm") for of in ("model_weights.o", "main.o", "model.o")),
     )
 
 
-def _linked(folder: Path, of: str) -> int:
+def _linked(folder: Path, of: str, names: str) -> int:
     """Return the bytes that the linker placed of an object: the arena of main.o, and what lies in flash of
     any other."""
     if of == "main.o":
         listed = subprocess.run(
-            [NAMES, "-S", "model.elf"], check=True, cwd=folder, capture_output=True, text=True
+            [names, "-S", "model.elf"], check=True, cwd=folder, capture_output=True, text=True
         )
         (size,) = re.findall(r"^\w+ (\w+) \w arena$", listed.stdout, re.M)
         return int(size, 16)
@@ -114,8 +147,9 @@ def _bytes(tensors: Any) -> int:
     return int(np.prod([int(d.value) for d in tensor.shapes[0]])) * tensor.dtype.bytes
 
 
-def run(firmware: Firmware, board: str, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the model's output on an emulated board."""
+def run(firmware: Firmware, board: Board, x: np.ndarray[Any, Any], *more: str) -> np.ndarray[Any, Any]:
+    """Return the bytes of the model's output on an emulated board as f32. `more` are options of the
+    emulator."""
     folder = firmware.program.parent
     (folder / "input.bin").write_bytes(x.tobytes())
     options = [
@@ -128,7 +162,7 @@ def run(firmware: Firmware, board: str, x: np.ndarray[Any, Any]) -> np.ndarray[A
         "enable=on,target=native",
     ]
     subprocess.run(
-        [EMULATOR, "-M", board, *options, "-kernel", firmware.program.name],
+        [*board.emulator, "-M", board.machine, *options, *more, "-kernel", firmware.program.name],
         check=True,
         cwd=folder,
         timeout=120,

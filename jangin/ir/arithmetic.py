@@ -66,6 +66,13 @@ def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return made.view(np.int32).reshape(x.shape)
 
 
+def _half(first: int, a: Any) -> Any:
+    """Every second int8 of words of four, as pairs of int16."""
+    words = np.asarray(a, np.int32)
+    pairs = np.ascontiguousarray(words).reshape(-1).view(np.int8).reshape(-1, 4)[:, first::2].astype(np.int16)
+    return np.ascontiguousarray(pairs).view(np.int32).reshape(words.shape)
+
+
 def _bits_as(dtype: DType, a: Any) -> Any:
     return np.asarray(a).view(dtype.numpy)
 
@@ -86,6 +93,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a,
     **{name: partial(_multiplied, product) for name, product in PRODUCTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
+    "even_bytes": partial(_half, 0), "odd_bytes": partial(_half, 1),
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip
 _IN_F64: Mapping[str, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ from typing import Literal
 from jangin.ir.dtype import BF16, F16, F32, I8, I16, I32, I64, U8, DType
 from jangin.ir.records import dataclass
 
-_WORDS = {16: I16, 32: I32, 64: I64}
+_WORDS = {8: I8, 16: I16, 32: I32, 64: I64}
 """The type of a word that holds several numbers, by its bits."""
 _REGISTER_WORD = 32
 """Bits of a word in matrix registers and in fragments. A word holds neighbouring terms (VNNI layout)."""
@@ -53,7 +53,7 @@ class Product:
             (len({t.is_float for t in types}) == 1, "integers alone or floats alone"),
             (self.rows >= 1 <= self.terms, "a row and a term"),
             (self.columns >= 1 or (self.rows == 1 and self.held == "vector"), "columns if it has matrices"),
-            (word in _WORDS, f"words of 16, 32 or 64 bits, not of {word}"),
+            (word in _WORDS, f"words of 8, 16, 32 or 64 bits, not of {word}"),
             (self.terms % max(1, self.terms_of_word) == 0, "terms in whole words"),
             (not self.clamps or (self.left.is_int and self.terms % 2 == 0), "pairs of integers that clamp"),
             (least is None or (self.right.is_int and self.right.has_whole(least)), "a least it can have"),
@@ -110,6 +110,7 @@ class Product:
 
 
 DOT1 = Product("dot1", I16, I16, I32)
+DOT1B = Product("dot1b", I8, I8, I32)
 DOT2 = Product("dot2", I16, I16, I32, terms=2)
 DOT4 = Product("dot4", I8, I8, I32, terms=4)
 DOT4U = Product("dot4u", U8, I8, I32, terms=4)
@@ -125,7 +126,7 @@ DOT1H = Product("dot1h", F16, F16, F32)
 
 PRODUCTS: Mapping[str, Product] = {
     p.name: p
-    for p in (DOT1, DOT2, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H)
+    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H)
 }  # fmt: skip
 """Every Product for which Loop IR has a function, by the function's name. Other shapes of the same functions
 are in the rows of machines."""

@@ -26,7 +26,8 @@ and xor work on bool or bits."""
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "add2", "sub2", *PRODUCTS,
+    "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "add2", "sub2",
+    "even_bytes", "odd_bytes", *PRODUCTS,
 }  # fmt: skip
 """The names of functions in the expression language. round rounds half to even. fma(a, b, c) = a*b + c may be
 fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not takes bool or bits.
@@ -35,7 +36,11 @@ A function of PRODUCTS multiplies the numbers in two words, pair by pair, and ad
 number is in the low bits. Its Product tells whether pairs of products are clamped, or sums rounded.
 
 add2 and sub2 take words of i32, each a pair of int16. Their result is the pair of the sums, or differences,
-of the firsts and of the seconds."""
+of the firsts and of the seconds.
+
+even_bytes and odd_bytes take a word of four int8, an i32. Their result is the pair of the first and the third
+as int16, or of the second and the fourth."""
+HALVES = ("even_bytes", "odd_bytes")
 PAIRS = frozenset({"add2", "sub2"})
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*PRODUCTS, *PAIRS, *BINARY), 2)}
 """The number of arguments, for functions that take more than one."""

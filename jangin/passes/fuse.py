@@ -21,6 +21,7 @@ from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
 from jangin.ops.editor import Editor, kernel_node
 from jangin.passes.in_place import in_place_concats
+from jangin.targets.figures import FusionFigures
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
@@ -62,8 +63,8 @@ def fuse(graph: Graph, target: Target) -> Graph:
     A concatenation whose parts can be written in place has a kernel to itself (see `passes.in_place`). Raises
     CompileError if a node isn't a core operator.
     """
-    few = target.machine.fusion.few_channels
-    return _Fuser(_Fuser(graph, few).widened_apart(), few).run()
+    figures = target.machine.fusion
+    return _Fuser(_Fuser(graph, figures).widened_apart(), figures).run()
 
 
 def kind(node: Node) -> str:
@@ -122,9 +123,9 @@ class Group:
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, few_channels: int) -> None:
+    def __init__(self, graph: Graph, figures: FusionFigures) -> None:
         self.graph = graph
-        self.few_channels = few_channels
+        self.figures = figures
         self.producers = graph.producers()
         self.users = graph.consumers()
         self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
@@ -171,12 +172,12 @@ class _Fuser:
         users = self.users.get(node.outputs[0], ())
         if len(node.inputs) != 1 or self.graph.dtype(node.inputs[0]).bits != 8 or len(users) < 2:
             return False
-        return producer_class(node) in WIDENING and self.can_widen(node.outputs[0], users)
+        return producer_class(node) in WIDENING and self.can_make(node.outputs[0], users, WIDENING)
 
-    def can_widen(self, name: str, users: Sequence[Node]) -> bool:
-        """Return whether each reader of a value could evaluate a widening map itself."""
+    def can_make(self, name: str, users: Sequence[Node], made: Classes) -> bool:
+        """Return whether each reader of a value could evaluate a map of such classes itself."""
         reads = ((u, i) for u in users for i, n in enumerate(u.inputs) if n == name)
-        return name not in self.graph.outputs and all(self.inlinable(u, i) >= WIDENING for u, i in reads)
+        return name not in self.graph.outputs and all(self.inlinable(u, i) >= made for u, i in reads)
 
     def start(self, node: Node) -> Group:
         group = Group(node, node.outputs[0])
@@ -208,7 +209,13 @@ class _Fuser:
         users = self.users.get(name, ())
         if len(region) > 1 or len(node.inputs) > 1 or len(users) != 1:
             return False
-        return producer_class(node) in WIDENING and self.can_widen(name, users)
+        if self.figures.small_values and self.is_wider(node) and producer_class(node) in CHEAP:
+            return self.can_make(name, users, CHEAP)
+        return producer_class(node) in WIDENING and self.can_make(name, users, WIDENING)
+
+    def is_wider(self, node: Node) -> bool:
+        """Whether a map's result takes more memory than what it reads."""
+        return self.graph.dtype(node.outputs[0]).bytes > self.graph.dtype(node.inputs[0]).bytes
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:
         """Return the smallest set of maps that reads all of the group's result and has one result itself, in
@@ -315,7 +322,7 @@ class _Fuser:
         return attrs.layout == "last" and each == const(1) and filters == const(attrs.groups)
 
     def has_few(self, channels: Expr) -> bool:
-        return isinstance(channels, Const) and int(channels.value) < self.few_channels
+        return isinstance(channels, Const) and int(channels.value) < self.figures.few_channels
 
     # -- kernels --------------------------------------------------------------------------------
 

@@ -88,6 +88,26 @@ class Reading:
         return [read, run.words(w, self.of, self.dot.right, self.dot.word)], own
 
 
+class Singly(Reading):
+    """Single bytes, which loads widen, for multiply-adds of i32."""
+
+    def fits(self, target: Target) -> bool:
+        attrs, (x, w) = self.node.attrs, self.node.inputs
+        if U16 in (self.graph.dtype(x), self.graph.dtype(w)) or w not in self.graph.constants:
+            return False
+        return isinstance(attrs, MatMul) or (isinstance(attrs, Conv) and attrs.layout == "last")
+
+    def left(self, run: Integers, less: int) -> str:
+        return run.reduced(self.node.inputs[0], less, self.dot.left)
+
+    def border(self, less: int) -> int:
+        return -less
+
+    def operands(self, run: Integers, less: int) -> tuple[list[str], Conv | MatMul]:
+        (read, _), own = super().operands(run, less)
+        return [read, run.cast(self.node.inputs[1], self.dot.right)], replace(own, dot=None)
+
+
 class OfRows(Reading):
     """Words of a column's bytes in four rows of a depthwise convolution's window."""
 
@@ -131,6 +151,8 @@ class AcrossPixels(Reading):
 
 def reading_of(node: Node, dot: Product, graph: Graph) -> Reading:
     """Return how the words of a product are read."""
+    if dot.of_bytes and dot.terms == 1:
+        return Singly(node, dot, graph)
     if _of_rows(node, graph, dot):
         return OfRows(node, dot, graph)
     across = _row_words(node, dot, graph)

@@ -33,6 +33,7 @@ from jangin.ir.core import Concat, Conv, Map, MatMul, Pad, Reshape, Slice, Trans
 from jangin.ir.dtype import F32, I16, I32, U16, DType
 from jangin.ir.expr import Cast, Expr, Var, cast, const
 from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.simplify import simplify
 from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars, rewrite, substitute
 from jangin.ops.editor import Editor
@@ -178,8 +179,10 @@ class Integers(Editor):
             self.emit(replace(node, inputs=tuple(self.cast(n, F32) for n in node.inputs), attrs=own))
         elif self.target.machine.wide_products and _of_channels(node, self.graph):
             self.emit(replace(node, inputs=tuple(self.cast(n, I16) for n in node.inputs)))
-        else:
+        elif self.target.machine.floats:
             self.summed(node)
+        else:
+            self.emit(node)
 
     def cast(self, name: str, dtype: DType) -> str:
         """Return the value in another type."""
@@ -243,13 +246,30 @@ class Integers(Editor):
     def padded(self, name: str, pads: Sequence[int], value: int) -> str:
         """Return a channels-last image with a border of `value`, as wide as a convolution's `pads`."""
         key = name, tuple(pads), value
-        if key not in self.made:
+        if key not in self.made and self.by_words(name):
+            self.made[key] = self.padded_words(name, pads, value)
+        elif key not in self.made:
             begins, ends = pads[: len(pads) // 2], pads[len(pads) // 2 :]
             around = (const(0), *map(const, begins), const(0), const(0), *map(const, ends), const(0))
             self.made[key] = self.add(
                 Pad(around, value=value), [name], f"{name}.padded", Sources.of(f"padded {name}")
             )
         return self.made[key]
+
+    def by_words(self, name: str) -> bool:
+        """Whether bytes are padded as words of four, which hold whole channels."""
+        few = self.target.machine.fusion.small_values and self.dtype(name).bits == 8
+        return few and int(str(self.shape(name)[-1])) % I32.bytes == 0
+
+    def padded_words(self, name: str, pads: Sequence[int], value: int) -> str:
+        """The same as `padded`, of words of four bytes."""
+        dtype, (*around, channels) = self.dtype(name), self.shape(name)
+        whole = (*around, simplify(channels // const(I32.bytes)))
+        words = self.add(Reshape(whole, I32), [name], f"{name}.words", Sources.of(f"words of {name}"))
+        word = int(np.full(I32.bytes, value, dtype.numpy).view(np.int32)[0])
+        padded = self.padded(words, pads, word)
+        count = (*self.shape(padded)[:-1], channels)
+        return self.add(Reshape(count, dtype), [padded], f"{name}.padded", Sources.of(f"padded {name}"))
 
     def filled(self, name: str, narrow: str, more: int) -> str:
         """Return the bytes of a value with `more` zeros behind each row of the last axis."""

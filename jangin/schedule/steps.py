@@ -11,7 +11,18 @@ from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
 from jangin.ir.records import dataclass
 from jangin.ir.words import quote
-from jangin.schedule import factors, guards, normalize, online, prefetch, primitives, stages, sums, threads
+from jangin.schedule import (
+    factors,
+    guards,
+    halves,
+    normalize,
+    online,
+    prefetch,
+    primitives,
+    stages,
+    sums,
+    threads,
+)
 
 Argument = str | int | tuple["Argument", ...]
 
@@ -70,6 +81,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "reorder": primitives.reorder,
     "privatize": primitives.privatize,
     "pack": primitives.pack,
+    "in_halves": halves.in_halves,
     "peel": primitives.peel,
     "relayout": primitives.relayout,
     "merge": stages.merge,

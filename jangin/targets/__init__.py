@@ -18,7 +18,8 @@ NAMED: dict[str, Target] = {
         arm.AARCH64, arm.CORTEX_A53, arm.CORTEX_A72, arm.CORTEX_A76, arm.NEOVERSE_N1,
         arm.NEOVERSE_V1,
         arm.ARMV7, arm.CORTEX_A7,
-        riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M4, micro.CORTEX_M7, wasm.WASM32,
+        riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M0PLUS, micro.CORTEX_M4, micro.CORTEX_M7,
+        micro.CORTEX_M33, micro.RISCV32IMC, wasm.WASM32,
     )
 }  # fmt: skip
 DEVICES: Mapping[str, Callable[[str], Target]] = {

@@ -44,6 +44,8 @@ class FusionFigures:
     - `pointwise`: fewest and most output channels of a separable convolution's pointwise part. With fewer,
       the depthwise part is nearly all of the work, and slower in parts. With more, no gain could be measured.
     - `image_rows`: a separable convolution with fewer rows isn't fused: tasks would be too few or too small.
+    - `small_values`: memory is scarce. A value is kept small if its reader can widen it, and bytes are padded
+      as words of four.
     """
 
     few_channels: int = 8
@@ -52,6 +54,7 @@ class FusionFigures:
     head: int = 0
     pointwise: tuple[int, int] = (24, 64)
     image_rows: int = 28
+    small_values: bool = False
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ class Machine:
         return False
 
     @property
+    def floats(self) -> bool:
+        """Whether there are instructions for f32."""
+        return True
+
+    @property
     def hints(self) -> bool:
         """Whether prefetch hints pay."""
         return False

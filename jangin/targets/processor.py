@@ -42,6 +42,10 @@ class Processor(Machine):
     issue: int = 0
     """Instructions that a core issues each cycle, if this limits speed whatever their kind; else 0. Estimates
     then count instructions."""
+    atomics: bool = True
+    """There are atomic additions. Without them a program has one thread. `ahead` writes the API by it."""
+    floats: bool = True
+    """There are instructions for f32. Without them `passes.integers` multiplies no integers as f32."""
     hints: bool = True
     """Prefetch hints pay. Templates and `passes.winograd` write them."""
     masks: bool = True

@@ -172,8 +172,8 @@ def _dot(product: Product, between: int = 0) -> Row:
     )  # fmt: skip
 
 
-DOT1, DOT4, DOT4U, DOT8, DOT8U = map(
-    _dot, (products.DOT1, products.DOT4, products.DOT4U, products.DOT8, products.DOT8U)
+DOT1, DOT1B, DOT4, DOT4U, DOT8, DOT8U = map(
+    _dot, (products.DOT1, products.DOT1B, products.DOT4, products.DOT4U, products.DOT8, products.DOT8U)
 )
 DOT2, DOT4S, DOT2B = _dot(products.DOT2, 2), _dot(products.DOT4S, 5), _dot(products.DOT2B, 3)
 DOT2BF = Row(
@@ -238,6 +238,26 @@ _ADD2 = _of_pairs("add2", "add", f"((x[i] & {_LOW}) + (y[i] & {_LOW})) ^ ((x[i] 
 _SUB2 = _of_pairs(
     "sub2", "sub", f"((x[i] | {_HIGH}) - (y[i] & {_LOW})) ^ ((x[i] ^ y[i] ^ i32(-1)) & {_HIGH})"
 )
+
+
+def _half(name: str, first: int) -> Row:
+    """Every second int8 of a word of four, as a pair of int16."""
+    low, high = 24 - 8 * first, 8 - 8 * first
+    reference = (
+        f"r[i] = (((x[i] << T({low})) >> T(24)) & T(65535)) | (((x[i] << T({high})) >> T(24)) << T(16))"
+    )
+    llvm = f"""
+    %low_top = shl {{T}} %x, {{T:{low}}}
+    %low_wide = ashr {{T}} %low_top, {{T:24}}
+    %low = and {{T}} %low_wide, {{T:65535}}
+    %high_top = shl {{T}} %x, {{T:{high}}}
+    %high_wide = ashr {{T}} %high_top, {{T:24}}
+    %high = shl {{T}} %high_wide, {{T:16}}
+    or {{T}} %low, %high"""
+    return Row(name, (I32,), "x: T[N]", "T", reference, llvm)
+
+
+EVEN_BYTES, ODD_BYTES = _half("even_bytes", 0), _half("odd_bytes", 1)
 
 
 def _conversions(dtype: DType) -> tuple[Row, Row]:
@@ -353,6 +373,7 @@ PORTABLE: tuple[Row, ...] = (
     *(row for rows in CONVERSIONS.values() for row in rows),
     *WHOLE,
     DOT1,
+    DOT1B,
     DOT2,
     DOT4,
     DOT4U,
@@ -364,6 +385,8 @@ PORTABLE: tuple[Row, ...] = (
     DOT4BF,
     _ADD2,
     _SUB2,
+    EVEN_BYTES,
+    ODD_BYTES,
     *_MASKED,
     _BROADCAST,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from jangin.ir.dtype import I32, DType
+from jangin.ir.dtype import I8, I32, DType
 from jangin.ir.products import Product
 from jangin.ir.records import dataclass
 from jangin.runtime.abi import Abi, abi_of
@@ -97,7 +97,7 @@ class Target:
     def of_c(self) -> Target:
         """The target for C: without products in 64-bit words and wide products, because C compilers would
         keep them in memory."""
-        products = tuple(p for p in self.machine.products if p.word is I32)
+        products = tuple(p for p in self.machine.products if p.word in (I8, I32))
         return self.emitted.with_figures(products=products, wide_products=False)
 
     @property

@@ -46,7 +46,7 @@ from jangin.schedule.primitives import ranges_at
 from jangin.targets.processor import SHARE
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import EXPOSED, HANDED_OUT, LOOP, launch, overlapped
-from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, Micro, PackedRows, vectors_of
+from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, HalvedRows, Micro, PackedRows, vectors_of
 from jangin.templates.register_tile import HALVED
 from jangin.templates.roles import Roles, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
@@ -181,6 +181,11 @@ class Contraction(Template):
     def _packing_rows(self) -> Iterator[Params]:
         """Yield candidates that pack their rows, with the panels inside or outside the rows. Widened panels
         are always outside."""
+        if isinstance(self.micro, HalvedRows):
+            for mr, nv in self.tiles():
+                task = {"mr": mr, "nv": nv, **self._all_panels(mr, nv, TASK_OPS[0]), "unroll": UNROLL}
+                yield {**task, "panels_inside": 1, "rows_packed": 1}
+            return
         if not isinstance(self.micro, ByLanes) or self.micro.each > 1:
             return
         packs = PackedRows(*self.operands)
@@ -194,6 +199,8 @@ class Contraction(Template):
     def _of_rows(self) -> Iterator[Params]:
         """Yield candidates that read rows in place. They vary the blocks of deep sums, the loop order of
         panels and rows, and the unrolling."""
+        if isinstance(self.micro, HalvedRows):
+            return
         own = self.tiles()
         in_place = [tile for tile in own if self._reads_in_place(*tile)]
         panel = {**self._widening, **({"in_place": 1} if in_place else {})}
@@ -281,7 +288,8 @@ class Contraction(Template):
         """Return the micro-kernel for a set of parameters."""
         if "matrix_rows" in params:
             return MatrixRegisters(*self.operands)
-        return PackedRows(*self.operands) if params.get("rows_packed") else self.micro
+        packs = params.get("rows_packed") and not isinstance(self.micro, HalvedRows)
+        return PackedRows(*self.operands) if packs else self.micro
 
     def tiles(self, micro: Micro | None = None) -> list[tuple[int, int]]:
         """Return the register tiles (mr, nv) to try, the quickest first. `micro`: the micro-kernel, by

@@ -10,8 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jangin.ir import te
+from jangin.ir.dtype import I32
 from jangin.ir.expr import product_of
+from jangin.ir.products import DOT4
+from jangin.ir.words import HALVES
 from jangin.schedule.primitives import loop_names
+from jangin.targets.target import Target
 from jangin.templates.cost import (
     LOOP,
     LOOP_INSTRUCTIONS,
@@ -44,6 +48,14 @@ UNROLL = 4
 """Terms in one iteration of the sum's loop."""
 PACKED_TERMS = 8, 32
 """Fewest and most terms in one iteration of the loop over packed rows."""
+HALVED_ROW = 8
+"""Instructions to pack a word of the rows as two words of int16."""
+HALVING = 3
+"""Instructions to load a word of the panel and to take it apart."""
+WRITTEN = 14
+"""Instructions to round a sum and to write it."""
+TILE_INSTRUCTIONS = 30
+"""Instructions to begin and to end a tile."""
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are transposed in registers."""
 LONG_LOOP = 1.01
@@ -287,10 +299,57 @@ class PackedRows(ByLanes):
             load_terms(s, self.processor, [f"{loop}t"], "rows", [f"{n}t" for n in rows], 0, "rowt")
 
 
+class HalvedRows(Micro):
+    """A task packs the words of a tile's rows term by term, as pairs of int16. Each word of four weights is
+    taken apart once for all rows (SXTB16 and SMLAD of Arm)."""
+
+    copied = HALVED_ROW
+
+    @property
+    def heights(self) -> range:
+        return range(1, MAX_ROWS + 1)
+
+    def fits(self, mr: int, nv: int, unroll: int) -> bool:
+        """Whether sums, both halves of a panel's words and one of the rows' words fit the registers."""
+        row = self.workload.target.row(HALVES[0], I32, 1)
+        panel = 2 * nv if mr > 1 else HALVING  # a single row needs no word again
+        return row is not None and mr * nv + panel + 1 <= row.registers
+
+    def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
+        """Tiles that divide the columns, if there are some: no weights are stored to fill up a panel."""
+        found = [*super().tiles(columns)]
+        whole = [(mr, nv) for mr, nv in found if columns % nv == 0]
+        yield from [t for t in whole if t[1] > 1] or found
+
+    def run(self, product: Contraction) -> int:
+        return product.depth
+
+    def tile_cycles(self, product: Contraction, mr: int, nv: int, unroll: int) -> float:
+        """Return the cycles of one tile, which are its instructions."""
+        turns = product.depth * (HALVING * nv + 2 * mr + 2 * mr * nv + LOOP_INSTRUCTIONS / unroll)
+        return turns + WRITTEN * mr * nv + TILE_INSTRUCTIONS
+
+    def load(self, tiler: Tiler, column: str, k: list[str]) -> None:
+        """Copy the rows of a tile."""
+        do, (rows,) = tiler.s.do, self.row_loops(tiler.params)
+        do("pack", "moi", self.role.left.buffer.name, [*k, rows], "rows")
+        do("in_halves", "rows")
+        do("reorder", [f"rows_{rows}", *(f"rows_{n}" for n in k)])
+        fuse_terms(tiler, k)
+
+
 def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
     """Return the micro-kernel for rows that are read in place."""
+    if halves(workload.target, stage):
+        return HalvedRows(workload, stage, role, lanes)
     kind = ByLanes if by_lane(role, stage, workload) else Micro
     return kind(workload, stage, role, lanes)
+
+
+def halves(target: Target, stage: te.Stage) -> bool:
+    """Whether products of four bytes are made of pairs of int16, as an instruction makes these of bytes."""
+    row = target.row(HALVES[0], I32, 1)
+    return product_of(stage.body) == DOT4 and row is not None and row.lanes == 1
 
 
 def fuse_terms(tiler: Tiler, k: list[str]) -> None:

@@ -17,11 +17,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.ir.graph import Array
+from jangin.ir.products import DOT4
+from jangin.targets import resolve
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "microcontroller" / "run.py"
-MISSING = [p for p in ("arm-none-eabi-gcc", "qemu-system-arm") if shutil.which(p) is None]
+TARGETS = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "riscv32imc")
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed here: {', '.join(MISSING)}")
+
+def needs_tools(target: str) -> None:
+    """Skip a test whose compiler or emulator isn't installed."""
+    missing = [p for p in example().BOARDS[target].programs if shutil.which(p) is None]
+    if missing:
+        pytest.skip(f"not installed here: {', '.join(missing)}")
 
 
 def example() -> ModuleType:
@@ -36,6 +43,7 @@ def example() -> ModuleType:
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7"])
 def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
     """The linked flash and RAM equal the printed ones, and the answer equals this machine's."""
+    needs_tools(target)
     e = example()
     model = e.keyword_spotter()
     made = jangin.emit(model, "c", target, name="model")
@@ -48,10 +56,8 @@ def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
 
 
 def of_bytes() -> onnx.ModelProto:
-    """Two convolutions of bytes with odd numbers of channels. Scales are powers of two, so that no result is
-    rounded.
-
-    Some weights are -128, and some inputs 255."""
+    """Convolutions of bytes, a padded depthwise one in the middle, with odd numbers of channels. Scales are
+    powers of two, so that none rounds. Some weights are -128, some inputs 255."""
     random, weights, nodes = np.random.default_rng(), [], []
 
     def known(name: str, value: Array) -> str:
@@ -67,28 +73,54 @@ def of_bytes() -> onnx.ModelProto:
         return node("DequantizeLinear", node("QuantizeLinear", x, *given), *given)
 
     x = in_bytes("x", 2.0**-4, 101)
-    for n, (outputs, channels, kernel) in enumerate(((10, 7, 3), (5, 10, 1))):
-        w = random.integers(-128, 128, (outputs, channels, kernel, kernel), np.int8)
+    layers = ((10, 7, 3, 1), (10, 10, 3, 10), (5, 10, 1, 1))
+    for n, (outputs, channels, kernel, groups) in enumerate(layers):
+        w = random.integers(-128, 128, (outputs, channels // groups, kernel, kernel), np.int8)
         w.reshape(-1)[:2] = -128
         scale, zero = known(f"s{n}", np.float32(2.0**-9)), known(f"z{n}", np.int8(0))
         real = node("DequantizeLinear", known(f"w{n}", w), scale, zero)
-        x = in_bytes(node("Conv", x, real, kernel_shape=[kernel] * 2), 2.0**-3, 77)
+        pads = [int(groups > 1)] * 4
+        x = in_bytes(node("Conv", x, real, kernel_shape=[kernel] * 2, group=groups, pads=pads), 2.0**-3, 77)
     ends = (("x", [1, 7, 9, 8]), (x, [1, 5, 7, 6]))
     given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ends)
     graph = helper.make_graph(nodes, "of_bytes", [given], [made], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7"])
-def test_products_of_bytes_are_by_smlad(target: str, tmp_path: Path) -> None:
-    """The board's results equal this machine's results to the last bit."""
+@pytest.mark.parametrize("target", TARGETS)
+def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
+    """The board's results equal this machine's results to the last bit, and no weight takes two bytes. Cores
+    with SMLAD multiply by it."""
+    needs_tools(target)
     e, model = example(), of_bytes()
     made = jangin.emit(model, "c", target, name="model")
     firmware = e.build(made, tmp_path)
+    weights = 10 * 7 * 9 + 10 * 9 + 5 * 10
+    stored = sum(array.nbytes for _, array in made.model.weights.arrays)
+    assert stored < 1.5 * weights, "biases and filled words aside, a byte each"
     listed = subprocess.run(
-        ["arm-none-eabi-objdump", "-d", "model.o"], cwd=tmp_path, capture_output=True, text=True
+        [f"{e.BOARDS[target].tools}objdump", "-d", "model.o"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert len(re.findall(r"\bsmlad\b", listed.stdout)) >= 16, "tiles of both layers"
+    products = len(re.findall(r"\bsmlad\b", listed.stdout))
+    assert products >= 16 if DOT4 in resolve(target).machine.products else products == 0
     x = np.random.default_rng().uniform(-8, 12, (1, 7, 9, 8)).astype(np.float32)
     there = e.run(firmware, e.BOARDS[target], x)
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
+
+
+@pytest.mark.parametrize("sizes", [(1, 7, 5), (7, 10, 1), (2, 4, 2), (23, 130, 17)])
+def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], tmp_path: Path) -> None:
+    """Rows, terms and columns that no tile divides. Both operands begin with -128."""
+    needs_tools("cortex-m4")
+    (rows, terms, columns), random = sizes, np.random.default_rng()
+    x, y = (random.integers(-128, 128, shape, np.int8) for shape in ((rows, terms), (terms, columns)))
+    x[0, 0] = y[0, 0] = -128
+    types = (("x", TensorProto.INT8, [rows, terms]), ("z", TensorProto.INT32, [rows, columns]))
+    given, made = (helper.make_tensor_value_info(*of) for of in types)
+    product = helper.make_node("MatMulInteger", ["x", "y"], ["z"])
+    graph = helper.make_graph([product], "words", [given], [made], [numpy_helper.from_array(y, "y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    e = example()
+    firmware = e.build(jangin.emit(model, "c", "cortex-m4", name="model"), tmp_path)
+    there = e.run(firmware, e.BOARDS["cortex-m4"], x).view(np.int32).reshape(rows, columns)
+    np.testing.assert_array_equal(there, x.astype(np.int32) @ y.astype(np.int32))

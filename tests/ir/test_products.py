@@ -29,7 +29,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "floats and integers": ({"total": F32}, "floats alone"),
     "no terms": ({"terms": 0}, "a row and a term"),
     "rows of no columns": ({"rows": 2}, "columns"),
-    "three terms": ({"terms": 3}, "words of 16, 32 or 64 bits, not of 24"),
+    "three terms": ({"terms": 3}, "words of 8, 16, 32 or 64 bits, not of 24"),
     "half a word": ({"terms": 6, "rows": 2, "columns": 2, "held": "matrix register"}, "whole words"),
     "single products that clamp": ({"left": I16, "right": I16, "terms": 1, "clamps": True}, "pairs"),
     "a least beyond the type": ({"right_least": -200}, "a least it can have"),

@@ -267,6 +267,37 @@ def test_copies_are_made_where_they_are_read(name: str, columns: int, terms: int
     assert len(first) == sum(n in names for n in ("k0o", "k0t"))
 
 
+WORDS = """func words(x: i32[5, 6], w: i32[7, 6], out: out i32[5, 7]) {
+  serial i0 in 5 { serial i1 in 7 {
+    out[i0, i1] = i32(0)
+    serial k0 in 6 { out[i0, i1] = out[i0, i1] + dot4(x[i0, k0], w[i1, k0]) }
+  } }
+}"""
+
+
+def test_packed_words_become_halves() -> None:
+    """Every byte takes part: operands are random words, -128 among their bytes."""
+    func = PRIMITIVES["in_halves"](PRIMITIVES["pack"](parse_func(WORDS), "i0", "x", ["k0"], "rows"), "rows")
+    (rows,) = (s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "rows")
+    assert rows.shape == (const(6), const(2))
+    assert "dot4" not in print_func(func) and print_func(func).count("dot2(") == 2
+    random = np.random.default_rng()
+    given = {n: random.integers(-(1 << 31), 1 << 31, s, np.int32) for n, s in (("x", (5, 6)), ("w", (7, 6)))}
+    given["x"][0, 0] = given["w"][0, 0] = -0x7F7F7F80  # four bytes of -128
+    numbers = [a.view(np.int8).reshape(*a.shape[:-1], -1).astype(np.int32) for a in given.values()]
+    run_func(func, given | {"out": (made := np.zeros((5, 7), np.int32))}, {})
+    np.testing.assert_array_equal(made, numbers[0] @ numbers[1].T)
+
+
+def test_halves_are_of_products_alone() -> None:
+    func = PRIMITIVES["pack"](parse_func(WORDS.replace("dot4(x[i0, k0], w[i1, k0])", "x[i0, k0]")),
+                              "i0", "x", ["k0"], "rows")  # fmt: skip
+    with pytest.raises(ScheduleError, match="rows is read by"):
+        PRIMITIVES["in_halves"](func, "rows")
+    with pytest.raises(ScheduleError, match="no buffer is called columns"):
+        PRIMITIVES["in_halves"](func, "columns")
+
+
 def test_pack_takes_the_guard_along() -> None:
     func = do(naive("conv"), ("pack", "i1", "x", ["i2", "k0", "k1", "k2"], "rows"))
     copy = find(func, "rows_i2")

@@ -157,12 +157,20 @@ _KEEP = """#if defined __GNUC__ && !defined __clang__ && defined __x86_64__
 #define KEEP(v) (void)(v)
 #endif"""
 _GCC = """#if defined __GNUC__ && !defined __clang__
+#if defined __ARM_ARCH_PROFILE && __ARM_ARCH_PROFILE == 'M'
+#pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once")
+#else
 #pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
 #pragma GCC optimize("ira-region=one")
+#endif
 #endif"""
 """GCC would hoist invariants and loads out of loops itself, and spill accumulators, because it would keep
 more values than there are registers. The generated loops have hoisted them already. Registers are allocated
-for a whole function: allocation by loop spilled tiles that need all registers."""
+for a whole function: allocation by loop spilled tiles that need all registers.
+
+Arm's microcontrollers have 14 registers. There allocation by loop is better, because outer loops need
+registers too. GCC's first scheduling loads a tile's operands too early, and spills accumulators. An inlined
+kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions."""
 _CONTRACT = """#if defined __clang__
 #pragma STDC FP_CONTRACT OFF
 #elif defined __GNUC__

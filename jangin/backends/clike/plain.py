@@ -32,10 +32,12 @@ rules."""
 
 
 class CFunctions(FunctionWriter):
-    """Writes one C file without its head."""
+    """Writes one C file without its head. Without `atomics` additions are plain, because there is one
+    thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, atomics: bool = True) -> None:
         super().__init__()
+        self.atomics = atomics
         self.head: list[str] = []
         self.bodies: list[str] = []
         self.lines: list[str] = []
@@ -136,6 +138,9 @@ class CFunctions(FunctionWriter):
         return self._line(f"{self._text(cond)} ? {self._text(a)} : {self._text(b)}", a.type)
 
     def fetch_add(self, at: Value, by: int) -> Value:
+        if not self.atomics:
+            place = f"*(int32_t *){at.text}"
+            return self._line(f"({place} += {by}) - {by}", "i32")
         return self._line(f"__atomic_fetch_add((int32_t *){at.text}, {by}, __ATOMIC_RELAXED)", "i32")
 
     def copy(self, to: Value, source: Value, count: Value) -> None:

@@ -343,10 +343,20 @@ class ClikeWriter(Writer):
         i = self.fresh("n")
         if self.dialect.loop:
             self.lines.append(self.dialect.loop)
-        self.lines.append(f"  for (i64 {i} = {first.ref}; {i} < {end.ref}; ++{i}) {{")
+        kind = "i32" if self._short(first, end) else "i64"
+        ends = [v.ref if v.number is None or kind == "i64" else str(v.number) for v in (first, end)]
+        self.lines.append(f"  for ({kind} {i} = {ends[0]}; {i} < {ends[1]}; ++{i}) {{")
         with self.scope():
             body(Value(i, I64))
         self.lines.append("  }")
+
+    def _short(self, first: Value, end: Value) -> bool:
+        """Whether a loop's counter fits in 32 bits, where more would take two registers. The tasks of a
+        launch do, as ends that are known."""
+        if self.dialect.groups is not None or self.target.machine.index_bits >= I64.bits:
+            return False
+        known = all(v.number is not None and 0 <= v.number < 1 << 31 for v in (first, end))
+        return known or (first.ref, end.ref) == (self.lo.ref, self.hi.ref)
 
     def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
         self.lines.append(f"  if ({cond.ref}) {{")

@@ -10,21 +10,21 @@ from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.joined import joined
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
-from jangin.backends.walk.saturated import Saturated, moved, quotient, saturated, upper
+from jangin.backends.walk.saturated import Saturated, clamps, moved, quotient, saturated, upper
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import CompileError
 from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import children, free_vars, substitute, walk
-from jangin.ir.words import BITCASTS, COMPARE, INTRINSICS, PAIRS
+from jangin.ir.words import BITCASTS, COMPARE, HALVES, INTRINSICS, PAIRS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf",
-    *BITCASTS, *PAIRS, *PRODUCTS,
+    *BITCASTS, *HALVES, *PAIRS, *PRODUCTS,
 })  # fmt: skip
 CHEAP_NODES = 24
 """Expression nodes up to which an arm of a uniform Select is computed, rather than branched to."""
@@ -116,7 +116,7 @@ class Expressions:
     # --- operators
 
     def _cast(self, e: Cast) -> Value:
-        made = None if e.a in self._memo else self._upper(e) or self._saturated(e)
+        made = None if e.a in self._memo else self._upper(e) or self._saturated(e) or self._clamped(e)
         return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if made is None else made
 
     def _upper(self, e: Cast) -> Value | None:
@@ -137,8 +137,21 @@ class Expressions:
         if parts.short and row("short", F32, x.lanes) is not None:
             return self.math.by_short(e.dtype, x, parts)
         return (
-            None if whole is None or row("nearest", F32) is None else self.math.saturated(e.dtype, x, whole)
+            None
+            if whole is None or row("nearest", F32, x.lanes) is None
+            else self.math.saturated(e.dtype, x, whole)
         )
+
+    def _clamped(self, e: Cast) -> Value | None:
+        """An i32 clamped and made small, where the target has a row that does so with a single one."""
+        ends = clamps(e)
+        row = self.w.target.row("clamped", e.dtype, self.ix.lanes) if ends else None
+        if row is None or row.lanes != 1 or not ends:
+            return None
+        x = self.value(ends.value)
+        for op, end in ends.inside(e.dtype):
+            x = self.math.binary(op, x, self.w.constant(end, I32))
+        return self.w.instruction("clamped", e.dtype, e.dtype, x)
 
     def _scaled(self, whole: Saturated) -> Value:
         """The value to be rounded and clamped. A quotient by a constant becomes products that give the same
@@ -253,7 +266,7 @@ class Expressions:
             return self.math.fma(*args)
         if fn == "rounded":
             return x
-        if fn in PAIRS:
+        if fn in PAIRS or fn in HALVES:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
         if product := PRODUCTS.get(fn):
             return self.math.dot(product, x, args[1], self.w.zeros(product.total, x.lanes))

@@ -81,6 +81,35 @@ def moved(e: Cast) -> Saturated | None:
     return Saturated(whole.value, whole.offset + by, low, high, whole.fits)
 
 
+@dataclass(frozen=True)
+class Clamps:
+    """An i32 that is clamped to what lies from `low` to `high`."""
+
+    value: Expr
+    low: int
+    high: int
+
+    def inside(self, dtype: DType) -> list[tuple[str, int]]:
+        """The clamps that a cut to a type, which saturates, doesn't do."""
+        least, most = dtype.limits
+        ends = [("max", self.low)] * (self.low > least) + [("min", self.high)] * (self.high < most)
+        return [(op, int(end)) for op, end in ends]
+
+
+def clamps(e: Cast) -> Clamps | None:
+    """Return the clamped i32 that a conversion to a small integer reads; None if it may cut off bits."""
+    (least, most), inner, low, high = e.dtype.limits, e.a, -(1 << 31), 1 << 31
+    if e.dtype.bits not in BITS or not e.dtype.is_int or e.a.dtype is not I32:
+        return None
+    while isinstance(inner, Binary) and inner.op in ("min", "max") and isinstance(inner.b, Const):
+        bound = int(inner.b.value)
+        if not low <= bound <= high:  # the outer clamp alone counts
+            return None
+        low, high = (low, bound) if inner.op == "min" else (bound, high)
+        inner = inner.a
+    return Clamps(inner, low, high) if least <= low <= high <= most else None
+
+
 def upper(e: Cast) -> tuple[Expr, Expr] | None:
     """The factors of an i64 product that is converted to i32 without its lowest 30 bits; None for any other
     conversion."""
