@@ -31,7 +31,7 @@ def compiler_flags(target: Target) -> tuple[str, ...]:
 def model_source(model: Model) -> str:
     """Return the file of kernels and API. Everything in it except the API is static."""
     kernels = [replace(func, name=name) for name, func in model.kernels.items()]
-    writer = CFunctions(model.target.processor.atomics)
+    writer = CFunctions(model.target.machine.atomics)
     write_api(model, writer)
     flags = " ".join(compiler_flags(model.target))
     return "\n".join([

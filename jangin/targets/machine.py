@@ -54,6 +54,11 @@ class Machine:
         return False
 
     @property
+    def atomics(self) -> bool:
+        """Whether there are atomic additions."""
+        return True
+
+    @property
     def floats(self) -> bool:
         """Whether there are instructions for f32."""
         return True
