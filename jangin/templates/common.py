@@ -183,6 +183,8 @@ def shorten_sum(rec: Recorder, stage: Stage, loops: Sequence[str], paired: int =
     terms = 1
     for loop in reversed(loops):
         extent = simplify(find(rec.func, loop).extent, dict(rec.func.symbols))
+        if extent == const(0):
+            return
         most = (LONG_SUM if loop == loops[0] else 4 * LONG_SUM) // paired
         if isinstance(extent, Const) and terms * int(extent.value) <= most:
             terms *= int(extent.value)

@@ -61,9 +61,9 @@ def test_same_labels_as_onnx_runtime(folder: Path) -> None:
     (ours,) = exe.run({name: batch}).values()
     assert (ours.argmax(axis=1) == singly.argmax(axis=1)).all()
     # ONNX Runtime's two runs differ by 5e-3 on one of these files. There float64 differs by 4.9e-3 from one
-    # run, by 5.7e-4 from the other, and by 1.9e-4 from Jangin.
+    # run, by 5.7e-4 from the other, and by 1.1e-5 from Jangin.
     for row, *references in zip(ours, singly, together, strict=True):
-        assert min(np.abs(row - reference).max() for reference in references) < 5e-4  # probabilities
+        assert min(np.abs(row - reference).max() for reference in references) < 7e-4  # probabilities
     single = np.concatenate([np.asarray(exe(row[None])) for row in batch])
     assert error(single, ours) < 1e-5
     labels = [config["target_labels_space"][i] for i in ours.argmax(axis=1)]
