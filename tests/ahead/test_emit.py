@@ -504,7 +504,7 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
     np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["object", "c"])
 @pytest.mark.parametrize(("target", "machine"), [("aarch64", "cortex-a53"), ("neoverse-n1", "cortex-a76")])
 def test_rounded_activations_on_arm(target: str, machine: str, kind: str, tmp_path: Path) -> None:

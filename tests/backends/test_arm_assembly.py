@@ -33,6 +33,8 @@ from jangin.targets.arm import (
 from jangin.templates.choose import choose
 from jangin.templates.template import Workload
 
+pytestmark = pytest.mark.sampled(3)
+
 SHARE = 0.8
 """The least share of an inner loop's instructions that must be multiply-adds."""
 FOR_MORE_REGISTERS = ("depthwise 5x5",)

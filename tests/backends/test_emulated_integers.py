@@ -21,6 +21,8 @@ from jangin.ops.values import Tensor
 from jangin.options import Options
 from jangin.targets import resolve
 
+pytestmark = pytest.mark.sampled(3)
+
 MACHINES = ("cortex-a72", "neoverse-n1", "neoverse-v1", "cortex-a7", "riscv64-v of 128 bits")
 
 

@@ -36,6 +36,8 @@ from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.targets import resolve
 
+pytestmark = pytest.mark.sampled(4)
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 _V = "rv64,v=true,vlen={},vext_spec=v1.0"
 MACHINES = {

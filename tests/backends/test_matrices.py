@@ -37,6 +37,8 @@ from jangin.templates.scheduled import Params
 from jangin.templates.template import Workload
 from jangin.templates.tiles import SHAPES
 
+pytestmark = pytest.mark.sampled(4)
+
 INTERPRETED = 25_000
 """Products of words up to which a nest is interpreted too."""
 
@@ -138,7 +140,6 @@ def test_random_convolutions(kernel: tuple[int, int], dot: Product, monkeypatch:
     check("random", dot)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dot", [DOT4U, DOT4, DOT2BF])
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_the_naive_nest(case: str, dot: Product) -> None:

@@ -21,6 +21,8 @@ from jangin.ir.traversal import substitute
 from jangin.ir.words import COMPARE
 from jangin.runtime.system.processor import architecture
 
+pytestmark = pytest.mark.sampled(2)
+
 FLOATS = (F16, BF16, F32, F64)
 ARITHMETIC = ("add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow")
 BITS = ("and", "or", "xor", "shl", "shr")

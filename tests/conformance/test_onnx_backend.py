@@ -73,7 +73,7 @@ def cases(backend: type[JanginBackend]) -> dict[str, type[unittest.TestCase]]:
             if name.endswith("_cpu"):
                 entry = left_out(short)
                 compiled = expected_to_fail(test, *entry) if entry else test
-                setattr(group, short, pytest.mark.sampled(5)(compiled))
+                setattr(group, short, pytest.mark.sampled(8)(compiled))
     return groups
 
 

@@ -42,6 +42,8 @@ from jangin.targets.wasm import WASM, WASM32
 from jangin.targets.x86 import V2, V3, V3_VNNI, V4, V4_AMX, V4_BF16, V4_VNNI
 from jangin.targets.x86_rows import AMX, AVX2, AVX512, SSE4
 
+pytestmark = pytest.mark.sampled(4)
+
 RUN_ON = {**{n: t for n, t in NAMED.items() if t.triple.startswith(f"{architecture()}-")}, "wide": WIDE}
 """This architecture's targets. `wide` is AVX-512's LLVM IR in AVX2's instructions, for machines without
 AVX-512."""

@@ -26,6 +26,8 @@ from jangin.passes.simplify import simplify
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 
+pytestmark = pytest.mark.sampled(3)
+
 HOST = resolve()
 TOLERANCE = 2e-6
 

@@ -19,6 +19,8 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
 from jangin.targets import NAMED
 
+pytestmark = pytest.mark.sampled(3)
+
 RNG = np.random.default_rng(7)
 
 

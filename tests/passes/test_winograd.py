@@ -32,6 +32,8 @@ from jangin.passes.winograd_transform import F2, F4, Transform
 from jangin.targets import NAMED
 from jangin.targets.figures import WinogradFigures
 
+pytestmark = pytest.mark.sampled(2)
+
 TRANSFORMS = [pytest.param(F2, id="F2"), pytest.param(F4, id="F4")]
 TOLERANCE = 1e-5
 H = Var("H")

@@ -41,6 +41,8 @@ from .kernels import (
     workload,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 X, Y = Var("x0", F32), Var("x1", F32)
 
 

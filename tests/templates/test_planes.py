@@ -20,6 +20,8 @@ from jangin.templates.choose import TEMPLATES
 
 from .kernels import Built, assert_equal_to_stages, buffer, dims, node, workload
 
+pytestmark = pytest.mark.sampled(2)
+
 TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
 
 

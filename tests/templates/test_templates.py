@@ -38,6 +38,8 @@ from .kernels import (
     workload,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 W = ("w",)
 TARGETS = [NAMED[n] for n in ("x86-64-v2", "x86-64-v3", "x86-64-v4")]
 LANE_TARGETS = [NAMED[n] for n in ("cortex-a72", "cortex-a7")]

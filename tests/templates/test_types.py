@@ -30,6 +30,8 @@ from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.templates.scheduled import Scheduled
 
+pytestmark = pytest.mark.sampled(3)
+
 HERE = resolve()
 """The target that runs. For the others, only the kernels are checked."""
 TARGETS = [NAMED["x86-64-v3"], NAMED["x86-64-v4"]]
@@ -281,7 +283,6 @@ def alike(target: Target) -> tuple[Any, ...]:
 OTHERS = {alike(t): t for t in NAMED.values() if t.machine.vector_bytes >= 16 and t not in TARGETS}
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
 def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on processors that this machine may not run. The cases must use each kind of
