@@ -21,27 +21,27 @@ def affine(x: Expr, alpha: float = 1.0, beta: float = 0.0) -> Expr:
 
 
 def celu(x: Expr, alpha: float = 1.0) -> Expr:
-    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0) (Barron 2017)."""
+    """Return max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0) (Barron 2017)."""
     return maximum(x, 0) + minimum(call("expm1", x / alpha) * alpha, 0)
 
 
 def clip(x: Expr, low: float = -1.0, high: float = 1.0) -> Expr:
-    """min(max(x, low), high): hardtanh, and with 0 and 6 ReLU6."""
+    """Return min(max(x, low), high): hardtanh, and with 0 and 6 ReLU6."""
     return minimum(maximum(x, low), high)
 
 
 def elu(x: Expr, alpha: float = 1.0) -> Expr:
-    """x, or alpha * (exp(x) - 1) below 0 (Clevert et al. 2016)."""
+    """Return x, or alpha * (exp(x) - 1) if x is negative (Clevert et al. 2016)."""
     return select(x > 0, x, call("expm1", x) * alpha)
 
 
 def gelu(x: Expr) -> Expr:
-    """x times the normal distribution function (Hendrycks & Gimpel 2016)."""
+    """Return x times the normal distribution function (Hendrycks & Gimpel 2016)."""
     return x * 0.5 * (call("erf", x * math.sqrt(0.5)) + 1)
 
 
 def gelu_tanh(x: Expr) -> Expr:
-    """`gelu` with the paper's approximation of the normal distribution function by tanh."""
+    """Return `gelu` with the paper's approximation of the normal distribution function by tanh."""
     return x * 0.5 * (call("tanh", (x * x * 0.044715 + 1) * x * math.sqrt(2 / math.pi)) + 1)
 
 
@@ -50,17 +50,17 @@ def hard_sigmoid(x: Expr, alpha: float = 0.2, beta: float = 0.5) -> Expr:
 
 
 def hard_swish(x: Expr) -> Expr:
-    """x * hard_sigmoid(x, 1/6, 1/2) (Howard et al. 2019)."""
+    """Return x * hard_sigmoid(x, 1/6, 1/2) (Howard et al. 2019)."""
     return x * hard_sigmoid(x, 1 / 6, 0.5)
 
 
 def leaky_relu(x: Expr, alpha: ExprLike = 0.01) -> Expr:
-    """x, or x * alpha if x isn't positive. An expression as alpha makes PReLU (He et al. 2015)."""
+    """Return x, or x * alpha if x isn't positive. An expression as alpha makes PReLU (He et al. 2015)."""
     return select(x > 0, x, x * alpha)
 
 
 def mish(x: Expr) -> Expr:
-    """x * tanh(softplus(x)) (Misra 2019)."""
+    """Return x * tanh(softplus(x)) (Misra 2019)."""
     return x * call("tanh", softplus(x))
 
 
@@ -69,34 +69,34 @@ def relu(x: Expr) -> Expr:
 
 
 def scaled_softplus(x: Expr, alpha: float = 1.0, beta: float = 1.0) -> Expr:
-    """alpha * softplus(beta * x)."""
+    """Return alpha * softplus(beta * x)."""
     return softplus(x * beta) * alpha
 
 
 def scaled_tanh(x: Expr, alpha: float = 1.0, beta: float = 1.0) -> Expr:
-    """alpha * tanh(beta * x)."""
+    """Return alpha * tanh(beta * x)."""
     return call("tanh", x * beta) * alpha
 
 
 def selu(x: Expr, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875) -> Expr:
-    """gamma * elu(x, alpha). The default parameters are the paper's, rounded to f32 (Klambauer et al.
+    """Return gamma * elu(x, alpha). The default parameters are the paper's, rounded to f32 (Klambauer et al.
     2017)."""
     return elu(x, alpha) * gamma
 
 
 def shrink(x: Expr, threshold: float = 0.5, bias: float = 0.0) -> Expr:
-    """Hard shrinkage: 0 if |x| is at most the threshold, else x moved by `bias` towards 0. A bias equal to
-    the threshold gives soft shrinkage."""
+    """Return hard shrinkage: 0 if |x| is at most the threshold, else x moved by `bias` towards 0. A bias
+    equal to the threshold gives soft shrinkage."""
     return select(x > threshold, x - bias, select(x < -threshold, x + bias, const(0, x.dtype)))
 
 
 def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x))."""
     return call("sigmoid", x)
 
 
 def softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)), without overflow."""
+    """Return log(1 + exp(x)), without overflow."""
     return maximum(x, 0) + call("log1p", call("exp", -call("abs", x)))
 
 
@@ -105,7 +105,7 @@ def softsign(x: Expr) -> Expr:
 
 
 def swish(x: Expr, alpha: float = 1.0) -> Expr:
-    """x * sigmoid(alpha * x) (Ramachandran et al. 2017). With alpha 1 this is SiLU."""
+    """Return x * sigmoid(alpha * x) (Ramachandran et al. 2017). With alpha 1 this is SiLU."""
     return x * sigmoid(x * alpha)
 
 
@@ -143,9 +143,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 CORNERS: Mapping[str, str] = dict.fromkeys(("celu", "softplus", "scaled_softplus"), "shared")
-"""The convention of those whose slope isn't that of their pieces where these meet (see `ir.core.Map`)."""
+"""For some activations, the gradient's convention at the points where their pieces meet (see `ir.core.Map`).
+Their slope there isn't that of a piece."""
 
 
 def parameters(name: str) -> list[float]:
-    """The default values of an activation's parameters, in order."""
+    """Return the default values of an activation's parameters, in order."""
     return [p.default for p in list(signature(ACTIVATIONS[name]).parameters.values())[1:]]

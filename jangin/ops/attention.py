@@ -37,21 +37,21 @@ from jangin.ops.values import Tensor
 
 
 def split_heads(b: Builder, x: Tensor, heads: int) -> Tensor:
-    """Reshapes [batch, sequence, heads * size] to [batch, heads, sequence, size]."""
+    """Reshape [batch, sequence, heads * size] to [batch, heads, sequence, size]."""
     n, s, width = x.shape
     split = b.reshape(x, (n, s, heads, divide(width, const(heads), b.symbols)))
     return b.transpose(split, (0, 2, 1, 3))
 
 
 def join_heads(b: Builder, x: Tensor) -> Tensor:
-    """Reshapes [batch, heads, sequence, size] to [batch, sequence, heads * size]."""
+    """Reshape [batch, heads, sequence, size] to [batch, sequence, heads * size]."""
     n, h, s, d = x.shape
     return b.reshape(b.transpose(x, (0, 2, 1, 3)), (n, s, h * d))
 
 
 @dataclass(frozen=True)
 class Scores:
-    """How products of queries and keys become attention weights."""
+    """How products of queries and keys become attention weights. A `softcap` of 0 means no cap."""
 
     scale: float
     softcap: float
@@ -61,12 +61,13 @@ class Scores:
     """Whether a query may see no key at all."""
 
     def capped(self, s: Expr) -> Expr:
-        """The scaled product, bent by tanh into (-softcap, softcap) if there is a cap (Gemma Team 2024)."""
+        """Return the scaled product, bent by tanh into (-softcap, softcap) if there is a cap (Gemma Team
+        2024)."""
         s = s * self.scale
         return call("tanh", s / self.softcap) * self.softcap if self.softcap else s
 
     def masked(self, b: Builder, products: Tensor) -> Tensor:
-        """The scores: capped products plus float masks, and -inf at keys that a bool mask hides.
+        """Return the scores: capped products plus float masks, and -inf at keys that a bool mask hides.
 
         A hidden key's score is -inf even if its product is NaN. ONNX's definition adds -inf instead, so there
         a NaN in a hidden key reaches the result.
@@ -82,19 +83,20 @@ class Scores:
         return b.map(body, products, *self.masks)
 
     def weights(self, b: Builder, products: Tensor) -> Tensor:
-        """Softmax of the scores. A query that sees no key has scores of -inf alone and gets weights of 0.
+        """Return the softmax of the scores. A query that sees no key has scores of -inf alone, and gets
+        weights of 0 if `blind`.
 
-        Masks of the lowest finite number hide nothing in this sense: equal scores give equal weights.
+        Masks of the lowest finite number don't hide keys in this way: equal scores give equal weights.
         """
         return b.softmax(self.masked(b, products), 3, blind=self.blind)
 
 
 @dataclass(frozen=True)
 class Window:
-    """The keys that a query sees: the query at place i, and key j.
+    """The keys that a query sees: the query at position i, and key j.
 
-    With `causal` a query sees no key after its own place. `left` and `right` are the most places that it sees
-    to either side (-1: any number).
+    With `causal` a query sees no key after its own position. `left` and `right` are the most positions that
+    it sees to either side (-1: any number).
     """
 
     causal: bool = False
@@ -112,9 +114,9 @@ class Window:
     def mask(
         self, b: Builder, queries: Expr, keys: Expr, past: ExprLike, valid: Tensor | None
     ) -> Tensor | None:
-        """The bool mask, or None if every query sees every key.
+        """Return the bool mask, or None if every query sees every key.
 
-        Without `valid` the mask is [queries, keys], and the first query stands at place `past`. With `valid`
+        Without `valid` the mask is [queries, keys], and the first query is at position `past`. With `valid`
         [batch], the number of valid keys of each item, the mask is [batch, 1, queries, keys]. An item's
         queries are then the last of its valid keys.
         """
@@ -149,7 +151,7 @@ def attention(
     window: Window = EVERYWHERE, past: ExprLike = 0, valid: Tensor | None = None,
     scale: float | None = None, softcap: float = 0.0, dtype: DType | None = None, dropped: float = 0.0,
 ) -> Attended:  # fmt: skip
-    """Scaled dot-product attention, softmax(scale * q kᵀ) v (Vaswani et al. 2017), with grouped heads
+    """Return scaled dot-product attention, softmax(scale * q kᵀ) v (Vaswani et al. 2017), with grouped heads
     (Ainslie et al. 2023).
 
     `dtype` is the dtype of the computation; the default is f64 for f64 queries, else f32. The default `scale`
@@ -178,18 +180,18 @@ def attention(
 
 
 class Kept(NamedTuple):
-    """Keys or values as a cache stores them, [batch, places, groups, size]. They are floats, or int8 with f32
-    `scales` [batch, places, groups]: one factor for each place and group."""
+    """Keys or values as a cache stores them, [batch, positions, groups, size]. They are floats, or int8 with
+    f32 `scales` [batch, positions, groups]: one factor for each position and group."""
 
     numbers: Tensor
     scales: Tensor | None = None
 
 
 def keep(b: Builder, x: Tensor, dtype: DType) -> Kept:
-    """Converts keys or values [batch, groups, tokens, size] to a cache's format.
+    """Convert keys or values [batch, groups, tokens, size] to a cache's format.
 
-    For I8 they are quantized symmetrically by token and group: the scale is the largest magnitude / 127,
-    rounding is half to even. For a float dtype they are cast.
+    For I8 they are quantized symmetrically by token and group: the scale is the largest magnitude / 127, and
+    halves are rounded to even. For a float dtype they are cast.
     """
     x = b.transpose(x, (0, 2, 1, 3))
     if dtype is not I8:
@@ -204,7 +206,7 @@ def keep(b: Builder, x: Tensor, dtype: DType) -> Kept:
 
 
 def unkept(b: Builder, kept: Kept, dtype: DType) -> Tensor:
-    """The cache's contents dequantized to floats [batch, groups, places, size]."""
+    """Return the cache's contents dequantized to floats [batch, groups, positions, size]."""
     x = b.cast(kept.numbers, dtype)
     if kept.scales is not None:
         x = b.map(lambda v, scale: v * scale, x, b.reshape(kept.scales, [*x.shape[:3], 1]))
@@ -212,7 +214,8 @@ def unkept(b: Builder, kept: Kept, dtype: DType) -> Tensor:
 
 
 def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor, Tensor]) -> Tensor:
-    """`attention` of a single query [batch, heads, 1, size] on a cache and the query's own key and value.
+    """Return the `attention` of a single query [batch, heads, 1, size] on a cache and the query's own key and
+    value.
 
     The `past` keys and values are read in place, in the cache's format, and widened at their multiplication.
     The `own` key and value are [batch, groups, 1, size]. The scale is 1 / √size; the size must be known.
@@ -250,15 +253,18 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
 
 
 def _sharing(b: Builder, x: Tensor, groups: Expr) -> Tensor:
-    """Reshapes [batch, heads, rows, columns] to [batch, groups, heads of a group * rows, columns]. Heads that
+    """Reshape [batch, heads, rows, columns] to [batch, groups, heads of a group * rows, columns]. Heads that
     share keys become rows of one matrix."""
     n, heads, rows, columns = x.shape
     return b.reshape(x, (n, groups, divide(heads * rows, groups, b.symbols), columns))
 
 
 def update_cache(b: Builder, old: Tensor | None, new: Tensor, start: Tensor, room: ExprLike) -> Tensor:
-    """A cache [batch, groups, room, size] that has the new entries of each item from place `start` [batch]
-    on. Without an old cache the result is the new entries alone."""
+    """Return a cache [batch, groups, room, size] that has the new entries of each item from position `start`
+    [batch] on.
+
+    The other positions hold the old entries, or 0. Without an old cache the result is the new entries alone.
+    """
     tokens = new.shape[2]
     if old is None:
         return new
@@ -277,12 +283,13 @@ def rotary_embedding(
     b: Builder, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None = None, *,
     interleaved: bool = False, heads: int = 0, width: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Rotary position embedding: turns pairs of a head's elements by their position's angle (Su et al. 2021).
+    """Return x with rotary position embedding, which rotates pairs of a head's elements by their position's
+    angle (Su et al. 2021).
 
     x is [batch, heads, sequence, size], or [batch, sequence, heads * size] if `heads` is given. cos and sin
-    are [places, pairs] if `positions` [batch, sequence] is given, else [batch, sequence, pairs]. A pair is
+    are [positions, pairs] if `positions` [batch, sequence] is given, else [batch, sequence, pairs]. A pair is
     two neighbours if `interleaved`, else one element from each half. Only the first `width` elements of a
-    head are turned (0: all).
+    head are rotated (0: all).
     """
     head = x.shape[3] if x.rank == 4 else divide(x.shape[2], const(heads), b.symbols)
     turned: Expr = const(width) if width else head

@@ -12,14 +12,15 @@ from jangin.ops.values import Tensor
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """`axis` counted from the front. CompileError if it is out of range."""
+    """Return `axis` counted from the front. Raises CompileError if it is out of range."""
     if not -rank <= axis < rank:
         raise CompileError(f"axis {axis} is out of range for a tensor of rank {rank}")
     return axis % rank
 
 
 def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Several axes counted from the front, in the order given. CompileError if one is repeated."""
+    """Return several axes counted from the front, in the order given. Raises CompileError if one is
+    repeated."""
     out = tuple(axis_of(int(a), rank) for a in axes)
     if len(set(out)) != len(out):
         raise CompileError(f"axes {list(axes)} name one axis twice")
@@ -27,28 +28,28 @@ def axes_of(axes: Iterable[int], rank: int) -> tuple[int, ...]:
 
 
 def integers(b: Builder, t: Tensor | None, what: str) -> list[int]:
-    """The constant contents of an integer tensor, flat."""
+    """Return the constant contents of an integer tensor, flattened. Messages call the tensor `what`."""
     return [int(v) for v in b.require_constant(t, what).reshape(-1)]
 
 
 def per_channel(b: Builder, t: Tensor, rank: int) -> Tensor:
-    """A vector over channels, reshaped so that it broadcasts against a tensor [N, C, ...] of `rank`. A tensor
-    of another rank is returned as it is."""
+    """Return a vector over channels, reshaped so that it broadcasts against a tensor [N, C, ...] of rank
+    `rank`. A tensor of another rank than 1 is returned unchanged."""
     return b.reshape(t, (*t.shape, *[1] * (rank - 2))) if t.rank == 1 else t
 
 
 def channels_first(b: Builder, x: Tensor) -> Tensor:
-    """Transposes [N, ..., C] to [N, C, ...]."""
+    """Transpose [N, ..., C] to [N, C, ...]."""
     return b.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
 
 
 def channels_last(b: Builder, x: Tensor) -> Tensor:
-    """Transposes [N, C, ...] to [N, ..., C]."""
+    """Transpose [N, C, ...] to [N, ..., C]."""
     return b.transpose(x, (0, *range(2, x.rank), 1))
 
 
 def product(dims: Iterable[ExprLike]) -> Expr:
-    """The product of sizes. CompileError if known sizes multiply to more than 64 bits hold."""
+    """Return the product of sizes. Raises CompileError if known sizes multiply to more than 64 bits hold."""
     total: Expr = const(1)
     for d in map(wrap, dims):
         if isinstance(total, Const) and isinstance(d, Const) and abs(total.value * d.value) >= 1 << 63:
@@ -58,22 +59,22 @@ def product(dims: Iterable[ExprLike]) -> Expr:
 
 
 def ceil_div(a: ExprLike, d: ExprLike) -> Expr:
-    """a / d rounded up, for d > 0."""
+    """Return a / d rounded up, for d > 0."""
     return floordiv(const(0) + a + d - 1, d)
 
 
 def wrapped(i: Expr, size: Expr) -> Expr:
-    """A run-time index; a negative one is counted from the end of the axis."""
+    """Return a run-time index; a negative one is counted from the end of the axis."""
     return select(i < 0, i + size, i)
 
 
 def clamped(i: Expr, size: Expr) -> Expr:
-    """The index moved into [0, size), so that no input can reach outside its buffer."""
+    """Return the index moved into [0, size), so that no input can reach outside its buffer."""
     return minimum(maximum(i, 0), size - 1)
 
 
 def divide(a: Expr, d: Expr, symbols: Ranges) -> Expr:
-    """a // d for sizes, as an exact polynomial quotient if there is one."""
+    """Return a // d for sizes, as an exact polynomial quotient if there is one."""
     a, d = simplify(a, symbols), simplify(d, symbols)
     if is_const(d, 0):
         return const(0)
@@ -82,7 +83,8 @@ def divide(a: Expr, d: Expr, symbols: Ranges) -> Expr:
 
 
 def _quotient(a: Poly, d: Poly) -> Poly | None:
-    """Multivariate long division by one divisor, in graded lexicographic order."""
+    """Divide a polynomial by another of several variables, by long division in graded lexicographic order.
+    Return None if a remainder is left."""
     lead = max(d, key=_degree)
     quotient: Poly = {}
     while a:

@@ -31,8 +31,8 @@ LOW_NIBBLES = 0x0F0F0F0F
 ONES = 0x01010101
 """A word whose four bytes are 1."""
 LARGEST_BLOCK = 1 << 15
-"""Weights of a block at most. An i32 holds the sum of this many products of two 8-bit numbers (2 ** 15 * 2 **
-16)."""
+"""Most weights of a block whose products are summed in i32. An i32 holds the sum of this many products of two
+8-bit numbers (2 ** 15 * 2 ** 16)."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ def matmul_blocks(
     b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
     rounding: Rounding | None = None,
 ) -> Tensor:  # fmt: skip
-    """x [..., inputs] times the transposed weights `numbers * factors + offsets`: f32 [..., outputs], summed
-    in f32.
+    """Return x [..., inputs] times the transposed weights `numbers * factors + offsets`: f32 [..., outputs],
+    summed in f32.
 
     numbers: 8-bit integers [outputs, inputs], stored in 4 bits if they fit. factors and offsets: f32
     [outputs, blocks], stored as f16 if nothing is lost. Each belongs to `block` neighbouring weights of a
     row; a row's last block may be shorter. `rounding`: how x is quantized, in blocks of a multiple of
-    `block`. CompileError if the shapes don't fit.
+    `block`. Raises CompileError if the shapes don't fit.
     """
     rows, width = numbers.shape
     wanted = (rows, -(-width // block))
@@ -102,7 +102,7 @@ def _of_whole(
     b: Builder, x: Tensor, numbers: Array, factors: Array, offsets: Array | None, block: int,
     rounding: Rounding,
 ) -> Tensor:  # fmt: skip
-    """The product of quantized x and the weights.
+    """Return the product of quantized x and the weights.
 
     Each block's stored numbers, shifted to begin at 0, times x are summed in i32. The sum of x in each block
     undoes the shift, and is multiplied by the offsets.
@@ -151,8 +151,8 @@ def _of_whole(
 def _rounded(
     b: Builder, x: Tensor, rounding: Rounding, blocks: int, block: int, long: int
 ) -> tuple[Tensor, Tensor]:
-    """x [..., width] quantized: words of four numbers [rows, words], and the f32 factors of its blocks. Each
-    block is padded with 0 to `long` numbers."""
+    """Quantize x [..., width]: return words of four numbers [rows, words], and the f32 factors of its blocks.
+    Each block is padded with 0 to `long` numbers."""
     flat = b.reshape(x, [product(x.shape[:-1]), x.shape[-1]])
     whole = -(-blocks * block // rounding.block)
     over = whole * rounding.block - int(str(x.shape[-1]))
@@ -172,10 +172,10 @@ def _rounded(
 def _sums(
     b: Builder, words: Tensor, scales: Tensor, rounding: Rounding, sizes: tuple[int, int, int], moved: int
 ) -> Tensor:
-    """The sum of the quantized numbers of each block. The result is i32, times `moved`, unless `moved` is 0;
-    then it is f32, times the block's factor.
+    """Return the sum of the quantized numbers of each block.
 
-    `sizes`: blocks, words of a block, and blocks that share a factor.
+    The result is i32, times `moved`, unless `moved` is 0; then it is f32, times the block's factor. `sizes`:
+    blocks, words of a block, and blocks that share a factor.
     """
     blocks, count, apart = sizes
 
@@ -193,7 +193,7 @@ def _sums(
 
 
 def is_blocks(node: Node, graph: Graph) -> bool:
-    """Whether a node is a product with block-quantized weights."""
+    """Return whether a node is a product with block-quantized weights."""
     if not isinstance(node.attrs, Compute) or len(node.inputs) < 3:
         return False
     numbers, scale = (graph.constants.get(n) for n in node.inputs[1:3])
@@ -203,14 +203,14 @@ def is_blocks(node: Node, graph: Graph) -> bool:
 
 
 def _halved(numbers: Array) -> Array:
-    """Packs eight 4-bit numbers into an i32: the first four in the lower halves of its bytes, the others
+    """Pack eight 4-bit numbers into an i32: the first four in the lower halves of its bytes, the others
     above."""
     pairs = numbers.reshape(len(numbers), -1, 2, BYTES)
     return np.ascontiguousarray(pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(numbers), -1).view("<i4")
 
 
 def _words(numbers: Array) -> Array:
-    """Packs eight 4-bit numbers into an i32, the first in the lowest bits."""
+    """Pack eight 4-bit numbers into an i32, the first in the lowest bits."""
     rows, width = numbers.shape
     even = np.zeros((rows, -(-width // NIBBLES) * NIBBLES), np.uint8)
     even[:, :width] = numbers
@@ -218,7 +218,7 @@ def _words(numbers: Array) -> Array:
 
 
 def _smallest(floats: Array) -> Array:
-    """The same numbers as f16 if f16 represents all of them, else as f32."""
+    """Return the same numbers as f16 if f16 represents all of them, else as f32."""
     with np.errstate(over="ignore"):
         half = floats.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), floats) else floats.astype(np.float32)

@@ -2,7 +2,7 @@
 
 An access by a loop variable reaches as far as its loop does. If the loop's extent is an outer variable, the
 access reaches as far as that variable's last value. An access past the end of an axis means that the inputs'
-shapes don't fit each other. Computed indices aren't looked at: operators clamp or guard them.
+shapes don't fit each other. Computed indices aren't checked here: operators clamp or guard them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Limit = tuple[Expr, Expr]
 
 
 def parts(attrs: Attributes) -> Sequence[Stage | Stmt]:
-    """The tensor expressions or the loop nest that a node carries."""
+    """Return the tensor expressions or the loop nest that a node carries."""
     if isinstance(attrs, Compute):
         return attrs.stages
     return (attrs.body,) if isinstance(attrs, LoopNest) else ()
 
 
 def limits(value: Stage | Stmt) -> Iterator[Limit]:
-    """The limit of every unguarded access at a constant or a plain loop variable."""
+    """Yield the limit of every unguarded access at a constant or a plain loop variable."""
     if isinstance(value, Stage):
         extents = {a.var: a.extent for a in (*value.axes, *value.reduce_axes)}
         yield from _expression(value.body, extents, frozenset())
@@ -39,7 +39,7 @@ def limits(value: Stage | Stmt) -> Iterator[Limit]:
 
 
 def accesses(value: Stage | Stmt) -> Iterator[Load]:
-    """Every load, and every store as the load of the same place."""
+    """Yield every load, and every store as a load at the same index."""
     if isinstance(value, Stage):
         yield from loads(value.body)
         if value.epilogue is not None:
@@ -76,8 +76,8 @@ def _statement(s: Stmt, extents: Extents, guards: Guards, lets: Mapping[Var, Gua
 
 
 def _origins(e: Expr, lets: Mapping[Var, Guards]) -> Guards:
-    """The variables that a condition restricts, followed through `let` bindings. Variables that only index a
-    load inside the condition don't count."""
+    """Return the variables that a condition restricts, followed through `let` bindings. Variables that only
+    index a load inside the condition don't count."""
     if isinstance(e, Load):
         return frozenset()
     own = {e} if isinstance(e, Var) else set[Var]()

@@ -50,8 +50,8 @@ MOST_SYMBOLIC = 8
 sizes, so the kernel grows with the square of their number."""
 LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
 """The most parts of an expression whose tensor's contents are followed, and the largest product of its
-operands' numbers of parts. A product of sums has up to that product of parts when multiplied out. Contents
-beyond these limits are computed at run time."""
+operands' numbers of parts. When multiplied out, a product of sums may have as many parts. Contents beyond
+these limits are computed at run time."""
 MOST_JOINED = 256
 """Most inputs of known sizes that one kernel concatenates. The kernel has one nested choice an input."""
 FAR = 1 << 62
@@ -129,10 +129,11 @@ class Builder(Values):
     def require_sizes(
         self, t: Tensor | None, what: str, low: int = 0, *, positions: bool = False
     ) -> list[Expr]:
-        """A 1-D integer tensor's contents as expressions.
+        """Return a 1-D integer tensor's contents as expressions.
 
         Contents that are computed at run time become symbols. A run checks that they are from `low` to
-        MAX_SIZE; `positions` may have any value and sign. CompileError if not even their number is known.
+        MAX_SIZE; `positions` may have any value and sign. Raises CompileError if not even their number is
+        known. Messages call the contents `what`.
         """
         known = t.data if t is not None and t.data is not None else self.constant_value(t)
         if known is not None:
@@ -149,8 +150,9 @@ class Builder(Values):
         return self.bind(t, low, positions=positions)
 
     def bind(self, t: Tensor, low: int = 0, *, positions: bool = False) -> list[Expr]:
-        """The elements of an integer tensor of static shape as symbols, which a run reads once they are
-        computed. Sizes must be from `low` to MAX_SIZE. `positions` are clamped to within FAR of 0."""
+        """Return the elements of an integer tensor of static shape as symbols, whose values a run reads once
+        they are computed. Sizes must be from `low` to MAX_SIZE. `positions` are clamped to within FAR of
+        0."""
         key = (t.name, positions)
         done = self.bound.get(key)
         if done is None:
@@ -166,7 +168,7 @@ class Builder(Values):
         return list(done)
 
     def materialize(self, t: Tensor) -> Tensor:
-        """The tensor as a value of the graph: known contents become a constant or a node."""
+        """Return the tensor as a value of the graph: known contents become a constant or a node."""
         if t.name:
             return t
         assert t.data is not None
@@ -190,7 +192,8 @@ class Builder(Values):
     # -- nodes ----------------------------------------------------------------------------------
 
     def node(self, attrs: core.CoreAttributes, inputs: Sequence[Tensor]) -> Tensor:
-        """Adds a core node (or folds it). Its type comes from the operator's inference."""
+        """Add a core node, or fold it, and return its result. The result's type comes from the operator's
+        inference."""
         real = [self.materialize(t) for t in inputs]
         for part in parts(attrs):
             self._check_accesses(part, real)
@@ -198,7 +201,7 @@ class Builder(Values):
         return self._constant_tensor(name) if name in self.constants else Tensor(name, *self.typed(name))
 
     def _check_accesses(self, part: Stage | Stmt, inputs: Sequence[Tensor]) -> None:
-        """CompileError if an input's rank or size isn't the one that the operator reads."""
+        """Raise CompileError if an input's rank or size isn't the one that the operator reads."""
         given = {f"x{i}": t for i, t in enumerate(inputs)}
         for load in accesses(part):
             tensor, shape = given.get(load.buffer.name), load.buffer.shape
@@ -215,8 +218,8 @@ class Builder(Values):
                 )
 
     def map(self, fn: Callable[..., ExprLike], *inputs: Tensor, corner: str | None = None) -> Tensor:
-        """Elementwise with broadcasting. `fn` takes one scalar expression an input; the expression that it
-        returns has the result's dtype. `corner`: see `ir.core.Map`."""
+        """Apply `fn` to the elements of the inputs, which broadcast. `fn` takes one scalar expression for
+        each input; the expression that it returns has the result's dtype. `corner`: see `ir.core.Map`."""
         if all(t.data is not None for t in inputs) and inputs:
             known = self._map_data(fn, inputs)
             if known is not None:
@@ -231,8 +234,8 @@ class Builder(Values):
         return self.node(core.Map(body, corner), self._broadcastable(inputs))
 
     def _broadcastable(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The inputs, reshaped to broadcast. A size that can't equal the result's must be 1, which a run
-        checks."""
+        """Return the inputs, reshaped to broadcast. A size that can't equal the result's must be 1, which a
+        run checks."""
         out = broadcast(*(t.shape for t in inputs))
 
         def fitted(t: Tensor) -> Tensor:
@@ -244,8 +247,8 @@ class Builder(Values):
         return [fitted(t) for t in inputs]
 
     def _map_data(self, fn: Callable[..., ExprLike], inputs: Sequence[Tensor]) -> Tensor | None:
-        """The map of tensors of known contents, or None if the result isn't an integer. The result's contents
-        stay known."""
+        """Return the map of tensors of known contents, or None if the result isn't an integer or has too
+        large expressions. The result's contents stay known."""
         operands = [Var(f"x{i}", t.dtype) for i, t in enumerate(inputs)]
         body = wrap(fn(*operands), inputs[0].dtype)
         if body.dtype not in (I64, I32, BOOL) or any(t.dtype is not I64 for t in inputs):
@@ -278,8 +281,8 @@ class Builder(Values):
     def compute(
         self, dtype: DType, shape: Iterable[ExprLike], inputs: Sequence[Tensor], fn: Callable[..., Any]
     ) -> Tensor:
-        """An injective tensor expression: `fn(bufs, *index)` gives the value at an index. `bufs` are the
-        inputs as buffers; indexing one loads from it."""
+        """Return a tensor of injective elements: `fn(bufs, *index)` returns the element at an index. `bufs`
+        are the inputs as buffers; indexing one loads from it."""
         real = [self.materialize(t) for t in inputs]
         bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
         out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
@@ -289,7 +292,7 @@ class Builder(Values):
         self, dtype: DType, shape: Iterable[ExprLike], extents: Sequence[ExprLike], combiner: str,
         inputs: Sequence[Tensor], fn: Callable[..., Expr], epilogue: Callable[..., ExprLike] | None = None,
     ) -> Tensor:  # fmt: skip
-        """A reducing tensor expression: `fn(bufs, index, k)` is the term; see `te.reduction`."""
+        """Return a tensor of reductions: `fn(bufs, index, k)` returns the term; see `te.reduction`."""
         real = [self.materialize(t) for t in inputs]
         bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
         out = Buffer("out", dtype, tuple(simplify(wrap(d), self.symbols) for d in shape))
@@ -297,7 +300,7 @@ class Builder(Values):
         return self.stages([stage], real)
 
     def requiring(self, x: Tensor, condition: Expr) -> Tensor:
-        """x, from a kernel whose plan refuses sizes that don't meet the condition."""
+        """Return a copy of x, made by a kernel that refuses sizes that don't meet the condition."""
         x = self.materialize(x)
         source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
         copy = compute(out, lambda *index: source[index])
@@ -306,8 +309,8 @@ class Builder(Values):
     def stages(
         self, stages: Sequence[Stage], inputs: Sequence[Tensor], requires: Sequence[Expr] = ()
     ) -> Tensor:
-        """A `compute` node of several stages over buffers x0, x1, ...; the last stage is the result. The
-        sizes must meet the conditions `requires`."""
+        """Return the result of a `compute` node of several stages over buffers x0, x1, ...; it is the last
+        stage. The sizes must meet the conditions `requires`."""
         return self.node(core.Compute(tuple(stages), tuple(requires)), inputs)
 
     def reduce(
@@ -327,7 +330,8 @@ class Builder(Values):
         transpose_b: bool = False,
         dtype: DType | None = None,
     ) -> Tensor:
-        """Batched matrix product of operands of rank 2 or more, whose batch dimensions broadcast."""
+        """Return the batched matrix product of operands of rank 2 or more, whose batch dimensions
+        broadcast."""
         return self.node(core.MatMul(transpose_a, transpose_b, dtype), [a, b])
 
     def conv(
@@ -341,7 +345,7 @@ class Builder(Values):
         groups: int = 1,
         dtype: DType | None = None,
     ) -> Tensor:
-        """Convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known.
+        """Return the convolution of x[N, C, ...] with w[M, C/groups, ...], whose kernel size is known.
 
         `pads`: begins of the spatial axes, then ends, none negative. `dtype`: of the result and the
         accumulator (for integers).
@@ -357,7 +361,7 @@ class Builder(Values):
         dilations: Sequence[int], pads: Sequence[int], extents: Sequence[Expr], average: str = "",
         layout: str = "first",
     ) -> Tensor:  # fmt: skip
-        """A reduction over sliding windows (see `ir.core.Pool`)."""
+        """Return a reduction over sliding windows (see `ir.core.Pool`)."""
         window = tuple(kernel), tuple(strides), tuple(dilations), tuple(pads)
         return self.node(core.Pool(combiner, *window, tuple(extents), average, layout), [x])
 
@@ -369,8 +373,8 @@ class Builder(Values):
         shape: Sequence[Expr],
         requires: Sequence[Expr] = (),
     ) -> Tensor:
-        """An imperative nest over buffers x0, x1, ... and `out`. The sizes must meet the conditions
-        `requires`."""
+        """Return the result of an imperative nest over buffers x0, x1, ... and `out`. The sizes must meet the
+        conditions `requires`."""
         return self.node(core.LoopNest(body, dtype, tuple(shape), tuple(requires)), inputs)
 
     def softmax(self, x: Tensor, axis: int, log: bool = False, blind: bool = False) -> Tensor:
@@ -383,7 +387,7 @@ class Builder(Values):
     # -- moving data ----------------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Iterable[ExprLike]) -> Tensor:
-        """The same elements in another shape. Every dimension is given; -1 isn't allowed."""
+        """Return the same elements in another shape. Every dimension is given; -1 isn't allowed."""
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape:
             return x
@@ -407,7 +411,7 @@ class Builder(Values):
         return self.node(core.Transpose(tuple(perm)), [x])
 
     def expand(self, x: Tensor, shape: Sequence[ExprLike]) -> Tensor:
-        """numpy.broadcast_to; the result's whole shape is given."""
+        """Return x broadcast to `shape`, as numpy.broadcast_to does."""
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape:
             return x
@@ -419,8 +423,8 @@ class Builder(Values):
     def slice(
         self, x: Tensor, starts: Sequence[ExprLike], shape: Sequence[ExprLike], steps: Sequence[int]
     ) -> Tensor:
-        """out[i] = x[starts + i * steps]. There is one entry an axis, starts are in range, and the result's
-        shape is given."""
+        """Return a slice: element i of each axis is x[starts + i * steps]. There is one entry an axis, starts
+        are in range, and the result's shape is given."""
         begin = tuple(simplify(wrap(s), self.symbols) for s in starts)
         dims = tuple(simplify(wrap(d), self.symbols) for d in shape)
         if dims == x.shape and all(is_const(s, 0) for s in begin) and all(s == 1 for s in steps):
@@ -446,7 +450,7 @@ class Builder(Values):
         return self.node(core.Concat(axis), xs)
 
     def _concat_alone(self, xs: Sequence[Tensor], axis: int) -> Tensor:
-        """A concatenation as its own kernel, so that no consumer computes it again."""
+        """Return a concatenation as its own kernel, so that no consumer computes it again."""
         real, attrs = [self.materialize(x) for x in xs], core.Concat(axis)
         dtype, shape = self.infer(attrs, [x.name for x in real])
         buffers = [Buffer(f"x{i}", x.dtype, x.shape) for i, x in enumerate(real)]
@@ -459,7 +463,7 @@ class Builder(Values):
         )
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
-        """Pads x. `pads`: begins of every axis, then ends."""
+        """Pad x. `pads`: begins of every axis, then ends. `value`: of the padding in mode "constant"."""
         amounts = tuple(wrap(p) for p in pads)
         if all(is_const(p, 0) for p in amounts):
             return x
@@ -478,7 +482,7 @@ class Builder(Values):
         return self.node(core.Gather(axis), [x, indices])
 
     def graph(self, outputs: Sequence[Tensor], names: Sequence[str]) -> Graph:
-        """The finished graph. Each output is its own value, with its name in the model."""
+        """Return the finished graph. Each output is its own value, with its name in the model."""
         results: list[str] = []
         for t, name in zip(outputs, names, strict=True):
             real = self.materialize(t)

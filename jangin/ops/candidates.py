@@ -14,21 +14,21 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.te import identity
 
 BLOCKS = (64, 32, 16, 8)
-"""Elements of a block. The largest size that gives enough blocks is taken."""
+"""Elements of a block. The largest size with enough blocks is taken."""
 ENOUGH = 2
 """Fewest blocks for each wanted element. With fewer blocks the bound lets too many candidates pass."""
 LANES = 16
-"""Blocks that are counted at once. The number of blocks is a multiple; elements beyond the last block are
-candidates."""
+"""Blocks that are counted at once. The number of blocks is a multiple of it; elements beyond the last block
+are candidates."""
 HALVINGS = 16
-"""Bisection steps. Sixteen leave a few hundredths too many candidates, and cost little beside reading the
+"""Bisection steps. Sixteen leave a few percent too many candidates, and cost little beside reading the
 row."""
 ZERO = (const(0),)
 
 
 def block_size(count: Expr, wanted: Expr) -> int:
-    """Elements of a block in a row of `count`. The size is 0 if too many are `wanted` or a size isn't
-    known."""
+    """Return the number of elements of a block in a row of `count`. It is 0 if too many elements are `wanted`
+    or a size isn't known; the row then has no candidates."""
     if not isinstance(count, Const) or not isinstance(wanted, Const):
         return 0
     least = max(LANES, ENOUGH * int(wanted.value))
@@ -77,7 +77,8 @@ class Candidates:
         return whole
 
     def _fill(self) -> Stmt:
-        """Computes the best of each block, and then the worst and the best of all blocks."""
+        """Return statements that compute the best of each block, and then the worst and the best of all
+        blocks."""
         b, best = Var("b"), Load(self.high, ZERO)
         own = _extreme(self.best, self.high, lambda v: self.element(b * self.size + v), self.size)
         each = For(b, const(self.blocks), block(own, Store(self.bests, (b,), best)))
@@ -88,7 +89,8 @@ class Candidates:
         )
 
     def _halve(self) -> Stmt:
-        """Raises `low` by bisection, below `high`, as far as enough blocks still reach it."""
+        """Return statements that raise `low` by bisection, below `high`, as far as enough blocks still reach
+        it."""
         low, high, v, b, h = Load(self.low, ZERO), Load(self.high, ZERO), Var("v"), Var("b"), Var("h")
         middle = Var("middle", self.low.dtype)
         half = const(0.5, low.dtype) if low.dtype.is_float else const(2, low.dtype)
@@ -107,7 +109,7 @@ class Candidates:
         return For(h, const(HALVINGS), Let(middle, between, counted))
 
     def _gather(self) -> Stmt:
-        """Collects the positions of the elements that reach `low`."""
+        """Return statements that collect the positions of the elements that reach `low`."""
         b, v, low = Var("b"), Var("v"), Load(self.low, ZERO)
 
         def entered(i: Expr) -> Stmt:
@@ -126,7 +128,8 @@ class Candidates:
 def _extreme(
     kind: str, into: Buffer, element: Callable[[Expr], Expr], width: int, rows: Expr | None = None
 ) -> Stmt:
-    """The largest or smallest of `width` elements, or of `rows` rows of `width` elements."""
+    """Return statements that store the largest or smallest of `width` elements, or of `rows` rows of `width`
+    elements, in `into`."""
     pick, v, r = maximum if kind == "max" else minimum, Var("v"), Var("r")
     at = v if rows is None else r * width + v
     each: Stmt = For(v, const(width), Store(into, ZERO, pick(Load(into, ZERO), element(at))), "vector")

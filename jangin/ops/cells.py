@@ -80,8 +80,8 @@ def gru_step(scan: Scan, fns: Sequence[Activation], reset_after: bool) -> list[P
 def lstm_step(
     scan: Scan, fns: Sequence[Activation], coupled: bool, limit: float, bound: float = 0.0
 ) -> list[Phase]:
-    """One LSTM step. If there are projection weights, a second phase projects h and clips it to `bound` (0:
-    no clipping)."""
+    """Return the phases of one LSTM step. If there are projection weights, a second phase projects h and
+    clips it to `bound` (0: no clipping)."""
     f, g, squash = fns
     (h, at), (c, _) = scan.register(0), scan.register(1)
     old, projects = scan.state(1), "r1" in scan.inputs

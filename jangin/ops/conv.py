@@ -19,7 +19,7 @@ from jangin.ops.window import Sizes, explicit_pads, padded, steps
 
 
 def kernel_size(x: Tensor, w: Tensor) -> tuple[int, ...]:
-    """The spatial sizes of the weights. CompileError if they don't fit x."""
+    """Return the spatial sizes of the weights. Raises CompileError if they don't fit x."""
     size = static_shape(w.shape[2:])
     if x.rank < 3 or w.rank != x.rank or size is None:
         raise CompileError(
@@ -30,7 +30,7 @@ def kernel_size(x: Tensor, w: Tensor) -> tuple[int, ...]:
 
 
 def add_bias(b: Builder, y: Tensor, bias: Tensor | None) -> Tensor:
-    """y[N, C, ...] + bias[C]."""
+    """Return y[N, C, ...] + bias[C], or y without a bias."""
     return y if bias is None else b.map(lambda v, c: v + c, y, per_channel(b, bias, y.rank))
 
 
@@ -38,7 +38,7 @@ def conv(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1, dtype: DType | None = None,
 ) -> Tensor:  # fmt: skip
-    """The cross-correlation of x[N, C, ...] with w[M, C / groups, *kernel], plus bias[M]: [N, M, ...].
+    """Return the cross-correlation of x[N, C, ...] with w[M, C / groups, *kernel], plus bias[M]: [N, M, ...].
 
     Strides and dilations default to 1, pads to 0. `pads` (begins, then ends) may depend on sizes; negative
     ones crop. `dtype`: of the sums, by default x's.
@@ -60,7 +60,7 @@ def conv(
 
 
 def transposed_extents(x: Tensor, kernel: Sizes, strides: Sizes, dilations: Sizes) -> list[Expr]:
-    """The spatial sizes of a transposed convolution's result before pads are cut off."""
+    """Return the spatial sizes of a transposed convolution's result before pads are cut off."""
     windows = zip(x.shape[2:], kernel, strides, dilations, strict=True)
     return [(size - 1) * s + (k - 1) * d + 1 for size, k, s, d in windows]
 
@@ -69,8 +69,8 @@ def conv_transpose(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Transposed convolution: each x[N, C, ...] adds its multiple of w[C, M / groups, *kernel] at its stride,
-    plus bias[M].
+    """Return the transposed convolution: each x[N, C, ...] adds its multiple of w[C, M / groups, *kernel] at
+    its stride, plus bias[M].
 
     `pads` (begins, then ends) are cut off the result; negative ones add zeros, as output padding does. An
     output that no window reaches is 0, even if a neighbouring input is infinite.
@@ -94,7 +94,7 @@ def _sources(
     at: Sequence[Expr], taps: Sequence[Expr], strides: Sizes, dilations: Sizes,
     begins: Sequence[ExprLike], sizes: Sequence[Expr],
 ) -> tuple[list[Expr], Expr]:  # fmt: skip
-    """The window that has its given tap at a position, and whether such a window exists."""
+    """Return the position of the window that has its given tap at `at`, and whether the window exists."""
     inside: Expr = const(True, BOOL)
     found = []
     for i, (p, tap) in enumerate(zip(at, taps, strict=True)):
@@ -110,8 +110,8 @@ def _gathered(
     b: Builder, x: Tensor, w: Tensor, group: int, strides: Sizes, dilations: Sizes,
     begins: Sequence[Expr], out: Sequence[Expr],
 ) -> Tensor:  # fmt: skip
-    """Transposed convolution as a reduction with predicates: each output sums the inputs whose kernels reach
-    it."""
+    """Return the transposed convolution as a reduction with predicates: each output sums the inputs whose
+    kernels reach it."""
     in_group, out_group = divide(x.shape[1], const(group), b.symbols), w.shape[1]
 
     def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -137,7 +137,7 @@ def _subpixel(
     begins: Sequence[Expr],
     out: Sequence[Expr],
 ) -> Tensor:
-    """Transposed convolution by sub-pixel convolution.
+    """Return the transposed convolution, computed by sub-pixel convolution.
 
     Outputs of one phase (position modulo the stride) see one subset of the taps. A plain convolution computes
     all phases with equally many taps as channels, and the phases are interleaved afterwards. It multiplies as
@@ -186,8 +186,8 @@ def _phases(kernel: int, stride: int) -> list[_Phases]:
 
 
 def _split_taps(b: Builder, w: Tensor, group: int, kernel: Sequence[int], strides: Sequence[int]) -> Tensor:
-    """w as [g, C/g, M/g, taps, phase, ...]: element tap * stride + phase of the kernel, and 0 beyond its
-    end."""
+    """Return w as [g, C/g, M/g, taps, phase, ...]: element tap * stride + phase of the kernel, and 0 beyond
+    its end."""
     per_group = divide(w.shape[0], const(group), b.symbols)
     taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
     ends = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
@@ -197,8 +197,8 @@ def _split_taps(b: Builder, w: Tensor, group: int, kernel: Sequence[int], stride
 
 
 def _phase_weights(b: Builder, split: Tensor, chosen: Sequence[_Phases]) -> Tensor:
-    """The filters [g * phases * M/g, C/g, *taps] of the correlation, which meets taps in reverse. A phase's
-    filters are neighbours, so channels-last pixels are interleaved whole."""
+    """Return the filters [g * phases * M/g, C/g, *taps] of the correlation, which meets taps in reverse. A
+    phase's filters are neighbours, so channels-last pixels are interleaved whole."""
     rank = len(chosen)
     starts = [const(0)] * 3 + [const(n) for p in chosen for n in (p.taps - 1, p.start)]
     sizes = [*split.shape[:3], *(const(n) for p in chosen for n in (p.taps, p.width))]
@@ -213,7 +213,7 @@ def col2im(
     b: Builder, x: Tensor, image: Sequence[Expr], kernel: Sizes, *, strides: Sizes = (),
     dilations: Sizes = (), pads: Sequence[ExprLike] = (),
 ) -> Tensor:  # fmt: skip
-    """col2im: sums overlapping blocks x[N, C * block elements, blocks] into [N, C, *image].
+    """Sum overlapping blocks x[N, C * block elements, blocks] into [N, C, *image] (col2im).
 
     The blocks lie over the padded image like a convolution's windows. Each pixel gathers the block elements
     that fall on it.

@@ -103,7 +103,7 @@ def _reduce_infer(ins: Sequence[Value], attrs: Reduce) -> Typed:
 
 
 def _reduce_te(ins: Sequence[Buffer], out: Buffer, attrs: Reduce) -> tuple[Stage, ...]:
-    """`combiner` over `axes`; 16-bit floats accumulate in f32."""
+    """Return the stage of `combiner` over `axes`; 16-bit floats accumulate in f32."""
     x, axes = ins[0], attrs.axes
 
     def term(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
@@ -169,8 +169,8 @@ def _at_axes(
 
 
 def _softmax_te(ins: Sequence[Buffer], out: Buffer, attrs: Softmax) -> tuple[Stage, ...]:
-    """Softmax over `axis` (log-softmax with `log`), shifted by the row's maximum. In `blind` rows the shift
-    is 0 and the divisor 1."""
+    """Return the stages of softmax over `axis` (log-softmax with `log`), shifted by the row's maximum. If
+    `blind`, a row of -inf alone is shifted by 0 and divided by 1."""
     x, axis, rank = ins[0], (attrs.axis,), len(out.shape)
     dtype = wide(const(0, x.dtype)).dtype
     rows, extent = _without(out.shape, axis), [x.shape[attrs.axis]]
@@ -209,9 +209,10 @@ rounding error is then large beside the deviations."""
 
 
 def _normalize_te(ins: Sequence[Buffer], out: Buffer, attrs: Normalize) -> tuple[Stage, ...]:
-    """Normalization with a corrected mean for rows whose numbers lie far from 0 and close together.
+    """Return the stages of a normalization with a corrected mean for rows whose numbers lie far from 0 and
+    close together.
 
-    The mean's last bit is large beside the deviations of such rows. `missed`, the mean of the remaining
+    The mean's last bit is large beside the deviations of these rows. `missed`, the mean of the remaining
     deviations, corrects both results (Chan, Golub and LeVeque 1983). The deviation is computed again, and the
     result is shifted by `moved`.
     """
@@ -319,7 +320,7 @@ def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
 
 
 MOST_CHAINED = 64
-"""Inputs of a concatenation that are tested one after the other; more inputs are found by bisection."""
+"""Most inputs of a concatenation that are tested one after the other. More inputs are bisected first."""
 
 
 def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage, ...]:
@@ -331,7 +332,7 @@ def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage
             ends.append(simplify((ends[-1] if ends else const(0)) + b.shape[axis]))
 
         def part(first: int, last: int) -> Expr:
-            """The element that lies in inputs `first` to `last`. Many inputs are bisected first."""
+            """Return the element that lies in inputs `first` to `last`. Many inputs are bisected first."""
             if first == last:
                 start = ends[first - 1] if first else const(0)
                 return Load(ins[first], (*index[:axis], index[axis] - start, *index[axis + 1 :]))
@@ -376,14 +377,15 @@ def _pad_te(ins: Sequence[Buffer], out: Buffer, attrs: Pad) -> tuple[Stage, ...]
 
 
 def _wrapped(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
-    """The position modulo the size, without a division if one turn is enough."""
+    """Return the position modulo the size. There is no division if the padding is no longer than the axis."""
     if not (prove(begin <= size) and prove(end <= size)):
         return p % size
     return select(p < 0, p + size, select(p < size, p, p - size))
 
 
 def _reflected(p: Expr, size: Expr, begin: Expr, end: Expr) -> Expr:
-    """The position on a triangle wave of period 2 (size - 1), without a division if one turn is enough."""
+    """Return the position on a triangle wave of period 2 (size - 1). There is no division if the padding is
+    shorter than the axis."""
     if prove(begin < size) and prove(end < size):
         q = maximum(p, -p)
         return minimum(q, size * 2 - 2 - q)
@@ -398,8 +400,8 @@ def _gather_infer(ins: Sequence[Value], attrs: Gather) -> Typed:
 
 
 def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage, ...]:
-    """x taken at integer indices along `axis`. Negative indices count from the end. Every index is clamped
-    into range, so that no input can read outside the buffer."""
+    """Return the stage that takes x at integer indices along `axis`. Negative indices count from the end.
+    Every index is clamped into range, so that no input can read outside the buffer."""
     x, idx = ins
     axis, rank = attrs.axis, len(idx.shape)
     size = x.shape[axis]
@@ -478,7 +480,7 @@ CORE: Mapping[str, CoreOp[Any]] = {
 
 
 def core_op(node: Node) -> CoreOp[Any]:
-    """The node's operator. CompileError if it isn't a core operator."""
+    """Return the node's operator. Raises CompileError if it isn't a core operator."""
     if node.op not in CORE:
         raise CompileError(f"{node.source or node.name}: {node.op} is not a core operator; lower it first")
     return CORE[node.op]

@@ -19,15 +19,16 @@ _BITS = tuple(int(np.uint32(255 << 8 * n).astype(np.int32)) for n in range(ROWS)
 
 
 def is_of_rows(data: DType, attrs: Conv) -> bool:
-    """Whether a convolution of this data packs rows of it into words to multiply them with weight words."""
+    """Return whether a convolution of this data packs rows of it into words to multiply them with weight
+    words."""
     return attrs.dot is not None and attrs.dot.terms_of_word == ROWS and data is attrs.dot.left
 
 
 def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage, ...]:
-    """The convolution, channels last, on two spatial axes.
+    """Return the stage of the convolution, channels last, on two spatial axes.
 
     Rows outside the image are read at its border and multiplied by 0. Padding rows that no window has are
-    treated alike, so the reads depend on no row.
+    treated alike, so the code is the same for every row.
     """
     size, begin, end = x.shape[1:3], attrs.pads[:2], attrs.pads[2:]
 
@@ -59,7 +60,7 @@ def conv_of_rows(x: Buffer, w: Buffer, out: Buffer, attrs: Conv) -> tuple[Stage,
 
 
 def word_of_bytes(values: Sequence[Expr]) -> Expr:
-    """Packs bytes into a word, the first in the low bits."""
+    """Pack bytes into a word, the first in the low bits."""
     return _either(
         [binary("shl", cast(I32, v), const(8 * n, I32)) if n else cast(I32, v) for n, v in enumerate(values)]
     )
@@ -73,6 +74,6 @@ def _either(parts: Sequence[Expr]) -> Expr:
 
 
 def _held(at: Expr, begin: int, end: int, size: Expr) -> Expr:
-    """A position clamped into an axis; `begin` and `end` say how far windows go beyond either end."""
+    """Return a position clamped into an axis; `begin` and `end` say how far windows go beyond either end."""
     at = maximum(at, const(0)) if begin > 0 else at
     return minimum(at, size - 1) if end > 0 else at

@@ -27,13 +27,13 @@ from jangin.ops.operands import TRUE, Typed, multiplied, typed, wide
 
 
 def window_extent(size: Expr, kernel: int, stride: int, dilation: int, pad: int) -> Expr:
-    """The output size of a sliding window over `size` with `pad` elements added in all."""
+    """Return the output size of a sliding window over `size` with `pad` elements added in all."""
     span = size + (pad - dilation * (kernel - 1) - 1)
     return simplify(span // stride + 1)
 
 
 def split_layout(shape: Shape, layout: str) -> tuple[Expr, Expr, Shape]:
-    """(batch, channels, spatial) of a shape in layout "first" (N, C, ...) or "last" (N, ..., C)."""
+    """Return (batch, channels, spatial) of a shape in layout "first" (N, C, ...) or "last" (N, ..., C)."""
     return (shape[0], shape[1], shape[2:]) if layout == "first" else (shape[0], shape[-1], shape[1:-1])
 
 
@@ -70,8 +70,8 @@ def _windows(spatial: Shape, attrs: Conv) -> Shape:
 def _window_index(
     spatial: Shape, at: Sequence[Expr], k: Sequence[Expr], window: Conv | Pool, partial: bool
 ) -> tuple[list[Expr], Expr]:
-    """Input positions of a window's taps, and whether they lie inside the input. `partial` windows may reach
-    beyond the end even without padding there."""
+    """Return the input positions of a window's taps, and whether they lie inside the input. `partial` windows
+    may reach beyond the end even without padding there."""
     inside: Expr = TRUE
     index = []
     for i, size in enumerate(spatial):
@@ -145,7 +145,7 @@ def window_count(
     pads: Sequence[ExprLike],
     average: str,
 ) -> Expr:
-    """The number by which an average over the window at `at` divides (see `ir.core.Pool`)."""
+    """Return the number by which an average over the window at `at` divides (see `ir.core.Pool`)."""
     count: Expr = const(1)
     some = True  # whether every window surely has a tap; the mean of no taps is 0
     for i, size in enumerate(spatial):

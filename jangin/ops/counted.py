@@ -30,7 +30,7 @@ def _xor(*words: Expr) -> Expr:
 
 
 def halves(v: Expr) -> Words:
-    """The two words of a u64, the lower first."""
+    """Return the two words of a u64, the lower first."""
     return cast(U32, binary("and", v, const(0xFFFFFFFF, U64))), cast(U32, binary("shr", v, const(32, U64)))
 
 
@@ -41,7 +41,7 @@ def _held(row: int, words: Words) -> tuple[list[Stmt], Words]:
 
 
 def philox(key: Words, counter: Words) -> tuple[list[Stmt], Words]:
-    """Philox 4x32, ten rounds."""
+    """Return the statements and words of Philox 4x32 with ten rounds (a `Bijection`)."""
     steps, words = _held(0, counter)
     for n in range(10):
         (low, high), (other_low, other_high) = (
@@ -55,7 +55,7 @@ def philox(key: Words, counter: Words) -> tuple[list[Stmt], Words]:
 
 
 def threefry(key: Words, counter: Words) -> tuple[list[Stmt], Words]:
-    """Threefry 2x32, twenty rounds."""
+    """Return the statements and words of Threefry 2x32 with twenty rounds (a `Bijection`)."""
     keys = (*key, _xor(*key, const(PARITY, U32)))
     steps, words = _held(0, tuple(c + k for c, k in zip(counter, key, strict=True)))
     for n, bits in enumerate(bits for i in range(5) for bits in ROTATIONS[i % 2]):
@@ -74,8 +74,8 @@ def drawn(
     b: Builder, inputs: Sequence[Tensor], blocks: Expr, words: int,
     made: Callable[[Sequence[Buffer], Expr], tuple[list[Stmt], Words]],
 ) -> Tensor:  # fmt: skip
-    """u32 [blocks, words]: the words that `made` gives for each block's number (i64). `made` may read
-    `inputs`."""
+    """Return u32 [blocks, words]: the words that `made` returns for each block's number (i64). `made` may
+    read `inputs`."""
     real = [b.materialize(t) for t in inputs]
     given = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
     out, i = Buffer("out", U32, (blocks, const(words))), Var("i")

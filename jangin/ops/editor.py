@@ -44,7 +44,7 @@ class Editor:
         return typed(self.values[name])
 
     def fresh(self, hint: str) -> str:
-        """A name not in use: the hint, followed by a number if the hint is taken."""
+        """Return a name that isn't in use: the hint, followed by a number if the hint is taken."""
         name = hint
         while name in self.values:
             self._count += 1
@@ -52,19 +52,20 @@ class Editor:
         return name
 
     def declare(self, hint: str, dtype: DType, shape: Shape) -> str:
-        """Adds a new value, which a later node must give."""
+        """Add a new value, which a later node must compute. Return its name, made from the hint."""
         name = self.fresh(hint)
         self.values[name] = Value(name, dtype, shape)
         return name
 
     def constant(self, array: Array, hint: str) -> str:
-        """Adds a new constant."""
+        """Add a new constant. Return its name, made from the hint."""
         name = self.declare(hint, from_numpy(array.dtype), tuple(const(d) for d in array.shape))
         self.constants[name] = array
         return name
 
     def infer(self, attrs: CoreAttributes, inputs: Sequence[str]) -> Typed:
-        """The type of a core operator's result. CompileError if it has a negative size or too many axes."""
+        """Return the type of a core operator's result. Raises CompileError if it has a negative size or too
+        many axes."""
         given = [self.values[n] for n in inputs]
         dtype, shape = CORE[attrs.op].infer(given, attrs)
         if len(shape) > MAX_RANK:
@@ -85,8 +86,11 @@ class Editor:
         known: Typed | None = None,
         fold: bool = False,
     ) -> str:
-        """Appends a core node and returns the name of its result, made from the hint. `known`: the result's
-        type, if it needn't be inferred. `fold`: a node of small constants becomes a constant."""
+        """Append a core node and return the name of its result, made from the hint.
+
+        `known`: the result's type, if it needn't be inferred. `fold`: a node of small constants becomes a
+        constant.
+        """
         out = self.declare(hint, *(known or self.infer(attrs, inputs)))
         node = Node(out, tuple(inputs), (out,), attrs, source)
         value = folded(node, self.constants, self.values, self.symbols) if fold else None
@@ -97,22 +101,22 @@ class Editor:
         return out
 
     def emit(self, node: Node) -> None:
-        """Appends a node whose results are declared already."""
+        """Append a node whose results are declared already."""
         limits.at(node.source)
         self.nodes.append(node)
 
     def kernel(self, attrs: CoreAttributes, inputs: Sequence[str], out: str, source: Sources) -> Node:
-        """A kernel of one core node, whose result is the value `out`."""
+        """Return a kernel of one core node, whose result is the value `out`."""
         node = Node(out, tuple(inputs), (out,), attrs, source)
         values = {n: self.values[n] for n in (*inputs, out)}
         return kernel_node(Graph(out, node.inputs, (out,), (node,), {}, values, self.symbols), source)
 
     def rewritten(self, graph: Graph) -> Graph:
-        """The graph with these nodes, values and constants. Values and constants that nothing mentions are
-        dropped."""
+        """Return the graph with these nodes, values and constants. Values and constants that nothing mentions
+        are dropped."""
         return graph.with_nodes(self.nodes, values=self.values, constants=self.constants)
 
 
 def kernel_node(body: Graph, source: Sources) -> Node:
-    """A node that is one kernel, named after the graph that it computes."""
+    """Return a node that is one kernel, named after the graph that it computes."""
     return Node(body.name, body.inputs, body.outputs, Kernel(body), source)

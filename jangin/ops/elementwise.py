@@ -22,7 +22,8 @@ Body = Callable[..., Expr]
 
 
 def widened(fn: Body) -> Body:
-    """`fn` with 16-bit operands widened to f32, and a float result narrowed to the first operand's type."""
+    """Return `fn` with 16-bit operands widened to f32, and a float result narrowed to the first operand's
+    type."""
 
     def body(*xs: Expr) -> Expr:
         value = fn(*(wide(x) for x in xs))
@@ -32,7 +33,7 @@ def widened(fn: Body) -> Body:
 
 
 def widen(b: Builder, x: Tensor) -> Tensor:
-    """The tensor, cast to f32 if it is a smaller float."""
+    """Return the tensor, cast to f32 if it is a smaller float."""
     return b.cast(x, x.dtype.wide) if x.dtype.is_float else x
 
 
@@ -48,7 +49,7 @@ _POWERS: Mapping[float, Callable[[Expr], ExprLike]] = {
 
 
 def power(x: Expr, exponent: float) -> Expr:
-    """x ** exponent for a float x, by multiplications and roots for the usual exponents."""
+    """Return x ** exponent for a float x, by multiplications and roots for the usual exponents."""
     quick = _POWERS.get(exponent)
     value = quick(x) if quick else operation("pow", x, exponent)
     assert isinstance(value, Expr)
@@ -62,7 +63,7 @@ ROUND_MODES = ("up", "down", "nearest")
 
 
 def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """x in another type, as NumPy converts it, except for 8-bit floats.
+    """Return x in another type, as NumPy converts it, except for 8-bit floats.
 
     With `saturate`, values out of an 8-bit float's range become its largest or smallest number; otherwise
     they become infinity or NaN. `round_mode` concerns f8e8m0 alone.
@@ -77,7 +78,7 @@ def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
 
 
 def _power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
-    """|x|, of an f32 x, as a power of two (Open Compute Project, Microscaling Formats 1.0)."""
+    """Return |x|, of an f32 x, rounded to a power of two (Open Compute Project, Microscaling Formats 1.0)."""
     bits = call("bitcast_u32", call("abs", x))
     code, fraction = operation("shr", bits, 23), operation("and", bits, 0x7FFFFF)
     tie = 1 << 22
@@ -92,7 +93,7 @@ def _power_of_two(x: Expr, saturate: bool, round_mode: str) -> Expr:
 
 
 def converted(b: Builder, x: Tensor, dtype: DType, saturate: bool = True, round_mode: str = "up") -> Tensor:
-    """`convert` of every element. CompileError if `round_mode` isn't in ROUND_MODES."""
+    """Return `convert` of every element. Raises CompileError if `round_mode` isn't in ROUND_MODES."""
     if round_mode not in ROUND_MODES:
         raise CompileError(f"round_mode {round_mode!r} is none of {', '.join(ROUND_MODES)}")
     if dtype.is_float and dtype.bits == 8 and x.dtype != dtype:
@@ -101,7 +102,7 @@ def converted(b: Builder, x: Tensor, dtype: DType, saturate: bool = True, round_
 
 
 def bitcast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
-    """The same bits read as another type. CompileError if the types differ in width."""
+    """Return the same bits read as another type. Raises CompileError if the types differ in width."""
     if x.dtype.bits != dtype.bits:
         raise CompileError(
             f"{x.dtype} has {x.dtype.bits} bits, {dtype} has {dtype.bits}: they must have as many"
@@ -115,7 +116,8 @@ def bitcast(b: Builder, x: Tensor, dtype: DType) -> Tensor:
 
 
 def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
-    """x shifted by y bits. If y is negative, or at least the type's width, only the sign bits remain."""
+    """Return x shifted by y bits. If y is negative, or at least the type's width, a signed x shifted right
+    becomes its sign bits, and any other x becomes 0."""
     bits = x.dtype.bits
     moved = operation("shr" if right else "shl", x, minimum(maximum(y, 0), bits - 1))
     beyond = operation("shr", x, bits - 1) if right and x.dtype.kind == "i" else const(0, x.dtype)
@@ -123,8 +125,8 @@ def shift(x: Expr, y: Expr, *, right: bool) -> Expr:
 
 
 def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x / y, broadcasting; integers truncate towards zero. Sizes are never negative, so their quotient is a
-    floor division, which index arithmetic can simplify. Division by 0 isn't checked."""
+    """Return x / y, broadcasting; integers truncate towards zero. Sizes are never negative, so their quotient
+    is a floor division, which index arithmetic can simplify. Division by 0 isn't checked."""
     if x.data is not None and y.data is not None:
         tops, bottoms = np.broadcast_arrays(x.data, y.data)
         if all(prove(land(v >= 0, w >= 0), b.symbols) for v, w in zip(tops.flat, bottoms.flat, strict=True)):
@@ -136,8 +138,8 @@ def div(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def pow_(b: Builder, x: Tensor, y: Tensor) -> Tensor:
-    """x ** y, broadcasting, in x's type for any type of y. An integer base with a float exponent goes through
-    f64."""
+    """Return x ** y, broadcasting, in x's type for any type of y. An integer base with a float exponent goes
+    through f64."""
     known = b.constant_value(y)
     if known is not None and known.size == 1 and x.dtype.is_float and y.rank <= x.rank:
         exponent = float(known.reshape(-1)[0])
@@ -151,7 +153,7 @@ def pow_(b: Builder, x: Tensor, y: Tensor) -> Tensor:
 
 
 def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """x if the condition holds, else y. All three broadcast, and known sizes stay known."""
+    """Return x if the condition holds, else y. All three broadcast, and known sizes stay known."""
     chosen = b.constant_value(condition)
     if chosen is not None and x.data is not None and y.data is not None:
         return b.sizes(np.where(chosen, x.data, y.data), x.dtype)
@@ -159,7 +161,7 @@ def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
-    """min(max(x, low), high) with bounds of one element. `high` wins if the bounds cross."""
+    """Return min(max(x, low), high) with bounds of one element. `high` wins if the bounds cross."""
     bounds = [_bound(b, t, x) for t in (low, high)]
     given = [t for t in bounds if isinstance(t, Tensor)]
 
@@ -174,7 +176,7 @@ def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None 
 
 
 def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:
-    """A bound as a constant if its value is known, else as a scalar tensor."""
+    """Return a bound as a constant if its value is known, else as a scalar tensor."""
     if t is None:
         return None
     value = b.constant_value(t)

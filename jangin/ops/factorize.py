@@ -13,11 +13,12 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MOST = 1 << 12
-"""Rows of a matrix at most: n ** 3 steps of more rows take minutes."""
+"""Most rows of a matrix. The n ** 3 steps for a larger one take minutes."""
 
 
 def _square(x: Tensor) -> int:
-    """The number of rows and columns. CompileError unless it is known and the same."""
+    """Return the number of rows, which is the number of columns. Raises CompileError unless it is known and
+    from 1 to `MOST`."""
     rows, columns = x.shape[-2:] if x.rank > 1 else (const(0), const(1))
     if not isinstance(rows, Const) or rows != columns or not 0 < rows.value <= MOST:
         raise CompileError(f"{x} must be of square matrices, of 1 to {MOST} rows that are known")
@@ -25,7 +26,7 @@ def _square(x: Tensor) -> int:
 
 
 def _matrices(b: Builder, x: Tensor) -> Tensor:
-    """Merges all leading axes into one."""
+    """Merge all leading axes into one."""
     return b.reshape(x, [product(x.shape[:-2]), *x.shape[-2:]])
 
 
@@ -35,8 +36,8 @@ def _for(name: str, extent: Expr | int, body: Callable[[Var], Stmt]) -> Stmt:
 
 
 def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
-    """Solves a x = y for a [..., n, n] and y [..., n, k], by Gauss-Jordan elimination. The largest entry of a
-    column is the pivot. The result is infinite or NaN for a singular matrix."""
+    """Return x of a x = y for a [..., n, n] and y [..., n, k], by Gauss-Jordan elimination. The largest entry
+    of a column is the pivot. The result is infinite or NaN for a singular matrix."""
     n, shape = _square(a), y.shape
     a, y = _matrices(b, a), _matrices(b, y)
     count, columns = a.shape[0], y.shape[2]
@@ -65,7 +66,8 @@ def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
         return If(i > column, If(more, Store(best, zero, i)))
 
     def without(i: Var) -> Stmt:
-        """Subtracts the pivot row's multiple that makes this row's entry of the column 0."""
+        """Return a statement that subtracts the pivot row's multiple that makes this row's entry of the
+        column 0."""
         rows = block(
             _for("j", n, lambda j: Store(m, (i, j), at(i, j) - factor * at(column, j))),
             _for("k", columns, lambda k: Store(out, (t, i, k), result(i, k) - factor * result(column, k))),
@@ -107,8 +109,8 @@ def inverse(b: Builder, a: Tensor) -> Tensor:
 
 
 def cholesky(b: Builder, a: Tensor) -> Tensor:
-    """The lower Cholesky factor of symmetric matrices [..., n, n], of which the lower half is read. Rows are
-    NaN from the first minor that isn't positive on."""
+    """Return the lower Cholesky factor of symmetric matrices [..., n, n], of which the lower half is read.
+    Rows are NaN from the first minor that isn't positive on."""
     n, shape = _square(a), a.shape
     a = _matrices(b, a)
     given, out = Buffer("x0", a.dtype, a.shape), Buffer("out", a.dtype, a.shape)
@@ -116,7 +118,8 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
     t, j, i, zero = Var("t"), Var("j"), Var("i"), (const(0),)
 
     def less(row: Expr) -> Stmt:
-        """Computes in `total` an entry of column j, less the products of the columns before it."""
+        """Return statements that compute in `total` an entry of column j, less the products of the columns
+        before it."""
         product_ = _for("k", n, lambda k: If(k < j, Store(
             total, zero, Load(total, zero) - Load(out, (t, row, k)) * Load(out, (t, j, k)))))  # fmt: skip
         return block(Store(total, zero, Load(given, (t, row, j))), product_)
@@ -131,7 +134,7 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
 
 
 def triangular(b: Builder, a: Tensor, y: Tensor, upper: bool, unit: bool) -> Tensor:
-    """Solves a x = y like `solved`, for a triangular matrix of which only one half is read. `unit`: the
+    """Return x of a x = y like `solved`, for a triangular matrix of which only one half is read. `unit`: the
     diagonal is 1."""
     ones = const(1, a.dtype)
 

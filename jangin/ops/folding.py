@@ -15,7 +15,7 @@ from jangin.ir.traversal import free_vars
 from jangin.ops.interpret import run_graph
 
 FOLD_LIMIT = 1 << 24
-"""Elements up to which a node of constants is evaluated while building."""
+"""Most elements of the results of a node of constants that is evaluated while the graph is built."""
 NEST_FOLD_LIMIT = 1 << 12
 """`FOLD_LIMIT` for loop nests, which the interpreter runs one element at a time."""
 
@@ -23,8 +23,8 @@ NEST_FOLD_LIMIT = 1 << 12
 def folded(
     node: Node, constants: Mapping[str, Array], values: Mapping[str, Value], symbols: Container[Var]
 ) -> Array | None:
-    """The value of a core node of one output, or None if it isn't known or is too large. `values`: the types
-    of its operands and its output."""
+    """Return the value of a core node of one output, or None if it isn't known or is too large. `values`: the
+    types of its operands and its output."""
     size = elements(node, values)
     limit = NEST_FOLD_LIMIT if isinstance(node.attrs, LoopNest) else FOLD_LIMIT
     if size is None or size > limit or not all(n in constants for n in node.inputs):
@@ -35,7 +35,7 @@ def folded(
 
 
 def elements(node: Node, values: Mapping[str, Value]) -> int | None:
-    """The number of elements of all results of a node; None if a size isn't known."""
+    """Return the number of elements of all results of a node; None if a size isn't known."""
     count = 0
     for name in node.outputs:
         shape = values[name].shape
@@ -47,14 +47,14 @@ def elements(node: Node, values: Mapping[str, Value]) -> int | None:
 
 
 def evaluated(node: Node, constants: Mapping[str, Array], values: Mapping[str, Value]) -> dict[str, Array]:
-    """The results of a core node whose operands are constants."""
+    """Return the results of a core node whose operands are constants."""
     given = {n: constants[n] for n in node.inputs}
     known = {n: values[n] for n in (*node.inputs, *node.outputs)}
     return run_graph(Graph("fold", (), node.outputs, (node,), given, known), {})
 
 
 def variables(value: Any, inside: Callable[[Graph], Iterable[Var]] = lambda graph: ()) -> Iterator[Var]:
-    """Every variable that an attribute mentions. `inside` gives the variables of a nested graph."""
+    """Yield every variable that an attribute mentions. `inside` returns the variables of a nested graph."""
     if isinstance(value, Mapping):
         yield from variables(tuple(value.values()), inside)
     elif isinstance(value, (tuple, list)):

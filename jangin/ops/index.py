@@ -21,7 +21,7 @@ from jangin.ops.values import Tensor
 
 
 def nest(extents: Sequence[Expr], variables: Sequence[Var], body: Stmt, outermost: str = "serial") -> Stmt:
-    """Loops around `body`; the outermost is of kind `outermost`."""
+    """Return loops around `body`; the outermost is of kind `outermost`."""
     loops = list(zip(variables, extents, strict=True))
     for n, (var, extent) in reversed(list(enumerate(loops))):
         body = For(var, extent, body, "serial" if n else outermost)
@@ -35,7 +35,8 @@ def index_vars(count: int, prefix: str = "i") -> tuple[Var, ...]:
 def in_range(
     b: Builder, indices: Tensor, *sizes: Expr, from_end: bool = True, ignored: int | None = None
 ) -> Tensor:
-    """The indices, to be checked against the `sizes` of one axis, or of several axes along their last axis.
+    """Return the indices, which are checked against the `sizes` of one axis, or of several axes along their
+    last axis.
 
     Known indices are checked here (CompileError). A run checks the others if it uses the returned tensor,
     unless the builder is `unchecked`. `from_end`: negative indices count from the end. The value `ignored`
@@ -52,7 +53,8 @@ def in_range(
 def _known_to_be_inside(
     b: Builder, indices: Tensor, sizes: Sequence[Expr], from_end: bool, ignored: int | None
 ) -> bool:
-    """Whether all indices are proven in range. CompileError if one is known to be out of range."""
+    """Return whether all indices are proven in range. Raises CompileError if one is known to be out of
+    range."""
     known = b.constant_value(indices)
     columns: Sequence[Any] = [indices.data if known is None else known]
     if columns[0] is None:
@@ -70,19 +72,20 @@ def _known_to_be_inside(
 
 
 def _extremes(known: Array, ignored: int | None) -> list[Expr]:
-    """The smallest and largest index; nothing if there are no indices."""
+    """Return the smallest and largest index, without `ignored` ones. The list is empty if there are no
+    indices."""
     counted = known.reshape(-1) if ignored is None else known[known != ignored]
     return [const(int(counted.min())), const(int(counted.max()))] if counted.size else []
 
 
 def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """numpy.take of x at `indices` along `axis`: [*before, *indices, *after]."""
+    """Return numpy.take of x at `indices` along `axis`: [*before, *indices, *after]."""
     at = axis_of(axis, x.rank)
     return b.gather(x, in_range(b, indices, x.shape[at]), at)
 
 
 def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
-    """numpy.take_along_axis: x at each element's own index along `axis`, in the indices' shape."""
+    """Return numpy.take_along_axis: x at each element's own index along `axis`, in the indices' shape."""
     if indices.rank != x.rank:
         raise CompileError(f"the elements of {x} at {indices}: the ranks differ")
     at = axis_of(axis, x.rank)
@@ -90,7 +93,7 @@ def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) ->
 
 
 def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
-    """`gather_elements` at indices that are in range."""
+    """Return `gather_elements` at indices that are in range."""
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         i = cast(I64, bufs[1][index])
@@ -101,8 +104,8 @@ def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
 
 
 def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
-    """The slices of x at the index tuples along the last axis of `indices`. The result is [*indices but the
-    last axis, *the remaining axes of x]. The first `batch_dims` axes are shared by both."""
+    """Return the slices of x at the index tuples along the last axis of `indices`. The result is [*indices
+    but the last axis, *the remaining axes of x]. The first `batch_dims` axes are shared by both."""
     depth = tuple_length(indices)
     taken = batch_dims + depth
     if indices.rank == 0 or taken > x.rank:
@@ -122,7 +125,7 @@ def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) ->
 
 
 def tuple_length(indices: Tensor) -> int:
-    """The length of each index tuple along the last axis. CompileError if it isn't known."""
+    """Return the length of each index tuple along the last axis. Raises CompileError if it isn't known."""
     length = static_shape(indices.shape[-1:])
     if not length:
         raise CompileError(f"the last dimension of the indices ({indices}) must be a known integer")
@@ -130,8 +133,8 @@ def tuple_length(indices: Tensor) -> int:
 
 
 def one_hot(b: Builder, indices: Tensor, depth: Expr, values: Tensor, *, axis: int = -1) -> Tensor:
-    """One-hot vectors along a new axis of `depth` entries, in the dtype of `values` [off value, on value]. An
-    entry is on if its place is the element's index."""
+    """Return one-hot vectors along a new axis of `depth` entries, in the dtype of `values` [off value, on
+    value]. An entry is on if its position is the element's index."""
     at = axis_of(axis, indices.rank + 1)
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:

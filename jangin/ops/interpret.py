@@ -18,8 +18,8 @@ from jangin.ops.core import core_op
 
 
 def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """The outputs of a graph of core operators and kernels. `symbols` default to those that the shapes of
-    `feeds` give. Raises IndexOutOfRange."""
+    """Return the outputs of a graph of core operators and kernels, by name. `symbols` default to those that
+    follow from the shapes of `feeds`. Raises IndexOutOfRange."""
     if symbols is None:
         shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
         symbols = bind_symbols(shapes, graph.symbols)
@@ -58,7 +58,8 @@ def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, in
 def _run_nest(
     graph: Graph, node: Node, body: Stmt, out: Buffer, values: Arrays, symbols: Mapping[str, int]
 ) -> Array:
-    """Runs a `loop_nest` node, whose body names the inputs x0, x1, ... and the result `out`."""
+    """Run a `loop_nest` node, whose body names the inputs x0, x1, ... and the result `out`. Return the
+    result."""
     inputs = [Buffer(f"x{i}", graph.dtype(n), graph.shape(n)) for i, n in enumerate(node.inputs)]
     arrays = {b.name: values[n] for b, n in zip(inputs, node.inputs, strict=True)}
     arrays[out.name] = undefined(tuple(size(d, symbols) for d in out.shape), out.dtype.numpy)

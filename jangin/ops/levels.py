@@ -23,21 +23,21 @@ points of None are 0."""
 
 
 def rounded(v: Expr) -> Expr:
-    """The nearest whole f32; halves are rounded away from zero."""
+    """Return the nearest whole f32; halves are rounded away from zero."""
     whole = call("trunc", v)
     away = select(v < 0, const(-1.0, F32), const(1.0, F32))
     return whole + select(call("abs", v - whole) >= 0.5, away, const(0.0, F32))
 
 
 def _within(v: Expr, low: float, high: float) -> Expr:
-    """A number clamped into [low, high]; NaN becomes `low`."""
+    """Return a number clamped into [low, high]; NaN becomes `low`."""
     v = select(v > low, v, const(low, F32))
     return select(v < high, v, const(high, F32))
 
 
 @dataclass(frozen=True)
 class Levels(ABC):
-    """256 levels over a range of floats that includes 0; the zero point is the level of 0. `together`: all
+    """256 levels over a range of floats that includes 0. The zero point is the level of 0. `together`: all
     rows share one range. `least`: the lowest level."""
 
     together: bool = False
@@ -45,21 +45,21 @@ class Levels(ABC):
 
     @abstractmethod
     def row(self, low: Expr, high: Expr) -> tuple[Expr, Expr, Expr]:
-        """(scale, factor for `level`, zero point) of a range, all f32. `low` is at most 0 and `high` at least
-        0."""
+        """Return (scale, factor for `level`, zero point) of a range, all f32. `low` is at most 0 and `high`
+        at least 0."""
 
     @abstractmethod
     def level(self, v: Expr, by: Expr, zero: Expr) -> Expr:
-        """A number's level, a whole f32."""
+        """Return a number's level, a whole f32."""
 
     @abstractmethod
     def quantized(self, b: Builder, x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x as levels, and its scale (f32) and zero point for each row along `axes`. The zero point is None
-        if it is always 0."""
+        """Return x as levels, and its scale (f32) and zero point for each row along `axes`. The zero point is
+        None if it is always 0."""
 
     def multiplied(self, b: Builder, x: Tensor, axes: Sequence[int], sums: Sums, scales: Tensor) -> Tensor:
-        """The product of x, quantized along `axes`, and weights, as floats. `scales`: the weights' scales,
-        along the result's last axis."""
+        """Return the product of x, quantized along `axes`, and weights, as floats. `scales`: the weights'
+        scales, along the result's last axis."""
         q, scale, zero = self.quantized(b, x, axes)
         return b.map(lambda v, s, f: cast(F32, v) * (s * f), sums(q, zero), scale, scales)
 
@@ -107,7 +107,7 @@ class RowLevels(Levels):
 
 
 def _symmetric(size: Expr) -> tuple[Expr, Expr]:
-    """The symmetric scale of a row with largest magnitude `size`, and its reciprocal."""
+    """Return the symmetric scale of a row with largest magnitude `size`, and its reciprocal."""
     none = eq(size, 0)
     return select(none, const(1.0, F32), size / 127), select(none, const(0.0, F32), 127 / size)
 

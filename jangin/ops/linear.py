@@ -14,7 +14,7 @@ from jangin.ops.values import Tensor
 
 
 def matmul(b: Builder, x: Tensor, y: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """numpy.matmul of x[..., M, K] and y[..., K, N], whose batch dimensions broadcast: [..., M, N].
+    """Return numpy.matmul of x[..., M, K] and y[..., K, N], whose batch dimensions broadcast: [..., M, N].
 
     A vector operand gets an axis of size 1, which the result loses again. `dtype`: of the sums, by default
     x's.
@@ -33,7 +33,7 @@ def matmul(b: Builder, x: Tensor, y: Tensor, *, dtype: DType | None = None) -> T
 
 
 def scaled(e: Expr, factor: float) -> Expr:
-    """e * factor in e's dtype; an integer is scaled in f64 and truncated."""
+    """Return e * factor in e's dtype; an integer is scaled in f64 and truncated."""
     if factor == 1:
         return e
     if e.dtype.is_int and not float(factor).is_integer():
@@ -52,8 +52,8 @@ def gemm(
     transpose_x: bool = False,
     transpose_y: bool = False,
 ) -> Tensor:
-    """alpha * x y + beta * c for matrices x[M, K] and y[K, N], each transposed first if asked. `c` broadcasts
-    to [M, N]."""
+    """Return alpha * x y + beta * c for matrices x[M, K] and y[K, N], each transposed first if asked. `c`
+    broadcasts to [M, N]."""
     if x.rank != 2 or y.rank != 2:
         raise CompileError(f"a gemm of {x} and {y}: both must be matrices")
     out = b.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
@@ -65,7 +65,8 @@ def gemm(
 
 
 def _bias(b: Builder, c: Tensor, out: Tensor) -> Tensor:
-    """`c`, which must broadcast to the product without enlarging it."""
+    """Return `c`, which must broadcast to the product without enlarging it. If only a run can tell, the run
+    checks it. Raises CompileError if it can't broadcast."""
     fits: Expr = const(c.rank <= out.rank, BOOL)
     for d, size in zip(c.shape, out.shape[out.rank - c.rank :], strict=False):
         fits = land(fits, lor(eq(d, size), eq(d, 1)))
@@ -80,8 +81,8 @@ Labels = tuple[str, ...]
 
 
 def _labels(term: str, rank: int, ellipsis: int) -> Labels:
-    """One label an axis. The axes of an ellipsis are "0", "1", ...; the innermost always has the highest
-    number."""
+    """Return one label an axis. The axes of an ellipsis are "0", "1", ...; the innermost always has the
+    highest number."""
     term = term.strip()
     head, dots, tail = term.partition("...")
     width = rank - len(head) - len(tail) if dots else 0
@@ -109,7 +110,7 @@ def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
 
 
 def einsum(b: Builder, *xs: Tensor, equation: str) -> Tensor:
-    """numpy.einsum by its equation: letters, an ellipsis, repeated letters for diagonals; sizes of 1
+    """Return numpy.einsum by its equation: letters, an ellipsis, repeated letters for diagonals; sizes of 1
     broadcast. Operands are contracted from left to right, and each pair is one matrix product."""
     terms, result = _parse(equation, [x.rank for x in xs])
     sizes: dict[str, Expr] = {}
@@ -135,7 +136,7 @@ def _later(terms: Sequence[Labels], first: int) -> set[str]:
 
 
 def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """`x` with repeated labels read along their diagonal, and labels that nobody needs summed away."""
+    """Return `x` with repeated labels read along their diagonal, and labels that nobody needs summed away."""
     unique = tuple(dict.fromkeys(labels))
     if unique != labels:
         shape = [x.shape[labels.index(label)] for label in unique]
@@ -149,7 +150,7 @@ def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[
 def _contract(
     b: Builder, x: Tensor, left: Labels, y: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
-    """The product of two operands, summed over the labels that are no longer needed."""
+    """Return the product of two operands, summed over the labels that are no longer needed."""
     size = dict(zip(left, x.shape, strict=True)), dict(zip(right, y.shape, strict=True))
     shared = [label for label in left if label in right]
     ones = [n for n in shared if is_const(size[0][n], 1) != is_const(size[1][n], 1)]
@@ -168,13 +169,13 @@ def _contract(
 
 
 def _dropped(b: Builder, x: Tensor, labels: Labels, gone: Sequence[str]) -> tuple[Tensor, Labels]:
-    """`x` without axes of size 1 that broadcast against the other operand's."""
+    """Return `x` without axes of size 1 that broadcast against the other operand's."""
     keep = [i for i, label in enumerate(labels) if label not in gone]
     return b.reshape(x, [x.shape[i] for i in keep]), tuple(labels[i] for i in keep)
 
 
 def _matrix(b: Builder, x: Tensor, labels: Labels, batch: Labels, rows: Labels, cols: Labels) -> Tensor:
-    """`x` as [*batch, prod(rows), prod(cols)]."""
+    """Return `x` as [*batch, prod(rows), prod(cols)]."""
     dims = dict(zip(labels, x.shape, strict=True))
     turned = b.transpose(x, [labels.index(n) for n in (*batch, *rows, *cols)])
     shape = [dims[n] for n in batch]

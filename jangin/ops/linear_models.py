@@ -17,7 +17,7 @@ HERE = (const(0),)
 
 
 def affine(b: Builder, x: Tensor, weights: Array, offsets: Sequence[float]) -> Tensor:
-    """x [rows, n] times weights [outputs, n], plus an offset for each output."""
+    """Return x [rows, n] times weights [outputs, n], plus an offset for each output."""
     scores = b.matmul(x, b.const(weights.astype(x.dtype.numpy)), transpose_b=True)
     if not len(offsets):
         return scores
@@ -25,12 +25,12 @@ def affine(b: Builder, x: Tensor, weights: Array, offsets: Sequence[float]) -> T
 
 
 def opposed(b: Builder, scores: Tensor) -> Tensor:
-    """The scores of two classes, from the score of the second: its negative comes first."""
+    """Return the scores of two classes [rows, 2], from the score of the second: its negative comes first."""
     return b.concat([b.map(lambda s: -s, scores), scores], 1)
 
 
 def kernel(b: Builder, x: Tensor, vectors: Array, kind: str, params: Sequence[float]) -> Tensor:
-    """[rows, vectors]: the kernel function of each row and each vector."""
+    """Return [rows, vectors]: the kernel function of each row and each vector."""
     gamma, offset, degree = params or (0.0, 0.0, 0.0)
     held = b.const(vectors.astype(x.dtype.numpy))
     if kind == "RBF":
@@ -54,7 +54,7 @@ def kernel(b: Builder, x: Tensor, vectors: Array, kind: str, params: Sequence[fl
 
 
 def pairs(coefficients: Array, counts: Sequence[int]) -> tuple[Array, Array]:
-    """Weights [pairs, vectors] of each pair's decision, and votes [classes, pairs].
+    """Return the weights [pairs, vectors] of each pair's decision, and votes [classes, pairs].
 
     A vote is 1 if a positive decision counts for the class, -1 if a negative one does. A vote is 0 for a
     class outside the pair.
@@ -74,8 +74,11 @@ def pairs(coefficients: Array, counts: Sequence[int]) -> tuple[Array, Array]:
 def probabilities(
     b: Builder, decisions: Tensor, classes: int, slopes: Sequence[float], offsets: Sequence[float]
 ) -> Tensor:
-    """Class probabilities [rows, classes] from pairwise decisions. Each decision's sigmoid is a pairwise
-    probability; iteration fits the classes to them (Wu, Lin & Weng 2004, second method)."""
+    """Return class probabilities [rows, classes] from pairwise decisions.
+
+    Each decision's sigmoid is a pairwise probability; iteration fits the classes to them (Wu, Lin & Weng
+    2004, second method).
+    """
 
     def chance(s: Expr, slope: Expr, offset: Expr) -> Expr:
         return minimum(maximum(call("sigmoid", -(s * slope + offset)), 1e-7), 1 - 1e-7)
@@ -97,7 +100,8 @@ def probabilities(
 
 
 def _coupled(b: Builder, table: Tensor, classes: int) -> Tensor:
-    """The iteration of `probabilities`, for each row by itself."""
+    """Return the class probabilities that fit a table of pairwise ones, by an iteration for each row by
+    itself."""
     dtype, size = table.dtype, const(classes)
     shape = (table.shape[0], size)
     r, out = Buffer("x0", dtype, table.shape), Buffer("out", dtype, shape)

@@ -24,8 +24,8 @@ def nll_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Negative log-likelihood of log-probabilities [N, C, ...] at the classes `target` [N, ...], in x's
-    dtype.
+    """Return the negative log-likelihood of log-probabilities [N, C, ...] at the classes `target` [N, ...],
+    in x's dtype.
 
     Each loss is multiplied by its class's weight [C], and is 0 for the class `ignore_index`. `reduction`:
     none [N, ...], sum, or the weighted mean.
@@ -74,7 +74,7 @@ def cross_entropy_loss(
     ignore_index: int | None = None,
     reduction: str = "mean",
 ) -> tuple[Tensor, Tensor]:
-    """`nll_loss` of the log-softmax of scores [N, C, ...] over axis 1. Returns the loss and the
+    """Return the `nll_loss` of the log-softmax of scores [N, C, ...] over axis 1, and the
     log-probabilities."""
     log_prob = b.softmax(scores, 1, log=True)
     loss = nll_loss(b, log_prob, labels, weights, ignore_index=ignore_index, reduction=reduction)

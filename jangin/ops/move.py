@@ -35,7 +35,7 @@ UNBOUNDED = (1 << 31) - 1
 
 
 def _bound(v: Expr, dim: Expr, low: int, high: Expr, symbols: Ranges) -> Expr:
-    """A slice bound counted from the front and clamped into [low, high]."""
+    """Return a slice bound counted from the front and clamped into [low, high]."""
     if isinstance(v, Const) and not isinstance(dim, Const):
         if int(v.value) >= UNBOUNDED:
             return high
@@ -47,7 +47,7 @@ def _bound(v: Expr, dim: Expr, low: int, high: Expr, symbols: Ranges) -> Expr:
 
 
 def _cut(start: Expr, end: Expr, step: int, dim: Expr, symbols: Ranges) -> tuple[Expr, Expr]:
-    """(first position, number of entries) of a NumPy slice of an axis of `dim` entries."""
+    """Return (first position, number of entries) of a NumPy slice of an axis of `dim` entries."""
     if step > 0:
         first, last = _bound(start, dim, 0, dim, symbols), _bound(end, dim, 0, dim, symbols)
         count = ceil_div(last - first, step)
@@ -66,10 +66,10 @@ def slice_axes(
     axes: Sequence[int] | None,
     steps: Sequence[int] | None,
 ) -> Tensor:
-    """NumPy slicing x[start:end:step] of some `axes` (None: the first ones) by `steps` (None: 1).
+    """Return x[start:end:step] as in NumPy, for some `axes` (None: the first ones) and `steps` (None: 1).
 
-    Starts and ends may be expressions of sizes; negative ones count from the end. CompileError for a step of
-    0.
+    Starts and ends may be expressions of sizes; negative ones count from the end. Raises CompileError for a
+    step of 0.
     """
     at = axes_of(range(len(starts)) if axes is None else axes, x.rank)
     steps = [1] * len(starts) if steps is None else steps
@@ -90,7 +90,7 @@ MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def pad_with(b: Builder, x: Tensor, pads: Sequence[Expr], mode: str, value: Tensor | None) -> Tensor:
-    """Pads every axis of x by `pads`, begins then ends (negative ones crop), in a mode of MODES. `value` (for
+    """Pad every axis of x by `pads`, begins then ends (negative ones crop), in a mode of MODES. `value` (for
     constant mode) may be known only at run time."""
     if len(pads) != 2 * x.rank:
         raise CompileError(f"padding {x}: there must be {2 * x.rank} pads, two an axis, not {len(pads)}")
@@ -119,7 +119,8 @@ def pad_with(b: Builder, x: Tensor, pads: Sequence[Expr], mode: str, value: Tens
 def reverse_sequence(
     b: Builder, x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> Tensor:
-    """x with the first `lengths[n]` entries along `time_axis` of each item n of `batch_axis` reversed."""
+    """Return x with the first `lengths[n]` entries along `time_axis` of each item n of `batch_axis`
+    reversed."""
     batch, time = axis_of(batch_axis, x.rank), axis_of(time_axis, x.rank)
     lengths = in_range(b, lengths, x.shape[time] + 1, from_end=False)
 
@@ -133,7 +134,7 @@ def reverse_sequence(
 
 
 def reshape_to(b: Builder, x: Tensor, dims: Sequence[Expr], keep_zero: bool) -> Tensor:
-    """Reshapes x. In `dims`, -1 stands for the remaining size, and 0 for x's own size unless `keep_zero`."""
+    """Reshape x. In `dims`, -1 stands for the remaining size, and 0 for x's own size unless `keep_zero`."""
     out: list[Expr] = []
     unknown = [i for i, d in enumerate(dims) if is_const(d, -1)]
     for i, d in enumerate(dims):
@@ -151,7 +152,7 @@ def reshape_to(b: Builder, x: Tensor, dims: Sequence[Expr], keep_zero: bool) -> 
 
 
 def split_into(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """Cuts x into parts of `sizes` along `axis`. CompileError if the sizes don't add up."""
+    """Cut x into parts of `sizes` along `axis`. Raises CompileError if the sizes don't add up."""
     total = simplify(sum(sizes, const(0)) - x.shape[axis], b.symbols)
     if static_shape((total,)) not in (None, (0,)):
         raise CompileError(
@@ -162,7 +163,8 @@ def split_into(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple
 
 
 def parts_of(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[Tensor, ...]:
-    """Neighbouring parts of x, of these `sizes`, from the start of `axis` on. The sizes must fit the axis."""
+    """Return neighbouring parts of x, of these `sizes`, from the start of `axis` on. The sizes must fit the
+    axis."""
     parts: list[Tensor] = []
     start: Expr = const(0)
     for n in sizes:
@@ -174,7 +176,8 @@ def parts_of(b: Builder, x: Tensor, axis: int, sizes: Sequence[Expr]) -> tuple[T
 
 
 def equal_sizes(b: Builder, x: Tensor, axis: int, count: int) -> list[Expr]:
-    """The sizes of `count` parts along `axis`. The last is smaller if the axis doesn't divide evenly."""
+    """Return the sizes of `count` parts along `axis`. The last is smaller, perhaps 0, if the axis doesn't
+    divide evenly."""
     dim = x.shape[axis]
     each = divide(dim + count - 1, const(count), b.symbols)
     if simplify(each * count - dim, b.symbols) == const(0):
@@ -184,8 +187,8 @@ def equal_sizes(b: Builder, x: Tensor, axis: int, count: int) -> list[Expr]:
 
 
 def repeat(b: Builder, x: Tensor, counts: Sequence[Expr]) -> Tensor:
-    """`x` repeated `counts` times along every axis. An axis longer than 1 is expanded through a new axis
-    before it, so that inner loops stay contiguous."""
+    """Return `x` repeated `counts` times along every axis. An axis longer than 1 is expanded through a new
+    axis before it, so that inner loops stay contiguous."""
     if len(counts) != x.rank:
         raise CompileError(f"repeating {x}: there must be {x.rank} repeats, one an axis, not {len(counts)}")
     inner: list[Expr] = []
@@ -206,8 +209,8 @@ def _blocks(x: Tensor) -> tuple[Expr, Expr, Expr, Expr]:
 
 
 def depth_to_space(b: Builder, x: Tensor, block: int, *, depth_last: bool = True) -> Tensor:
-    """[N, C, H, W] to [N, C / block², H * block, W * block] (pixel shuffle: Shi et al. 2016). The channels
-    are [block, block, depth], or [depth, block, block] unless `depth_last`."""
+    """Rearrange [N, C, H, W] to [N, C / block², H * block, W * block] (pixel shuffle: Shi et al. 2016). The
+    channels are [block, block, depth], or [depth, block, block] unless `depth_last`."""
     n, c, h, w = _blocks(x)
     depth, s = divide(c, const(block * block), b.symbols), block
     if depth_last:
@@ -218,7 +221,7 @@ def depth_to_space(b: Builder, x: Tensor, block: int, *, depth_last: bool = True
 
 
 def space_to_depth(b: Builder, x: Tensor, block: int, *, depth_last: bool = True) -> Tensor:
-    """The inverse of `depth_to_space`."""
+    """Return the inverse of `depth_to_space`."""
     n, c, h, w = _blocks(x)
     s = block
     rows, cols = divide(h, const(s), b.symbols), divide(w, const(s), b.symbols)
@@ -228,8 +231,8 @@ def space_to_depth(b: Builder, x: Tensor, block: int, *, depth_last: bool = True
 
 
 def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
-    """Darknet's reorg_cpu (src/blas.c): `space_to_depth` of an image [N, C, H, W] that is first reread as
-    fewer channels of a larger image. CompileError if sizes aren't multiples."""
+    """Return Darknet's reorg_cpu (src/blas.c) of an image [N, C, H, W]. It is `space_to_depth` of the image
+    reread as fewer channels of a larger image. Raises CompileError if sizes aren't multiples."""
     sizes = static_shape(x.shape[1:])
     if sizes is None or block < 1 or sizes[0] % block**2 or sizes[1] % block or sizes[2] % block:
         raise CompileError(f"reorg of {x} by {block} is not supported")
@@ -239,7 +242,8 @@ def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
 
 
 def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
-    """start + i * delta up to `limit`, which is excluded, in start's dtype. All three have one element.
+    """Return start + i * delta up to `limit`, which is excluded, in start's dtype. All three have one
+    element.
 
     The count is bound at run time if the bounds are neither constants nor expressions of sizes. CompileError
     for a step of 0, and for bounds of NaN.
@@ -277,7 +281,7 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 def _computed_range(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     def length(first: Expr, last: Expr, step: Expr) -> Expr:
-        """The number of entries. A step of 0 and NaN bounds give -1, which no size may be."""
+        """Return the number of entries. A step of 0 and NaN bounds give -1, which no size may be."""
         span = call("ceil", (cast(F64, last) - cast(F64, first)) / cast(F64, step))
         count = select(span < 0, const(0, F64), minimum(span, 2.0 * MAX_SIZE))
         return select(land(ne(step, 0), eq(span, span)), cast(I64, count), const(-1))
@@ -289,7 +293,7 @@ def _computed_range(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> 
 
 
 def triangle(b: Builder, x: Tensor, k: Tensor | None, upper: bool) -> Tensor:
-    """The upper or lower triangle of the last two axes, from diagonal `k`; zero elsewhere."""
+    """Return the upper or lower triangle of the last two axes, from diagonal `k`; zero elsewhere."""
     if x.rank < 2:
         raise CompileError(f"a triangle of {x}: the rank must be 2 or more")
     diagonal = b.sizes([0]) if k is None else b.reshape(k, [1])

@@ -41,21 +41,21 @@ def type_of(value: Item) -> Type:
 
 
 def known_sequence(items: Sequence[Item], element: Type | None = None) -> NonTensor:
-    """A sequence of known elements."""
+    """Return a sequence of known elements."""
     for item in items:
         element = type_of(item) if element is None else common(element, type_of(item))
     return NonTensor("", sequence_of(element), tuple(items))
 
 
 def known_optional(item: Item | None, element: Type | None = None) -> NonTensor:
-    """An optional that is known to hold `item`, or nothing."""
+    """Return an optional that is known to hold `item`, or nothing."""
     return NonTensor(
         "", optional_of(element if item is None else type_of(item)), () if item is None else (item,)
     )
 
 
 def common(a: Type | None, b: Type | None) -> Type | None:
-    """The smallest type that includes both types."""
+    """Return the smallest type that includes both types. Raises CompileError if there is none."""
     if a is None or b is None or a == b:
         return a or b
     if "optional" in (a.kind, b.kind) and a.kind != b.kind:
@@ -70,7 +70,8 @@ def common(a: Type | None, b: Type | None) -> Type | None:
 
 
 def element(b: Builder, type: Type | None) -> Type:
-    """The type of one element. Sizes that differ between elements become fresh symbols."""
+    """Return the type of one element. Sizes that differ between elements become fresh symbols. Without a
+    type, return that of an unknown tensor."""
     if type is None:
         return tensor_type(None, None)
     if type.shape is None:
@@ -79,7 +80,7 @@ def element(b: Builder, type: Type | None) -> Type:
 
 
 def declare(b: Builder, type: Type, hint: str = "") -> Item:
-    """Declares a value of a type, which a step or a caller gives."""
+    """Declare a value of a type, which a step or a caller provides. Return it."""
     name = b.fresh(hint)
     if type.is_numeric:
         assert type.dtype is not None and type.shape is not None
@@ -90,7 +91,7 @@ def declare(b: Builder, type: Type, hint: str = "") -> Item:
 
 
 def constant(b: Builder, array: Array, name: str = "") -> Item:
-    """A constant of numbers or of text."""
+    """Return a constant of numbers or of text."""
     if array.dtype.kind not in "OUS":
         return b.const(array, name)
     type = tensor_type(STRING, tuple(const(d) for d in array.shape))
@@ -101,7 +102,8 @@ def constant(b: Builder, array: Array, name: str = "") -> Item:
 
 
 def real(b: Builder, value: Item) -> str:
-    """The name of a value. If only its contents are known, a step makes the value."""
+    """Return the name of a value in the graph. If only its contents are known, a step that makes the value is
+    added."""
     if isinstance(value, Tensor):
         return b.materialize(value).name
     if value.items is None:
@@ -114,7 +116,8 @@ def real(b: Builder, value: Item) -> str:
 def called(
     b: Builder, function: str, inputs: Sequence[Tensor | None], dtype: DType, shape: Shape, **attrs: Any
 ) -> Tensor:
-    """The result of a call of a function, for a graph that is written, not run (`Builder.whole`)."""
+    """Add a call of a function to a graph that is written, not run (`Builder.whole`), and return the call's
+    result."""
     found: tuple[Tensor] = host(b, function, inputs, [tensor_type(dtype, shape)], attrs)
     return found[0]
 
@@ -126,8 +129,8 @@ def host(
     results: Sequence[Type],
     attrs: Mapping[str, Any] | None = None,
 ) -> tuple[Any, ...]:
-    """A call of a function of `jangin.host` with results of these types. Fresh symbols in the types become
-    known once it has run."""
+    """Add a call of a function of `jangin.host`, and return its results, of these types. Fresh symbols in the
+    types become known once it has run."""
     names = tuple("" if v is None else real(b, v) for v in inputs)
     outputs = tuple(declare(b, t) for t in results)
     settings = HostStep(function=function, attrs=tuple(sorted((attrs or {}).items())))

@@ -24,7 +24,7 @@ from jangin.ops.window import check_taps
 
 
 def scale_shift(b: Builder, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: DType) -> Tensor:
-    """x * scale + shift with broadcasting, rounded to `dtype` at the end."""
+    """Return x * scale + shift with broadcasting, rounded to `dtype` at the end."""
     if shift is None:
         return b.map(lambda v, s: cast(dtype, wide(v) * cast(wide(v).dtype, s)), x, scale)
 
@@ -44,9 +44,11 @@ class Moments(NamedTuple):
 
 
 def moments(b: Builder, x: Tensor, axes: Sequence[int]) -> Moments:
-    """Mean and variance of x over `axes`, in f32, or f64 for f64. The mean is subtracted twice: the second
-    mean removes the first one's rounding error, which matters if numbers lie far from 0 and close
-    together."""
+    """Return mean and variance of x over `axes`, in f32, or f64 for f64.
+
+    The mean is subtracted twice: the second mean removes the first one's rounding error, which matters if
+    numbers lie far from 0 and close together.
+    """
     x = widen(b, x)
     mean = reduce_over(b, "mean", x, axes, True)
     near = b.map(lambda v, m: v - m, x, mean)
@@ -59,8 +61,8 @@ def moments(b: Builder, x: Tensor, axes: Sequence[int]) -> Moments:
 def batch_norm(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float
 ) -> Tensor:
-    """Batch normalization by stored statistics: (x - mean) / sqrt(variance + epsilon) * scale + shift (Ioffe
-    & Szegedy 2015).
+    """Return batch normalization by stored statistics: (x - mean) / sqrt(variance + epsilon) * scale + shift
+    (Ioffe & Szegedy 2015).
 
     Each operand is [C] or broadcasts to x. The kernel is one multiplication and addition by channel. Its
     factor and offset are each rounded once, and fold if the statistics are constants.
@@ -84,8 +86,8 @@ def batch_norm_training(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float,
     momentum: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """`batch_norm` by the batch's own statistics, and the new running mean and variance [C]. A running value
-    is the old one times `momentum`, plus the batch's times 1 - momentum."""
+    """Return `batch_norm` by the batch's own statistics, and the new running mean and variance [C]. A running
+    value is the old one times `momentum`, plus the batch's times 1 - momentum."""
     y, centre, spread = normalized_batch(b, x, scale, shift, epsilon)
 
     def running(old: Expr, new: Expr) -> Expr:
@@ -97,7 +99,7 @@ def batch_norm_training(
 def normalized_batch(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalizes each channel over all items, times `scale` [C] plus `shift` [C]. Returns the result, and the
+    """Normalize each channel over all items, times `scale` [C] plus `shift` [C]. Return the result, and the
     mean and variance [C]."""
     found = moments(b, x, [i for i in range(x.rank) if i != 1])
     norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), found.centred, found.variance)
@@ -106,7 +108,7 @@ def normalized_batch(
 
 
 def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
-    """Normalizes each channel of each item, times `scale` [C] plus `shift` [C] (Ulyanov et al. 2016)."""
+    """Normalize each channel of each item, times `scale` [C] plus `shift` [C] (Ulyanov et al. 2016)."""
     norm = b.normalize(widen(b, x), range(2, x.rank), epsilon)
     return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
 
@@ -120,28 +122,28 @@ def layer_norm(
     axis: int = -1,
     epsilon: float = 1e-5,
 ) -> Tensor:
-    """Normalizes over the axes from `axis` on, times `scale` plus `shift`, broadcast to x (Ba et al.
-    2016)."""
+    """Normalize over the axes from `axis` on, times `scale` plus `shift`, broadcast to x (Ba et al. 2016)."""
     axes = range(axis_of(axis, x.rank), x.rank)
     return scale_shift(b, b.normalize(widen(b, x), axes, epsilon), scale, shift, x.dtype)
 
 
 def layer_statistics(b: Builder, x: Tensor, axis: int, epsilon: float, dtype: DType) -> tuple[Tensor, Tensor]:
-    """The statistics of `layer_norm`: mean and 1 / sqrt(variance + epsilon) over the axes from `axis` on,
-    kept as size 1, in `dtype`."""
+    """Return the statistics of `layer_norm`: mean and 1 / sqrt(variance + epsilon) over the axes from `axis`
+    on, kept as size 1, in `dtype`."""
     found = moments(b, x, range(axis_of(axis, x.rank), x.rank))
     inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), found.variance)
     return b.cast(found.mean, dtype), inverse
 
 
 def rms_norm(b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) * scale over the axes from `axis` on (Zhang & Sennrich 2019)."""
+    """Return x / sqrt(mean(x²) + epsilon) * scale over the axes from `axis` on (Zhang & Sennrich 2019)."""
     axes = range(axis_of(axis, x.rank), x.rank)
     return scale_shift(b, b.normalize(widen(b, x), axes, epsilon, rms=True), scale, None, x.dtype)
 
 
 def normalize_groups(b: Builder, x: Tensor, groups: int, epsilon: float) -> Tensor:
-    """[N, groups, elements] in f32 or f64: each group of neighbouring channels normalized by itself."""
+    """Return [N, groups, elements] in f32 or f64: each group of neighbouring channels normalized by
+    itself."""
     n, c, *rest = x.shape
     size = divide(c, const(groups), b.symbols)
     for d in rest:
@@ -152,13 +154,14 @@ def normalize_groups(b: Builder, x: Tensor, groups: int, epsilon: float) -> Tens
 def group_norm(
     b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, groups: int, epsilon: float = 1e-5
 ) -> Tensor:
-    """Normalizes each group of channels, times `scale` [C] plus `shift` [C] (Wu & He 2018)."""
+    """Normalize each group of channels, times `scale` [C] plus `shift` [C] (Wu & He 2018)."""
     norm = b.reshape(normalize_groups(b, x, groups, epsilon), x.shape)
     return scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
 
 
 def lp_normalize(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
-    """x divided by its 1- or 2-norm along `axis`; 0 if the norm is 0. CompileError for another p."""
+    """Return x divided by its 1- or 2-norm along `axis`; 0 if the norm is 0. Raises CompileError for another
+    p."""
     if p not in (1, 2):
         raise CompileError(f"normalizing by the p-norm knows p = 1 and 2, not {p}")
     powers = b.map(lambda v: call("abs", v) if p == 1 else v * v, widen(b, x))
@@ -175,8 +178,8 @@ def lp_normalize(b: Builder, x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor
 def local_response_norm(
     b: Builder, x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Tensor:
-    """x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta (Krizhevsky et al.
-    2012)."""
+    """Return x / (bias + alpha / size * sum of squares over `size` neighbouring channels) ** beta (Krizhevsky
+    et al. 2012)."""
     source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
     before, taps = (size - 1) // 2, size
     if isinstance(x.shape[1], Const):  # neighbours beyond the number of channels don't exist

@@ -23,11 +23,11 @@ class Numbers:
         self.constants, self.producers, self.dtype = constants, producers, dtype
 
     def reach(self, name: str) -> int:
-        """A bound on the magnitude of a value's numbers."""
+        """Return a bound on the magnitude of a value's numbers."""
         return max(map(abs, self.range(name)))
 
     def range(self, name: str) -> tuple[int, int]:
-        """The smallest and the largest number that a value may have."""
+        """Return the smallest and the largest number that a value may have."""
         if name in self.constants:
             numbers = self.constants[name]
             return (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
@@ -44,7 +44,7 @@ class Numbers:
 
 
 def _moves(attrs: object) -> bool:
-    """Whether an operator's result holds only its operand's numbers and 0."""
+    """Return whether an operator's result holds only its operand's numbers and 0."""
     if isinstance(attrs, Pool):  # every window has a number of the operand if no window is all padding
         inside = all(p < k for p, k in zip(attrs.pads, 2 * attrs.kernel, strict=True))
         return attrs.combiner == "max" and inside
@@ -52,7 +52,7 @@ def _moves(attrs: object) -> bool:
 
 
 def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """The range of an integer expression of operands with these ranges."""
+    """Return the range of an integer expression of operands with these ranges."""
     if isinstance(e, Const):
         return int(e.value), int(e.value)
     if isinstance(e, Var):
@@ -74,7 +74,7 @@ def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _clamped(e: Expr) -> tuple[float, float]:
-    """The range of a float expression, as far as constants clamp it."""
+    """Return the range of a float expression, as far as constants clamp it."""
     if isinstance(e, Const):
         return float(e.value), float(e.value)
     if not isinstance(e, Binary) or e.op not in ("min", "max"):

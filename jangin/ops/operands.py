@@ -19,8 +19,8 @@ def typed(v: Value) -> Typed:
 
 
 def broadcast_dims(a: Expr, b: Expr) -> Expr:
-    """The broadcast of two dimensions. CompileError if both are known and differ. A symbol that meets a
-    constant other than 1 is taken to equal it, which a run checks."""
+    """Return the broadcast of two dimensions. Raises CompileError if both are known and differ. A symbol that
+    meets a constant other than 1 is taken to equal it, which a run checks."""
     if is_const(a, 1) or a == b:
         return b
     if is_const(b, 1):
@@ -31,7 +31,7 @@ def broadcast_dims(a: Expr, b: Expr) -> Expr:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """NumPy broadcasting of symbolic shapes."""
+    """Return the shape to which symbolic shapes broadcast, as in NumPy."""
     rank = max((len(s) for s in shapes), default=0)
     out: list[Expr] = [const(1)] * rank
     for shape in shapes:
@@ -41,19 +41,20 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def broadcast_index(buf: Buffer, index: Sequence[Expr]) -> Expr:
-    """Loads `buf` at an output index under broadcasting: dimensions of size 1 are read at 0."""
+    """Return the load of `buf` at an output index under broadcasting: dimensions of size 1 are read at 0."""
     offset = len(index) - len(buf.shape)
     at = [const(0) if is_const(d, 1) else index[offset + i] for i, d in enumerate(buf.shape)]
     return Load(buf, tuple(at))
 
 
 def wide(e: Expr) -> Expr:
-    """The expression in f32 if it is a smaller float, because those are computed in f32."""
+    """Return the expression in f32 if it is a smaller float, because those are computed in f32."""
     return cast(e.dtype.wide, e) if e.dtype.is_float else e
 
 
 def multiplied(a: Expr, b: Expr, dtype: DType, dot: Product | None = None) -> Expr:
-    """a * b, for integers in `dtype`. Two words are multiplied by the Product `dot`."""
+    """Return a * b: of integers in `dtype`, and of floats in f32 or wider. Two words are multiplied by the
+    Product `dot`."""
     if dot is not None and a.dtype is dot.word:
         return call(dot.name, a, b)
     if dtype.is_int:

@@ -14,12 +14,12 @@ from jangin.ops.values import Tensor
 
 
 def key_type(dtype: DType) -> DType:
-    """The type of the keys of elements of `dtype`."""
+    """Return the type of the keys of elements of `dtype`."""
     return dtype if not dtype.is_float else I64 if dtype is F64 else I32
 
 
 def key(v: Expr) -> Expr:
-    """An integer that orders like the element: a float's bits, negated if its sign is set."""
+    """Return an integer that orders like the element: a float's bits, negated if its sign is set."""
     if not v.dtype.is_float:
         return v
     v, whole = wide(v), key_type(v.dtype)
@@ -28,17 +28,17 @@ def key(v: Expr) -> Expr:
 
 
 def element(key: Expr, dtype: DType) -> Expr:
-    """The element of a key, in the type that elements are computed in."""
+    """Return the element of a key, in the type in which elements are computed."""
     return call(f"bitcast_{dtype.wide}", _turned(key)) if dtype.is_float else key
 
 
 def _turned(bits: Expr) -> Expr:
-    """Converts sign and magnitude to two's complement, which has a single 0, and back."""
+    """Convert sign and magnitude to two's complement, which has a single 0, or back."""
     return select(bits < 0, const(bits.dtype.limits[0], bits.dtype) - bits, bits)
 
 
 def is_extreme(v: Expr, extreme: Expr) -> Expr:
-    """Whether an element equals the row's extreme. NaN counts as the extreme."""
+    """Return whether an element equals the row's extreme. NaN counts as the extreme."""
     same = eq(v, extreme)
     return lor(same, call("isnan", v)) if v.dtype.is_float else same
 

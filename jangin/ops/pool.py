@@ -22,7 +22,8 @@ FAR = (1 << 63) - 1
 
 
 def _pooled(b: Builder, x: Tensor, window: Window, combiner: str, fill: float, average: str = "") -> Tensor:
-    """The core `pool`. If the pads depend on unknown sizes, x is padded with `fill` beforehand."""
+    """Return the core `pool` of x. If the pads depend on unknown sizes, x is padded with `fill`
+    beforehand."""
     pads = static_shape(window.pads)
     if pads is None:
         x, pads = padded(b, x, window.pads, fill), (0,) * len(window.pads)
@@ -33,13 +34,13 @@ def _pooled(b: Builder, x: Tensor, window: Window, combiner: str, fill: float, a
 
 
 def max_pool(b: Builder, x: Tensor, window: Window) -> Tensor:
-    """The maximum of each window, [N, C, *window.extents]; padding doesn't count."""
+    """Return the maximum of each window, [N, C, *window.extents]; padding doesn't count."""
     return _pooled(b, x, window, "max", float(identity("max", x.dtype).value))
 
 
 def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """The maximum of each window, or NaN if the window has one, and the i64 row-major index of its first tap
-    in the whole x."""
+    """Return the maximum of each window, or NaN if the window has one, and the i64 index of its first tap.
+    The index is row-major in the whole x."""
     pads, rank = static_shape(window.pads), len(window.kernel)
     if pads is None:
         raise CompileError(
@@ -62,7 +63,7 @@ def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor
 
 
 def average_pool(b: Builder, x: Tensor, window: Window, *, count_padding: bool = False) -> Tensor:
-    """The mean of each window over its taps inside x, or with `count_padding` inside the padded x."""
+    """Return the mean of each window over its taps inside x, or with `count_padding` inside the padded x."""
     average = "all" if count_padding else "valid"
     if static_shape(window.pads) is not None:
         return _pooled(b, x, window, "sum", 0, average)
@@ -80,7 +81,7 @@ def average_pool(b: Builder, x: Tensor, window: Window, *, count_padding: bool =
 
 
 def _powers(b: Builder, x: Tensor, p: float) -> Tensor:
-    """|x| ** p, in f32 or wider."""
+    """Return |x| ** p, in f32 or wider."""
     return b.map(lambda v: power(wide(v) if p == 2 else call("abs", wide(v)), p), x)
 
 
@@ -89,17 +90,17 @@ def _roots(b: Builder, total: Tensor, p: float, like: Tensor) -> Tensor:
 
 
 def lp_pool(b: Builder, x: Tensor, window: Window, *, p: float = 2) -> Tensor:
-    """The p-norm of each window: the sum of |x| ** p, to the power of 1 / p."""
+    """Return the p-norm of each window: the sum of |x| ** p, to the power of 1 / p."""
     return _roots(b, _pooled(b, _powers(b, x, p), window, "sum", 0), p, x)
 
 
 def global_lp_pool(b: Builder, x: Tensor, *, p: float = 2) -> Tensor:
-    """The p-norm over all spatial axes, kept with size 1."""
+    """Return the p-norm over all spatial axes, kept with size 1."""
     return _roots(b, b.reduce("sum", _powers(b, x, p), spatial_axes(x), keepdims=True), p, x)
 
 
 def spatial_axes(x: Tensor) -> range:
-    """The axes behind N and C. CompileError if there are none."""
+    """Return the axes behind N and C. Raises CompileError if there are none."""
     if x.rank < 3:
         raise CompileError(f"a global pool of {x}: it must have spatial axes (N, C, ...)")
     return range(2, x.rank)

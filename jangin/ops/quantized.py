@@ -47,8 +47,8 @@ QUANTIZED = (I8, U8, I16, U16, I4, U4, I2, U2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E
 
 
 def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """A scale or zero point, shaped to broadcast against `x`. There is one in all, one for each index of
-    `axis`, or one for each block along it."""
+    """Return a scale or zero point, shaped to broadcast against `x`. There is one in all, one for each index
+    of `axis`, or one for each block along it."""
     if t.rank == 0 or (t.rank == 1 and t.shape[0] == const(1)):
         return b.reshape(t, ())
     axis = axis_of(axis, x.rank)
@@ -78,8 +78,8 @@ def _spread(b: Builder, t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 
 def checked_scale(b: Builder, scale: Tensor, *, divides: bool = False, zero: bool = False) -> None:
-    """CompileError if a constant scale is invalid: NaN, infinite, 0 unless `zero` allows it, or negative if x
-    is divided by it (`divides`)."""
+    """Raise CompileError if a constant scale is NaN or infinite, or 0 unless `zero` allows it. If x is
+    divided by it (`divides`), it may not be negative either."""
     known = b.constant_value(scale)
     if known is None:
         return
@@ -96,7 +96,7 @@ def checked_scale(b: Builder, scale: Tensor, *, divides: bool = False, zero: boo
 
 
 def saturated(x: Expr, dtype: DType) -> Expr:
-    """A float that is already whole as an integer of `dtype`, saturated."""
+    """Return a float that is already whole as an integer of `dtype`, saturated at the type's limits."""
     low, high = (const(identity(c, dtype).value, x.dtype) for c in ("max", "min"))
     return cast(dtype, minimum(maximum(x, low), high))
 
@@ -111,7 +111,7 @@ def quantize(
     b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType, axis: int = 1,
     block: int = 0, divided: DType | None = None, saturate: bool = True,
 ) -> Tensor:  # fmt: skip
-    """saturate(round(x / scale) + zero) in `dtype`, one of QUANTIZED, rounding half to even.
+    """Return saturate(round(x / scale) + zero) in `dtype`, one of QUANTIZED, rounding half to even.
 
     8-bit and 4-bit floats round once, at the end, and overflow without `saturate`. `divided`: the quotient's
     dtype, by default the scale's.
@@ -140,8 +140,8 @@ def dequantize(
     b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None = None, *, dtype: DType | None = None,
     axis: int = 1, block: int = 0,
 ) -> Tensor:  # fmt: skip
-    """(x - zero) * scale, in the scale's dtype unless `dtype` is given. A scale of 0 is allowed for blocks,
-    and for i32 (a bias scale is a product of two scales)."""
+    """Return (x - zero) * scale, in the scale's dtype unless `dtype` is given. A scale of 0 is allowed for
+    blocks, and for i32 (a bias scale is a product of two scales)."""
     checked_scale(b, scale, zero=bool(block) or x.dtype is I32)
     given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
 
@@ -156,8 +156,8 @@ def dequantize(
 
 
 def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x quantized to u8, with the scale (x's dtype) and zero point (u8) of its range, which is widened to
-    include 0.
+    """Return x quantized to u8, with the scale (x's dtype) and zero point (u8) of its range, which is widened
+    to include 0.
 
     The zero point is 255 if the computation gives NaN: for an infinite minimum, or a range whose 255th part
     underflows to 0.
@@ -180,8 +180,8 @@ def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """round(sums * scale) + zero, saturated to zero's dtype, rounding half to even. It converts a product's
-    exact sums to the result's quantization. `scale` (f32) and `zero` broadcast against `sums`."""
+    """Return round(sums * scale) + zero, saturated to zero's dtype, rounding half to even. It converts a
+    product's exact sums to the result's quantization. `scale` (f32) and `zero` broadcast against `sums`."""
 
     def body(v: Expr, s: Expr, z: Expr) -> Expr:
         return saturated(call("round", cast(F32, v) * s) + cast(F32, z), zero.dtype)
@@ -193,7 +193,8 @@ def requantize(b: Builder, sums: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
 
 
 def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
-    """x - zero as i16, or as i32 if x has more than 8 bits. A constant without zero point stays as it is."""
+    """Return x - zero as i16, or as i32 if x has more than 8 bits. A constant without zero point stays
+    unchanged."""
     value, dtype = b.constant_value(zero), I16 if x.dtype.bits <= 8 else I32
     if zero is None or (value is not None and not value.any()):
         return b.cast(x, dtype) if dtype is I16 and b.constant_value(x) is None else x
@@ -201,8 +202,8 @@ def _centred(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
 
 
 def leading(b: Builder, t: Tensor, rank: int) -> Tensor:
-    """A vector reshaped to broadcast along the first of `rank` axes. A tensor of another rank is returned as
-    it is."""
+    """Return a vector reshaped to broadcast along the first of `rank` axes. A tensor of another rank than 1
+    is returned unchanged."""
     return b.reshape(t, [*t.shape, *[1] * (rank - 1)]) if t.rank == 1 else t
 
 
@@ -210,8 +211,8 @@ def integer_conv(
     b: Builder, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, *,
     strides: Sizes = (), dilations: Sizes = (), pads: Sequence[ExprLike] = (), groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """The exact i32 sums of `conv` of x - x_zero and w - w_zero. `w_zero` is single, or one a filter. Padding
-    counts as x's zero point, so it is 0 after centring."""
+    """Return the exact i32 sums of `conv` of x - x_zero and w - w_zero. `w_zero` is single, or one a filter.
+    Padding counts as x's zero point, so it is 0 after centring."""
     left = _centred(b, x, x_zero)
     right = _centred(b, w, None if w_zero is None else leading(b, w_zero, w.rank))
     return conv(b, left, right, strides=strides, dilations=dilations, pads=pads, groups=groups, dtype=I32)
@@ -220,7 +221,7 @@ def integer_conv(
 def integer_matmul(
     b: Builder, x: Tensor, y: Tensor, x_zero: Tensor | None = None, y_zero: Tensor | None = None
 ) -> Tensor:
-    """The exact i32 sums of `matmul` of x - x_zero and y - y_zero.
+    """Return the exact i32 sums of `matmul` of x - x_zero and y - y_zero.
 
     x_zero is single, one a row, or broadcasts to x; y_zero likewise to y. A single x_zero that is known at
     run time is multiplied by the column sums of a constant y. x then stays bytes, for machines with byte

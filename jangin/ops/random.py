@@ -41,7 +41,7 @@ def _tempered(x: Expr) -> Expr:
 
 
 def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers in [0, 1), of this shape."""
+    """Return f64 numbers in [0, 1), of this shape."""
     start = zlib.crc32(str(b.source).encode()) if seed is None else int(seed)
     count = product(shape)
     state, out = Buffer("state", U32, (const(WORDS),), "scratch"), Buffer("out", F64, (count,))
@@ -72,7 +72,7 @@ def uniform(b: Builder, shape: Shape, seed: float | None) -> Tensor:
 
 
 def normal(b: Builder, shape: Shape, seed: float | None) -> Tensor:
-    """f64 numbers of mean 0 and standard deviation 1 (Box & Muller 1958)."""
+    """Return f64 numbers of mean 0 and standard deviation 1 (Box & Muller 1958)."""
     pairs = uniform(b, (const(2), *shape), seed)
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:

@@ -81,8 +81,11 @@ class Projection:
 
 
 def rnn(b: Builder, layer: Layer, *, h: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Plain recurrence h' = f(W x + R h + bias), where f defaults to tanh (Elman 1990). Returns y [D, steps,
-    batch, hidden] and the last h [D, batch, hidden]. The initial `h` defaults to 0."""
+    """Return the plain recurrence h' = f(W x + R h + bias), where f defaults to tanh (Elman 1990).
+
+    The results are y [D, steps, batch, hidden] and the last h [D, batch, hidden]. The initial `h` defaults to
+    0.
+    """
     return _recurrent(b, layer, Cell("rnn", ("hidden",), ("h0",), (("hidden",),), rnn_step, (TANH,)), [h], {})
 
 
@@ -90,10 +93,12 @@ def gru(
     b: Builder, layer: Layer, *, h: Tensor | None = None, gates: Sequence[str] = GRU_GATES,
     reset_after: bool = False,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """GRU: h' = (1 - z) g(candidate) + z h, with gates z ("update") and r ("reset") by f (Cho et al. 2014).
+    """Return a GRU: h' = (1 - z) g(candidate) + z h, with gates z ("update") and r ("reset") by f (Cho et al.
+    2014).
 
     f defaults to sigmoid and g to tanh. `gates` is their order in the weights, with the candidate first or
-    last. `reset_after`: the reset gate scales the state's product, not the state. Returns the same as `rnn`.
+    last. `reset_after`: the reset gate scales the state's product, not the state. The results are those of
+    `rnn`.
     """
     rest = tuple(g for g in gates if g != "candidate")
     step = partial(gru_step, reset_after=reset_after)
@@ -110,9 +115,10 @@ def lstm(
     gates: Sequence[str] = LSTM_GATES, peepholes: Tensor | None = None, coupled: bool = False,
     limit: float = 0.0, projection: Projection | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """LSTM: c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c') (Hochreiter & Schmidhuber 1997).
+    """Return an LSTM: c' = f(forget) c + f(input) g(candidate), h' = f(output) e(c') (Hochreiter &
+    Schmidhuber 1997).
 
-    f defaults to sigmoid, g and e to tanh. Returns (y, the last h, the last c), shaped as in `rnn`.
+    f defaults to sigmoid, g and e to tanh. The results are (y, the last h, the last c), shaped as in `rnn`.
 
     - `gates`: their order in the weights.
     - `peepholes` [D, 3, hidden]: weights by which the input, output and forget gates see the cell (Gers &
@@ -134,7 +140,7 @@ def projected_lstm(
     b: Builder, layer: Layer, projection: Tensor, offset: Tensor | None = None, *, h: Tensor, c: Tensor,
     **given: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """An LSTM whose gates and caller see P h' + offset instead of h' (Sak et al. 2014).
+    """Return an LSTM whose gates and caller see P h' + offset instead of h' (Sak et al. 2014).
 
     `projection` is [D, size, hidden], `offset` [D, size], the layer's r [D, gates * hidden, size], `h` [D,
     batch, size]. The other arguments and the results are those of `lstm`.
@@ -153,7 +159,7 @@ def _projected(
     b: Builder, layer: Layer, d: int, projection: Tensor, offset: Tensor | None, h: Tensor, c: Tensor,
     given: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """`projected_lstm` for one direction."""
+    """Return the results of `projected_lstm` for one direction."""
     w, r = _of(b, layer.w, d), _of(b, layer.r, d)
     bias = layer.bias and _of(b, layer.bias, d)
     steps, batch = layer.x.shape[:2]
@@ -178,7 +184,7 @@ def _projected(
 
 
 def _of(b: Builder, t: Tensor, d: int) -> Tensor:
-    """The part of one direction; the first axis has size 1."""
+    """Return the part of one direction, whose first axis has size 1."""
     return b.slice(t, [d, *[0] * (t.rank - 1)], [1, *t.shape[1:]], [1] * t.rank)
 
 
@@ -200,11 +206,12 @@ class Blocks:
         return -(-self.hidden // self.lanes)
 
     def padded(self, t: Tensor) -> Tensor:
-        """[..., up to hidden] -> [..., units]."""
+        """Pad the hidden units of a tensor with 0: [..., up to hidden] -> [..., units]."""
         return self.b.pad(t, [0] * (2 * t.rank - 1) + [self.count * self.lanes - _size(t, -1)])
 
     def weights(self, t: Tensor) -> Tensor:
-        """[D, gates * (up to hidden), N] -> [D, blocks, N, gates, lanes]."""
+        """Return weights laid out by blocks: [D, gates * (up to hidden), N] -> [D, blocks, N, gates,
+        lanes]."""
         count, each = t.shape[2], _size(t, 1) // self.gates
         rows = self.b.transpose(t, [0, 2, 1])
         units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, each]))
@@ -212,8 +219,8 @@ class Blocks:
         return self.b.transpose(apart, [0, 3, 1, 2, 4])
 
     def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
-        """8-bit weights [D, gates * (up to hidden), N], their scales and zero points (of the first two axes),
-        laid out as `ops.rounds.Scan` reads them."""
+        """Return 8-bit weights [D, gates * (up to hidden), N], their scales and zero points, laid out as
+        `ops.rounds.Scan` reads them, by name. Scales and zero points have the first two axes."""
         b, (directions, rows, _) = self.b, t.shape
         less = 0 if t.dtype is I8 else 128
         signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
@@ -231,7 +238,8 @@ class Blocks:
         return {name: self.weights(of) for name, of in found.items()}
 
     def columns(self, t: Tensor) -> Tensor:
-        """[D, gates * hidden, N] -> [D, N, blocks * gates * lanes]."""
+        """Return weights as the columns of a matrix: [D, gates * hidden, N] -> [D, N, blocks * gates *
+        lanes]."""
         parts = self.b.transpose(self.weights(t), [0, 2, 1, 3, 4])
         return self.b.reshape(parts, [self.directions, t.shape[2], self.count * self.gates * self.lanes])
 
@@ -246,7 +254,7 @@ def _recurrent(
     b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor],
     projection: Projection | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(y, the last value of each state)."""
+    """Return (y, the last value of each state) of a layer, as `rnn` does."""
     x, r = layer.x, layer.r
     sizes = static_shape((*r.shape, layer.w.shape[1], *(projection.weights.shape if projection else ())))
     if x.rank != 3 or sizes is None:
@@ -286,7 +294,7 @@ def _recurrent(
 
 
 def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
-    """Expands [D] or [D, rows] to [D, rows]."""
+    """Expand [D] or [D, rows] to [D, rows]."""
     return b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), [len(layer.backward), rows])
 
 
@@ -308,7 +316,7 @@ def _column(b: Builder, t: Tensor) -> Tensor:
 
 
 def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, Blocks]:
-    """The register tile of a layer's nest, and the layout of its units."""
+    """Return the register tile of a layer's nest, and the layout of its units."""
     directions, batch = len(layer.backward), layer.x.shape[1]
     dtype = wide(const(0, layer.x.dtype)).dtype
     element = dtype.bytes if dtype.is_float else I32.bytes
@@ -321,7 +329,7 @@ def scanned(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile,
     widths: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Runs the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Returns y [D, steps, batch,
+    """Add the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Return y [D, steps, batch,
     widths[0]] and the last states [D, batch, width], in the dtype of the computation."""
     found = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]
@@ -341,7 +349,7 @@ USUAL_GATES: Mapping[str, tuple[str, ...]] = {"rnn": ("hidden",), "gru": GRU_GAT
 def _whole(
     b: Builder, layer: Layer, cell: Cell, initial: Sequence[Tensor | None], extra: Mapping[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """A layer as a single node that calls a function, for a graph that is written, not run.
+    """Return a layer as a single node that calls a function, for a graph that is written, not run.
 
     Its inputs are x, w, r, bias [D, 2 * gates * hidden], lengths, the states and the peepholes [D, 3 *
     hidden]. Gates are in the order of `USUAL_GATES`. Its results are y [steps, D, batch, hidden] and the last
@@ -380,7 +388,7 @@ def _whole(
 
 
 def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, Tensor]:
-    """The nest's inputs that come from the sequence and the weights."""
+    """Return the nest's inputs that come from the sequence and the weights, by name."""
     directions, gates, hidden, lanes = blocks.directions, blocks.gates, blocks.hidden, blocks.lanes
     seq, rows = layer.x, gates * hidden
     steps, batch, width = seq.shape
@@ -407,7 +415,7 @@ def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, T
 
 
 def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
-    """The inputs [1, rows, size] times their weights: [D, rows, blocks * gates * lanes]."""
+    """Return the inputs [1, rows, size] times their weights: [D, rows, blocks * gates * lanes]."""
     columns = blocks.columns(layer.w)
     if layer.levels is None:
         return b.matmul(rows, columns)
@@ -419,7 +427,7 @@ def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
 def _nest(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile
 ) -> Tensor:
-    """The nest over time; its result is `Scan.out`."""
+    """Return the result of the nest over time: `Scan.out`."""
     steps, batch = layer.x.shape[:2]
     dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}

@@ -32,7 +32,7 @@ class Reduction:
 
 
 def _real(fn: str, x: Expr, *_: Expr) -> Expr:
-    """An intrinsic of floats; integers go through f64."""
+    """Return an intrinsic of floats; integers go through f64."""
     return call(fn, x) if x.dtype.is_float else cast(x.dtype, call(fn, cast(F64, x)))
 
 
@@ -53,9 +53,11 @@ REDUCTIONS: Mapping[str, Reduction] = {
 def reduce_over(
     b: Builder, kind: str, x: Tensor, axes: Sequence[int], keepdims: bool = False, ties: str | None = None
 ) -> Tensor:
-    """One of REDUCTIONS of x over `axes`, in x's dtype; 16-bit floats are computed in f32. Without axes, each
-    element is reduced by itself. The reduced axes are removed, or of size 1 with `keepdims`. `ties`: see
-    `ir.core.Reduce`."""
+    """Return one of REDUCTIONS of x over `axes`, in x's dtype; 16-bit floats are computed in f32.
+
+    Without axes, each element is reduced by itself. The reduced axes are removed, or of size 1 with
+    `keepdims`. `ties`: see `ir.core.Reduce`.
+    """
     how = REDUCTIONS[kind]
     if (
         x.data is not None
@@ -75,7 +77,7 @@ def reduce_over(
 
 
 def _known(b: Builder, x: Tensor, combiner: str, keepdims: bool) -> Tensor:
-    """The reduction of a vector of known sizes."""
+    """Return the reduction of a vector of known sizes."""
     assert x.data is not None
     neutral = 1 if combiner == "prod" else 0
     items = list(x.data.flat) or [const(neutral)]
@@ -85,8 +87,8 @@ def _known(b: Builder, x: Tensor, combiner: str, keepdims: bool) -> Tensor:
 
 
 def log_sum_exp(b: Builder, x: Tensor, axes: Sequence[int], keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over `axes`, in x's dtype, computed in f32 or f64. A finite maximum is subtracted
-    first, so that nothing overflows."""
+    """Return log(sum(exp(x))) over `axes`, in x's dtype, computed in f32 or f64. A finite maximum is
+    subtracted first, so that nothing overflows."""
     wide = b.cast(x, x.dtype if x.dtype is F64 else F32)
     peak = b.reduce("max", wide, axes, True)
     shift = b.map(lambda m: select(call("isinf", m), const(0, m.dtype), m), peak)
@@ -98,9 +100,12 @@ def log_sum_exp(b: Builder, x: Tensor, axes: Sequence[int], keepdims: bool = Fal
 def first_extreme(
     x: Buffer, axis: int, combiner: str, last: bool = False, name: str = "at"
 ) -> tuple[Buffer, Sequence[Stage]]:
-    """Stages that compute the position along `axis` of the largest ("max") or smallest ("min") element of
-    `x`: i64, without the axis. The first such position counts, or the `last`. NaN counts as larger and as
-    smaller than every number, as in NumPy."""
+    """Return the buffer and stages of the position along `axis` of the largest ("max") or smallest ("min")
+    element of `x`: i64, without the axis.
+
+    The first position of such an element counts, or the `last`. NaN counts as larger and as smaller than
+    every number, as in NumPy.
+    """
     rows, size = (*x.shape[:axis], *x.shape[axis + 1 :]), x.shape[axis]
     best, at = Buffer("best", x.dtype, rows), Buffer(name, I64, rows)
     known = isinstance(size, Const) and I32.has_whole(size.value)
@@ -124,9 +129,11 @@ def first_extreme(
 def arg_extreme(
     b: Builder, x: Tensor, axis: int, combiner: str, *, last: bool = False, keepdims: bool = False
 ) -> Tensor:
-    """The position along `axis` of the largest ("max") or smallest ("min") element, or of a NaN. If several
-    elements qualify, the position is the first one's, or the last one's with `last`. The result is i64
-    without the axis, or with the axis of size 1 if `keepdims`. A run refuses an axis without elements."""
+    """Return the position along `axis` of the largest ("max") or smallest ("min") element, or of a NaN.
+
+    If several elements qualify, the position is the first one's, or the last one's with `last`. The result is
+    i64 without the axis, or with the axis of size 1 if `keepdims`. A run refuses an axis without elements.
+    """
     axis = axis_of(axis, x.rank)
     _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
     some = x.shape[axis] >= 1

@@ -87,7 +87,7 @@ class Position:
         return cast(I64, call("floor", self.at)) if self.at is not None else floor_ratio(self.num, self.den)
 
     def fraction(self, dtype: DType) -> Expr:
-        """The part of the position beyond its floor, in [0, 1)."""
+        """Return the part of the position beyond its floor, in [0, 1)."""
         if self.at is not None:
             return cast(dtype, self.at - call("floor", self.at))
         rest = simplify(self.num % self.den)
@@ -98,8 +98,8 @@ class Position:
         return cast(dtype, rest) / cast(dtype, self.den)
 
     def nearest(self, mode: str) -> Expr:
-        """The position rounded by floor, by ceil, or to the nearest. A half is rounded down for "half_down",
-        up for "half_up"."""
+        """Return the position rounded by floor, by ceil, or to the nearest. A half is rounded down for
+        "half_down", up for "half_up"."""
         if mode == "floor":
             return self.floor()
         if self.at is not None:
@@ -118,8 +118,8 @@ class Position:
 
 
 def floor_ratio(num: Expr, den: Expr) -> Expr:
-    """num // den, with the common factor g of all varying terms cancelled. The rule is `(g a + c) // (g b) =
-    (a + c // g) // b`."""
+    """Return num // den, with the common factor g of all varying terms cancelled. The rule is `(g a + c) //
+    (g b) = (a + c // g) // b`."""
     num, den = simplify(num), simplify(den)
     if isinstance(den, Const):
         parts = terms(num)
@@ -133,39 +133,40 @@ def floor_ratio(num: Expr, den: Expr) -> Expr:
 
 
 def asymmetric(line: Line, i: Expr) -> Position:
-    """i / scale."""
+    """Return i / scale."""
     return _ratio(line, i * line.down, line.up)
 
 
 def half_pixel(line: Line, i: Expr) -> Position:
-    """(i + 1/2) / scale - 1/2: elements are areas, and positions their centres."""
+    """Return (i + 1/2) / scale - 1/2: elements are areas, and positions their centres."""
     return _ratio(line, (i * 2 + 1) * line.down - line.up, line.up * 2)
 
 
 def half_pixel_or_start(line: Line, i: Expr) -> Position:
-    """`half_pixel`, but the start of an axis that becomes one entry."""
+    """Return `half_pixel`, but the start of an axis that becomes one entry."""
     centre = (i * 2 + 1) * line.down - line.up
     return _ratio(line, select(line.out > 1, centre, const(0)), line.up * 2)
 
 
 def half_pixel_symmetric(line: Line, i: Expr) -> Position:
-    """`half_pixel` plus (size - out / scale) / 2: both ends share what a rounded size cuts off."""
+    """Return `half_pixel` plus (size - out / scale) / 2: both ends share what a rounded size cuts off."""
     centre = (i * 2 + 1) * line.down - line.up
     return _ratio(line, centre + line.size * line.up - line.out * line.down, line.up * 2)
 
 
 def pixel_centre(line: Line, i: Expr) -> Position:
-    """(i + 1/2) / scale. Rounded down, this is the entry whose area contains the centre of the result's."""
+    """Return (i + 1/2) / scale. Rounded down, this is the entry whose area contains the centre of the
+    result's."""
     return _ratio(line, (i * 2 + 1) * line.down, line.up * 2)
 
 
 def aligned_centre(line: Line, i: Expr) -> Position:
-    """(i + 1/2) * (size - 1) / (result's size - 1)."""
+    """Return (i + 1/2) * (size - 1) / (result's size - 1)."""
     return _ratio(line, (i * 2 + 1) * (line.size - 1), maximum(line.out - 1, 1) * 2)
 
 
 def align_corners(line: Line, i: Expr) -> Position:
-    """i * (size - 1) / (size * scale - 1): the first and last entries stay where they are."""
+    """Return i * (size - 1) / (size * scale - 1): the first and last entries stay where they are."""
     up, down, size, out = line.up, line.down, line.size, line.out
     if (up, down) == (out, size):
         up = down = const(1)
@@ -179,19 +180,20 @@ def align_corners(line: Line, i: Expr) -> Position:
 
 
 def align_corners_or_middle(line: Line, i: Expr) -> Position:
-    """`align_corners`, but the middle of an axis that becomes one entry."""
+    """Return `align_corners`, but the middle of an axis that becomes one entry."""
     return _ratio(
         line, select(line.out > 1, i * (line.size - 1) * 2, line.size - 1), maximum(line.out - 1, 1) * 2
     )
 
 
 def between_corners(line: Line, i: Expr) -> Position:
-    """(i + 1/2) * (size - 1) / out: the middles of `out` equal parts between the first and the last entry."""
+    """Return (i + 1/2) * (size - 1) / out: the middles of `out` equal parts between the first and the last
+    entry."""
     return _ratio(line, (i * 2 + 1) * maximum(line.size - 1, 1), line.out * 2)
 
 
 def cropped(line: Line, i: Expr) -> Position:
-    """`align_corners` within the line's crop; the crop's middle if the result has one entry."""
+    """Return `align_corners` within the line's crop; the crop's middle if the result has one entry."""
     assert line.crop is not None
     start, end = line.crop
     span = cast(F32, line.size - 1)
@@ -210,12 +212,12 @@ def _ratio(line: Line, num: Expr, den: Expr) -> Position:
 
 
 def triangle(offset: Expr) -> Expr:
-    """The weight of linear interpolation at a distance from the position."""
+    """Return the weight of linear interpolation at a distance from the position."""
     return maximum(1.0 - call("abs", offset), 0.0)
 
 
 def cubic(offset: Expr, a: float = -0.75) -> Expr:
-    """The weight of cubic convolution (Keys, IEEE Trans. ASSP 29(6), 1981, equation 4)."""
+    """Return the weight of cubic convolution (Keys, IEEE Trans. ASSP 29(6), 1981, equation 4)."""
     x = call("abs", offset)
     near = ((a + 2) * x - (a + 3)) * x * x + 1.0
     far = ((x - 5.0) * x + 8.0) * x * a - 4 * a
@@ -273,7 +275,7 @@ def taps_of(line: Line, style: Style) -> Taps:
 
 
 def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -> list[Expr]:
-    """The weight of each tap; they sum to 1."""
+    """Return the weight of each tap; they sum to 1."""
     part = at.fraction(dtype)
     found = [style.kernel((float(taps.first + t) - part) * taps.reach) for t in range(taps.count)]
     if style.mode == "linear" and not style.antialias:
@@ -291,13 +293,13 @@ def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -
 
 
 def _inside(b: Builder, line: Line, out: Expr, place: Expr) -> Expr:
-    """`place` clamped into the axis, unless every output index `out` is proven to stay inside."""
+    """Return `place` clamped into the axis, unless every output index `out` is proven to stay inside."""
     assert isinstance(out, Var)
     return simplify(clamped(place, line.size), {**b.symbols, out: (const(0), line.out - 1)})
 
 
 def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
-    """Weighted sums over the taps of several axes at once."""
+    """Return x resized along several axes at once, as weighted sums over the taps."""
     dtype = wide(const(0, x.dtype)).dtype if x.dtype.is_float else F32
     shape = list(x.shape)
     for line in lines:
@@ -332,7 +334,7 @@ def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) ->
 
 
 def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
-    """Resizes one axis by a filter of many taps, as a reduction."""
+    """Resize one axis by a filter of many taps, as a reduction."""
     taps = taps_of(line, style)
     dtype = x.dtype
 
@@ -375,8 +377,8 @@ def _nearest(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tens
 
 
 def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
-    """x with the given axes resized, in x's dtype; integers are interpolated in f32 and saturate.
-    CompileError for an unknown mode."""
+    """Return x with the given axes resized, in x's dtype; integers are interpolated in f32 and saturate.
+    Raises CompileError for an unknown mode."""
     if style.mode not in ("nearest", "linear", "cubic"):
         raise CompileError(f"the mode {style.mode!r} of resizing is none of nearest, linear, cubic")
     lines = [n for n in lines if n.changes]
@@ -400,7 +402,7 @@ def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor
 
 
 def _stored(v: Expr, dtype: DType) -> Expr:
-    """A float as an element of `dtype`, saturated if it is an integer type."""
+    """Return a float as an element of `dtype`, saturated if it is an integer type."""
     if not dtype.is_int:
         return cast(dtype, v)
     low, high = identity("max", dtype).value, identity("min", dtype).value
@@ -423,7 +425,7 @@ def _extrapolated(b: Builder, y: Tensor, lines: Sequence[Line], style: Style) ->
 
 
 def rational(scale: float) -> Fraction:
-    """A simple fraction that rounds to this f32 scale, or the scale's exact value if there is none."""
+    """Return a simple fraction that rounds to this f32 scale, or the scale's exact value if there is none."""
     from fractions import Fraction
 
     simple = Fraction(float(scale)).limit_denominator(4096)
@@ -434,7 +436,7 @@ def rational(scale: float) -> Fraction:
 def scaled_lines(
     b: Builder, x: Tensor, axes: Sequence[int], scales: Sequence[float], crops: Sequence[Ends | None] = ()
 ) -> list[Line]:
-    """Axes whose sizes follow from scales: floor(size * the crop's extent * scale)."""
+    """Return the lines of axes whose sizes follow from scales: floor(size * the crop's extent * scale)."""
     lines = []
     for axis, scale, ends in zip(axes, scales, crops or [None] * len(axes), strict=True):
         if scale <= 0:
@@ -451,7 +453,7 @@ def scaled_lines(
 def sized_lines(
     b: Builder, x: Tensor, axes: Sequence[int], sizes: Sequence[Expr], crops: Sequence[Ends | None] = ()
 ) -> list[Line]:
-    """Axes of given sizes; the scales follow from the sizes."""
+    """Return the lines of axes of given sizes; the scales follow from the sizes."""
     lines = []
     for axis, out, ends in zip(axes, sizes, crops or [None] * len(axes), strict=True):
         size, out = x.shape[axis], simplify(out, b.symbols)

@@ -56,7 +56,7 @@ BLOCK = Var("jo")
 TIME = Var("t")
 """The step, counted in the direction's order."""
 PLACE = Var("tt")
-"""The step's place in the sequence."""
+"""The step's position in the sequence."""
 TILE = Var("bo")
 """The tile of rows of the batch."""
 FIRST = Var("b")
@@ -93,8 +93,8 @@ class Tile:
     def fit(
         hidden: int, gates: int, batch: Expr, element: int, most: RegisterTile, of_words: bool = False
     ) -> Tile:
-        """The register tile that keeps nearly all accumulators busy. With a symbolic batch a tile has one
-        row. `of_words`: the products are of words, a vector an instruction."""
+        """Return the register tile that keeps nearly all accumulators busy. With a symbolic batch a tile has
+        one row. `of_words`: the products are of words, one vector for each instruction."""
         count = int(batch.value) if isinstance(batch, Const) else 1
         accumulators = most.words.accumulators if of_words else most.accumulators
         fitting = max(1, min(accumulators // gates, most.rows))
@@ -153,7 +153,7 @@ class Scan:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
 
     def each_row(self, *body: Stmt) -> Stmt:
-        """Runs `body` for every row of the tile, at the row's place in the sequence."""
+        """Run `body` for every row of the tile, at the row's position in the sequence."""
         step: Expr = TIME
         if self.backward:
             step = self.length - 1 - TIME
@@ -176,18 +176,18 @@ class Scan:
         return BLOCK * self.tile.lanes + LANE
 
     def number(self, name: str, *index: Expr | int) -> Expr:
-        """An element of an input, for this direction."""
+        """Return an element of an input, for this direction."""
         return self.inputs[name][(self.direction, *index)]
 
     def value(self, name: str, *index: Expr | int) -> Expr:
         return cast(self.out.dtype, self.number(name, *index))
 
     def vector(self, name: str, *index: Expr | int) -> Expr:
-        """An element of an input [D, ..., units], at the current unit."""
+        """Return an element of an input [D, ..., units], at the current unit."""
         return self.value(name, *index, self.unit)
 
     def gate(self, name: str) -> Expr:
-        """The input's part of a gate at this step and unit."""
+        """Return the input's part of a gate at this step and unit."""
         return self.value("x", PLACE, BATCH, BLOCK, self.gates.index(name), LANE)
 
     @property
@@ -202,19 +202,19 @@ class Scan:
         return (TIME + later) % 2 + 2 * n
 
     def state(self, n: int, unit: Expr | None = None) -> Expr:
-        """State `n` before the step."""
+        """Return state `n` before the step, at the current unit or at `unit`."""
         return Load(self.out, self._row(self._state(n, 0), self.unit if unit is None else unit))
 
     def kept(self, n: int, unit: Expr | None = None) -> Expr:
-        """Value `n` that an earlier phase of the step kept."""
+        """Return value `n` that an earlier phase of the step kept, at the current unit or at `unit`."""
         return Load(self.out, self._row(2 * len(self.states) + n, self.unit if unit is None else unit))
 
     def keep(self, n: int, value: Expr) -> Stmt:
         return Store(self.out, self._row(2 * len(self.states) + n, self.unit), value)
 
     def advance(self, *new: Expr) -> list[Stmt]:
-        """Stores the states after the step; the first is also the step's output. A sequence that has ended
-        outputs 0 and keeps its states."""
+        """Return statements that store the states after the step; the first is also the step's output. A
+        sequence that has ended outputs 0 and keeps its states."""
         stores = []
         for n, value in enumerate(new):
             after = select(self.live, value, self.state(n)) if "lengths" in self.inputs else value
@@ -226,8 +226,9 @@ class Scan:
     def products(
         self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
     ) -> list[Phase]:
-        """The phases that compute each gate's start value + the state (at INNER) times its weights, and pass
-        these sums to `finish`. `finish` uses the registers `new`; gates are in the order of the weights."""
+        """Return the phases that compute each gate's start value + the state (at INNER) times its weights,
+        and pass these sums to `finish`. `finish` uses the registers `new`; gates are in the order of the
+        weights."""
         if self.levels is not None:
             sums = self._of_levels(phase, starts, finish)
             return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
@@ -240,7 +241,7 @@ class Scan:
     def _summed(
         self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
     ) -> Stmt:
-        """Accumulates a sum for each gate of one tile, and passes the sums to `finish`.
+        """Return statements that accumulate a sum for each gate of one tile, and pass the sums to `finish`.
 
         A gate has a start value, and a term for every row (at INNER) of the weights.
         """
@@ -262,8 +263,8 @@ class Scan:
     # -- a state's levels ------------------------------------------------------------------------
 
     def _quantized(self, levels: Levels, phase: int, state: Expr) -> Phase:
-        """The phase that quantizes a state: each task finds the range and packs the levels of its own units
-        into words.
+        """Return the phase that quantizes a state: each task finds the range and packs the levels of its own
+        units into words.
 
         If each row has its own range, the task searches all units. If all rows share one range, each task has
         found the range of its own units in `before`, as soon as they were computed.
@@ -289,8 +290,9 @@ class Scan:
         return Phase(self._leveled(levels, phase, state, found), holding(ends, before))
 
     def _leveled(self, levels: Levels, phase: int, state: Expr, found: Sequence[Expr]) -> Stmt:
-        """Finds the range of each row of a tile, or of all rows together, and then runs `_stored_words`.
-        `found` are the numbers (at a group's lane) among which the least and the largest are sought."""
+        """Return statements that find the range of each row of a tile, or of all rows together, and then run
+        `_stored_words`. `found` are the numbers (at a group's lane) among which the least and the largest are
+        sought."""
         count, none, at = 1 if levels.together else self.tile.rows, const(0, self.out.dtype), (ROW, LANE)
         ends = self._registers(("lows", "highs"), count, self.tile.lanes)
         bounds = self._registers(("low", "high"), count)
@@ -319,7 +321,8 @@ class Scan:
         return [Buffer(n, self.out.dtype, tuple(map(const, shape)), "register") for n in names]
 
     def _stored_words(self, levels: Levels, phase: int, state: Expr, scale: Sequence[Expr]) -> Stmt:
-        """Packs the levels of a tile's units into words, and stores the rows' scale and zero point.
+        """Return statements that pack the levels of a tile's units into words, and store the rows' scale and
+        zero point.
 
         A word has one unit from each part of the block.
         """
@@ -349,7 +352,8 @@ class Scan:
         )
 
     def _of_levels(self, phase: int, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]]) -> Stmt:
-        """The exact integer products of the state's levels and the weights for one tile.
+        """Return statements that compute the exact integer products of the state's levels and the weights for
+        one tile.
 
         The contributions of both zero points are subtracted.
         """
@@ -385,14 +389,15 @@ class Scan:
     # -- a direction's rounds --------------------------------------------------------------------
 
     def tiled(self, body: Stmt) -> Stmt:
-        """Runs a statement for each tile of the batch."""
+        """Run a statement for each tile of the batch."""
         batch, rows = self.out.shape[2], self.tile.rows
         last = simplify(batch - rows)
         tiles = simplify((batch + (rows - 1)) // rows)
         return For(TILE, tiles, Let(FIRST, minimum(TILE * rows, last), body))
 
     def task(self, phases: Sequence[Phase]) -> Stmt:
-        """The work of a task in every round: the first round sets the states, each other is a phase."""
+        """Return the work of a task in every round: the first round sets the states, each other is a
+        phase."""
         begin = [
             Store(self.out, self._row(2 * n, self.unit), self.vector(name, BATCH))
             for n, name in enumerate(self.states)
@@ -412,12 +417,12 @@ class Scan:
         return Let(BLOCK, simplify(TASK - blocks * self.direction), round_)
 
     def register(self, n: int) -> tuple[Buffer, tuple[Expr, ...]]:
-        """A vector of units in registers, and the index of the current unit in it."""
+        """Return a vector of units in registers, and the index of the current unit in it."""
         return Buffer(f"new{n}", self.out.dtype, (const(self.tile.lanes),), "register"), (LANE,)
 
 
 def _widened(ends: Sequence[Buffer], at: Sequence[Expr], numbers: Sequence[Expr]) -> list[Store]:
-    """Widens two ends of a range to include two numbers; NaN widens nothing."""
+    """Return statements that widen two ends of a range to include two numbers; NaN widens nothing."""
     low, high = (Load(e, tuple(at)) for e in ends)
     wide = select(numbers[0] < low, numbers[0], low), select(numbers[1] > high, numbers[1], high)
     return [Store(e, tuple(at), v) for e, v in zip(ends, wide, strict=True)]

@@ -34,13 +34,13 @@ MAX_SAMPLES = 1 << 12
 
 
 def index_of(x: Expr, size: Expr) -> Expr:
-    """A whole float as an index into an axis of `size`, clamped; NaN gives 0."""
+    """Return a whole float as an index into an axis of `size`, clamped; NaN gives 0."""
     top = cast(x.dtype, size - 1)
     return cast(I64, select(x >= 0, select(x <= top, x, top), const(0, x.dtype)))
 
 
 def tapped(read: Read, at: Sequence[Expr], taps: range, kernel: Callable[[Expr], Expr]) -> Expr:
-    """A weighted sum of `read(floats)` over the taps around `at` on every axis."""
+    """Return a weighted sum of `read(floats)` over the taps around `at` on every axis."""
     axes = []
     for x in at:
         floor = call("floor", x)
@@ -59,7 +59,7 @@ def tapped(read: Read, at: Sequence[Expr], taps: range, kernel: Callable[[Expr],
 
 
 def _reflected(x: Expr, low: Expr, high: Expr) -> Expr:
-    """x folded back at both borders until it lies between them."""
+    """Return x folded back at both borders until it lies between them."""
     span = high - low
     away = call("abs", x - low)
     rest = away - call("floor", away / (span * 2.0)) * (span * 2.0)
@@ -70,7 +70,8 @@ def grid_sample(
     b: Builder, x: Tensor, grid: Tensor, *, mode: str = "linear", padding: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Samples x [N, C, *sizes] at the positions grid [N, *out, axes]: [N, C, *out] (Jaderberg et al. 2015).
+    """Sample x [N, C, *sizes] at the positions grid [N, *out, axes]: return [N, C, *out] (Jaderberg et al.
+    2015).
 
     A position is in [-1, 1] for each spatial axis, the last axis first. -1 and 1 are the border's outer edge,
     or with `align_corners` the first and last entries. `mode`: nearest, linear or cubic. `padding` is the
@@ -124,7 +125,8 @@ def grid_sample(
 
 
 def _bilinear(read: Read, y: Expr, x: Expr, height: Expr, width: Expr) -> list[Expr]:
-    """The four weighted neighbours of (y, x); 0 further than a pixel outside the map."""
+    """Return the four weighted neighbours of (y, x). They are 0 if (y, x) lies further than a pixel outside
+    the map."""
     inside = land(land(y >= -1.0, y <= cast(F32, height)), land(x >= -1.0, x <= cast(F32, width)))
     found = []
     axes = []
@@ -141,7 +143,7 @@ def roi_align(
     b: Builder, x: Tensor, rois: Tensor, batch: Tensor, *, size: tuple[int, int], mode: str = "avg",
     samples: int = 0, scale: float = 1.0, half_pixel: bool = True,
 ) -> Tensor:  # fmt: skip
-    """RoiAlign of x [N, C, H, W]: [R, C, *size] (He et al. 2017).
+    """Return RoiAlign of x [N, C, H, W]: [R, C, *size] (He et al. 2017).
 
     rois [R, 4] are x and y of two corners, multiplied by `scale`; `batch` [R] are their images. Each bin
     pools a grid of bilinear samples by `mode` "avg" or "max". The grid has `samples` a side; 0 means as many
@@ -200,7 +202,7 @@ def roi_align(
 
 
 def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], scale: float = 1.0) -> Tensor:
-    """RoI max pooling of x [N, C, H, W]: [R, C, *size] (Girshick 2015).
+    """Return RoI max pooling of x [N, C, H, W]: [R, C, *size] (Girshick 2015).
 
     Each region, rounded to pixels, is cut into cells; an empty cell gives 0. rois [R, 5]: the image, then x
     and y of two corners, multiplied by `scale`.
@@ -226,7 +228,7 @@ def pool_cells(
     b: Builder, x: Tensor, rois: Tensor, images: Tensor, size: Sequence[int],
     ends: Callable[[Region, int, Expr], tuple[Expr, Expr]], mode: str = "max",
 ) -> Tensor:  # fmt: skip
-    """Pools the cells of regions by maximum, or with `mode` "avg" by mean: [R, C, *size]. An empty cell gives
+    """Pool the cells of regions by maximum, or with `mode` "avg" by mean: [R, C, *size]. An empty cell gives
     0.
 
     `rois` [R, numbers] are regions of the `images` [R] of x [N, C, *sizes]. `ends` gives the begin and end of
@@ -270,7 +272,7 @@ def resample_regions(
     b: Builder, x: Tensor, images: Tensor, rois: Tensor, size: Sequence[int],
     position: Callable[[Expr, Expr, Expr, int], Expr],
 ) -> Tensor:  # fmt: skip
-    """Resamples regions of x [N, C, *sizes] to `size` multilinearly: [R, C, *size].
+    """Resample regions of x [N, C, *sizes] to `size` multilinearly: [R, C, *size].
 
     `rois` [R, 2 axes] hold each region's begins, then ends, in entries; `images` [R] are their images.
     `position` gives the place of an entry of the result. Its arguments are the region's begin and extent on
@@ -300,7 +302,7 @@ def resample_regions(
 def roi_group_pool(
     b: Builder, x: Tensor, rois: Tensor, group: int, outputs: int, scale: float = 1.0
 ) -> Tensor:
-    """Position-sensitive RoI pooling (Dai et al. 2016): [R, outputs, group, group].
+    """Return position-sensitive RoI pooling (Dai et al. 2016): [R, outputs, group, group].
 
     Each region of x [N, outputs * group * group, H, W] is cut into group * group cells. A cell is the mean
     over its own channels, or 0 if it is empty. rois [R, 5]: the image, then x and y of two corners, rounded
@@ -339,7 +341,7 @@ def deform_conv(
     mask: Tensor | None = None, *, strides: Sizes = (), dilations: Sizes = (), begins: Sizes = (),
     groups: int = 1, offset_groups: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Deformable convolution (Dai et al. 2017; with a mask, Zhu et al. 2019): [N, M, *out].
+    """Return the deformable convolution (Dai et al. 2017; with a mask, Zhu et al. 2019): [N, M, *out].
 
     Taps are read at shifted positions by linear interpolation, as columns of a matrix product. `begins` is
     the padding before each axis; entries outside x are 0. The shapes:

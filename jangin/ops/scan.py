@@ -19,8 +19,8 @@ ZERO = (const(0),)
 def cumulate(
     b: Builder, x: Tensor, combiner: str, *, axis: int, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
-    """Running sums ("sum") or products ("prod") along `axis`, in x's dtype; 16-bit floats accumulate in f32.
-    `reverse` starts at the end; `exclusive` leaves out the element itself."""
+    """Return running sums ("sum") or products ("prod") along `axis`, in x's dtype; 16-bit floats accumulate
+    in f32. `reverse` starts at the end; `exclusive` leaves out the element itself."""
     along = axis_of(axis, x.rank)
     source, out = Buffer("x0", x.dtype, x.shape), Buffer("out", x.dtype, x.shape)
     acc = Buffer("acc", accumulator(x.dtype), (const(1),), "register")
@@ -37,7 +37,7 @@ def cumulate(
 
 
 def det(b: Builder, x: Tensor) -> Tensor:
-    """Determinants of the matrices [..., N, N]: [...], by elimination with row pivoting."""
+    """Return the determinants [...] of the matrices [..., N, N], by elimination with row pivoting."""
     if x.rank < 2 or x.shape[-1] != x.shape[-2]:
         raise CompileError(f"a determinant needs square matrices, not {x}")
     *batch, n, _ = x.shape
@@ -59,7 +59,8 @@ def det(b: Builder, x: Tensor) -> Tensor:
 
 
 def _eliminate(m: Buffer, n: Expr, value: Buffer) -> Stmt:
-    """Multiplies `value` by the pivots of `m`, column by column; each row swap changes its sign."""
+    """Return statements that multiply `value` by the pivots of `m`, column by column; each row swap changes
+    its sign."""
     k, r, c = Var("k"), Var("r"), Var("c")
     pivot, held = (
         Buffer("pivot", I64, (const(1),), "register"),

@@ -20,7 +20,7 @@ from jangin.ops.values import Tensor
 
 
 def combined(reduction: str, old: Expr, new: Expr) -> Expr:
-    """The value to store over `old`. CompileError for an unknown reduction."""
+    """Return the value to store over `old`. Raises CompileError for an unknown reduction."""
     if reduction == "none":
         return new
     if old.dtype is BOOL:
@@ -38,8 +38,8 @@ def _copy(source: Buffer, out: Buffer) -> Stmt:
 
 
 def _guarded(place: dict[Var, tuple[Expr, Expr]], body: Stmt) -> Stmt:
-    """`body` with variables bound to run-time indices (value, axis size). It runs only if all indices are in
-    range."""
+    """Return `body` with variables bound to run-time indices (value, axis size). It runs only if all indices
+    are in range."""
     inside: Expr = const(True, BOOL)
     for var, (_, size) in place.items():
         inside = land(inside, land(var >= 0, var < size))
@@ -55,8 +55,8 @@ def _scatter(b: Builder, inputs: Sequence[Tensor], body: Stmt) -> Tensor:
 
 
 def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
-    """Buffers x0, x1, ... and `out`, which is like the first. CompileError if the updates, the last input,
-    have another dtype."""
+    """Return buffers x0, x1, ... and `out`, which is like the first. Raises CompileError if the updates, the
+    last input, have another dtype."""
     if inputs[0].dtype is not inputs[-1].dtype:
         raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: the types differ")
     found = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
@@ -66,8 +66,8 @@ def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
 def scatter_elements(
     b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    """x with each of `updates` combined, at its own index along `axis`, with the old value. `reduction` is
-    none, add, mul, max or min. indices and updates have one shape, of x's rank."""
+    """Return x with each of `updates` combined, at its own index along `axis`, with the old value.
+    `reduction` is none, add, mul, max or min. indices and updates have one shape, of x's rank."""
     if not x.rank == indices.rank == updates.rank:
         raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
     at = axis_of(axis, x.rank)
@@ -81,8 +81,9 @@ def scatter_elements(
 
 
 def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
-    """x with slices written at the index tuples along the last axis of `indices`. The updates are [*indices
-    but the last axis, *the axes of x that a tuple leaves]. `reduction` is as in `scatter_elements`."""
+    """Return x with slices written at the index tuples along the last axis of `indices`. The updates are
+    [*indices but the last axis, *the axes of x that a tuple leaves]. `reduction` is as in
+    `scatter_elements`."""
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
         raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
@@ -99,8 +100,8 @@ def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
 
 
 def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
-    """Max unpooling: a tensor of `shape` that is 0 except for x's elements, each at its own index into the
-    flattened result (Zeiler et al. 2011)."""
+    """Return a max unpooling (Zeiler et al. 2011): a tensor of `shape` that is 0 except for x's elements.
+    Each element lies at its own index into the flattened result."""
     total = simplify(product(shape), b.symbols)
     indices = in_range(b, indices, total, from_end=False)
     if b.whole:

@@ -48,13 +48,13 @@ ZERO = (const(0),)
 
 
 def count_true(b: Builder, flags: Tensor) -> Expr:
-    """The number of true elements of a bool vector, as a size that becomes known at this point."""
+    """Return the number of true elements of a bool vector, as a size that becomes known at this point."""
     (n,) = b.bind(b.reduce("sum", b.cast(flags, I64), [0], True))
     return n
 
 
 def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
-    """The indices of the true elements of a vector, ascending."""
+    """Return the indices of the true elements of a vector, ascending."""
     source, out = Buffer("x0", BOOL, flags.shape), Buffer("out", I64, (count,))
     at, i = Buffer("at", I64, (const(1),), "register"), Var("i")
     next_one = Load(at, ZERO)
@@ -85,7 +85,7 @@ class _Heap:
         self.levels = max(1, 62 if high is None else high.bit_length())
 
     def around(self, body: Stmt) -> Stmt:
-        """`body` with the memory that the heap needs."""
+        """Return `body` with the memory that the heap needs."""
         for b in (self.values, self.at, self.number, self.value):
             body = Alloc(b, body)
         return body
@@ -94,7 +94,8 @@ class _Heap:
         return block(Store(self.numbers, self.place(at), number), Store(self.values, (at,), value))
 
     def sift(self, at: Expr, number: Expr, value: Expr, size: Expr) -> Stmt:
-        """Puts a number at place `at`, and lets it sink below all that go before it in `size` places."""
+        """Return statements that put a number at place `at`, and let it sink below all that go before it in
+        `size` places."""
         here, first, child = Load(self.at, ZERO), Var("first"), Var("child")
         sink = block(self.put(here, *self.held(child)), Store(self.at, ZERO, child))
         second = minimum(first + 1, size - 1)
@@ -111,7 +112,7 @@ class _Heap:
         )
 
     def build(self, size: Expr) -> Stmt:
-        """Heapifies the contents of `size` places."""
+        """Return statements that make a heap of the contents of `size` places."""
         j, p = Var("j"), Var("p")
         return For(j, size // 2, Let(p, size // 2 - 1 - j, self.sift(p, *self.held(p), size)))
 
@@ -127,10 +128,11 @@ class _Heap:
 
 
 def top_indices(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> Tensor:
-    """Indices of the `k` best along `axis`, best first; among equals the lower index comes first.
+    """Return the indices of the `k` best along `axis`, best first; among equals the lower index comes first.
 
     A heap keeps the k best, with the worst of them on top, and each better element replaces the top: O(n log
-    k). Taken off in turn, the elements are in order. In long rows only `candidates` are looked at.
+    k). The worst are then taken off one by one, from the last position to the first. In long rows only
+    `candidates` are compared.
     """
     shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
     src, out = Buffer("x0", x.dtype, x.shape), Buffer("out", I64, shape)
@@ -163,9 +165,12 @@ def _best_of(
     k: Expr,
     largest: bool,
 ) -> Stmt:
-    """The `k` best of `count` elements, whose numbers are `number(0)`, `number(1)`..., in order. An element
-    is compared with the worst so far as a float first. Keys are compared only if the element isn't clearly
-    worse."""
+    """Return statements that find the `k` best of `count` elements, whose numbers are `number(0)`,
+    `number(1)`..., in order.
+
+    An element is compared with the worst so far as a float first. Keys are compared only if the element isn't
+    clearly worse.
+    """
     i, m, last = Var("i"), Var("m"), Var("last")
     mine, worst = Var("mine"), Var("worst")
     fill = For(i, k, Let(mine, number(i), heap.put(i, mine, key(element(mine)))))
@@ -185,8 +190,8 @@ def _best_of(
 
 
 def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The `k` largest (or smallest) elements along `axis`, best first, and their i64 positions. CompileError
-    if the axis has fewer."""
+    """Return the `k` largest (or smallest) elements along `axis`, best first, and their i64 positions. Raises
+    CompileError if the axis has fewer."""
     at = axis_of(axis, x.rank)
     if prove(k > x.shape[at], b.symbols):
         raise CompileError(f"the top {k} of {x}: axis {at} has fewer than {k} entries")
@@ -195,7 +200,7 @@ def top_k(b: Builder, x: Tensor, k: Expr, *, axis: int = -1, largest: bool = Tru
 
 
 def non_zero(b: Builder, x: Tensor) -> Tensor:
-    """numpy.nonzero as one i64 tensor [rank, count]; a scalar gives [0, count]."""
+    """Return numpy.nonzero as one i64 tensor [rank, count]; a scalar gives [0, count]."""
     total = simplify(product(x.shape), b.symbols)
     flags = b.map(lambda v: ne(v, const(0, x.dtype)), b.reshape(x, [total]))
     flat = positions(b, flags, n := count_true(b, flags))
@@ -209,11 +214,11 @@ def non_zero(b: Builder, x: Tensor) -> Tensor:
 
 
 def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = True) -> tuple[Tensor, ...]:
-    """Distinct slices along `axis`, or without an axis distinct elements of the whole tensor.
+    """Return the distinct slices along `axis`, or without an axis the distinct elements of the whole tensor.
 
-    Returns (the slices, the first position of each, the distinct slice that each slice equals, the count of
-    each); all but the first are i64. They are `ascending`, or in the order of first appearance. As in NumPy,
-    NaN elements are equal, but slices that contain NaN are distinct.
+    The results are the slices, the first position of each, the distinct slice that each slice equals, and the
+    count of each. All but the first are i64. They are `ascending`, or in the order of first appearance. As in
+    NumPy, NaN elements are equal, but slices that contain NaN are distinct.
     """
     at = 0 if axis is None else axis_of(axis, x.rank)
     if axis is None:
@@ -242,7 +247,7 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
 
 
 def _first_equal(b: Builder, rows: Tensor) -> Tensor:
-    """The index of the first row that equals each row."""
+    """Return the index of the first row that equals each row."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -258,8 +263,8 @@ def _first_equal(b: Builder, rows: Tensor) -> Tensor:
 
 
 def _ranks(b: Builder, rows: Tensor) -> Tensor:
-    """Row indices in ascending order of the rows; among equals the lower index comes first. Each row counts
-    the rows before it, which is its place."""
+    """Return row indices in ascending order of the rows; among equals the lower index comes first. Each row
+    counts the rows before it, which is its position."""
     n, m = rows.shape
     source, out = Buffer("x0", rows.dtype, rows.shape), Buffer("out", I64, (n,))
     i, j, k = Var("i"), Var("j"), Var("k")
@@ -278,7 +283,7 @@ def _ranks(b: Builder, rows: Tensor) -> Tensor:
 
 
 def _places(b: Builder, first: Tensor, heads: Tensor) -> Tensor:
-    """For each slice, the place among `heads` of the first slice that equals it."""
+    """Return for each slice the position among `heads` of the first slice that equals it."""
     return b.reduction(
         I64, first.shape, [heads.shape[0]], "sum", [first, heads],
         lambda bufs, i, k: select(eq(bufs[0][i[0]], bufs[1][k[0]]), k[0], const(0)),
@@ -289,7 +294,7 @@ def non_max_suppression(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
     floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Non-maximum suppression: i64 rows (batch, class, box).
+    """Return the boxes that non-maximum suppression keeps, as i64 rows (batch, class, box).
 
     For each class the boxes of highest score come first, at most `limit`. Boxes are dropped if their score is
     NaN or at most `floor`. Boxes are also dropped if their intersection over union with a chosen box exceeds
@@ -317,8 +322,8 @@ def chosen_boxes(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor | None = None,
     floor: Tensor | None = None, centred: bool = False,
 ) -> Tensor:  # fmt: skip
-    """i64 [batch, classes, boxes]: the boxes that `non_max_suppression` chooses for each class, best first,
-    then -1."""
+    """Return i64 [batch, classes, boxes]: the boxes that `non_max_suppression` chooses for each class, best
+    first, then -1."""
     if boxes.rank != 3 or scores.rank != 3:
         raise CompileError(f"suppressing boxes {boxes} with scores {scores}: both must have rank 3")
     if b.whole:
@@ -335,8 +340,8 @@ def chosen_boxes(
 
 
 def _by_class(b: Builder, scores: Tensor, boxes: Tensor, **given: Any) -> Tensor:
-    """`chosen_boxes` made from the rows of a single `non_max_suppression` node. A row's place is its distance
-    from the first row of its batch and class."""
+    """Return `chosen_boxes` made from the rows of a single `non_max_suppression` node. A row's position is
+    its distance from the first row of its batch and class."""
     rows = non_max_suppression(b, boxes, scores, **given)
     n, (_, classes, _) = rows.shape[0], scores.shape
     batch, group, box = (b.slice(rows, [0, i], [n, const(1)], [1, 1]) for i in range(3))
@@ -356,12 +361,12 @@ ABSENT = float(np.finfo(np.float32).min)
 def suppressed(
     b: Builder, boxes: Tensor, scores: Tensor, floor: float, overlap: float, most: int
 ) -> tuple[Tensor, Tensor]:
-    """For each class, the `most` boxes of highest score above `floor`, without those that overlap a better
-    one by more than `overlap`.
+    """Return for each class the `most` boxes of highest score above `floor`, without those that overlap a
+    better one by more than `overlap`.
 
-    Returns scores f32 [images, classes, most], best first, `ABSENT` for boxes left out, and corners [images,
-    classes, most, 4]. boxes [images, classes or 1, count, 4] are corners; scores are [images, classes,
-    count].
+    The results are scores f32 [images, classes, most], best first, `ABSENT` for boxes left out, and corners
+    [images, classes, most, 4]. boxes [images, classes or 1, count, 4] are corners; scores are [images,
+    classes, count].
     """
     n, classes, count = scores.shape
     likely = b.map(lambda v: select(v > floor, v, const(ABSENT, F32)), scores)
@@ -382,7 +387,8 @@ def suppressed(
 
 
 def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str, Any], centred: bool) -> Stmt:
-    """Takes the boxes from a heap, the best first, and keeps those that overlap no kept box."""
+    """Return statements that take the boxes from a heap, the best first, and keep those that overlap no kept
+    box."""
     boxes, scores, limit = bufs[:3]
     batch, classes, n = shape
     out = Buffer("out", I64, (batch, classes, n))
@@ -413,7 +419,7 @@ def _suppress(bufs: Sequence[Buffer], shape: Sequence[Expr], settings: dict[str,
 
 
 def overlap_of(boxes: Buffer, r: Expr, p: Expr, q: Expr, centred: bool = False) -> Expr:
-    """Intersection over union of two boxes."""
+    """Return the intersection over union of two boxes, `p` and `q` of the batch's item `r`."""
 
     def sides(box: Expr) -> list[tuple[Expr, Expr]]:
         v = [Load(boxes, (r, box, const(n))) for n in range(4)]

@@ -14,8 +14,8 @@ from jangin.ops.linear import matmul
 from jangin.ops.values import Tensor
 
 MOST_ENTRIES = 1 << 28
-"""Numbers in a transform's table at most. The table grows with the square of the length; this one takes 2 GiB
-in f64."""
+"""Most numbers in a transform's table. The table grows with the square of the length; this one takes 2 GiB in
+f64."""
 
 
 def _check_length(n: int) -> None:
@@ -27,8 +27,8 @@ def _check_length(n: int) -> None:
 
 
 def dft_matrix(n: int, parts: int, inverse: bool, onesided: bool) -> Array:
-    """[n, parts, bins, 2] in f64: the amount that entry (re, im of `parts`) of n adds to (re, im) of each
-    bin. With `onesided` only the first n // 2 + 1 bins."""
+    """Return [n, parts, bins, 2] in f64: the amount that entry (re, im of `parts`) of n adds to (re, im) of
+    each bin. With `onesided` there are only the first n // 2 + 1 bins."""
     bins = n // 2 + 1 if onesided else n
     angle = 2 * np.pi * (np.outer(np.arange(n), np.arange(bins)) % n) / n
     cos, sin = np.cos(angle), np.sin(angle) * (-1 if inverse else 1)
@@ -37,8 +37,8 @@ def dft_matrix(n: int, parts: int, inverse: bool, onesided: bool) -> Array:
 
 
 def inverse_real_matrix(n: int) -> Array:
-    """[n // 2 + 1, 2, n, 1] in f64: one-sided bins to the real signal of length n. Every bin but the first
-    (and the last, of an even n) also stands for its mirror image."""
+    """Return [n // 2 + 1, 2, n, 1] in f64, which transforms one-sided bins to the real signal of length n.
+    Every bin but the first (and the last, of an even n) also stands for its mirror image."""
     bins = n // 2 + 1
     angle = 2 * np.pi * (np.outer(np.arange(bins), np.arange(n)) % n) / n
     count = np.full((bins, 1), 2.0)
@@ -54,7 +54,7 @@ def _unknown(x: Tensor, axis: int) -> CompileError:
 
 
 def _fitted(b: Builder, x: Tensor, axis: int, size: int) -> Tensor:
-    """`x` cut or padded with zeros to `size` entries along an axis."""
+    """Return `x` cut or padded with zeros to `size` entries along an axis."""
     have = static_shape((x.shape[axis],))
     if have is None:
         raise _unknown(x, axis)
@@ -66,7 +66,7 @@ def dft(
     b: Builder, x: Tensor, *, axis: int, length: int | None = None, inverse: bool = False,
     onesided: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Discrete Fourier transform along `axis`, as a product with a constant matrix: [..., 2].
+    """Return the discrete Fourier transform along `axis`, as a product with a constant matrix: [..., 2].
 
     x [..., parts] has one real part or (re, im), and is cut or padded with zeros to `length`. `onesided`:
     only the first length // 2 + 1 bins, from which the inverse makes a real signal [..., 1] of `length`.
@@ -101,9 +101,11 @@ def dft(
 def stft(
     b: Builder, signal: Tensor, window: Tensor | None, *, frame: int, step: int, onesided: bool = True
 ) -> Tensor:
-    """Short-time Fourier transform of signal [N, samples, parts], with frames times `window` [frame]: [N,
-    frames, bins, 2]. It is a convolution with stride `step`, and one filter for each bin's real and imaginary
-    part."""
+    """Return the short-time Fourier transform of signal [N, samples, parts], with frames times `window`
+    [frame]: [N, frames, bins, 2].
+
+    It is a convolution with stride `step`, and one filter for each bin's real and imaginary part.
+    """
     parts = static_shape(signal.shape[2:])
     if parts not in ((1,), (2,)):
         raise CompileError(f"the STFT of {signal}: 1 or 2 parts must stand at the end")
@@ -122,17 +124,17 @@ def stft(
 
 
 MOST_WEIGHTS = 1 << 24
-"""Weights of a mel filter bank at most, which is made while compiling. This is a thousand times the size of
+"""Most weights of a mel filter bank, which is made while compiling. This is a thousand times the size of
 speech models' filter banks."""
 
 
 def mel_weights(bins: int, length: int, rate: int, lower: float, upper: float) -> Array:
-    """Mel filter bank [length // 2 + 1, bins] in f64: the weight of each bin of a one-sided transform in each
-    mel bin.
+    """Return a mel filter bank [length // 2 + 1, bins] in f64. It has the weight of each bin of a one-sided
+    transform in each mel bin.
 
     The transform has `length` samples at `rate` hertz. The filters are triangles evenly spaced on the mel
-    scale 2595 log10(1 + f / 700), from `lower` to `upper` hertz (O'Shaughnessy 1987). CompileError beyond
-    `MOST_WEIGHTS`.
+    scale 2595 log10(1 + f / 700), from `lower` to `upper` hertz (O'Shaughnessy 1987). Raises CompileError
+    beyond `MOST_WEIGHTS`.
     """
     if bins < 0 or length < 0 or (length // 2 + 1) * bins > MOST_WEIGHTS:
         raise CompileError(

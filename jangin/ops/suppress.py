@@ -15,12 +15,13 @@ ZERO = (const(0),)
 def softly_chosen(
     b: Builder, boxes: Tensor, scores: Tensor, *, limit: Tensor, overlap: Tensor, floor: Tensor, sigma: Tensor
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Soft non-maximum suppression (Bodla et al. 2017): (i64 [boxes], f32 [boxes]), chosen boxes and their
-    scores, best first. Boxes are followed by -1, scores by 0.
+    """Return the boxes that soft non-maximum suppression chooses (i64 [boxes]) and their scores (f32
+    [boxes]), best first. Boxes are followed by -1, scores by 0 (Bodla et al. 2017).
 
     boxes f32 [boxes, 4] are corners; scores are f32 [boxes]; at most `limit` boxes are chosen. Each chosen
-    box lowers the other scores by exp(-overlap² / (2 sigma)). Boxes whose score is at most `floor`, or that
-    overlap a chosen one by `overlap` or more, are dropped. The other tensors have one element.
+    box lowers the other scores by the factor exp(-overlap² / (2 sigma)). Boxes whose score is at most
+    `floor`, or that overlap a chosen one by `overlap` or more, are dropped. The other tensors have one
+    element.
     """
     (n,) = scores.shape
     settings = [b.reshape(t, [1]) for t in (b.cast(limit, I64), overlap, floor, sigma)]
@@ -37,7 +38,8 @@ def _fallen(score: Expr, covered: Expr, sigma: Expr) -> Expr:
 
 
 def _choose(bufs: list[Buffer], n: Expr) -> Stmt:
-    """Takes the best remaining box and lowers the others' scores, until none remains."""
+    """Return statements that take the best remaining box and lower the others' scores, until none remains or
+    `limit` boxes are chosen."""
     boxes, scores = bufs[:2]
     limit, overlap, floor, sigma = (Load(x, ZERO) for x in bufs[2:])
     out = Buffer("out", I64, (n,))
@@ -60,7 +62,8 @@ def _choose(bufs: list[Buffer], n: Expr) -> Stmt:
 
 
 def _scored(bufs: list[Buffer], n: Expr) -> Stmt:
-    """The score that each chosen box had fallen to, multiplied in the order of choosing."""
+    """Return statements that compute the score to which each chosen box had fallen, multiplied in the order
+    of choosing."""
     boxes, scores, chosen, sigma = bufs
     out, score = Buffer("out", F32, (n,)), Buffer("score", F32, (const(1),), "register")
     t, j = Var("t"), Var("j")

@@ -102,20 +102,20 @@ class Numbered:
             raise CompileError(f"node {numbers[n]} of tree {trees[n]} is there twice")
 
     def _keys(self, trees: Array, numbers: Array) -> tuple[Array, Array]:
-        """A number for each pair, and whether both parts of the pair are known."""
+        """Return a number for each pair, and whether both parts of the pair are known."""
         t, tree = _found(self.trees, trees)
         n, number = _found(self.numbers, numbers)
         return t * len(self.numbers) + n, tree & number
 
     def places(self, trees: Array, numbers: Array) -> Array:
-        """The nodes' positions; -1 for a node that doesn't exist."""
+        """Return the positions of the nodes in the model's order, or -1 for a node that doesn't exist."""
         keys, known = self._keys(trees, numbers)
         at, there = _found(self.keys, keys)
         return np.where(known & there, self.order[at] if self.order.size else -1, -1)
 
 
 def _found(known: Array, values: Array) -> tuple[Array, Array]:
-    """The positions of values among sorted ones, and whether each value is there."""
+    """Return the positions of values among sorted ones, and whether each value is there."""
     if not known.size:
         return np.zeros(values.shape, np.int64), np.zeros(values.shape, bool)
     at = np.minimum(np.searchsorted(known, values), known.size - 1)
@@ -123,8 +123,8 @@ def _found(known: Array, values: Array) -> tuple[Array, Array]:
 
 
 def planted(given: Ensemble, weights: Weights) -> Forest:
-    """The forest of the nodes that the roots reach. CompileError if nodes lead back to themselves or to a
-    missing node."""
+    """Return the forest of the nodes that the roots reach. Raises CompileError if nodes lead back to
+    themselves or to a missing node."""
     lengths, members = _lengths(given)
     order = _ordered(given)
     depth, size = _measured(given, order, lengths)
@@ -151,9 +151,10 @@ def planted(given: Ensemble, weights: Weights) -> Forest:
 
 
 def _lengths(given: Ensemble) -> tuple[Array, Array]:
-    """The number of places that each node takes, and the set members that all places compare with.
+    """Return the number of table entries that each node takes, and the set members with which all entries
+    compare.
 
-    A set's node takes one place for each member, and the members are tested one after another. A set without
+    A set's node takes one entry for each member, and the members are tested one after another. A set without
     members has NaN, which nothing equals.
     """
     counts, values = given.sets
@@ -199,7 +200,7 @@ def _ordered(given: Ensemble) -> _Order:
 
 
 def _reached(given: Ensemble) -> Array:
-    """The test nodes that the roots reach. CompileError for a branch to a missing node."""
+    """Return the test nodes that the roots reach. Raises CompileError for a branch to a missing node."""
     count = given.mode.size
     seen, last, found = np.zeros(count, bool), np.full(count, -1), list[Array]()
     here = _distinct(_there(given.roots, count), last)
@@ -220,7 +221,7 @@ def _there(nodes: Array, count: int) -> Array:
 
 
 def _distinct(nodes: Array, last: Array) -> Array:
-    """Each node once. `last` is scratch space with a number for each node."""
+    """Return each node once. `last` is scratch space with a number for each node."""
     numbers = np.arange(nodes.size)[::-1]
     last[nodes[::-1]] = numbers
     once: Array = nodes[last[nodes] == numbers[::-1]]
@@ -228,7 +229,8 @@ def _distinct(nodes: Array, last: Array) -> Array:
 
 
 def _measured(given: Ensemble, order: _Order, lengths: Array) -> tuple[Array, Array]:
-    """The longest way down from each node, and the places of the node and all below it."""
+    """Return the longest way down from each node, and the number of table entries of the node and all nodes
+    below it."""
     depth, size = np.zeros(given.mode.size, np.int64), lengths.copy()
     for here in reversed(order.levels):
         tests = here[given.mode[here] != LEAF]
@@ -240,8 +242,11 @@ def _measured(given: Ensemble, order: _Order, lengths: Array) -> tuple[Array, Ar
 
 
 def _places(given: Ensemble, order: _Order, lengths: Array, size: Array) -> Array:
-    """The place of each node. The node on a test's first side stands behind the node above it. The node on
-    the other side stands behind all of the first side."""
+    """Return the first table entry of each node, or -1 if no root reaches it.
+
+    The node on a test's first side stands behind the node above it. The node on the other side stands behind
+    all of the first side.
+    """
     place = np.full(given.mode.size, -1)
     for here in order.levels:
         above = order.above[here]
@@ -257,7 +262,8 @@ def _places(given: Ensemble, order: _Order, lengths: Array, size: Array) -> Arra
 
 
 def _by_leaf(given: Ensemble, weights: Weights, place: Array, count: int) -> tuple[Array, Array]:
-    """The position at which each place's weights begin, and the indices of these weights, in order."""
+    """Return the position at which the weights of each table entry begin, and the indices of these weights,
+    in order."""
     known = np.flatnonzero((weights.node >= 0) & (weights.node < given.mode.size))
     nodes = weights.node[known]
     kept = known[(given.mode[nodes] == LEAF) & (place[nodes] >= 0)]
@@ -270,7 +276,8 @@ def _by_leaf(given: Ensemble, weights: Weights, place: Array, count: int) -> tup
 
 
 def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -> Tensor:
-    """[rows, targets] in f64: the leaves' weights, aggregated by target."""
+    """Return [rows, targets] in f64: the weights of the leaves that each row reaches, aggregated by
+    target."""
     width = x.shape[1]
     low, top = (int(end(forest.feature, initial=0)) for end in (np.min, np.max))
     if low < 0 or (isinstance(width, Const) and top >= width.value) or top >= MAX_SIZE:
@@ -339,7 +346,7 @@ def _tables(forest: Forest, dtype: DType) -> Mapping[str, Array]:
 
 
 def _test(forest: Forest, value: Expr, table: Mapping[str, Buffer], node: Var) -> Expr:
-    """Whether the node's test holds. NaN goes where the node says."""
+    """Return whether the node's test holds. NaN goes where the node says."""
     split = Load(table["split"], (node,))
     used: list[int] = np.unique(forest.mode).tolist() or [0]
     outcome = TESTS[used[-1]](value, split)

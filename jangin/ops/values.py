@@ -20,7 +20,7 @@ from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ops.editor import Editor
 
 DATA_LIMIT = 256
-"""Elements up to which the contents of integer tensors are followed through the graph."""
+"""Most elements of an integer tensor whose contents are followed through the graph."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Values(Editor):
         self.known: dict[str, NDArray[Any]] = {}
 
     def fresh(self, hint: str = "") -> str:
-        """A name not in use, made of the hint or the current node's prefix."""
+        """Return a name not in use, made of the hint or the current node's prefix."""
         return super().fresh(hint or self.prefix)
 
     def input(self, name: str, dtype: DType, shape: Shape) -> Tensor:
@@ -65,7 +65,7 @@ class Values(Editor):
         return Tensor(name, dtype, shape)
 
     def const(self, array: Array, name: str = "") -> Tensor:
-        """A constant tensor, whose name is made unique."""
+        """Return a constant tensor, whose name is made unique."""
         return self._constant_tensor(self.constant(np.asarray(array), name or "c"))
 
     def _constant_tensor(self, name: str) -> Tensor:
@@ -81,12 +81,12 @@ class Values(Editor):
         return self.const(np.asarray(value, dtype.numpy))
 
     def sizes(self, data: Iterable[ExprLike] | NDArray[Any], dtype: DType = I64) -> Tensor:
-        """An integer tensor of known (maybe symbolic) contents."""
+        """Return an integer tensor of known (maybe symbolic) contents."""
         array = data if isinstance(data, np.ndarray) else object_array(list(data))
         return Tensor("", dtype, tuple(const(d) for d in array.shape), array)
 
     def constant_value(self, t: Tensor | None) -> Array | None:
-        """The tensor's contents if they are constants, else None."""
+        """Return the tensor's contents if they are constants, else None."""
         if t is None:
             return None
         if t.name in self.constants:
@@ -96,8 +96,8 @@ class Values(Editor):
         return None
 
     def require_constant(self, t: Tensor | None, what: str) -> Array:
-        """The contents. CompileError if they aren't known at compile time; the message calls the tensor
-        `what`."""
+        """Return the contents of a tensor. Raises CompileError if they aren't known at compile time; the
+        message calls the tensor `what`."""
         value = self.constant_value(t)
         if value is None:
             if t is None:
@@ -109,7 +109,8 @@ class Values(Editor):
         return value
 
     def joined(self, t: Tensor) -> list[Tensor]:
-        """The parts that a vector is concatenated of. Some parts may be known even if the whole isn't."""
+        """Return the parts of which a vector is concatenated. Some parts may be known even if the whole
+        isn't. The list is empty if the vector isn't a concatenation."""
         node = next((n for n in reversed(self.nodes) if t.name in n.outputs), None)
         if node is None or t.rank > 1:
             return []
@@ -120,7 +121,7 @@ class Values(Editor):
         return []
 
     def tensor(self, name: str) -> Tensor:
-        """A value of the graph by name, with the known part of its contents."""
+        """Return a value of the graph by name, with the known part of its contents."""
         value = self.values[name]
         assert value.dtype is not None and value.shape is not None
         data = self.known.get(name)
@@ -131,7 +132,7 @@ class Values(Editor):
         return Tensor(name, value.dtype, value.shape, data)
 
     def symbol(self, low: int = 0, high: int = MAX_SIZE) -> Var:
-        """A size that becomes known during a run, by the step that is added next."""
+        """Return a size that becomes known during a run, by the step that is added next."""
         base = re.sub(r"\W", "_", self.prefix, flags=re.ASCII).lstrip("_0123456789") or "n"
         taken, count = {v.name for v in self.symbols}, 0
         while f"{base}_n{count}" in taken:
@@ -142,8 +143,8 @@ class Values(Editor):
         return var
 
     def step(self, attrs: core.GraphStep, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Adds a step of a program, which is no core node (see `passes.partition`). The symbols made since
-        the last step become known when this one has run."""
+        """Add a step of a program, which is no core node (see `passes.partition`). The symbols made since the
+        last step become known when this one has run."""
         attrs = replace(attrs, symbols=tuple(self.pending))
         self.pending.clear()
         self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))

@@ -22,11 +22,11 @@ Sizes = Sequence[int]
 
 
 MOST_TAPS = 1 << 26
-"""Taps of a window at most. More taps take minutes, so they are a mistake or meant to harm."""
+"""Most taps of a window. More taps take minutes, so they are a mistake or meant to harm."""
 
 
 def check_taps(kernel: Sizes) -> None:
-    """CompileError if a window has too many taps, or less than one along an axis."""
+    """Raise CompileError if a window has too many taps, or less than one along an axis."""
     if min(kernel, default=1) < 1 or math.prod(kernel) > MOST_TAPS:
         raise CompileError(
             f"a window of {list(kernel)} must have between 1 and {MOST_TAPS} elements: "
@@ -35,14 +35,15 @@ def check_taps(kernel: Sizes) -> None:
 
 
 def steps(given: Sizes, rank: int) -> tuple[int, ...]:
-    """Strides or dilations; the default is 1 along every axis. CompileError for one below 1."""
+    """Return strides or dilations: `given`, or 1 along every axis. Raises CompileError for one below 1."""
     if min(given, default=1) < 1:
         raise CompileError(f"steps of {list(given)}: strides and dilations are from 1 on")
     return tuple(given) or (1,) * rank
 
 
 def explicit_pads(pads: Sequence[ExprLike], rank: int) -> list[Expr]:
-    """The pads as expressions; the default is no padding. CompileError if their number doesn't fit."""
+    """Return the pads as expressions; the default is no padding. Raises CompileError if their number doesn't
+    fit."""
     if pads and len(pads) != 2 * rank:
         raise CompileError(f"pads {list(pads)} must have {2 * rank} entries, two for each spatial axis")
     return [wrap(p) for p in pads] or [const(0)] * (2 * rank)
@@ -52,8 +53,8 @@ def same_pads(
     spatial: Sequence[Expr], kernel: Sizes, strides: Sizes, dilations: Sizes, symbols: Ranges,
     *, lower: bool = False,
 ) -> list[Expr]:  # fmt: skip
-    """The pads that give ceil(size / stride) positions. An odd element is added at the end, or with `lower`
-    at the beginning."""
+    """Return the pads with which a window has ceil(size / stride) positions. An odd element is added at the
+    end, or with `lower` at the beginning."""
     begins, ends = [], []
     for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
         covered = (ceil_div(size, s) - 1) * s + (k - 1) * d + 1
@@ -66,7 +67,7 @@ def same_pads(
 
 
 def padded(b: Builder, x: Tensor, pads: Sequence[Expr], value: float = 0) -> Tensor:
-    """x with its spatial axes padded; negative pads crop."""
+    """Return x with its spatial axes padded; negative pads crop."""
     rank, none = x.rank - 2, [const(0)] * 2
     return b.pad(x, [*none, *pads[:rank], *none, *pads[rank:]], value=value)
 
@@ -89,8 +90,8 @@ class Window:
         b: Builder, x: Tensor, kernel: Sizes, *, strides: Sizes = (), dilations: Sizes = (),
         pads: Sequence[ExprLike] = (), ceil: bool = False,
     ) -> Window:  # fmt: skip
-        """The positions at which the window lies within the padded x. With `ceil` a partial last window
-        counts too, unless it would start in the padding at the end."""
+        """Return the window at the positions at which it lies within the padded x. With `ceil` a partial last
+        window counts too, unless it would start in the padding at the end."""
         rank = _rank(x, kernel)
         strides, dilations = steps(strides, rank), steps(dilations, rank)
         amounts = explicit_pads(pads, rank)
@@ -112,7 +113,8 @@ class Window:
         b: Builder, x: Tensor, kernel: Sizes, *, strides: Sizes = (), dilations: Sizes = (),
         lower: bool = False,
     ) -> Window:  # fmt: skip
-        """ceil(size / stride) positions, with the padding of `same_pads`."""
+        """Return the window at ceil(size / stride) positions along each axis, with the padding of
+        `same_pads`."""
         rank = _rank(x, kernel)
         strides, dilations = steps(strides, rank), steps(dilations, rank)
         pads = same_pads(x.shape[2:], kernel, strides, dilations, b.symbols, lower=lower)
