@@ -29,8 +29,8 @@ class ScheduleError(Exception):
 
 
 def well_formed(func: Func) -> Func:
-    """The kernel, once its loops and local buffers have unique names, and its parallel and vector loops have
-    legal places."""
+    """Return the kernel unchanged. Raises ScheduleError if loops or local buffers share a name, or if a
+    parallel or vector loop stands where it isn't allowed."""
     names = [v.name for v, _ in func.symbols]
     buffers = [b.name for b in func.params]
     waiting: list[tuple[Stmt, For | None, bool]] = [(func.body, None, False)]
@@ -56,24 +56,25 @@ def well_formed(func: Func) -> Func:
 
 
 def serial(func: Func, loop: For) -> None:
-    """ScheduleError unless the loop is still serial, because loops are shaped before they are marked."""
+    """Raise ScheduleError unless the loop is still serial, because loops are shaped before they are
+    marked."""
     if loop.kind != "serial":
         raise ScheduleError(f"{func.name}: loop {loop.var} is {loop.kind} already")
 
 
 def bound_inside(s: Stmt) -> set[Var]:
-    """The variables that a statement binds."""
+    """Return the variables that a statement binds."""
     return {k.var for k in statements(s) if isinstance(k, (For, Let))}
 
 
 def touched(s: Stmt) -> set[str]:
-    """The buffers that a statement reads or writes."""
+    """Return the buffers that a statement reads or writes."""
     stored = {k.buffer.name for k in statements(s) if isinstance(k, Store)}
     return stored | {n.buffer.name for k in statements(s) for e in expressions(k) for n in loads(e)}
 
 
 def outer_accesses(s: Stmt) -> Iterator[tuple[str, list[Index], list[Index]]]:
-    """(name, indices stored to, indices loaded) for each buffer that outlives `s` and is stored to."""
+    """Yield (name, indices stored to, indices loaded) for each buffer that outlives `s` and is stored to."""
     local = {k.buffer.name for k in statements(s) if isinstance(k, Alloc)}
     stores: dict[str, list[Index]] = {}
     for k in statements(s):
@@ -89,16 +90,19 @@ def _normal(index: Iterable[Expr]) -> Index:
 
 
 def any_order(func: Func, loop: For, purpose: str) -> None:
-    """ScheduleError if an iteration reads an element that another iteration stored. An iteration may only
-    read the element that it updates."""
+    """Raise ScheduleError if an iteration reads an element that another iteration stored. An iteration may
+    only read the element that it updates. `purpose`: what the loop is to become, for the message."""
     for name, at, reads in outer_accesses(loop.body):
         if not _updates(at, reads):
             raise _read_elsewhere(func, loop, purpose, name)
 
 
 def independent(func: Func, loop: For, ranges: Ranges, purpose: str) -> None:
-    """ScheduleError if two iterations store to one element, or one reads an element that another stored.
-    `ranges`: of the symbols and of the outer loops."""
+    """Raise ScheduleError if two iterations store to one element, or one reads an element that another
+    stored.
+
+    `ranges`: of the symbols and of the outer loops. `purpose`: what the loop is to become, for the message.
+    """
     depends = {loop.var}
     for s in statements(loop.body):
         if isinstance(s, Let) and depends & free_vars(s.value):
@@ -113,7 +117,7 @@ def independent(func: Func, loop: For, ranges: Ranges, purpose: str) -> None:
 
 
 def _updates(stored: Sequence[Index], read: Sequence[Index]) -> bool:
-    """Whether a buffer is only read at the indices where it is stored."""
+    """Return whether a buffer is only read at the indices where it is stored."""
     others = {i for i in read if i not in stored}
     return not others or {_normal(i) for i in others} <= {_normal(i) for i in stored}
 
@@ -124,12 +128,12 @@ def _read_elsewhere(func: Func, loop: For, purpose: str, name: str) -> ScheduleE
 
 
 def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:
-    """The loads of these buffers anywhere in a statement."""
+    """Return the loads of these buffers anywhere in a statement."""
     return [n for k in statements(s) for e in expressions(k) for n in loads(e) if n.buffer.name in buffers]
 
 
 def chain(s: Stmt) -> list[For]:
-    """Directly nested loops, outermost first."""
+    """Return directly nested loops, outermost first. The list is empty if the statement isn't a loop."""
     found = []
     while isinstance(s, For):
         found.append(s)

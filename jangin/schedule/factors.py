@@ -31,7 +31,7 @@ SIGN = 31
 
 
 def factor_out(func: Func, loop: str, at: str) -> Func:
-    """Factors f and o out of a sum of terms `x * (w * f + o)`, where f and o are constant within an iteration
+    """Factor f and o out of a sum of terms `x * (w * f + o)`, where f and o are constant within an iteration
     of `loop`.
 
     `loop` is around the other loops of the sum. First `x * w` is summed and multiplied by f. Then the sum of
@@ -75,7 +75,7 @@ def factor_out(func: Func, loop: str, at: str) -> Func:
 
 
 def mask_in_place(func: Func, loop: str, at: str) -> Func:
-    """Saves the shifts in a sum of terms `x * f32((w >> s) & mask)` in `loop`.
+    """Save the shifts in a sum of terms `x * f32((w >> s) & mask)` in `loop`.
 
     The bits of a word stay in place and are multiplied by `x / 2**s`, which is computed for all terms at the
     top of loop `at`. Bits that would reach the sign are shifted as before. The result is the same, unless `x
@@ -109,7 +109,8 @@ def mask_in_place(func: Func, loop: str, at: str) -> Func:
 
 
 def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:
-    """(w, s, mask) of a float made of `(w >> s) & mask`, of 32-bit numbers; None for any other expression."""
+    """Return (w, s, mask) of a float made of `(w >> s) & mask`, of 32-bit numbers; None for any other
+    expression."""
     if not (isinstance(e, Cast) and e.dtype.is_float and e.a.dtype is I32):
         return None
     for moved, mask in _turned(e.a, "and"):
@@ -119,8 +120,8 @@ def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:
 
 
 def _loops(func: Func, around: For) -> list[For]:
-    """The loops inside `around`, outermost first. ScheduleError if a loop's extent depends on another
-    loop."""
+    """Return the loops inside `around`, outermost first. Raises ScheduleError if a loop's extent depends on
+    another loop."""
     loops = [s for s in statements(around.body) if isinstance(s, For)]
     if bound_inside(around.body) & {v for s in loops for v in free_vars(s.extent)}:
         raise ScheduleError(f"{func.name}: loops in {around.var} have no constant extents")
@@ -128,7 +129,8 @@ def _loops(func: Func, around: For) -> list[For]:
 
 
 def _parts(func: Func, store: Store, summed: set[Var], ranges: Ranges) -> tuple[Expr, Expr, Expr, Expr]:
-    """x, w, f and o of a term; o is zero if there is none."""
+    """Return x, w, f and o of a term; o is zero if there is none. Raises ScheduleError if the term has no
+    factor that is constant over `summed`."""
     assert isinstance(store.value, Binary)
     term = simplify(store.value.b, ranges)
     zero = const(0, store.buffer.dtype)
@@ -141,12 +143,13 @@ def _parts(func: Func, store: Store, summed: set[Var], ranges: Ranges) -> tuple[
 
 
 def _turned(e: Expr, op: str) -> list[tuple[Expr, Expr]]:
-    """The operands of the operation `op` in both orders; empty for any other expression."""
+    """Return the operands of the operation `op` in both orders. The list is empty for any other
+    expression."""
     return [(e.a, e.b), (e.b, e.a)] if isinstance(e, Binary) and e.op == op else []
 
 
 def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tuple[Load, Stmt]:
-    """The load of the sums of x over the loops `summed`, and the nest that computes them."""
+    """Return the load of the sums of x over the loops `summed`, and the nest that computes them."""
     loops = _loops(func, around)
     over = [s for s in loops if s.var in free_vars(x) and s.var not in summed]
     terms = [s for s in loops if s.var in summed]
@@ -166,7 +169,7 @@ def _sums(func: Func, x: Expr, around: For, inside: For, summed: set[Var]) -> tu
 
 
 def _renamed(s: Stmt, fresh: Mapping[Var, Var]) -> Stmt:
-    """A statement whose loops have new variables."""
+    """Return a statement whose loops have new variables."""
 
     def loops(n: Stmt) -> Stmt:
         return map_children(replace(n, var=fresh[n.var]) if isinstance(n, For) else n, loops)

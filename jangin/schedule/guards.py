@@ -48,9 +48,11 @@ from jangin.schedule.primitives import at_loop, find, guarded_loads
 
 
 def predicate(func: Func, acc: str) -> Func:
-    """Turns a guarded term into a guarded step: `acc += c ? x : 0` becomes `if c { acc += x }`. The other
-    choice must be the combiner's identity (padding). A zero that would have met an infinite or NaN weight
-    isn't multiplied any more."""
+    """Turn a guarded term into a guarded step: `acc += c ? x : 0` becomes `if c { acc += x }`.
+
+    The other choice must be the combiner's identity (padding). A zero that would have met an infinite or NaN
+    weight isn't multiplied any more.
+    """
     if all(s.buffer.name != acc for s in statements(func.body) if isinstance(s, Store)):
         raise ScheduleError(f"{func.name}: no accumulator {acc}")
 
@@ -67,7 +69,7 @@ def predicate(func: Func, acc: str) -> Func:
 
 
 def only_where(func: Func, name: str) -> Func:
-    """Computes a value that depends on one condition in a branch.
+    """Compute a value that depends on one condition in a branch.
 
     The value may be a reduction in the accumulator `name`, all of whose terms are the combiner's identity
     unless the condition holds. It may also be an element of the buffer `name` that is a choice. The result is
@@ -88,7 +90,7 @@ def only_where(func: Func, name: str) -> Func:
 
 
 def _reduced_where(func: Func, s: Alloc) -> If:
-    """A reduction, with its accumulator, in a branch."""
+    """Return a branch that holds a reduction with its accumulator."""
     acc = s.buffer.name
     begin, *loops, end = s.body.body if isinstance(s.body, Block) else (s.body,)
     terms = predicate(func.with_body(block(*loops)), acc).body
@@ -107,7 +109,7 @@ def _reduced_where(func: Func, s: Alloc) -> If:
 
 
 def _joined(parts: Sequence[Stmt]) -> Stmt:
-    """A sequence of statements, in which neighbours under one condition are joined."""
+    """Return a sequence of statements, in which neighbours under one condition are joined."""
     found: list[Stmt] = []
     for s in parts:
         last = found[-1] if found else None
@@ -121,18 +123,18 @@ def _joined(parts: Sequence[Stmt]) -> Stmt:
 
 
 def _decided(e: Expr, cond: Expr, holds: bool) -> Expr:
-    """An expression simplified for a condition that holds, or doesn't."""
+    """Return an expression simplified for a condition that holds, or doesn't (`holds`)."""
     return rewrite(e, lambda n: (n.a if holds else n.b) if isinstance(n, Select) and n.cond is cond else None)
 
 
 def _without(s: Stmt, guard: If) -> Stmt:
-    """A statement without a condition in it."""
+    """Return the statement with `guard` replaced by the statement under the guard."""
     return guard.then if s is guard else map_children(s, lambda k: _without(k, guard))
 
 
 def begin_with(func: Func, acc: str, buffer: str) -> Func:
-    """Starts a sum with the element of `buffer` that is added to it in the end, instead of zero. This saves
-    an addition; the order of additions changes."""
+    """Start a sum with the element of `buffer` that is added to it in the end, instead of zero. This saves an
+    addition; the order of additions changes."""
     found: list[Expr] = []
 
     def added(e: Expr) -> Expr | None:
@@ -163,8 +165,11 @@ def begin_with(func: Func, acc: str, buffer: str) -> Func:
 
 
 def guard_loads(func: Func, buffer: str) -> Func:
-    """Guards the reads of `buffer` in a store under a condition: `if c { out = f(x) }` becomes `if c { out =
-    f(c ? x : 0) }`. The load can then be made early, for whole tiles (see `pack`)."""
+    """Guard the reads of `buffer` in a store under a condition: `if c { out = f(x) }` becomes `if c { out =
+    f(c ? x : 0) }`.
+
+    The load can then be made early, for whole tiles (see `pack`).
+    """
 
     def go(s: Stmt, cond: Expr) -> Stmt:
         if isinstance(s, If) and s.orelse is None:
@@ -179,7 +184,8 @@ def guard_loads(func: Func, buffer: str) -> Func:
 
 
 def _split_guard(e: Expr, op: str) -> tuple[Expr | None, Expr]:
-    """(condition, term) such that `e` is the identity of `op` unless the condition holds."""
+    """Return (condition, term) such that `e` is the term if the condition holds, else the identity of `op`.
+    Without a guard, return (None, e)."""
     if isinstance(e, Select) and isinstance(e.b, Const) and _is_identity(e.b, op):
         return e.cond, e.a
     if isinstance(e, Call) and e.fn == "rounded":
@@ -204,7 +210,7 @@ def _is_identity(c: Const, op: str) -> bool:
 
 
 def hoist_guards(func: Func) -> Func:
-    """Moves every condition, part by part, out of the loops whose variables it doesn't mention. A part that
+    """Move every condition, part by part, out of the loops whose variables it doesn't mention. A part that
     reads memory stays in place."""
     return func.with_body(_hoist(func.body))
 
@@ -224,8 +230,8 @@ def _hoist(s: Stmt) -> Stmt:
 
 
 def hoist_indices(func: Func, loop: str) -> Func:
-    """Reads each loaded index that doesn't depend on the loops in `loop` once before them, such as a gathered
-    row's place. Indices that only a condition's arm needs stay in place."""
+    """Read each loaded index, such as a gathered row's, once before the loops in `loop` if it doesn't depend
+    on them. Indices that only a condition's branch needs stay in place."""
     inside = find(func, loop).body
     fixed = bound_inside(inside)
     stored = {s.buffer.name for s in statements(inside) if isinstance(s, Store)}
@@ -247,7 +253,7 @@ def hoist_indices(func: Func, loop: str) -> Func:
 
 
 def _unconditional(s: Stmt) -> Iterator[Stmt]:
-    """Stores that run whenever `s` does and its loops have iterations."""
+    """Yield the stores that run whenever `s` does and its loops have iterations."""
     if isinstance(s, Store):
         yield s
     elif not isinstance(s, If):
@@ -256,7 +262,7 @@ def _unconditional(s: Stmt) -> Iterator[Stmt]:
 
 
 def _certain_loads(e: Expr) -> Iterator[Load]:
-    """The loads of an expression that are evaluated for every choice."""
+    """Yield the loads of an expression that are evaluated for every choice."""
     if isinstance(e, Load):
         yield e
     for k in (e.cond,) if isinstance(e, Select) else () if isinstance(e, Load) else children(e):

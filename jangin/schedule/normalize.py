@@ -38,8 +38,11 @@ class _Scope:
 
 
 def simplify_func(func: Func) -> Func:
-    """An equal kernel in simpler form. Every expression is simplified under the ranges of its enclosing
-    loops. Loops of one iteration are substituted, and branches that the ranges decide are taken."""
+    """Return an equal kernel in simpler form.
+
+    Every expression is simplified under the ranges of its enclosing loops. Loops of one iteration are
+    substituted, and branches that the ranges decide are taken. Loops of threads and tasks stay.
+    """
     return func.with_body(_go(func.body, _Scope(dict(func.symbols))))
 
 

@@ -49,7 +49,7 @@ LOWEST = -math.inf
 
 
 def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
-    """Fuses a block of nests into an online softmax.
+    """Fuse a block of nests into an online softmax.
 
     The nests make scores [rows, terms], each a sum of products; their softmax (maximum, powers, sum,
     weights); and sums weighted by it. Scores and sums have the same register tiles. A tile's loops are
@@ -110,7 +110,8 @@ class _Softmax:
 
 
 def _softmax(func: Func) -> _Softmax:
-    """The kernel's softmax, inside the loops around the whole kernel."""
+    """Return the kernel's softmax, inside the loops around the whole kernel. Raises ScheduleError if there is
+    none between two products."""
     s = func.body
     while isinstance(s, (For, Alloc)):
         s = s.body
@@ -137,7 +138,7 @@ def _softmax(func: Func) -> _Softmax:
 
 
 def _or_zero(peak: Expr) -> Expr:
-    """The number that is subtracted before taking powers: a row's maximum, or 0 if all scores are the
+    """Return the number that is subtracted before taking powers: a row's maximum, or 0 if all scores are the
     lowest."""
     return select(eq(peak, const(LOWEST, peak.dtype)), const(0, peak.dtype), peak)
 
@@ -171,7 +172,7 @@ def _step(of: _Reduction, value: Expr) -> Store:
 
 
 def _along(buffer: Buffer, of: _Reduction) -> Load:
-    """The term of a reduction over a buffer's rows."""
+    """Return the term of a reduction over a buffer's rows."""
     return Load(buffer, (*of.end.index, of.terms.var))
 
 
@@ -199,10 +200,10 @@ def _tiled(func: Func, around: For, moved: Mapping[Var, Expr]) -> _Tiled:
 
 @dataclass(frozen=True)
 class _Tile:
-    """A tile of scores and the sums that it contributes to.
+    """A tile of scores and the sums to which it contributes.
 
-    `read`: the weight's place in the tile that an iteration of the sums' loop reads. `stored`: the place of a
-    finished score. `rows` and `terms`: their numbers.
+    `read`: the weight's index in the tile that an iteration of the sums' loop reads. `stored`: the index of a
+    finished score. `rows` and `terms`: the tile's numbers of rows and of terms.
     """
 
     scores: _Tiled
@@ -274,7 +275,7 @@ class _Online:
         return found
 
     def _each(self, name: str, make: Callable[[tuple[Expr, ...], Expr], Stmt]) -> Stmt:
-        """A statement for each row of each thread, made from the thread row's index and its row in the
+        """Return a statement for each row of each thread, made from the thread row's index and its row in the
         tile."""
         new = {p.var: Var(f"{name}_{n}") for p, n in zip(self.loops, ("down", "across", "row"), strict=False)}
         found = make(tuple(new.values()), substitute(self.tile.stored[0], dict(new)))
@@ -292,8 +293,8 @@ class _Online:
         return self._each("begin", make)
 
     def _tops(self) -> Stmt:
-        """Finishes the scores and finds each thread's greatest. Scores outside the rows or terms are the
-        lowest."""
+        """Return statements that finish the scores and find each thread's greatest. Scores outside the rows
+        or terms are the lowest."""
         *around, last = self.loops
         own, acc, one = self.tile.scores.acc, self._accumulator(self.top), (const(0),)
         index = tuple(p.var for p in self.loops)
@@ -309,8 +310,8 @@ class _Online:
         return found
 
     def _powers(self) -> Stmt:
-        """Computes the scores' powers, and the rows' new state. If all scores so far are the lowest, powers
-        are 0, as they would be with a greater maximum."""
+        """Return statements that compute the scores' powers, and the rows' new state. If all scores so far
+        are the lowest, powers are 0, as they would be with a greater maximum."""
         most, total, one = self._accumulator(self.peak), self._accumulator(self.total), (const(0),)
         dtype, shift = self.zero.dtype, Var("power_shift", self.zero.dtype)
         thread, last = Var("power_thread"), self.loops[-1]
@@ -338,14 +339,15 @@ class _Online:
         return self._each("power", make)
 
     def _rescaled(self) -> Stmt:
-        """Scales the running sums for the new maximum."""
+        """Return statements that scale the running sums for the new maximum."""
         begin = rename_loops(self.tile.sums.begin, "r")
         store = next(s for s in statements(begin) if isinstance(s, Store))
         scaled = replace(store, value=Load(store.buffer, store.index) * Load(self.gain, store.index[:3]))
         return _put(begin, store, scaled)
 
     def _weighted(self) -> Stmt:
-        """Adds the terms of a tile, with powers instead of weights. Powers beyond the last term are 0."""
+        """Return statements that add the terms of a tile, with powers instead of weights. Powers beyond the
+        last term are 0."""
         weights, own = self.soft.local[-1].name, Load(self.powers, self.tile.read)
 
         def power(e: Expr) -> Expr | None:
@@ -355,7 +357,8 @@ class _Online:
         return map_stmt(self.tile.sums.loop.body, lambda e: rewrite(e, power))
 
     def _norms(self) -> Sequence[Stmt]:
-        """Computes each row's normalizer from its sum, and stores it in the place of its gain."""
+        """Return statements that compute each row's normalizer from its sum, and store it in the buffer
+        `gain`."""
         norm, acc, one = self.soft.norm, self._accumulator(self.gain), (const(0),)
         thread = Var("norm_thread")
 
@@ -371,7 +374,7 @@ class _Online:
         return self._each("end", end), self._each("norm", make)
 
     def _ended(self) -> Stmt:
-        """Finishes the sums: divides them, as if they had been made of weights."""
+        """Return statements that finish the sums: they are divided, as if they had been made of weights."""
         _, _, powers, norms, _ = self.soft.local
 
         def done(e: Expr) -> Expr | None:

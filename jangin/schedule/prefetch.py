@@ -18,7 +18,7 @@ LINE = 64
 
 
 def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str, count: int) -> Func:
-    """Prefetches the next panel of `buffer` while the current one is in use.
+    """Prefetch the next panel of `buffer` while the current one is in use.
 
     `count` iterations of `tiles` read one panel again and again in `loop`, or a copy made before it. The next
     panel is that of the next iteration of `panels`, and begins at the end of this one. Each iteration of
@@ -46,11 +46,10 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
 
 
 def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
-    """Prefetches, at the top of each iteration of `tiles`, the memory that the write-back of the tile
-    touches.
+    """Prefetch, at the top of each iteration of `tiles`, the memory that the write-back of the tile touches.
 
     In each row of the tile these are `width` elements of the result, and of operands that differ from row to
-    row. Operands inside the sums aren't prefetched.
+    row. Operands inside the sums aren't prefetched. `row`: the loop over a tile's rows in the write-back.
     """
     rows = find(func, row)
     final = [s for s in statements(rows) if isinstance(s, Store)]
@@ -74,7 +73,7 @@ def prefetch_tile(func: Func, tiles: str, row: str, width: int) -> Func:
 
 
 def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
-    """Prefetches `distance` bytes ahead in the innermost loop inside `loop` that reads `buffer` sequentially.
+    """Prefetch `distance` bytes ahead in the innermost loop inside `loop` that reads `buffer` sequentially.
     Processors prefetch by themselves, but not beyond a page."""
     around = [find(func, loop)]
     while inner := [f for f in _loops(around[-1].body) if f.kind == "serial" and _reads(f, buffer)]:
@@ -91,13 +90,14 @@ def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
 
 
 def _reads(loop: For, buffer: str) -> list[Load]:
-    """The loads of a buffer in a loop, each once."""
+    """Return the loads of a buffer in a loop, each once."""
     every = (n for s in statements(loop) for e in expressions(s) for n in loads(e))
     return list(dict.fromkeys(n for n in every if n.buffer.name == buffer))
 
 
 def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
-    """The distance, in elements, between the loads of consecutive iterations of `var`."""
+    """Return the distance, in elements, between the loads of consecutive iterations of `var`. Raises
+    ScheduleError if it isn't constant."""
     parts = linear(simplify(row_major(load.index, load.buffer.shape), symbols), var)
     step = None if parts is None else simplify(parts[0])
     if not isinstance(step, Const):
@@ -106,12 +106,12 @@ def _step(load: Load, var: Var, symbols: Mapping[Var, Range]) -> int:
 
 
 def _loops(s: Stmt) -> list[For]:
-    """The outermost loops in a statement."""
+    """Return the outermost loops in a statement."""
     return [s] if isinstance(s, For) else [f for sub in sub_statements(s) for f in _loops(sub)]
 
 
 def _path(s: Stmt, loop: str) -> list[For] | None:
-    """The loops from `s` down to `loop`, which comes last."""
+    """Return the loops from `s` down to `loop`, which comes last, or None if `s` doesn't contain `loop`."""
     if isinstance(s, For) and s.var.name == loop:
         return [s]
     for sub in sub_statements(s):

@@ -1,4 +1,4 @@
-"""Rewriting primitives: each takes a kernel and gives an equal one, one step nearer the machine.
+"""Rewriting primitives: each takes a kernel and returns an equal one, one step nearer the machine.
 
 Loops are named by their variables, which are unique in a kernel. Schedules are lists of primitives
 (`schedule.steps`). Every primitive checks its preconditions and raises `ScheduleError`; the tests run each
@@ -47,11 +47,11 @@ from jangin.schedule.checks import (
 from jangin.schedule.normalize import ceil_div
 
 TAILS = ("guard", "cut", "bound")
-"""How `split` handles a remainder."""
+"""How `split` handles a remainder: see there."""
 
 
 def find(func: Func, name: str) -> For:
-    """The loop over `name`."""
+    """Return the loop over `name`. Raises ScheduleError if there is none."""
     for s in statements(func.body):
         if isinstance(s, For) and s.var.name == name:
             return s
@@ -64,7 +64,8 @@ def loop_names(func: Func) -> list[str]:
 
 
 def ranges_at(func: Func, name: str) -> dict[Var, Range]:
-    """The ranges in force inside the loop `name` (its own included), outermost first."""
+    """Return the ranges of the variables in force inside the loop `name` (its own included), outermost first.
+    There are none if the loop doesn't exist."""
     found: dict[Var, Range] = {}
 
     def go(s: Stmt, ranges: dict[Var, Range]) -> None:
@@ -81,13 +82,13 @@ def ranges_at(func: Func, name: str) -> dict[Var, Range]:
 
 
 def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
-    """The kernel with the loop `name` replaced by `fn(loop)`."""
+    """Return the kernel with the loop `name` replaced by `fn(loop)`."""
     body = _at(func.body, name, fn)
     return well_formed(func.with_body(fn(find(func, name)) if body is None else body))
 
 
 def _at(s: Stmt, name: str, fn: Callable[[For], Stmt]) -> Stmt | None:
-    """The statement with its loop replaced; None if it doesn't have the loop."""
+    """Return the statement with its loop replaced; None if it doesn't have the loop."""
     if isinstance(s, For) and s.var.name == name:
         return fn(s)
     parts = sub_statements(s)
@@ -99,13 +100,13 @@ def _at(s: Stmt, name: str, fn: Callable[[For], Stmt]) -> Stmt | None:
 
 
 def rename_loops(s: Stmt, suffix: str) -> Stmt:
-    """A copy whose loops, register buffers and lets have other names."""
+    """Return a copy of a statement whose loops, register buffers and lets have `suffix` after their names."""
     return _renamed(s, lambda name: name + suffix)
 
 
 def distinct(func: Func) -> Func:
-    """The kernel with unique names of loops, lets and local buffers. A nest may repeat names, and have its
-    parallel loop in rounds."""
+    """Return the kernel with unique names of loops, lets and local buffers. A nest may repeat names, and have
+    its parallel loop in rounds."""
     taken: Counter[str] = Counter()
 
     def fresh(name: str) -> str:
@@ -126,7 +127,8 @@ def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:
-    """Marks a loop as one of FOR_KINDS."""
+    """Mark a loop as one of FOR_KINDS. Raises ScheduleError if iterations depend on each other in a kind that
+    runs them side by side. Vector, unrolled and thread loops need a constant extent."""
     if kind not in FOR_KINDS:
         raise ScheduleError(f"unknown loop kind {kind!r}")
 
@@ -143,7 +145,7 @@ def set_kind(func: Func, loop: str, kind: str) -> Func:
 
 
 def rename(func: Func, loop: str, name: str) -> Func:
-    """Renames a loop."""
+    """Rename a loop."""
 
     def change(s: For) -> Stmt:
         return replace(s, var=Var(name), body=substitute_stmt(s.body, {s.var: Var(name)}))
@@ -152,7 +154,7 @@ def rename(func: Func, loop: str, name: str) -> Func:
 
 
 def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
-    """Splits i into `io` (outer, i // factor) and `ii` (inner, i % factor).
+    """Split i into `io` (outer, i // factor) and `ii` (inner, i % factor).
 
     If `factor` doesn't divide the extent, `tail` says what happens. "guard" tests i < extent inside. "cut"
     adds a loop `it` over the remainder. "bound" shortens the last inner loop.
@@ -188,8 +190,8 @@ def split(func: Func, loop: str, factor: int, tail: str = "guard") -> Func:
 
 
 def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
-    """Makes two directly nested loops one loop, `name`, in the same order. A loop of a single iteration
-    leaves no remainder, because it might later not be recognized as 0."""
+    """Make two directly nested loops one loop, `name`, in the same order. If the outer loop has a single
+    iteration, no remainder is taken, because it might later not be recognized as 0."""
 
     def change(s: For) -> Stmt:
         body = s.body
@@ -208,8 +210,8 @@ def fuse(func: Func, outer: str, inner: str, name: str) -> Func:
 
 
 def reorder(func: Func, loops: Sequence[str]) -> Func:
-    """Reorders nested loops (with nothing but guards between them), outermost first. The guards move to the
-    innermost place."""
+    """Reorder nested loops (with nothing but guards between them) to the order of `loops`, outermost first.
+    The guards move inside all of these loops."""
     names = set(loops)
     first = next((n for n in loop_names(func) if n in names), "")
     if not first or len(names) < len(loops):
@@ -246,7 +248,7 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
 
 
 def privatize(func: Func, acc: str, tile: Sequence[str], padded: Sequence[str] = ()) -> Func:
-    """Gives each iteration of the `tile` loops its own accumulator and moves the reduction outside them.
+    """Give each iteration of the `tile` loops its own accumulator, and move the reduction outside them.
 
     `tile { acc = 0; k { acc += ... }; out = acc }` becomes `tile { acc = 0 }; k { tile { acc += ... } }; tile
     { out = acc }`. Guards between the tile loops stay on the write-back only. Every load of the update must
@@ -315,8 +317,8 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
 
 
 def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
-    """Loads that `guards` protected, made safe without them: vectors along the last axis are masked, others
-    read the last valid position."""
+    """Return the statement with the loads that `guards` protected made safe without them. Vectors along the
+    last axis are masked, and other loads read the last valid position."""
     limits = {g.a: g.b for g in guards if isinstance(g, Binary) and g.op == "lt"}
 
     def load(n: Expr) -> Expr | None:
@@ -341,8 +343,8 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
 def pack(
     func: Func, at: str, load: str | Sequence[str], over: Sequence[str], name: str, memory: str = "scratch"
 ) -> Func:
-    """Packs: copies an expression that reads buffer `load` into a new buffer at the top of loop `at`, and
-    reads the copy instead.
+    """Copy an expression that reads buffer `load` into a new buffer at the top of loop `at`, and read the
+    copy instead.
 
     The copy, `name` in `memory`, holds the expression for all iterations of the inner loops `over`. If
     several expressions read the buffer, the one that depends on most of these loops is taken. For a list of
@@ -381,13 +383,13 @@ def pack(
 
 
 def _most(extent: Expr, ranges: Ranges) -> Expr:
-    """The largest value of an extent, as a number; the extent itself if it isn't known."""
+    """Return the largest value of an extent, as a number; the extent itself if it isn't known."""
     high = interval(extent, ranges)[1]
     return extent if high is None else const(high)
 
 
 def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> None:
-    """Checks that the expression can be computed for all of `over` at the top of `at`."""
+    """Raise ScheduleError unless the expression can be computed for all of `over` at the top of `at`."""
     unbound = bound_inside(at.body) - {p.var for p in over}
     late = unbound & free_vars(expr) or bound_inside(at.body) & {v for p in over for v in free_vars(p.extent)}
     if late:
@@ -406,7 +408,7 @@ def _check_packable(func: Func, at: For, expr: Expr, over: Sequence[For]) -> Non
 
 
 def _inside_buffer(e: Expr, ranges: Ranges) -> bool:
-    """Whether a load is inside its buffer regardless of conditions."""
+    """Return whether a load is inside its buffer regardless of conditions."""
     if not isinstance(e, Load):
         return False
     return all(
@@ -415,7 +417,7 @@ def _inside_buffer(e: Expr, ranges: Ranges) -> bool:
 
 
 def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
-    """The loads of a buffer in `e`, each with the selects that guard it."""
+    """Return the loads of a buffer in `e`. A load that selects guard comes with them."""
     if isinstance(e, Select) and isinstance(e.b, Const) and guarded_loads(e.a, buffer):
         return {e}
     if isinstance(e, Load) and e.buffer.name == buffer:
@@ -424,8 +426,8 @@ def guarded_loads(e: Expr, buffer: str) -> set[Expr]:
 
 
 def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
-    """The guarded loads of a buffer in `e`. For several buffers, they are the smallest expressions that read
-    all of them, in the type that they are cast to."""
+    """Return the guarded loads of a buffer in `e`. For several buffers, these are the smallest expressions
+    that read all of them, in the type to which they are cast."""
     if isinstance(buffers, str):
         return guarded_loads(e, buffers)
     if not {n.buffer.name for n in loads(e)}.issuperset(buffers):
@@ -435,8 +437,8 @@ def _readings(e: Expr, buffers: str | Sequence[str]) -> set[Expr]:
 
 
 def peel(func: Func, loop: str, before: int, after: int) -> Func:
-    """Peels the first `before` and the last `after` iterations into loops `loop`_b and `loop`_a. Conditions
-    that only the border needs then become constant in the middle."""
+    """Peel the first `before` and the last `after` iterations into loops `loop`_b and `loop`_a. Conditions
+    that only these iterations need then become constant in the middle."""
 
     def change(s: For) -> Stmt:
         serial(func, s)
@@ -459,7 +461,7 @@ def peel(func: Func, loop: str, before: int, after: int) -> Func:
 
 
 def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: int, width: int) -> Func:
-    """Reads parameter `buffer` in the layout of a `Packing`: [..., N, ...] -> [..., groups, panels, ...,
+    """Read parameter `buffer` in the layout of a `Packing`: [..., N, ...] -> [..., groups, panels, ...,
     width].
 
     The axes are permuted by `perm`. Then axis `axis` (of this order) is split into `groups`, and each group

@@ -33,8 +33,8 @@ from jangin.schedule.primitives import find
 
 
 def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
-    """Merges sibling nests into one nest of `depth` shared outer loops (called `names`), and shrinks each
-    local buffer to one iteration's part.
+    """Merge sibling nests into one nest of `depth` shared outer loops (called `names`), and shrink each local
+    buffer to one iteration's part.
 
     Every access of a local must use the outer loops' own variables as its leading indices. The last shared
     loop takes `rows` iterations at once; if there are several, each nest keeps its own loop over them.
@@ -76,14 +76,14 @@ def merge(func: Func, depth: int, names: Sequence[str], rows: int = 1) -> Func:
 
 
 def _shrunk(local: Buffer, depth: int, rows: int) -> Buffer:
-    """The part of a local that `rows` iterations of the last of `depth` shared loops need."""
+    """Return the part of a local that `rows` iterations of the last of `depth` shared loops need."""
     block_rows = (const(rows),) if rows > 1 else ()
     return replace(local, shape=(*block_rows, *local.shape[depth:]) or (const(1),))
 
 
 def reuse(func: Func, old: str, new: str) -> Func:
-    """Keeps local `new` in the memory of local `old`. Both must have one type and shape. Each element of
-    `new` must be made of `old` at the same index only, and `old` must not be touched after that."""
+    """Keep local `new` in the memory of local `old`. Both must have one type and shape. Each element of `new`
+    must be made of `old` at the same index only, and `old` must not be touched after that."""
     allocs = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     if old not in allocs or new not in allocs:
         raise ScheduleError(f"{func.name}: {old} and {new} are not both locals")
@@ -107,10 +107,11 @@ def reuse(func: Func, old: str, new: str) -> Func:
 
 
 def in_result(func: Func, local: str) -> Func:
-    """Keeps a local in the memory of a result that is made of it, which prefetches the result.
+    """Keep a local in the memory of a result that is made of it.
 
     Both must have one type and shape. Each element of the result must be made only of the local's element at
-    the same index. The local must not be touched after that.
+    the same index. The local must not be touched after that. Storing the local then fetches the result's
+    cache lines.
     """
     alloc = next((s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == local), None)
     if alloc is None:
@@ -147,7 +148,7 @@ def in_result(func: Func, local: str) -> Func:
 
 
 def inline_sum(func: Func, local: str) -> Func:
-    """Computes each element of a local that is a reduction at its only read, in the one statement that reads
+    """Compute each element of a local that is a reduction at its only read, in the one statement that reads
     it. The local isn't stored."""
     allocs, nests = _peel_allocs(func.body)
     makers = [s for s in nests if local in buffers_written(s)]
@@ -193,8 +194,8 @@ def _check_extents(func: Func, nests: Sequence[Sequence[For]]) -> None:
 
 
 def side_by_side(func: Func, first: str, second: str) -> Func:
-    """Runs two loops of one extent, in neighbouring independent nests, as one loop with the name of the
-    first. Operands of both are read once, and neither loop waits for the other."""
+    """Run two loops of one extent, in neighbouring independent nests, as one loop with the name of the first.
+    Operands of both are read once, and neither loop waits for the other."""
 
     def joined(a: Stmt, b: Stmt) -> Stmt:
         if buffers_written(a) & touched(b) or buffers_written(b) & touched(a):
@@ -224,7 +225,8 @@ def side_by_side(func: Func, first: str, second: str) -> Func:
 
 
 def _around(nest: Stmt, loop: str) -> tuple[list[Alloc], Sequence[Stmt], For | None, Sequence[Stmt]]:
-    """A nest's local buffers, the statements before a loop, the loop, and the statements after it."""
+    """Return a nest's local buffers, the statements before a loop, the loop, and the statements after it. The
+    loop is None if the nest doesn't have it."""
     allocs, parts = _peel_allocs(nest)
     for n, s in enumerate(parts):
         if isinstance(s, For) and s.var.name == loop:
@@ -237,7 +239,7 @@ def _has_loop(s: Stmt, name: str) -> bool:
 
 
 def _shared_buffers(bodies: Sequence[Stmt]) -> set[str]:
-    """Buffers that one nest stores to and another touches."""
+    """Return the names of the buffers that one nest stores to and another touches."""
     stored, used = [buffers_written(b) for b in bodies], [touched(b) for b in bodies]
     return {
         name for n, own in enumerate(stored) for m, other in enumerate(used) if m != n for name in own & other
@@ -263,7 +265,8 @@ def _outer(s: Stmt, depth: int, name: str) -> tuple[list[For], Stmt]:
 
 
 def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[Var], name: str) -> None:
-    """Checks that every access of `local` is at the shared rows. An axis of size 1 may be indexed by 0."""
+    """Raise ScheduleError unless every access of `local` is at the shared rows. An axis of size 1 may be
+    indexed by 0."""
     unit = [p.extent == const(1) for p in loops]
 
     def same_row(index: tuple[Expr, ...]) -> bool:
@@ -281,8 +284,8 @@ def _check_leading(s: Stmt, local: str, loops: Sequence[For], shared: Sequence[V
 
 
 def copy_as_read(func: Func, name: str, tiles: str) -> Func:
-    """Makes the local copy `name` in the first iteration of loop `tiles`, part by part at its reads. Before,
-    a nest ahead of the loop made it.
+    """Make the local copy `name` in the first iteration of loop `tiles`, part by part at its reads. Before, a
+    nest ahead of the loop made it.
 
     Processors then copy beside the arithmetic. Each iteration must read the same elements, in the same order
     of loops.
@@ -329,8 +332,8 @@ def _loops_inside(s: Stmt) -> list[For]:
 
 
 def _copies(s: For, copy: Store) -> list[Stmt]:
-    """Nests that do what `copy` does for the elements that an iteration of `s` reads. Their loops have the
-    kinds of the reading loops."""
+    """Return nests that do what `copy` does for the elements that an iteration of `s` reads. Their loops have
+    the kinds of the reading loops."""
     name, inner, made = copy.buffer.name, _loops_inside(s), []
     for index in dict.fromkeys(n.index for n in reads_of(s.body, {name})):
         moving = [p for p in inner if any(p.var in free_vars(i) for i in index)]

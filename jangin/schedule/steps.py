@@ -45,7 +45,8 @@ def _show(arg: Argument) -> str:
 
 
 def parse_steps(text: str) -> tuple[Step, ...]:
-    """The schedule of a text, in which each step is printed by `str`. ParseError if it is invalid."""
+    """Return the schedule of a text, in which each step is printed by `str`. Raises ParseError if it is
+    invalid."""
     reader = Reader(text)
 
     def argument() -> Argument:
@@ -62,7 +63,7 @@ def parse_steps(text: str) -> tuple[Step, ...]:
 
 
 def apply(func: Func, steps: Sequence[Step]) -> Func:
-    """Runs a schedule."""
+    """Apply the steps of a schedule to a kernel, and return the result."""
     for step in steps:
         func = PRIMITIVES[step.name](func, *step.args)
     return func

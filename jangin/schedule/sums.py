@@ -27,8 +27,8 @@ from jangin.schedule.primitives import at_loop, find, ranges_at
 
 
 def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str) -> Func:
-    """Sums in blocks: moves the outermost loops `over` (in steps of at most `most` iterations) of the sums in
-    loop `tiles` around it.
+    """Sum in blocks: move the outermost loops `over` of the sums in loop `tiles` around it. `tiles` has at
+    most `most` iterations.
 
     All tiles then read one block of their shared operand before the next. Partial sums are kept in the
     scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums get
@@ -71,7 +71,7 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
 
 
 def partial_sums(func: Func, loop: str) -> Func:
-    """First sums each iteration of `loop`, around other loops of one sum, by itself.
+    """Sum each iteration of `loop`, which stands around other loops of one sum, by itself first.
 
     Errors grow with the square root of the number of terms that are added one after another (Higham, "The
     accuracy of floating point summation", 1993). The order of additions changes.
@@ -89,9 +89,11 @@ def partial_sums(func: Func, loop: str) -> Func:
 
 
 def pairwise(func: Func, loop: str) -> Func:
-    """Add the terms of `loop` to each other in pairs, and only their sum to the accumulator. Rounding errors
-    then grow with the logarithm of their number (Higham 1993). The loop vanishes, and as many additions are
-    made, in another order."""
+    """Add the terms of `loop` to each other in pairs, and only their sum to the accumulator.
+
+    Rounding errors then grow with the logarithm of the number of terms (Higham 1993). The loop is unrolled;
+    it has as many additions as before, in another order.
+    """
 
     def change(s: For) -> Stmt:
         serial(func, s)
@@ -120,7 +122,7 @@ def _in_pairs(terms: Sequence[Expr]) -> Expr:
 
 
 def one_sum(func: Func, loop: For) -> Buffer:
-    """The one accumulator that a loop adds to."""
+    """Return the one accumulator to which a loop adds. Raises ScheduleError if there is another store."""
     every = list(statements(loop.body))
     local = {n.buffer.name for n in every if isinstance(n, Alloc)}
     stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
@@ -131,14 +133,14 @@ def one_sum(func: Func, loop: For) -> Buffer:
 
 
 def _adds(s: Store) -> bool:
-    """Whether a store adds to its element a term that doesn't read its buffer."""
+    """Return whether a store adds to its element a term that doesn't read its buffer."""
     e, before = s.value, Load(s.buffer, s.index)
     term = e.b if isinstance(e, Binary) and e.op == "add" and e.a is before else before
     return s.buffer.memory == "register" and all(n.buffer.name != s.buffer.name for n in loads(term))
 
 
 def each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
-    """`store(index)` for every element of an accumulator, by vectors along its last axis."""
+    """Return `store(index)` for every element of an accumulator, in loops by vectors along its last axis."""
     index = [Var(f"{name}{d}") for d in range(len(acc.shape))]
     inner = store(tuple(index))
     for d in reversed(range(len(index))):
@@ -147,7 +149,8 @@ def each_element(acc: Buffer, name: str, store: Callable[[tuple[Expr, ...]], Stm
 
 
 def _element_loops(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
-    """The loops that set every element of an accumulator, and its index in them."""
+    """Return the loops that set every element of an accumulator, and its index in them. Raises ScheduleError
+    if `init` is another statement."""
     loops = []
     while isinstance(init, For):
         loops.append(init)
@@ -158,7 +161,7 @@ def _element_loops(init: Stmt, acc: str) -> tuple[list[For], tuple[Expr, ...]]:
 
 
 def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...], value: Expr) -> Stmt:
-    """`to[index] = value` for all of `loops`, which are renamed from suffix _z."""
+    """Return `to[index] = value` for all of `loops`, which are renamed from suffix _z."""
     fresh = {p.var: Var(p.var.name.removesuffix("_z") + suffix) for p in loops}
     copy = substitute_stmt(Store(to, index, value), dict(fresh))
     for p in reversed(loops):
@@ -167,11 +170,11 @@ def _copy(loops: Sequence[For], suffix: str, to: Buffer, index: tuple[Expr, ...]
 
 
 def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
-    """Reduces `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results, which
-    overlap additions and are combined at the end.
+    """Reduce `loop`, the innermost of a reduction, in `ways` vectors of `lanes` partial results. Their
+    additions overlap, and they are combined at the end.
 
-    Remaining vectors are added to some of them. The last terms are reduced by themselves, one by one: added
-    to the sum of all, each would be rounded as that is. The order of additions changes.
+    Remaining vectors are added to some of the partial results. The last terms are reduced by themselves, one
+    by one. Each would otherwise be rounded as much as the whole sum. The order of additions changes.
     """
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
@@ -234,7 +237,8 @@ def _factored(alloc: Alloc, lanes: int, ways: int) -> Stmt:
 
 
 def _by_itself(init: Store, update: Store, nest: Stmt) -> Stmt:
-    """A nest that updates an accumulator as one that updates its own, and what that is at last added."""
+    """Return `nest` with an accumulator of its own, whose final value is then added to the accumulator of
+    `update`."""
     acc, e = update.buffer, update.value
     own = replace(acc, name=f"{acc.name}.part")
     assert isinstance(e, Binary)
@@ -243,7 +247,8 @@ def _by_itself(init: Store, update: Store, nest: Stmt) -> Stmt:
 
 
 def _joined(update: Store, partial: Buffer, name: str, lanes: int, ways: int) -> Stmt:
-    """The partial results combined: the vectors in pairs, then the lanes of what they give."""
+    """Return statements that combine the partial results: the vectors in pairs, then the lanes of the last
+    vector."""
     acc, e, last = update.buffer.name, update.value, Var(f"{name}l_k")
     if not (isinstance(e, Binary) and isinstance(e.a, Load) and e.a.buffer.name == acc):
         raise ScheduleError(f"{acc}: {e} is no update by a binary combiner")

@@ -50,7 +50,7 @@ from jangin.schedule.primitives import at_loop, find, rename_loops
 
 
 def place(func: Func, local: str, memory: str) -> Func:
-    """Moves a local buffer to another memory."""
+    """Move a local buffer to another memory: "scratch", "register", "shared" or "tile" (matrix registers)."""
     alloc = _local(func, local)
     if memory not in MEMORY[1:]:
         raise ScheduleError(f"{func.name}: {local} can't be kept in {memory!r} memory")
@@ -61,7 +61,7 @@ def place(func: Func, local: str, memory: str) -> Func:
 
 
 def join_axes(func: Func, local: str, count: int, first: int = 0) -> Func:
-    """Joins `count` axes of a local buffer, from the `first` on, into one, in row-major order."""
+    """Join `count` axes of a local buffer, from the `first` on, into one, in row-major order."""
     old, end = _local(func, local).buffer, first + count
     if count < 1 or not 0 <= first <= len(old.shape) - count:
         raise ScheduleError(f"{func.name}: {local} has no {count} axes to join")
@@ -79,7 +79,7 @@ def join_axes(func: Func, local: str, count: int, first: int = 0) -> Func:
 
 
 def stretch(func: Func, local: str, more: int) -> Func:
-    """Adds room for `more` elements behind each row of a local buffer, so that a column's elements lie in
+    """Add room for `more` elements behind each row of a local buffer, so that a column's elements lie in
     different memory banks."""
     old = _local(func, local).buffer
     if more < 0 or not isinstance(old.shape[-1], Const):
@@ -96,14 +96,14 @@ def _local(func: Func, name: str) -> Alloc:
 
 
 def enclose(func: Func, name: str) -> Func:
-    """Makes the whole kernel one block, the only iteration of a loop."""
+    """Make the whole kernel one block, the only iteration of a loop."""
     return well_formed(func.with_body(For(Var(name), const(1), func.body, "block")))
 
 
 def divide_once(func: Func, loop: str) -> Func:
-    """Divides a task's number once, at the top of `loop`, instead of at each use of quotients and remainders.
+    """Divide a task's number once, at the top of `loop`, instead of at each use of quotients and remainders.
 
-    They are called `loop`_0, `loop`_1.... Compilers take no division out of a condition's arm. On a GPU, a
+    They are called `loop`_0, `loop`_1.... Compilers take no division out of a condition's branch. On a GPU, a
     division by a size that is known only at run time takes some hundred instructions.
     """
     at = find(func, loop)
@@ -124,7 +124,7 @@ def divide_once(func: Func, loop: str) -> Func:
 
 
 def lanes_to_tasks(func: Func) -> Func:
-    """Makes each lane of a task's vector loops, which all have one extent, a task of its own. Lanes become
+    """Make each lane of a task's vector loops, which all have one extent, a task of its own. Lanes become
     neighbouring tasks, which touch neighbouring memory.
 
     A task must store only in these loops. In local buffers that outlive a loop, each lane must have its own
@@ -160,14 +160,15 @@ def lanes_to_tasks(func: Func) -> Func:
 
 
 def _vector_loops(s: Stmt) -> list[For]:
-    """The outermost vector loops."""
+    """Return the outermost vector loops."""
     if isinstance(s, For) and s.kind == "vector":
         return [s]
     return [loop for sub in sub_statements(s) for loop in _vector_loops(sub)]
 
 
 def _of_lane(func: Func, s: Alloc, lane: Var) -> Alloc:
-    """A local buffer of a single lane, without the axis that distinguishes lanes."""
+    """Return a local buffer of a single lane, without the axis that distinguishes lanes. Raises ScheduleError
+    if there is no axis of this kind."""
     name, shape = s.buffer.name, s.buffer.shape
     inside = list(statements(s.body))
     indices = [n.index for k in inside for e in expressions(k) for n in loads(e) if n.buffer.name == name]
@@ -184,8 +185,8 @@ def _of_lane(func: Func, s: Alloc, lane: Var) -> Alloc:
 
 
 def group_tasks(func: Func, threads: int) -> Func:
-    """Makes the parallel loop of a kernel's tasks, `t`, blocks `t`o of `threads` threads `t`i, with one task
-    each."""
+    """Turn the parallel loop of a kernel's tasks, `t`, into blocks `t`o of `threads` threads `t`i, with one
+    task each."""
     _, tasks = task_loops(func.body)
     if tasks is None or tasks.kind != "parallel" or threads < 1:
         raise ScheduleError(f"{func.name} has no parallel tasks to group by {threads}")
@@ -202,7 +203,7 @@ def group_tasks(func: Func, threads: int) -> Func:
 
 
 def alone(func: Func, buffer: str, name: str, threads: int) -> Func:
-    """Puts the one statement that stores to `buffer` into a loop `name` over a group's threads, in which only
+    """Put the one statement that stores to `buffer` into a loop `name` over a group's threads, in which only
     the first thread runs it."""
     stores = [s for s in statements(func.body) if isinstance(s, Store) and s.buffer.name == buffer]
     if len(stores) != 1 or threads < 1:
@@ -220,7 +221,7 @@ def _first(s: Stmt, var: Var, threads: int) -> Stmt:
 
 
 def tree(func: Func, acc: str, loop: str, threads: int) -> Func:
-    """Reduces `loop`, the only loop of the reduction in `acc`, by a tree over a group's threads.
+    """Reduce `loop`, the only loop of the reduction in `acc`, by a tree over a group's threads.
 
     Each thread reduces every `threads`-th term. Then half of the threads add the results of the other half,
     and so on. The first thread finishes the result. The order of operations changes. The loops are called
@@ -277,7 +278,7 @@ def _tree(alloc: Alloc, k: For, threads: int) -> Stmt:
 
 
 def pad_terms(func: Func, acc: str) -> Func:
-    """Turns a guarded step of a sum into one whose factors are 0 unless the condition holds.
+    """Turn a guarded step of a sum into one whose factors are 0 unless the condition holds.
 
     `if c { acc += a * b }` becomes `acc += (c ? a : 0) * (c ? b : 0)`. The loads can then be made early (see
     `pack`).
@@ -302,7 +303,7 @@ def pad_terms(func: Func, acc: str) -> Func:
 
 
 def _padded(e: Expr, cond: Expr) -> Expr | None:
-    """A product that is 0 unless the condition holds; None for any other expression."""
+    """Return a product that is 0 unless the condition holds; None for any other expression."""
 
     def load(n: Expr) -> Expr | None:
         return select(cond, n, const(0, n.dtype)) if isinstance(n, Load) else None
@@ -311,7 +312,7 @@ def _padded(e: Expr, cond: Expr) -> Expr | None:
 
 
 def _is_product(e: Expr) -> bool:
-    """Whether an expression is a product of converted or guarded loads, which is 0 if they are."""
+    """Return whether an expression is a product of converted or guarded loads, which is 0 if they are."""
     if isinstance(e, Binary):
         return e.op == "mul" and (_is_product(e.a) or _is_product(e.b))
     if isinstance(e, Call):
@@ -323,7 +324,7 @@ def _is_product(e: Expr) -> bool:
 
 
 def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
-    """Double buffering in registers: copies panels one iteration of `loop` ahead.
+    """Copy panels one iteration of `loop` ahead, through registers (double buffering).
 
     The loads of the next iteration run before this iteration's work, into registers (`panel`.next), and are
     stored after it. The work then hides the latency of memory. Each panel must be filled at the top of the
@@ -360,8 +361,8 @@ def _fills(copy: For, panel: Buffer) -> bool:
 
 
 def _apart(panel: Buffer, copy: For, at: For) -> tuple[Buffer, Stmt, Stmt]:
-    """The registers between the loads and the stores of a panel's copy, the loads for the next iteration of
-    `at`, and the stores."""
+    """Return the registers between the loads and the stores of a panel's copy, the loads for the next
+    iteration of `at`, and the stores."""
     loops = [s for s in statements(copy) if isinstance(s, For)]
     if not all(isinstance(s.extent, Const) for s in loops):
         raise ScheduleError(f"the copy to {panel.name} has loops of no constant extent")
