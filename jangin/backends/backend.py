@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Kernel(Protocol):
-    """The input of code generation: a loop nest, or the library's call that does the same. `function`: the
-    exported name of the code, by default the name of `func`."""
+    """The input of code generation: a loop nest, or a call of a library that computes the same. `function`:
+    the exported name of the code, by default the name of `func`."""
 
     @property
     def func(self) -> Func: ...
@@ -44,30 +44,32 @@ class Backend(Protocol):
     def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
 
     def templates(self, target: Target) -> Mapping[str, Match]:
-        """The templates that make its kernels, the most special first. Every workload must fit one."""
+        """Return the templates that make its kernels, by name, the most special first. Every workload must
+        fit one."""
 
     def passes(self, target: Target) -> Sequence[Pass]:
-        """All graph passes for a target, in order: those of `passes.table` that pay on its machine, and the
-        back end's own."""
+        """Return all graph passes for a target, in order: those of `passes.table` that pay on its machine,
+        and the back end's own."""
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
-        """A kernel's code: an object file, or a text as UTF-8.
+        """Return a kernel's code: an object file, or a text as UTF-8.
 
         It is called on several threads, and in processes forked from this one. It calls `written` once the
-        text that it translates is complete. RuntimeError or CompileError names the kernel if its code can't
-        be made.
+        text that it translates is complete. Raises RuntimeError or CompileError, which names the kernel, if
+        its code can't be made.
         """
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
-        """Code that runs a plan's kernels and comes before theirs; empty if the device needs none. The plan
-        has neither kernels nor constants."""
+        """Return code that runs a plan's kernels and comes before theirs. It is empty if the device needs
+        none. The plan has neither kernels nor constants."""
 
     def made_by(self) -> str:
-        """The name and version of the code generator, for saved models; empty if the device's driver
-        generates code. It is called by the process that makes code."""
+        """Return the name and version of the code generator, for saved models. It is empty if the device's
+        driver generates code. It is called by the process that makes code."""
 
     def flow(self, target: Target) -> bytes:
-        """Code that runs a program's branches and loops (`runtime.script`); empty if Python runs them."""
+        """Return code that runs a program's branches and loops (`runtime.script`). It is empty if Python runs
+        them."""
 
 
 BACKENDS = {
@@ -80,7 +82,7 @@ BACKENDS = {
 
 
 def backend_of(target: Target) -> Backend:
-    """The back end that a target names, or a target's own."""
+    """Return the back end that a target names, or the target's own back end object."""
     if not isinstance(target.backend, str):
         return cast("Backend", target.backend)
     found: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND

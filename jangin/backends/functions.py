@@ -58,7 +58,7 @@ class Signature:
 
 @lru_cache(1024)
 def signature(function: Function, name: str = "") -> Signature:
-    """A function that compiled code exports, optionally under another name."""
+    """Return the signature of a function that compiled code exports, optionally under another name."""
     types = {"void": "void ", "i32": "int32_t ", "i64": "int64_t ", "ptr": "void *"}
     pairs = zip(function.types, function.names, strict=True)
     params = ", ".join(f"{types[t]}{n.replace('.', '_')}" for t, n in pairs)
@@ -66,7 +66,8 @@ def signature(function: Function, name: str = "") -> Signature:
 
 
 def _kind(written: str) -> str:
-    """The type of a value with this C declaration. Names that aren't C's own are pointers to functions."""
+    """Return the type of a value with this C declaration. Names that aren't C's own are pointers to
+    functions."""
     plain = {"void": "void", "int32_t": "i32", "int64_t": "i64"}
     return plain.get(written.strip(), "ptr")
 
@@ -95,103 +96,106 @@ class FunctionWriter(ABC):
 
     @abstractmethod
     def text(self) -> str:
-        """The whole text written so far."""
+        """Return the whole text written so far."""
 
     @abstractmethod
     @contextmanager
     def define(self, signature: Signature, linkage: str = "exported") -> Iterator[dict[str, Value]]:
-        """A function's definition, whose body is written inside the context, up to a `ret` or a `forever`. It
-        gives the parameters by name. `linkage`: exported, internal, or weak (exported, unless another file
-        has it)."""
+        """Define a function, whose body is written inside the context, up to a `ret` or a `forever`.
+
+        The context yields the parameters by name. `linkage`: exported, internal, or weak (exported, unless
+        another file has it).
+        """
 
     @abstractmethod
     def declare(self, signature: Signature) -> None:
-        """Declares a function that another file of the same program has."""
+        """Declare a function that another file of the same program has."""
 
     @abstractmethod
     def strings(self, name: str, items: Sequence[str]) -> Value:
-        """A table of constant texts."""
+        """Define a table of constant texts, and return its address."""
 
     @abstractmethod
     def numbers(self, name: str, items: Sequence[int]) -> Value:
-        """A table of constant i32."""
+        """Define a table of constant i32, and return its address."""
 
     @abstractmethod
     def bytes_elsewhere(self, name: str) -> Value:
-        """Constant bytes that another file of the same program has."""
+        """Return the address of constant bytes that another file of the same program has."""
 
     @abstractmethod
     def variable(self, name: str) -> Value:
-        """The address of a pointer variable that outlives calls and starts as null."""
+        """Define a pointer variable that outlives calls and starts as null, and return its address."""
 
     @abstractmethod
     def address(self, signature: Signature) -> Value:
-        """The address of a function."""
+        """Return the address of a function."""
 
     @abstractmethod
     def local(self, type: str, count: int) -> Value:
-        """A local array of the function."""
+        """Return the address of a new local array of the function."""
 
     @abstractmethod
     def load(self, type: str, base: Value, index: Value) -> Value:
-        """An element of an array of this type."""
+        """Return an element of an array of this type."""
 
     @abstractmethod
     def store(self, base: Value, index: Value, value: Value) -> None: ...
 
     @abstractmethod
     def at(self, base: Value, offset: Value) -> Value:
-        """The address `offset` bytes further."""
+        """Return the address `offset` bytes after `base`."""
 
     @abstractmethod
     def number_of(self, pointer: Value) -> Value:
-        """An address as i64."""
+        """Return an address as i64."""
 
     @abstractmethod
     def convert(self, type: str, value: Value) -> Value:
-        """A number as i32 or i64."""
+        """Return a number converted to i32 or i64."""
 
     @abstractmethod
     def arithmetic(self, op: str, a: Value, b: Value) -> Value:
-        """An operation of i64 (add, sub, mul, div and rem (towards zero), and, or, xor) or of bool (and, or,
-        xor)."""
+        """Return the result of an operation of i64 (add, sub, mul, div and rem (towards zero), and, or, xor)
+        or of bool (and, or, xor)."""
 
     @abstractmethod
     def checked(self, op: str, a: Value, b: Value) -> tuple[Value, Value]:
-        """The sum, difference or product of two i64, and whether it overflowed."""
+        """Return the sum, difference or product of two i64, and whether it overflowed."""
 
     @abstractmethod
     def compare(self, op: str, a: Value, b: Value) -> Value:
-        """A comparison of numbers, or (eq, ne) of pointers: lt, le, gt, ge, eq, ne."""
+        """Return whether a comparison of numbers holds, as a bool: lt, le, gt, ge, eq, ne. For pointers there
+        are only eq and ne."""
 
     @abstractmethod
     def select(self, cond: Value, a: Value, b: Value) -> Value: ...
 
     @abstractmethod
     def fetch_add(self, at: Value, by: int) -> Value:
-        """Atomically adds to the i32 at an address, and gives the old value."""
+        """Add to the i32 at an address atomically, and return the old value."""
 
     @abstractmethod
     def copy(self, to: Value, source: Value, count: Value) -> None:
-        """Copies bytes between places that don't overlap."""
+        """Copy `count` bytes between addresses whose ranges don't overlap."""
 
     @abstractmethod
     def call(self, signature: Signature, *given: Value, at: Value | None = None) -> Value:
-        """A call of a function, or of a function of its type at an address."""
+        """Call a function, or the function of this signature at the address `at`. Return its result."""
 
     @abstractmethod
     def ret(self, value: Value | None = None) -> None: ...
 
     @abstractmethod
     def _branch(self, cond: Value) -> None:
-        """Begins code that runs only if a condition holds."""
+        """Begin code that runs only if a condition holds."""
 
     @abstractmethod
     def _end_branch(self) -> None: ...
 
     @abstractmethod
     def _loop(self) -> None:
-        """Begins code that repeats until it returns."""
+        """Begin code that repeats until it returns."""
 
     @abstractmethod
     def _end_loop(self) -> None: ...
@@ -200,8 +204,8 @@ class FunctionWriter(ABC):
 
     @contextmanager
     def when(self, cond: Value) -> Iterator[None]:
-        """Code that runs only if a condition holds; it ends with `ret`. Values computed inside aren't known
-        after it."""
+        """Write, inside the context, code that runs only if a condition holds; it ends with `ret`. Values
+        computed inside aren't known after it."""
         known, wrong = dict(self.names), list(self.overflows)
         self._branch(cond)
         yield
@@ -210,13 +214,13 @@ class FunctionWriter(ABC):
 
     @contextmanager
     def forever(self) -> Iterator[None]:
-        """Code that repeats until it returns; it is the end of a function."""
+        """Write, inside the context, code that repeats until it returns; it is the end of a function."""
         self._loop()
         yield
         self._end_loop()
 
     def refuse(self, cond: Value, code: int) -> None:
-        """Returns a number if a condition holds."""
+        """Write code that returns the number `code` if a condition holds."""
         with self.when(cond):
             self.ret(Value(str(code), self.result))
 
@@ -230,12 +234,13 @@ class FunctionWriter(ABC):
         return found
 
     def overflowed(self) -> Value | None:
-        """Whether a number computed with `checking` overflowed; None if none can."""
+        """Return whether a number computed with `checking` overflowed, as a value of the code. Return None if
+        none can."""
         return self.any_of(self.overflows) if self.overflows else None
 
     def value(self, e: Expr) -> Value:
-        """The value of an expression of sizes: i64, or bool for a condition. ValueError for an expression
-        without scalar code."""
+        """Return the value of an expression of sizes: i64, or bool for a condition. Raises ValueError for an
+        expression without scalar code."""
         if isinstance(e, Const):
             return Value(str(int(e.value)), "i64" if e.dtype.is_int else "bool")
         if e not in self.names:

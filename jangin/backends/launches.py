@@ -15,12 +15,12 @@ from jangin.runtime.functions import KERNEL
 class Launches:
     """Writes launches.
 
-    - `pointer`: gives the address of a buffer, by name.
+    - `pointer`: returns the address of a buffer, by name.
     - `args`, `sizes`: arrays that each launch fills for its kernel.
     - `scratch`: the caller's scratch memory.
     - `share`: writes a call that runs all tasks of a kernel, given its address, its tasks and its grain.
-    - `rounds`: writes such a call for rounds, given also their number, and the address of the current round's
-      number.
+    - `rounds`: writes a call like `share`, for rounds, given also their number, and the address of the
+      current round's number.
     """
 
     writer: FunctionWriter
@@ -32,7 +32,8 @@ class Launches:
     rounds: Callable[[Value, Value, int, Value, Value], None]
 
     def write(self, launch: Launch) -> None:
-        """Writes one launch. ValueError for a size that has no scalar code."""
+        """Write one launch; an idle launch gets no code. Raises ValueError for a size that has no scalar
+        code."""
         w = self.writer
         if launch.is_idle:
             return
@@ -51,7 +52,8 @@ class Launches:
 
 
 def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:
-    """Arrays large enough for the arguments and the sizes of each launch; null if no launch has tasks."""
+    """Return arrays large enough for the arguments and the sizes of each launch. They are null if no launch
+    has tasks."""
     busy = [x for x in launches if not x.is_idle]
     if not busy:
         return NULL, NULL

@@ -11,7 +11,8 @@ from jangin.targets.target import Target
 
 
 def require_types(graph: Graph, target: Target) -> Graph:
-    """The graph unchanged. Raises CompileError that names the nodes with a type that the device lacks."""
+    """Return the graph unchanged. Raises CompileError, which names the nodes with a type that the device
+    lacks."""
     if target.has("fp64"):
         return graph
     lacking = [n for n in graph.nodes if any(d is F64 for d in _types(n, graph))]
@@ -25,7 +26,7 @@ def require_types(graph: Graph, target: Target) -> Graph:
 
 
 def _types(node: Node, graph: Graph) -> Iterator[DType]:
-    """The types of a node's results, and of the values inside a kernel."""
+    """Return the types of a node's results, and of the values inside a kernel."""
     values = [graph.value(n) for n in node.outputs]
     if isinstance(node.attrs, Kernel):
         values += node.attrs.body.values.values()

@@ -23,7 +23,7 @@ SCALARS = (F64, F32, I64, I32, I16, I8, U64, U32, U16, U8)
 
 
 def width(lanes: int) -> int:
-    """The room, in lanes, of a vector of so many lanes."""
+    """Return the lanes that the type of a vector of `lanes` lanes has: the next power of two."""
     return 1 << (lanes - 1).bit_length()
 
 
@@ -43,8 +43,8 @@ class Groups:
 
 
 def in_register(dtype: DType, lanes: int, target: Target) -> bool:
-    """Whether a vector fills a register of the processor, or the named lower part that some registers have
-    (128 bits of 256 or 512)."""
+    """Return whether a vector fills a register of the processor, or the named lower part that some registers
+    have (128 bits of 256 or 512)."""
     size = KEPT.get(dtype, dtype).bytes * lanes
     return 16 <= size <= target.machine.vector_bytes and size == width(size)
 
@@ -75,75 +75,76 @@ class Dialect(ABC):
 
     @abstractmethod
     def head(self) -> str:
-        """The head of a file, which includes the scalar types of SCALARS."""
+        """Return the head of a file, which includes the scalar types of SCALARS."""
 
     def kernels(self) -> str:
-        """The text between the definitions and the kernels."""
+        """Return the text between the definitions and the kernels."""
         return ""
 
     def row(self, row: Row, dtype: DType, lanes: int, target: Target) -> str:
-        """An instruction row as an expression of its operands; empty if the row's reference for each lane
-        serves as well."""
+        """Return an instruction row as an expression of its operands. It is empty if the row's reference for
+        each lane serves as well."""
         return ""
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
-        """The body of a row's function, from the statements for each lane."""
+        """Return the body of a row's function, from the statements for each lane."""
         return " ".join(statements)
 
     def keep(self, v: str) -> str:
-        """A statement that keeps a vector in a register, if its uses would otherwise load it each time; else
-        empty."""
+        """Return a statement that keeps a vector in a register, if its uses would otherwise load it each
+        time. It is empty if the language needs none."""
         return ""
 
     @abstractmethod
     def vector_type(self, dtype: DType, lanes: int) -> str:
-        """The definition of a vector type."""
+        """Return the definition of a vector type."""
 
     @abstractmethod
     def array(self, dtype: DType, name: str, count: int) -> str:
-        """The definition of a local array, aligned for vectors."""
+        """Return the definition of a local array, aligned for vectors."""
 
     @abstractmethod
     def function(self, name: str, dtype: DType) -> str:
-        """The name of a function of C's mathematical library for a type."""
+        """Return the name of a function of C's mathematical library for a type."""
 
     @abstractmethod
     def prefetch(self, at: str) -> str: ...
 
     @abstractmethod
     def entry(self, func: Func, name: str, body: str) -> str:
-        """The exported function of a name, which passes its arguments to the internal function `body`."""
+        """Return the exported function `name`, which passes its arguments to the internal function `body`."""
 
     # --- vectors
 
     @abstractmethod
     def vector(self, kind: str, items: Sequence[str]) -> str:
-        """A vector made of these items, one for each lane of its room."""
+        """Return a vector made of these items, one for each lane of its type."""
 
     @abstractmethod
     def lane(self, v: str, number: int) -> str:
-        """An element of a vector, which can be assigned to."""
+        """Return an element of a vector, which can be assigned to."""
 
     @abstractmethod
     def convert(self, kind: str, v: str) -> str:
-        """A vector with its elements converted."""
+        """Return a vector with its elements converted."""
 
     @abstractmethod
     def reinterpret(self, kind: str, x: str, *, scalar: bool) -> str:
-        """The bits of a value as another type of the same size."""
+        """Return the bits of a value as another type of the same size."""
 
     @abstractmethod
     def shuffle(self, kind: str, a: str, b: str, room: int, picks: Sequence[int]) -> str:
-        """A shuffle: lanes of `a`, which has `room` lanes, followed by those of `b`; -1 is any lane."""
+        """Return a shuffle: lanes of `a`, which has `room` lanes, followed by those of `b`; -1 is any
+        lane."""
 
     @abstractmethod
     def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
-        """A vector loaded from an address in an address space. Only where `aligned` says so is the address a
+        """Return a vector loaded from an address in an address space. Only if `aligned`, the address is a
         multiple of the vector's size, or of 16 bytes if that is less."""
 
     @abstractmethod
     def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
-        """The counterpart of `load`."""
+        """Return the statement that stores a vector: the counterpart of `load`."""
 
 
 _TYPES = {"f64": "double", "f32": "float"}

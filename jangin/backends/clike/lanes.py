@@ -17,16 +17,16 @@ _FUNCTIONS = {"round": "rint"}
 
 
 def function_name(row: Row, dtype: DType, lanes: int, space: str = "") -> str:
-    """The name of a row's function, with the exact number of lanes (several share one vector type) and its
-    address space."""
+    """Return the name of a row's function, with the exact number of lanes (several share one vector type) and
+    its address space."""
     return f"{row.name}_{dtype}x{lanes}{space.replace('__', '_').rstrip()}"
 
 
 def row_function(
     row: Row, dtype: DType, lanes: int, target: Target, dialect: Dialect, space: str = ""
 ) -> str:
-    """A row's function of its operands, on `lanes` values of a type. `space`: the address space of its
-    memory."""
+    """Return the text of a row's function of its operands, on `lanes` values of a type. `space`: the address
+    space of its memory."""
     func = row.func(dtype)
     loop, result = func.body, type_name(func.params[-1].dtype, lanes) if row.result else "void"
     assert isinstance(loop, For)

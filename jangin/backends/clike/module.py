@@ -21,8 +21,8 @@ from jangin.targets.target import Target
 
 
 def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str:
-    """A file that exports each kernel under the name of `exported`. CompileError names the kernel if
-    something in it has no code."""
+    """Return a file that exports each kernel under the name of `exported`. Raises CompileError, which names
+    the kernel, if something in it has no code."""
     names = Counter(exported(func) for func in funcs)
     for func in funcs:
         if names[exported(func)] > 1:
@@ -33,19 +33,19 @@ def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str
 
 
 def file_of(definitions: Mapping[str, str], bodies: Iterable[str], dialect: Dialect) -> str:
-    """A file of the definitions that are used, and kernels."""
+    """Return a file of the definitions that are used, and kernels."""
     bodies = [*bodies]
     texts = (dialect.head(), *needed(definitions, bodies), dialect.kernels(), *bodies)
     return "\n".join([text for text in texts if text] + [""])
 
 
 def exported(func: Func) -> str:
-    """A kernel's name as a C identifier."""
+    """Return a kernel's name as a C identifier."""
     return re.sub(r"\W", "_", func.name)
 
 
 def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
-    """A kernel's functions. The types and functions that they use are added to the definitions."""
+    """Return a kernel's functions. The types and functions that they use are added to the definitions."""
     made, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
     for part in made:
         writer = ClikeWriter(target, dialect, definitions)
@@ -63,13 +63,13 @@ def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict
 
 
 def _names(func: Func) -> list[str]:
-    """The names of an internal function's parameters."""
+    """Return the names of an internal function's parameters."""
     buffers, symbols = range(len(func.params)), range(len(sizes(func)))
     return [*(f"p{n}" for n in buffers), *(f"s{n}" for n in symbols), "lo", "hi", "scratch"]
 
 
 def _head(func: Func, dialect: Dialect) -> str:
-    """An internal function's name and parameters."""
+    """Return an internal function's name and parameters."""
     params = [
         f"{dialect.shared}{type_name(in_memory(p.dtype))} *{dialect.restrict} p{n}"
         for n, p in enumerate(func.params)

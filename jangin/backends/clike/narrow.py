@@ -26,9 +26,12 @@ from jangin.targets.target import Target
 
 
 def narrowed(func: Func, target: Target, most: int) -> Func:
-    """The kernel with vector loops of at most a register's lanes, and at most the language's vectors
-    (`most`). Lanes mean consecutive iterations, so the results are the same. Sums across lanes aren't cut,
-    because their order would change."""
+    """Return the kernel with vector loops of at most a register's lanes, and of at most `most` lanes, the
+    language's limit.
+
+    Lanes mean consecutive iterations, so the results are the same. Sums across lanes aren't cut, because
+    their order would change.
+    """
     return replace(func, body=_narrowed(func.body, target, most))
 
 
@@ -48,12 +51,12 @@ def _narrowed(s: Stmt, target: Target, most: int) -> Stmt:
 
 
 def _combines(s: Stmt, lane: Var) -> bool:
-    """Whether a store combines all lanes in one place."""
+    """Return whether a store combines all lanes in one element."""
     return isinstance(s, Store) and not any(lane in free_vars(i) for i in s.index) and reads_itself(s)
 
 
 def _element_bytes(s: For) -> int:
-    """The bytes of the largest elements that a loop reads or writes."""
+    """Return the bytes of the largest elements that a loop reads or writes."""
     stores = (n for n in statements(s.body) if isinstance(n, Store))
     read = [x.buffer for n in statements(s.body) for e in expressions(n) for x in loads(e)]
     return max([b.dtype.bytes for b in (*(n.buffer for n in stores), *read)], default=1)

@@ -74,7 +74,7 @@ class CFunctions(FunctionWriter):
         self.bodies.append("\n".join([f"{_LINKAGE[linkage]}{signature.text} {{", *lines, "}"]))
 
     def declare(self, signature: Signature) -> None:
-        """The file's head includes the header that declares it."""
+        """Write nothing: the file's head includes the header that declares the function."""
 
     def strings(self, name: str, items: Sequence[str]) -> Value:
         self.head.append(f"static const char *const {name}[] = {{{', '.join(map(c_string, items))}}};")
@@ -178,7 +178,7 @@ class CFunctions(FunctionWriter):
 
 
 def _used(lines: Sequence[str]) -> list[str]:
-    """The lines without unused values, about which compilers would warn."""
+    """Return the lines without unused values, about which compilers would warn."""
     kept: list[str] = []
     names: set[str] = set()
     for line in reversed(lines):
@@ -191,11 +191,11 @@ def _used(lines: Sequence[str]) -> list[str]:
 
 
 def c_string(text: str) -> str:
-    """A text as a C literal. Bytes that aren't ASCII, or could form a trigraph, are escaped."""
+    """Return a text as a C literal. Bytes that aren't ASCII, or could form a trigraph, are escaped."""
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{"".join(plain)}"'
 
 
 def comment(text: str) -> str:
-    """A text that is safe in a comment."""
+    """Return a text with the parts escaped that would end a comment."""
     return json.dumps(text, ensure_ascii=True)[1:-1].replace("*/", "* /")

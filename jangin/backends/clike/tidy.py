@@ -11,8 +11,11 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*")
 
 
 def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], str]) -> list[str]:
-    """The statements, one a line, without definitions that no later statement uses. A vector that was
-    `loaded` from memory and is used more than once gets its `keep` statement, which may be empty."""
+    """Return the statements, one a line, without definitions that no later statement uses.
+
+    A vector that was `loaded` from memory and is used more than once gets its `keep` statement, which may be
+    empty.
+    """
     uses: Counter[str] = Counter()
     kept: list[str] = []
     for line in reversed(lines):
@@ -28,7 +31,8 @@ def tidy(lines: Sequence[str], loaded: Collection[str], keep: Callable[[str], st
 
 
 def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
-    """The definitions, by name, that a body or another definition uses. Each comes after those it uses."""
+    """Return the definitions, by name, that a body or another definition uses. Each comes after those it
+    uses."""
     kept: list[str] = []
     for name, text in reversed([*definitions.items()]):
         mention = re.compile(rf"\b{name}\b")
@@ -38,6 +42,6 @@ def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
 
 
 def unused(names: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """The parameters of a function that its body doesn't use."""
+    """Return the parameters of a function that its body doesn't use."""
     found = {name for line in lines for name in _NAME.findall(line)}
     return [n for n in names if n not in found]

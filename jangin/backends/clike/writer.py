@@ -43,7 +43,7 @@ class ClikeWriter(Writer):
         """Vectors that were loaded from memory into a register."""
 
     def type(self, dtype: DType, lanes: int = 1) -> str:
-        """The name of a type, which is also defined."""
+        """Return the name of a type, and add a vector type's definition to `definitions`."""
         kind = type_name(dtype, lanes)
         if lanes > 1 and kind not in self.definitions:
             self.definitions[kind] = self.dialect.vector_type(KEPT.get(dtype, dtype), lanes)
@@ -111,7 +111,7 @@ class ClikeWriter(Writer):
         return self.dialect.vector(self.type(dtype, lanes), room)
 
     def _in_lanes(self, v: Value) -> str:
-        """A scalar as an element of a vector."""
+        """Return a scalar as an element of a vector."""
         return f"-{v.ref}" if v.dtype is BOOL else v.ref
 
     def zeros(self, dtype: DType, lanes: int) -> Value:
@@ -152,12 +152,12 @@ class ClikeWriter(Writer):
     # --- arithmetic
 
     def _as(self, dtype: DType, x: Value) -> str:
-        """The bits of an integer as another integer type of the same size."""
+        """Return the bits of an integer as another integer type of the same size."""
         kind = self.type(dtype, x.lanes)
         return f"({kind}){x.ref}" if x.lanes == 1 else self.dialect.reinterpret(kind, x.ref, scalar=False)
 
     def _bits(self, dtype: DType, text: str, lanes: int) -> Value:
-        """The bits of the written expression as another type."""
+        """Return the bits of the written expression as another type."""
         kind = self.type(dtype, lanes)
         return self.op(self.dialect.reinterpret(kind, text, scalar=lanes == 1), dtype, lanes)
 
@@ -235,8 +235,11 @@ class ClikeWriter(Writer):
     def _call(
         self, name: str, dtype: DType, lanes: int, *operands: str, at: Pointer = "", known: bool = False
     ) -> str:
-        """A call of the target's row for an operation. `at`: the address, for rows that access memory.
-        `known`: the call is only compared with calls that are written already."""
+        """Return a call of the target's row for an operation, whose function is added to `definitions`.
+
+        `at`: the address, for rows that access memory. `known`: the call is only compared with calls that are
+        written already, so its function isn't added.
+        """
         row, space = self.row(name, dtype, lanes), self._spaces[at] if at else ""
         called = function_name(row, dtype, lanes, space)
         if called not in self.definitions and not known:
@@ -270,7 +273,7 @@ class ClikeWriter(Writer):
         return self._cast("scratch", self.dialect.shared, dtype, at)
 
     def _cast(self, memory: str, space: str, dtype: DType, at: Value) -> Pointer:
-        """The address `at` bytes into a memory, in the memory's address space."""
+        """Return the address `at` bytes into a memory, in the memory's address space."""
         kind = f"{space}{type_name(dtype)} *"
         name = self._name(f"({kind})({memory} + {at.ref})", kind)
         self._spaces[name] = space

@@ -30,16 +30,16 @@ class Addresses:
         self._distances: dict[int, str] = {}
 
     def stepped(self, pointer: str, start: str, size: int) -> None:
-        """Records that a pointer lies `size` bytes behind another."""
+        """Record that a pointer lies `size` bytes behind another."""
         self._steps[pointer] = start, size
 
     def begin_block(self) -> None:
-        """Forgets the addresses of the previous block."""
+        """Forget the addresses of the previous block."""
         self._last.clear()
         self._near.clear()
 
     def reached(self, at: str) -> str:
-        """The name of an address for an access to a place."""
+        """Return the name of an address for an access at `at`, derived from the last access's address."""
         start, place = self._steps.get(at, (at, 0))
         before = self._last.get(start)
         name = self._first_of(start, place) if before is None else self._from(*before, place)
@@ -47,7 +47,7 @@ class Addresses:
         return name
 
     def near(self, at: str) -> str:
-        """The name of an address for an access that takes a small offset."""
+        """Return the name of an address for an access at `at` that takes a small offset."""
         start, place = self._steps.get(at, (at, 0))
         found = self._near.setdefault(start, [])
         for name, before in found:
@@ -60,7 +60,8 @@ class Addresses:
         return self._moved(self._hidden(start), str(place))
 
     def _from(self, name: str, before: int, place: int) -> str:
-        """A place's address, derived from another place's."""
+        """Return the name of an address `place` bytes after the start, derived from the one `before` bytes
+        after it."""
         return name if place == before else self._hidden(self._moved(name, self._distance(place - before)))
 
     def _moved(self, at: str, by: str) -> str:
@@ -75,7 +76,7 @@ class Addresses:
         return name
 
     def _distance(self, by: int) -> str:
-        """The name of a hidden number of bytes."""
+        """Return the name of a hidden number of bytes."""
         if by not in self._distances:
             self._distances[by] = name = self._fresh()
             self._first.append(f'  {name} = call i64 asm "", "=r,0"(i64 {by})')

@@ -34,7 +34,7 @@ def code(kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes
 
 
 def runner(plan: Plan, target: Target) -> tuple[bytes, ...]:
-    """The pool's object and the entry's."""
+    """Return the thread pool's object file and the entry's."""
     return _pool_object(target), compile_modules([("entry", entry_module(plan, target))], target)
 
 
@@ -46,6 +46,6 @@ def flow(target: Target) -> bytes:
 
 @cache
 def _pool_object(target: Target) -> bytes:
-    """The thread pool and the array check, the same in every model. Compiling them takes longer than a small
-    model's kernels."""
+    """Return the object file of the thread pool and the array check, which is the same in every model.
+    Compiling them takes longer than a small model's kernels."""
     return compile_modules([("pool", pool_module(target)), ("take", take_module(target))], target)

@@ -16,8 +16,8 @@ from jangin.targets.target import Target
 
 
 def entry_module(plan: Plan, target: Target) -> str:
-    """The LLVM IR module of `jangin_entry` for a plan. Raises ValueError for a size that has no scalar code
-    (a load, or arithmetic of floats)."""
+    """Return the LLVM IR module of `jangin_entry` for a plan. Raises ValueError for a size that has no scalar
+    code (a load, or arithmetic of floats)."""
     w = LlvmFunctions("jangin_entry", target)
     run, in_rounds = signature(POOL_RUN), signature(POOL_ROUNDS)
     for function in (*(signature(KERNEL, x.function) for x in plan.launches), run, in_rounds):

@@ -12,7 +12,7 @@ from jangin.runtime.script import OPERATIONS, WORDS
 
 
 def flow_module(triple: str) -> str:
-    """The LLVM IR module of `jangin_flow`."""
+    """Return the LLVM IR module of `jangin_flow`."""
     cases = "\n".join(f"    i64 {n}, label %{name}" for name, n in OPERATIONS.items())
     return _TEXT.replace("<TRIPLE>", triple).replace("<WORDS>", str(WORDS)).replace("<CASES>", cases)
 
@@ -24,7 +24,7 @@ def _word(index: int, kind: str, name: str) -> str:
 
 
 def _words(prefix: str, *kinds: str) -> str:
-    """Loads of an operation's words as `%prefix1`, `%prefix2` and so on."""
+    """Return loads of an operation's words as `%prefix1`, `%prefix2` and so on, as LLVM IR text."""
     return "".join(_word(i, kind, f"{prefix}{i}") for i, kind in enumerate(kinds, 1))
 
 

@@ -6,17 +6,17 @@ from jangin.runtime.functions import Function
 
 
 def declared(function: Function, name: str = "") -> str:
-    """A function's declaration, optionally under another name."""
+    """Return a function's declaration, optionally under another name, as LLVM IR text."""
     return f'declare {function.result} @"{name or function.name}"({", ".join(function.types)})'
 
 
 def head(function: Function, name: str = "") -> str:
-    """The text that follows `define`. Parameters have the names of the description."""
+    """Return the text that follows `define`. Parameters have the names of the description."""
     params = (f"{t} %{n}" for t, n in zip(function.types, function.names, strict=True))
     return f'{function.result} @"{name or function.name}"({", ".join(params)})'
 
 
 def called(function: Function, callee: str, *operands: object) -> str:
-    """A call of `callee` (`%f`, `@f`) with an operand for each parameter."""
+    """Return a call of `callee` (`%f`, `@f`) with an operand for each parameter, as LLVM IR text."""
     given = ", ".join(f"{t} {o}" for t, o in zip(function.types, operands, strict=True))
     return f"call {function.result} {callee}({given})"

@@ -38,7 +38,7 @@ class _Type:
 
 @cache
 def lines(row: Row, dtype: DType, lanes: int) -> Lines:
-    """A row's instructions on `lanes` values of a type."""
+    """Return a row's instructions on `lanes` values of a type."""
     types: dict[str, object] = {name: _Type(t, lanes) for name, t in DTYPES.items()}
     for name in ("ptr", "half"):
         types[name] = name if lanes == 1 else f"<{lanes} x {name}>"

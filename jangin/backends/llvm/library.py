@@ -47,8 +47,8 @@ REST = "_rest"
 
 
 def library_module(name: str, call: LibraryCall) -> str:
-    """The LLVM IR module of the kernel `name`. For each task it computes the product of the task's rows, and
-    then the operators fused behind it."""
+    """Return the LLVM IR module of the kernel `name`. For each task it computes the product of the task's
+    rows, and then the operators fused behind it."""
     s, rows = call.product, call.rows
     places = s.left.param, s.right.param, s.result
     pieces = call.pieces
@@ -89,7 +89,7 @@ def library_module(name: str, call: LibraryCall) -> str:
 
 
 def _offset(x: str, operand: Matrix, outer: Sequence[int], row_step: int) -> list[str]:
-    """Lines that set %<x>.from to the address of a task's part of an operand."""
+    """Return lines that set %<x>.from to the address of a task's part of an operand."""
     lines = [f"  %{x}.rows = mul i64 %row, {row_step}", f"  %{x}.sum = add i64 %{x}.rows, {operand.start}"]
     total, count = f"%{x}.sum", "%step"
     for n, (size, step) in reversed([*enumerate(zip(outer, operand.outer, strict=True))]):

@@ -21,8 +21,11 @@ from jangin.targets.target import Target
 
 
 def emit_kernel(func: Func, target: Target, name: str = "") -> str:
-    """The LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under `name`, or
-    else the kernel's own. CompileError names the kernel if something in it has no code."""
+    """Return the LLVM IR module of a kernel, which exports the function `runtime.functions.KERNEL` under
+    `name`, or else the kernel's own.
+
+    Raises CompileError, which names the kernel, if something in it has no code.
+    """
     whole, made = replace(func, name=name or func.name), parts(func, target)
     named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in made]
     bodies, declared = list[str](), set[str]()
@@ -39,15 +42,17 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
 
 
 def is_fixed(func: Func, target: Target) -> bool:
-    """Whether LLVM's loop passes are left out for a kernel. Its sizes must be constant, and it must have no
-    rounds, which are loops within its tasks. Its processor must issue enough instructions a cycle to hide one
-    more for each address."""
+    """Return whether LLVM's loop passes are left out for a kernel.
+
+    Its sizes must be constant, and it must have no rounds, which are loops within its tasks. Its processor
+    must issue enough instructions a cycle to hide one more for each address.
+    """
     constant = all(isinstance(d, Const) for b in func.params for d in b.shape)
     return constant and not target.processor.issue and task_loops(func.body)[0] is None
 
 
 def _hoists(target: Target) -> bool:
-    """Whether addressing with base, index and offset costs nothing, as on x86."""
+    """Return whether addressing with base, index and offset costs nothing, as on x86."""
     return target.triple.startswith("x86_64")
 
 
@@ -69,7 +74,7 @@ def _attributes(target: Target) -> str:
 
 
 def _entry(func: Func) -> str:
-    """The exported function, which unpacks its arguments."""
+    """Return the exported function, which unpacks its arguments."""
     name = _escaped(func.name)
     lines = [f"define {head(KERNEL, name)} #0 {{"]
     given = []
@@ -85,7 +90,7 @@ def _entry(func: Func) -> str:
 
 
 def _head(func: Func) -> str:
-    """An internal function's name and parameters."""
+    """Return an internal function's name and parameters."""
     inputs = len(func.inputs)
     params = [f"ptr noalias{' readonly' if n < inputs else ''} %p{n}" for n in range(len(func.params))]
     params += [f"i64 %s{n}" for n in range(len(sizes(func)))]
@@ -94,7 +99,7 @@ def _head(func: Func) -> str:
 
 
 def _in_turn(func: Func, parts: Sequence[Func]) -> str:
-    """The internal function that runs the parts of one task one after another."""
+    """Return the internal function that runs the parts of one task one after another."""
     given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(sizes(func)))]
     args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
     return "\n".join([

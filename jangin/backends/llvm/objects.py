@@ -36,8 +36,8 @@ def compile_modules(
     fixed: bool = False,
     as_object: bool = True,
 ) -> bytes:
-    """One relocatable object, or assembly text, of several (name, LLVM IR module text). `exported`: the
-    visible functions, if not all are. `fixed`: see `is_fixed`."""
+    """Return one relocatable object, or assembly text, of several (name, LLVM IR module text). `exported`:
+    the visible functions, if not all are visible. `fixed`: see `is_fixed`."""
     compiler = _compiler(target)
     merged = None
     with llvm.create_context() as context, ExitStack() as modules:
@@ -56,7 +56,7 @@ def compile_modules(
 
 
 def assembly(func: Func, target: Target) -> str:
-    """A kernel's assembly text, as `build` compiles it."""
+    """Return a kernel's assembly text, as `build` compiles it."""
     texts = [(func.name, emit_kernel(func, target))]
     return compile_modules(texts, target, fixed=is_fixed(func, target), as_object=False).decode()
 
@@ -88,7 +88,7 @@ def _initialize(native: bool) -> None:
 
 
 def _compiler(target: Target) -> _Compiler:
-    """This thread's compiler for a target."""
+    """Return this thread's compiler for a target."""
     key = target.triple, target.cpu, target.features, target.abi.name
     known: dict[object, _Compiler] = _threads.__dict__.setdefault("compilers", {})
     if key not in known:
@@ -117,8 +117,12 @@ class _Compiler:
         self._most = self._builder.getFunctionPassManager()
 
     def optimized(self, name: str, text: str, context: Any, modules: ExitStack, fixed: bool) -> Any:
-        """The optimized module of a text. `modules` disposes of it: LLVM requires this before its context
-        ends, and garbage collection doesn't promise the order."""
+        """Return the optimized module of a text. Raises RuntimeError, which names the kernel, if LLVM refuses
+        it.
+
+        `modules` disposes of the module: LLVM requires this before its context ends, and garbage collection
+        doesn't promise the order.
+        """
         try:
             module = modules.enter_context(llvm.parse_assembly(text, context))
             module.triple, module.data_layout = self._triple, self._layout
@@ -134,7 +138,8 @@ class _Compiler:
         return module
 
     def emitted(self, module: Any, as_object: bool) -> bytes:
-        """The module's code."""
+        """Return the module's object file or assembly text. Raises RuntimeError if LLVM can't generate
+        code."""
         lib = llvm.ffi.lib
         with llvm.ffi.OutputString() as error:
             emit = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)
@@ -148,6 +153,6 @@ class _Compiler:
 
 
 def _unlocked(function: Any) -> Any:
-    """llvmlite's binding without its process-wide lock, so that threads, each with its own context, compile
-    side by side."""
+    """Return llvmlite's binding without its process-wide lock, so that threads, each with its own context,
+    compile side by side."""
     return getattr(function, "_cfn", function)

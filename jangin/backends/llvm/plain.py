@@ -181,10 +181,10 @@ def _quoted(signature: Signature) -> str:
 
 
 def _passed(type: str) -> str:
-    """A parameter's type. Some ABIs want 32-bit numbers extended."""
+    """Return a parameter's type. Some ABIs want 32-bit numbers extended."""
     return "i32 signext" if type == "i32" else _TYPES[type]
 
 
 def _given(type: str) -> str:
-    """A result's type, like `_passed`."""
+    """Return a result's type, like `_passed`."""
     return "signext i32" if type == "i32" else _TYPES[type]

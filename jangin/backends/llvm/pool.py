@@ -38,9 +38,9 @@ from jangin.targets.target import Target
 
 UNITS_PER_THREAD = 31
 RUNS_PER_THREAD = 4
-"""Runs of a thread at least, so that no run is long."""
+"""Fewest runs of a thread, so that no run is long."""
 SPINS = 1500
-"""Pauses before sleeping: 20 to 60 µs on x86 processors."""
+"""Spin-loop pauses before a thread sleeps: 20 to 60 µs on x86 processors."""
 YIELDS = 16
 """How often the caller yields its core to a worker before it sleeps."""
 
@@ -54,8 +54,11 @@ _HANDLE_BYTES = 32
 
 
 def pool_module(target: Target) -> str:
-    """The LLVM IR module of the pool's functions (see `runtime.functions`). A `long`, a `size_t` and a
-    thread's handle must be as wide as a pointer. ValueError if the system's calls aren't known."""
+    """Return the LLVM IR module of the pool's functions (see `runtime.functions`).
+
+    A `long`, a `size_t` and a thread's handle must be as wide as a pointer. Raises ValueError if the system's
+    calls aren't known.
+    """
     abi, system = target.abi, waiting(target.triple)
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""

@@ -1,6 +1,6 @@
 """Keeps local arrays' elements in registers while one block is written.
 
-A load of an element that the block stored gives the stored value. If an element is stored several times,
+A load of an element that the block stored returns the stored value. If an element is stored several times,
 only the last value is written, at the end of the block. LLVM would find the same result, but each
 multiply-add of a tile would first be a load, the operation and a store.
 """
@@ -38,14 +38,14 @@ class Registers:
         self._places[array] = _Array(), 0
 
     def stepped(self, pointer: Pointer, start: Pointer, by: int | None) -> None:
-        """Records that a pointer lies `by` elements behind another pointer into an array (None: an unknown
+        """Record that a pointer lies `by` elements behind another pointer into an array (None: an unknown
         number)."""
         array, place = self._places[start]
         self._places[pointer] = array, None if place is None or by is None else place + by
 
     def load(self, at: Pointer, dtype: DType, lanes: int) -> list[Value]:
-        """The values that lie side by side from an address on. The list is empty if they must be loaded;
-        memory is then up to date."""
+        """Return the values that lie side by side from an address on. The list is empty if they must be
+        loaded; memory is then up to date."""
         if at not in self._places:
             return []
         array, place = self._places[at]
@@ -59,7 +59,7 @@ class Registers:
         return [] if None in found else [held[1] for held in found if held]
 
     def store(self, at: Pointer, v: Value) -> bool:
-        """Keeps a store until the block's end, or until it is needed. Returns whether it is kept."""
+        """Keep a store until the block's end, or until it is needed. Return whether it is kept."""
         if at not in self._places:
             return False
         array, place = self._places[at]
@@ -75,12 +75,12 @@ class Registers:
         return True
 
     def settle(self, at: Pointer) -> None:
-        """Writes the kept stores to the array of an address."""
+        """Write the kept stores to the array of an address."""
         if at in self._places:
             self._settle(self._places[at][0])
 
     def end_block(self) -> None:
-        """Writes all kept stores."""
+        """Write all kept stores."""
         waiting, self._waiting = self._waiting, []
         for array in waiting:
             self._settle(array)

@@ -52,16 +52,16 @@ class SeveralLoads:
         self._first: float | None = None
 
     def stepped(self, pointer: str, start: str, size: int) -> None:
-        """Records that a pointer lies `size` bytes behind another."""
+        """Record that a pointer lies `size` bytes behind another."""
         self._steps[pointer] = start, size
 
     def begin_block(self) -> None:
-        """Forgets the addresses of the previous block."""
+        """Forget the addresses of the previous block."""
         self._ends.clear()
         self._first = None
 
     def load(self, at: str, count: int) -> list[str]:
-        """The names of `count` vectors loaded from an address."""
+        """Write loads of `count` vectors from an address, and return their names."""
         start, offset = self._steps.get(at, (at, 0))
         names = [self._fresh() for _ in range(count)]
         end = self._ends.get((start, offset), at)
@@ -72,8 +72,10 @@ class SeveralLoads:
         return names
 
     def constant(self, number: float) -> str:
-        """The name of a vector with a constant in all lanes, for a multiply-add that overwrites it. Later
-        constants of the block are loaded with it, until the first one is asked for again."""
+        """Return the name of a vector with a constant in all lanes, for a multiply-add that overwrites it.
+
+        Later constants of the block are loaded with it, until the first one is asked for again.
+        """
         if self._first in (None, number):
             self._first = number
             self._tables.append([])
@@ -86,7 +88,7 @@ class SeveralLoads:
         return name
 
     def finish(self) -> None:
-        """Writes the lines that load constants."""
+        """Write the lines that load constants."""
         for groups in self._tables:
             at = self._fresh()
             table = self._table([n for group in groups for n in group.numbers.values()])
@@ -98,7 +100,7 @@ class SeveralLoads:
                 first = []
 
     def _load(self, at: str, names: Sequence[str]) -> tuple[list[str], str]:
-        """Lines that load vectors from an address, and the address behind them."""
+        """Return lines that load vectors from an address, and the address behind them."""
         loaded, end, hidden = self._fresh(), self._fresh(), self._fresh()
         parts = "{ " + ", ".join([self._type] * len(names)) + " }"
         if len(names) == 1:
@@ -124,7 +126,8 @@ class SeveralLoads:
         return f'  call void @{_LABEL}(metadata !{{!""}})'
 
     def _table(self, numbers: Sequence[float]) -> str:
-        """The name of a table in memory of constants, each as a vector."""
+        """Return the name of a table of constants in memory, each as a vector. Its definition is added to
+        `declarations`."""
         items = ", ".join(f"{self._type} splat (float {literal(n, F32)})" for n in numbers)
         name = f"@constants.{sha256(items.encode()).hexdigest()[:16]}"
         table = f"[{len(numbers)} x {self._type}]"
@@ -133,7 +136,7 @@ class SeveralLoads:
 
 
 def end_blocks(module: str) -> str:
-    """A module's text, in which blocks end at fences."""
+    """Return a module's text, in which blocks end at fences."""
     return "\ndefine ".join(map(_end_blocks, module.split("\ndefine ")))
 
 

@@ -13,12 +13,12 @@ from jangin.targets.target import Target
 
 
 def take_module(target: Target) -> str:
-    """The LLVM IR module of `jangin_take`, for machines with 64-bit pointers."""
+    """Return the LLVM IR module of `jangin_take`, for machines with 64-bit pointers."""
     return _TEXT.replace("<TRIPLE>", target.triple)
 
 
 def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
-    """The i64 or pointer number `index` at `base`, as %name."""
+    """Return the i64 or pointer number `index` at `base`, as %name."""
     return (
         f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n  %{name} = load {kind}, ptr %{name}.at"
     )

@@ -10,8 +10,8 @@ _PALETTE = 1
 
 
 def configured(shapes: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
-    """The instructions that configure and release registers of these shapes (rows, bytes a row), and the
-    constant that the first reads.
+    """Return the instructions that configure and release registers of these shapes (rows, bytes a row), and
+    the constant that the first reads.
 
     The constant has the palette in its first byte. The bytes of each register's rows begin at byte 16, the
     numbers of rows at byte 48.

@@ -14,7 +14,8 @@ _TYPES = {"f64": "double", "f32": "float", "f16": "i16", "bf16": "i16", "bool": 
 
 
 def scalar_type(dtype: DType) -> str:
-    """The LLVM type of a value in a register. bool is i1, and floats smaller than f32 are their bits."""
+    """Return the LLVM type of a value in a register. bool is i1, and floats smaller than f32 are their
+    bits."""
     return _TYPES.get(dtype.name) or f"i{8 * dtype.bytes}"
 
 
@@ -29,7 +30,7 @@ def half_type(lanes: int) -> str:
 
 
 def literal(value: Scalar, dtype: DType) -> str:
-    """A scalar constant, rounded to its type, as LLVM writes it."""
+    """Return a scalar constant, rounded to its type, as LLVM writes it."""
     if dtype is BOOL:
         return "true" if value else "false"
     if dtype.wide is not dtype:

@@ -28,7 +28,7 @@ _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq
 _ORDER = frozenset({"lt", "le", "gt", "ge"})
 _NAMES = re.compile(r"%\w+").findall
 _PLAIN = frozenset({"add", "sub", "mul", "and", "or", "xor"})
-"""Operations of integers that may be computed without being used."""
+"""Integer operations that may be hoisted to where their result isn't needed."""
 
 _POWER = """
 define internal i64 @int.power(i64 %base, i64 %exponent) #1 {
@@ -107,7 +107,7 @@ class LlvmWriter(Writer):
         return "%" + self.fresh()
 
     def finish(self) -> None:
-        """Writes the parts that weren't known before the end."""
+        """Write the parts that weren't known before the end."""
         if self._several:
             self._several.finish()
             self.declarations |= self._several.declarations
@@ -115,7 +115,7 @@ class LlvmWriter(Writer):
             self.declarations["addresses"] = Addresses.declaration
 
     def named(self, text: str, state: str = "") -> str:
-        """The name of an instruction's value."""
+        """Write an instruction, unless it was written before, and return the name of its value."""
         key = text + state
         name = self._known.get(key)
         if name is None:
@@ -129,7 +129,8 @@ class LlvmWriter(Writer):
         return Value(self.named(text, state), dtype, lanes)
 
     def _hoisted(self, text: str, *operands: str) -> str:
-        """The name of a value that may be computed even if it isn't needed."""
+        """Write an instruction that may be computed even if it isn't needed, before the loops in which it
+        doesn't change. Return the name of its value."""
         if not self._hoists:
             return self.named(text)
         name = self._known.get(text)
@@ -150,7 +151,7 @@ class LlvmWriter(Writer):
         return name
 
     def new(self, text: str, dtype: DType, lanes: int = 1) -> Value:
-        """The value of an instruction that must not be shared."""
+        """Write an instruction that must not be shared, and return its value."""
         name = "%" + self.fresh()
         self.lines.append(f"  {name} = {text}")
         return Value(name, dtype, lanes)
@@ -159,8 +160,8 @@ class LlvmWriter(Writer):
         self.lines.append(f"  {text}")
 
     def last(self, name: str, dtype: DType, lanes: int, **operands: str) -> str:
-        """The last instruction of the target's row for an operation. The instructions before it are
-        written."""
+        """Write the instructions of the target's row for an operation but the last, and return the last one's
+        text."""
         form = self._forms.get((name, dtype, lanes))
         if form is None:
             form = self._forms[name, dtype, lanes] = lines(self.row(name, dtype, lanes), dtype, lanes)
@@ -169,7 +170,7 @@ class LlvmWriter(Writer):
         return form[-1][1] % operands
 
     def _multiple(self, count: str, by: int) -> str:
-        """A loop's counter times a number."""
+        """Return a loop's counter times a number."""
         loop = self._counts[count]
         name = loop.multiples.get(by)
         if name is None:
@@ -376,7 +377,7 @@ class LlvmWriter(Writer):
         return self.last("masked_load", dtype, lanes, memory=at, mask=mask.ref)
 
     def _reached(self, at: Pointer, lanes: int) -> Pointer:
-        """The address by which a place is accessed."""
+        """Return the address by which an element is accessed."""
         walks = self._addresses if at not in self._registers else None
         if walks is None:
             return at
@@ -393,7 +394,7 @@ class LlvmWriter(Writer):
         return self._joined([Value(name, dtype, one) for name in names]).ref
 
     def _joined(self, parts: list[Value]) -> Value:
-        """The lanes of several values of equal width, side by side."""
+        """Return the lanes of several values of equal width, side by side."""
         lanes = sum(v.lanes for v in parts)
         while len(parts) > 1:
             width = 2 * parts[0].lanes
@@ -420,8 +421,8 @@ class LlvmWriter(Writer):
             self.effect(self.last("masked_store", v.dtype, v.lanes, memory=at, mask=mask.ref, x=x))
 
     def _opaque(self, v: Value) -> Value:
-        """A value to store under a mask, made opaque to LLVM if the target has a row for it. The value then
-        fills a whole register."""
+        """Return a value to store under a mask, made opaque to LLVM if the target has a row for it. The value
+        then fills a whole register."""
         sizes = (r.lanes for r in self.target.rows if r.name == "opaque" and v.dtype in r.dtypes)
         lanes = next((n for n in sorted(sizes) if n >= v.lanes), 0)
         if v.number is not None or not lanes or self.target.row("opaque", v.dtype, lanes) is None:
@@ -489,7 +490,7 @@ class LlvmWriter(Writer):
         self._start(done)
 
     def _loop(self, first: Value, end: Value, body: Callable[[Value], None], done: str) -> None:
-        """A loop that is known to run, up to the jump out of it."""
+        """Write a loop that is known to run, up to the jump out of it."""
         head, latch, came_from = self.fresh("loop"), self.fresh("latch"), self.label
         self._registers.end_block()
         loop = _Loop(len(self.lines), len(self._scopes))
@@ -537,7 +538,7 @@ class LlvmWriter(Writer):
         self._jump_if(again, head, done)
 
     def _times(self, loop: _Loop, first: Value, by: int) -> str:
-        """A multiple of the number at which a loop's counter begins or ends."""
+        """Return a multiple of the number at which a loop's counter begins or ends, as an operand."""
         if first.number is not None:
             return str(int(first.number) * by)
         name = "%" + self.fresh()

@@ -33,7 +33,7 @@ GROUPED = GroupedOpenCL()
 
 
 def source(func: Func, target: Target) -> str:
-    """The OpenCL C program of one kernel."""
+    """Return the OpenCL C program of one kernel."""
     return emit_kernels([func], target, GROUPED if target.groups else DIALECT)
 
 

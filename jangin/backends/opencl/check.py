@@ -29,8 +29,8 @@ from jangin.targets.host import host
 SIZE = 3
 """The value of symbolic sizes, if their range allows it."""
 TOLERANCE = 1e-3
-"""The difference that is allowed, as a share of the largest value. Other orders of summation and other
-functions cause it."""
+"""The difference that is allowed, as a share of the wanted magnitude plus the largest one. Other orders of
+summation and other functions cause it."""
 
 
 def run_alone(
@@ -41,7 +41,7 @@ def run_alone(
     symbols: Mapping[str, int],
     items: int,
 ) -> dict[str, Array]:
-    """The outputs of a kernel that runs alone.
+    """Return the outputs of a kernel that runs alone, by name.
 
     `items`: work-items, or groups, of the launch; fewer if there are fewer tasks.
     """
@@ -69,7 +69,8 @@ def run_alone(
 
 
 def require_right(kernel: Kernel, device: Found, func: Func) -> None:
-    """Raises CompileError if the device's results differ from native code's."""
+    """Raise CompileError if the device's results differ from native code's. Kernels for which small sizes
+    don't fit together aren't checked."""
     symbols = {}
     for v, (low, high) in func.symbols:
         least = int(low.value) if isinstance(low, Const) else 1
@@ -95,7 +96,7 @@ def require_right(kernel: Kernel, device: Found, func: Func) -> None:
 
 
 def native(func: Func, given: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
-    """The outputs of a kernel on this machine's processor."""
+    """Return the outputs of a kernel on this machine's processor, by name."""
     target = host()
     image = Image([compile_modules([(func.name, emit_kernel(func, target))], target)])
     held = {name: array.copy() for name, array in given.items()}

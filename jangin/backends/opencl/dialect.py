@@ -89,7 +89,7 @@ class OpenCL(Dialect):
         return CONTRACT.format("OFF")
 
     def vector_type(self, dtype: DType, lanes: int) -> str:
-        """Type definitions of a vector and of a vector at any element's address.
+        """Return type definitions of a vector and of a vector at any element's address.
 
         Drivers write `vload16` as four loads of 4 lanes. A loop would cut and join arrays of vectors in each
         iteration.
@@ -115,8 +115,11 @@ class OpenCL(Dialect):
         return text.format(type_name(dtype, lanes), count)
 
     def lanes(self, row: Row, statements: Sequence[str]) -> str:
-        """Masks are mostly all on, or on in groups of four. A branch for each lane takes many times a load's
-        time."""
+        """Return the body of a row's function, with a branch for each four lanes of a masked access.
+
+        Masks are mostly all on, or on in groups of four. A branch for each lane takes many times a load's
+        time.
+        """
         if row.name not in _FOUR or len(statements) % 4:
             return super().lanes(row, statements)
         parts = []
@@ -127,7 +130,7 @@ class OpenCL(Dialect):
         return " ".join(parts)
 
     def entry(self, func: Func, name: str, body: str) -> str:
-        """The kernel function. Each work-item runs its share of the tasks.
+        """Return the kernel function. Each work-item runs its share of the tasks.
 
         If one item has all tasks, it repeats them `rounds` times. `from` is the number of the first round.
         `scratch` has `stride` bytes for each item.

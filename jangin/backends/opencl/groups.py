@@ -17,8 +17,8 @@ class GroupedOpenCL(OpenCL):
     groups = Groups("get_local_id(0)", "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)", "__local ")
 
     def entry(self, func: Func, name: str, body: str) -> str:
-        """The kernel function. A group runs its share of the tasks in round `from`, with `stride` bytes of
-        `scratch`."""
+        """Return the kernel function. A group runs its share of the tasks in round `from`, with `stride`
+        bytes of `scratch`."""
         if not grouped(func):
             return super().entry(func, name, body)
         numbers = [f"s{n}" for n in range(len(sizes(func)))]

@@ -1,7 +1,7 @@
 """Lowers each operation of the expression language to a machine's operations, for scalars and vectors alike.
 
 The semantics are those of `ir.expr`. Nothing here traps: an integer quotient by zero is 0. A shift by too
-many bits gives the same as shifting one bit at a time.
+many bits has the result of shifting one bit at a time.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Arithmetic:
         self.w = w
 
     def formula(self, e: Expr, *given: Value, names: Sequence[str] = (ARGUMENT,)) -> Value:
-        """An expression of variables of these `names` at the values given. It has no loads, so all of it is
-        computed."""
+        """Return an expression of variables of these `names` at the values given. It has no loads, so all of
+        it is computed."""
         values = dict(zip(names, given, strict=True))
         done: dict[Expr, Value] = {}
 
@@ -63,7 +63,8 @@ class Arithmetic:
         return value(e)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
-        """`op(x, y)` of one dtype. Comparisons give bool."""
+        """Return `op(x, y)` of one dtype. Comparisons return bool. Types smaller than f32 are computed in
+        their wide type."""
         x, y = self.w.unify(x, y)
         dtype = x.dtype
         if dtype.wide is not dtype:
@@ -76,12 +77,12 @@ class Arithmetic:
         return self._int_binary(_BOOL.get(op, op) if dtype is BOOL else op, x, y)
 
     def select(self, cond: Value, x: Value, y: Value) -> Value:
-        """A choice between two arms that are computed already."""
+        """Return x where `cond` holds, and y elsewhere. Both are computed already."""
         lanes = max(cond.lanes, x.lanes, y.lanes)
         return self.w.select(cond, self.w.broadcast(x, lanes), self.w.broadcast(y, lanes))
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
-        """x*y + z, with one rounding if the target has the instruction."""
+        """Return x*y + z, with one rounding if the target has the instruction."""
         dtype = x.dtype
         if dtype.wide is not dtype:
             return self.convert(dtype, self.fma(*(self.convert(dtype.wide, v) for v in (x, y, z))))
@@ -90,14 +91,14 @@ class Arithmetic:
         return self.w.instruction("fma", dtype, dtype, *self.w.unify(x, y, z))
 
     def dot(self, product: Product, x: Value, y: Value, z: Value) -> Value:
-        """z plus the Product's sum for the words x and y."""
+        """Return z plus the Product's sum for the words x and y."""
         x, y, z = self.w.unify(x, y, z)
         if product.terms == 1 and self.w.target.product_row(product, x.lanes) is None:
             return self.fma(self.convert(z.dtype, x), self.convert(z.dtype, y), z)
         return self.w.instruction(product.name, product.row_type, product.total, x, y, z)
 
     def library(self, fn: str, *args: Value) -> Value:
-        """A function of the C mathematical library, called for each lane."""
+        """Return the result of a function of the C mathematical library, which is called for each lane."""
         return self.w.by_lane(lambda *scalars: self.w.function(fn, *scalars), *args)
 
     # --- floats
@@ -170,8 +171,8 @@ class Arithmetic:
         return shifted if y.is_const else w.select(fits, shifted, zero)
 
     def _divide(self, op: str, x: Value, y: Value) -> Value:
-        """div and rem truncate, floordiv and mod round down. y == 0 gives 0; the smallest number over -1
-        wraps."""
+        """Return an integer quotient or remainder: div and rem truncate, floordiv and mod round down. y == 0
+        gives 0; the smallest number over -1 wraps."""
         w, signed = self.w, x.dtype.kind == "i"
         zero = w.like(0, x)
         if signed and y.number == -1:
@@ -205,7 +206,7 @@ class Arithmetic:
     # --- intrinsics of one argument
 
     def elementary(self, fn: str, x: Value) -> Value | None:
-        """An intrinsic of a few instructions; None for the others (see `backends.walk.math`)."""
+        """Return an intrinsic of a few instructions, or None for the others (see `backends.walk.math`)."""
         w, dtype = self.w, x.dtype
         if fn in BITCASTS:
             return self._bits_as(BITCASTS[fn], x)
@@ -263,8 +264,8 @@ class Arithmetic:
     # --- conversions
 
     def convert(self, dtype: DType, x: Value, held: bool = False) -> Value:
-        """The value in another type, converted as in C: floats truncate to integers, bool is `!= 0`. `held`:
-        an i32 can hold the float, unless it is NaN."""
+        """Return the value in another type, converted as in C: floats truncate to integers, bool is `!= 0`.
+        `held`: an i32 can hold the float, unless it is NaN."""
         if x.dtype is dtype:
             return x
         if x.dtype.wide is not x.dtype:
@@ -278,7 +279,7 @@ class Arithmetic:
         return x if x.dtype is dtype else self.w.cast(dtype, x)
 
     def _whole(self, dtype: DType, x: Value, held: bool) -> Value:
-        """The integer whose lowest bits a float's conversion to a type keeps (see
+        """Return the integer whose lowest bits a float's conversion to a type keeps (see
         `ir.arithmetic.convert`)."""
         w = self.w
         if x.number is not None:
@@ -295,11 +296,11 @@ class Arithmetic:
         return w.select(w.compare("ge", x, end), turned, low)
 
     def saturated(self, dtype: DType, x: Value, s: Saturated) -> Value:
-        """x rounded and clamped, as an integer of 8 or 16 bits.
+        """Return x rounded and clamped, as an integer of 8 or 16 bits.
 
         A bound that equals the limit of the type, or of its unsigned counterpart, is left to the saturating
-        conversion. Numbers below all i32 become the least i32, if nothing is subtracted. NaN does the same on
-        x86, and therefore becomes the least of the type.
+        conversion. If nothing is subtracted, numbers below all i32 become the least i32. On x86 NaN becomes
+        the least i32 too, and therefore the least number of the type.
         """
         w, top = self.w, 1 << dtype.bits
         # the conversion to this type saturates at this bound too
@@ -325,8 +326,8 @@ class Arithmetic:
         return w.bitcast(dtype, w.instruction("clamped", kind, kind, whole))
 
     def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
-        """`saturated` by way of int16, to which the processor clamps. The offset is added in int16, or in
-        bytes if they can hold the unshifted numbers."""
+        """Return `saturated` by way of int16, to which the processor clamps. The offset is added in int16, or
+        in bytes if they can hold the unshifted numbers."""
         w, whole = self.w, self.w.instruction("short", F32, I16, x)
         ends, kind = (to.low - to.offset, to.high - to.offset), dtype
         bare = next((t for t in (U8, I8) if dtype.bits == 8 and t.limits == ends), None)
@@ -344,7 +345,8 @@ class Arithmetic:
         return self.binary("add", w.bitcast(dtype, small), w.constant(to.offset, dtype))
 
     def _conversion(self, name: str, dtype: DType, result: DType, x: Value) -> Value:
-        """A conversion between a small type and the type that it is computed in."""
+        """Return x converted between a small type and the type that it is computed in, by the target's row
+        `name`."""
         row = self.w.row(name, dtype, x.lanes)
         if row.expansion is not None and not self.w.has_text(row):
             return self.formula(row.expansion, x)
@@ -360,8 +362,8 @@ class Arithmetic:
         return self._conversion("narrow", dtype, dtype, single)
 
     def _round_to_odd(self, x: Value) -> Value:
-        """f64 to f32 rounded to odd, so that a second rounding to 16 bits equals a single rounding. The value
-        is truncated, and its last bit is set if it is inexact."""
+        """Return an f64 as f32, rounded to odd, so that a second rounding to 16 bits equals a single
+        rounding. The value is truncated, and its last bit is set if it is inexact."""
         w = self.w
         near = w.cast(F32, x)
         back = w.cast(F64, near)
@@ -375,7 +377,8 @@ class Arithmetic:
     # --- across lanes
 
     def across(self, op: str, v: Value) -> Value:
-        """All lanes of a vector combined by an associative operation. An even number of lanes is halved."""
+        """Return all lanes of a vector combined by an associative operation. An even number of lanes is
+        halved repeatedly."""
         w, lanes = self.w, v.lanes
         while lanes % 2 == 0:
             half = lanes // 2

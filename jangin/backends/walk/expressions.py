@@ -27,11 +27,11 @@ _ELEMENTARY = frozenset({
     *BITCASTS, *HALVES, *PAIRS, *PRODUCTS,
 })  # fmt: skip
 CHEAP_NODES = 24
-"""Expression nodes up to which an arm of a uniform Select is computed, rather than branched to."""
+"""Most expression nodes of an arm of a uniform Select that is computed rather than branched to."""
 HELD = 1 << 30
 """A bound of floats that become integers of at most 16 bits. i32 can hold both bounds."""
 LINE = "line"
-"""The variable for the number of a row, or of a column, of a small matrix."""
+"""The name of the variable for the number of a row, or of a column, of a small matrix."""
 
 
 class Expressions:
@@ -46,18 +46,18 @@ class Expressions:
         self._memo: dict[Expr, Value] = {}
 
     def evaluate(self, e: Expr) -> Value:
-        """The value of a whole expression of a statement."""
+        """Return the value of a whole expression of a statement."""
         self._memo = {}
         return self.value(e)
 
     def condition(self, e: Expr) -> Value:
-        """The value of a condition, a constant if the loops' ranges decide it."""
+        """Return the value of a condition, a constant if the loops' ranges decide it."""
         self._memo = {}
         return self._decided(e)
 
     def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
-        """A hint that an element is soon needed. It is a statement of its own, because values computed by the
-        last statement may belong to a loop that has ended."""
+        """Prefetch an element that is soon needed. The hint is a statement of its own, because values
+        computed by the last statement may belong to a loop that has ended."""
         self._memo = {}
         self.memory.prefetch(buffer, index)
 
@@ -66,7 +66,7 @@ class Expressions:
 
     @contextmanager
     def binding(self, var: Var, value: Value) -> Iterator[None]:
-        """Gives `var` a value inside the context."""
+        """Give `var` a value inside the context."""
         before = self.values.get(var)
         self.values[var] = value
         self.ix.bindings += 1
@@ -76,7 +76,7 @@ class Expressions:
 
     @contextmanager
     def _aside(self, memo: dict[Expr, Value]) -> Iterator[None]:
-        """Forgets parts computed inside the context afterwards. Parts in `memo` count as computed."""
+        """Forget parts computed inside the context afterwards. Parts in `memo` count as computed."""
         before, self._memo = self._memo, memo
         yield
         self._memo = before
@@ -120,7 +120,7 @@ class Expressions:
         return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if made is None else made
 
     def _upper(self, e: Cast) -> Value | None:
-        """A product of two i32 without its lowest bits, if the target has a row for it; else None."""
+        """Return a product of two i32 without its lowest bits, if the target has a row for it; else None."""
         factors = upper(e)
         if factors is None or self.w.target.row("upper", I32, self.ix.lanes) is None or not self.ix.varies(e):
             return None
@@ -128,7 +128,8 @@ class Expressions:
         return self.w.instruction("upper", I32, I32, x, y)
 
     def _saturated(self, e: Cast) -> Value | None:
-        """A value that is rounded, clamped and narrowed, if the target has rows for this; else None."""
+        """Return a value that is rounded, clamped and narrowed, if the target has rows for this; else
+        None."""
         whole = saturated(e)
         parts = whole or moved(e)
         if parts is None:
@@ -154,8 +155,8 @@ class Expressions:
         return self.w.instruction("clamped", e.dtype, e.dtype, x)
 
     def _scaled(self, whole: Saturated) -> Value:
-        """The value to be rounded and clamped. A quotient by a constant becomes products that give the same
-        result."""
+        """Return the value to be rounded and clamped. A quotient by a constant becomes products with the same
+        result, if there are any."""
         e, row = whole.value, self.w.target.row("fma", F32)
         if not (isinstance(e, Binary) and e.op == "div" and isinstance(e.b, Const) and e not in self._memo):
             return self.value(e)
@@ -189,7 +190,8 @@ class Expressions:
         return self.math.binary(e.op, self.value(e.a), self.value(e.b))
 
     def _multiply_add(self, e: Binary) -> Value | None:
-        """A sum with a product of floats, or of pairs, as one instruction if the target has it; else None."""
+        """Return a sum with a product of floats, or of pairs, as one instruction if the target has it; else
+        None."""
         for product, other in ((e.b, e.a), (e.a, e.b)):
             if e.dtype.is_float and isinstance(product, Binary) and product.op == "mul":
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
@@ -202,7 +204,7 @@ class Expressions:
         return None
 
     def _matrix(self, words: Call, total: Expr) -> Value | None:
-        """Sums of a product of words in which lanes are rows by columns of small matrices, by one
+        """Return sums of a product of words in which lanes are rows by columns of small matrices, by one
         instruction; else None."""
         product, lane, w, line = words.product, self.ix.lane, self.w, Var(LINE)
         if product is None or not product.of_matrices or lane is None:
@@ -221,7 +223,7 @@ class Expressions:
         return w.instruction(row.name, product.row_type, product.total, *operands)
 
     def _joined(self, e: Binary) -> Value | None:
-        """A word of four bytes, if the target has an instruction that joins them; else None."""
+        """Return a word of four bytes, if the target has an instruction that joins them; else None."""
         parts, lanes = joined(e), self.ix.lanes
         if parts is None or self.w.target.row("joined", U8, lanes) is None or not self.ix.varies(e):
             return None
@@ -231,7 +233,7 @@ class Expressions:
         return self.w.instruction("joined", U8, I32, *values)
 
     def _quotient(self, e: Binary) -> Value | None:
-        """A product with a function that is a reciprocal, as a division; else None."""
+        """Return a product with a function that is a reciprocal, as a division; else None."""
         for factor, other in ((e.b, e.a), (e.a, e.b)):
             by = divisor(factor.fn, factor.dtype) if isinstance(factor, Call) else None
             if by is not None and isinstance(factor, Call) and factor not in self._memo:
@@ -240,12 +242,15 @@ class Expressions:
         return None
 
     def _plain_quotient(self, e: Binary) -> bool:
-        """Whether unsigned division is right: dividend >= 0, divisor > 0."""
+        """Return whether unsigned division is right: dividend >= 0, divisor > 0."""
         return self.ix.nonnegative(e.a) and self.ix.nonnegative(e.b - 1)
 
     def _lane_compare(self, e: Binary) -> Value | None:
-        """A comparison that is linear in the lane, as one 32-bit comparison of lane numbers with a bound. The
-        bound is clamped to just outside the lanes. None if the step isn't 1 or -1."""
+        """Return a comparison that is linear in the lane, as one 32-bit comparison of lane numbers with a
+        bound. Return None if the step isn't 1 or -1.
+
+        The bound is clamped to just outside the lanes.
+        """
         gap, lanes, w = self.ix.difference(e.a, e.b), self.ix.lanes, self.w
         if gap.step not in (1, -1):
             return None
@@ -285,7 +290,8 @@ class Expressions:
         return value if fn not in LARGEST else self._where_right(fn, x, value)
 
     def _where_right(self, fn: str, x: Value, value: Value) -> Value:
-        """The `value` of an expansion, replaced by the C library's for lanes that are too large for it."""
+        """Return the `value` of an expansion, replaced by the C library's for lanes that are too large for
+        the expansion."""
         w = self.w
         large = w.compare("gt", w.absolute(x), w.like(LARGEST[fn], x))
 
@@ -295,7 +301,7 @@ class Expressions:
         return w.choose(w.any_lane(large), exact, lambda: value)
 
     def _expand(self, formula: Expr, x: Value) -> Value:
-        """A formula of one argument at `x`."""
+        """Return a formula of one argument at `x`."""
         argument = Var(ARGUMENT, x.dtype)
         varying = self.ix.varying
         if x.lanes > 1:
@@ -328,8 +334,8 @@ class Expressions:
         return arm
 
     def _masked_arm(self, e: Expr, cond: Callable[[], Value], seen: set[Expr]) -> Value:
-        """An arm of a choice that differs by lane, taken if `cond` holds. Its loads are masked. If it loads
-        one place for all lanes, it is skipped when no lane chose it."""
+        """Return an arm of a choice that differs by lane, taken if `cond` holds. Its loads are masked. If it
+        loads one element for all lanes, it is skipped when no lane chose it."""
         unsafe = [n for n in walk(e) if isinstance(n, Load) and not self._safe(n, seen)]
         if not unsafe:
             return self.value(e)
@@ -342,7 +348,7 @@ class Expressions:
 
     @contextmanager
     def masked(self, cond: Value) -> Iterator[Value]:
-        """Inside the context, only lanes for which `cond` holds are active."""
+        """Inside the context, let only lanes for which `cond` holds be active."""
         masks = self.memory.masks
         mask = self.math.binary("and", masks[-1], cond) if masks else cond
         masks.append(mask)
@@ -363,7 +369,7 @@ class Expressions:
         return True
 
     def uniform_access(self, e: Expr) -> bool:
-        """Whether evaluating `e` may read one place for all lanes that a mask may guard."""
+        """Return whether evaluating `e` may read one element for all lanes that a mask may guard."""
         return any(
             isinstance(n, Load)
             and not self.ix.varies(n)
@@ -374,20 +380,20 @@ class Expressions:
 
 
 def _held(e: Expr) -> bool:
-    """Whether a float is clamped, at both ends, to numbers that an i32 can hold."""
+    """Return whether a float is clamped, at both ends, to numbers that an i32 can hold."""
     if not (isinstance(e, Binary) and isinstance(e.a, Binary) and {e.op, e.a.op} == {"min", "max"}):
         return False
     return all(isinstance(end, Const) and abs(end.value) <= HELD for end in (e.b, e.a.b))
 
 
 def _along(e: Expr, lane: Var, place: Expr) -> Expr:
-    """An expression with a lane's row or column number `place` replaced by LINE. If the lane remains in it,
-    it depends on more than the number."""
+    """Return an expression with a lane's row or column number `place` replaced by LINE. If the lane remains
+    in it, it depends on more than the number."""
     return substitute(e, {lane: lane}, {lane: lane, place: Var(LINE)})
 
 
 def _unconditional_loads(e: Expr) -> set[Expr]:
-    """Loads that evaluating `e` performs for every choice."""
+    """Return the loads that evaluating `e` performs whichever arms of its choices are taken."""
     if isinstance(e, Select):
         return _unconditional_loads(e.cond)
     found: set[Expr] = {e} if isinstance(e, Load) else set()

@@ -22,8 +22,8 @@ Term = tuple[int, tuple[Expr, ...]]
 
 
 class Uniform:
-    """Terms that are the same for all lanes. `levels`: the terms grouped by the loop that they change with,
-    the outermost first. `loads`: whether they read memory that may change."""
+    """Terms that are the same for all lanes. `levels`: the terms grouped by the loop whose iterations change
+    them, the outermost first. `loads`: whether they read memory that may change."""
 
     def __init__(self, levels: Sequence[Sequence[Term]]) -> None:
         self.levels = levels
@@ -82,7 +82,8 @@ class Indexer:
 
     @contextmanager
     def bound(self, var: Var, known: Range, depth: int) -> Iterator[None]:
-        """Puts `var` in scope with a range. Facts derived under another range are forgotten."""
+        """Put `var` in scope with a range, inside the context. Facts derived under another range are
+        forgotten."""
         if self._last.get(var, (known, depth)) != (known, depth):
             for memo in (self._terms, self._exact, self._facts):
                 memo.clear()
@@ -98,7 +99,7 @@ class Indexer:
 
     @contextmanager
     def numbered(self, var: Var, first: int) -> Iterator[None]:
-        """Makes `var` a number inside the context, at first `first`."""
+        """Make `var` a number inside the context, at first `first`."""
         before, names, form = self.numbers.get(var), self._names, self._form
         self.numbers[var], self._names, self._form = first, names | {var}, None
         yield
@@ -109,7 +110,7 @@ class Indexer:
 
     @contextmanager
     def by_lane(self, var: Var, lanes: int = 0) -> Iterator[None]:
-        """Makes `var` differ by lane inside the context. If `lanes` is given, `var` counts the lanes."""
+        """Make `var` differ by lane inside the context. If `lanes` is given, `var` counts the lanes."""
         before = self.lane, self.lanes, self.varying, self._form
         if lanes:
             self.lane, self.lanes = var, lanes
@@ -118,18 +119,18 @@ class Indexer:
         self.lane, self.lanes, self.varying, self._form = before
 
     def varies(self, e: Expr) -> bool:
-        """Whether lanes of the vector loop may disagree on a value."""
+        """Return whether lanes of the vector loop may disagree on a value."""
         return bool(self.varying) and not self.varying.isdisjoint(free_vars(e))
 
     def level(self, atoms: Sequence[Expr]) -> int:
-        """The depth of the innermost loop whose variable is mentioned."""
+        """Return the depth of the innermost loop whose variable is mentioned, or 0."""
         depth = self.depth
         return max([depth.get(v, 0) for a in atoms for v in free_vars(a)], default=0)
 
     # --- subscripts
 
     def flat(self, buffer: Buffer, index: tuple[Expr, ...]) -> Linear:
-        """The row-major element number of an access."""
+        """Return the row-major element number of an access, as a linear form in the lane."""
         key = (buffer.shape, index)
         form = self._known_form(key)
         if form is None:
@@ -137,7 +138,7 @@ class Indexer:
         return self._at_this_copy(key, form)
 
     def difference(self, a: Expr, b: Expr) -> Linear:
-        """a - b."""
+        """Return a - b, as a linear form in the lane."""
         key = (a, b)
         form = self._known_form(key) or self._new_form(key, lambda: a - b)
         return self._at_this_copy(key, form)
@@ -200,7 +201,7 @@ class Indexer:
         return Linear(offset, levels, None, self.ordered(varying))
 
     def ordered(self, polynomial: list[Term]) -> list[Term]:
-        """Terms and their factors, ordered by the loops that they change with, outer loops first."""
+        """Return terms and their factors, ordered by the loops that change them, outer loops first."""
         inner_first = [
             (c, tuple(sorted(atoms, key=lambda a: self.level((a,)))) if len(atoms) > 1 else atoms)
             for c, atoms in polynomial
@@ -208,7 +209,7 @@ class Indexer:
         return sorted(inner_first, key=lambda t: self.level(t[1]))
 
     def _numbered(self, key: object, polynomial: list[Term]) -> list[Term]:
-        """The polynomial with the numbers of unrolled variables substituted."""
+        """Return the polynomial with the numbers of unrolled variables substituted."""
         total: dict[tuple[Expr, ...], int] = {}
         for c, atoms in polynomial:
             rest: list[Expr] = []
@@ -225,7 +226,8 @@ class Indexer:
         return [(c, atoms) for atoms, c in total.items() if c]
 
     def _resimplified(self, key: object, polynomial: list[Term]) -> list[Term]:
-        """`_numbered` for polynomials in which a quotient or the like mentions an unrolled variable."""
+        """Return `_numbered` of a polynomial in which a quotient, remainder or other operation mentions an
+        unrolled variable."""
         used = {v for _, atoms in polynomial for a in atoms for v in free_vars(a) if v in self.numbers}
         full = (key, tuple((v, self.numbers[v]) for v in sorted(used, key=str)))
         found = self._exact.get(full)
@@ -243,7 +245,7 @@ class Indexer:
     # --- ranges
 
     def condition(self, e: Expr) -> Expr:
-        """A condition simplified by the ranges and the unrolled variables' numbers."""
+        """Return a condition simplified by the ranges and the unrolled variables' numbers."""
         used = {v: const(self.numbers[v]) for v in free_vars(e) if v in self.numbers}
         key = ("condition", e, tuple(sorted((v.name, n.value) for v, n in used.items())))
         found = self._facts.get(key)
@@ -261,7 +263,7 @@ class Indexer:
         return bool(self._facts[key])
 
     def short(self, e: Expr) -> bool:
-        """Whether 32 bits hold a value that isn't negative."""
+        """Return whether 32 bits hold a value that is known not to be negative."""
         key = ("short", e)
         if key not in self._facts:
             high = interval(e, self.ranges)[1]
@@ -269,7 +271,7 @@ class Indexer:
         return bool(self._facts[key])
 
     def inside(self, access: Load) -> bool:
-        """Whether every subscript is known to lie in the buffer's shape."""
+        """Return whether every subscript is known to lie in the buffer's shape."""
         key = ("inside", access.buffer.shape, access.index)
         if key not in self._facts:
             self._facts[key] = all(
@@ -280,7 +282,7 @@ class Indexer:
 
 
 def constant_shape(buffer: Buffer) -> tuple[int, ...] | None:
-    """The shape in numbers; None if it is symbolic."""
+    """Return the shape in numbers; None if it is symbolic."""
     if not all(isinstance(d, Const) for d in buffer.shape):
         return None
     return tuple(int(d.value) for d in buffer.shape if isinstance(d, Const))

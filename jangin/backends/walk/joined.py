@@ -10,7 +10,7 @@ PLACES = 0, 8, 16, 24
 
 
 def joined(e: Binary) -> list[Expr | None] | None:
-    """The four uint8 that are joined to a word, the first in its low bits, with None for 0. The result is
+    """Return the four uint8 that are joined to a word, the first in its low bits, with None for 0. Return
     None for any other expression."""
     if e.op != "or" or e.dtype is not I32:
         return None

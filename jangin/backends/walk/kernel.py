@@ -39,8 +39,8 @@ from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 
 
 class Kernel:
-    """Writes one kernel's statements through a writer. CompileError names the kernel if something in it has
-    no code. If the writer's language has work-groups, the kernel is that of one work-item
+    """Writes one kernel's statements through a writer. Raises CompileError, which names the kernel, if
+    something in it has no code. If the writer's language has work-groups, the kernel is that of one work-item
     (`ir.groups.per_thread`)."""
 
     def __init__(self, func: Func, writer: Writer) -> None:
@@ -119,8 +119,11 @@ class Kernel:
             self._serial(s, self.w.index(0), self.x.evaluate(self._trips(s)))
 
     def _trips(self, s: For) -> Expr:
-        """The number of iterations of a serial loop. It is 0 if the loop's body is nested loops one of which
-        is empty, because the loop would do nothing, up to 2^31 times."""
+        """Return the number of iterations of a serial loop.
+
+        It is 0 if the loop's body is nested loops one of which is empty. The loop would otherwise do nothing,
+        up to 2^31 times.
+        """
         runs: Expr = const(True, BOOL)
         inner, own = s.body, {s.var}
         while isinstance(inner, For):
@@ -131,7 +134,7 @@ class Kernel:
         return select(runs, s.extent, 0)
 
     def _thread(self, s: For, item: Value) -> None:
-        """A work-item's own iteration of a thread loop, after a barrier if it is needed."""
+        """Write a work-item's own iteration of a thread loop, after a barrier if it is needed."""
         if id(s) in self._barriers:
             self.w.barrier()
             for name in self.memory.bases:
@@ -160,9 +163,11 @@ class Kernel:
                 self.statement(s.body)
 
     def _interleaved(self, s: For, extent: int) -> bool:
-        """Writes an unrolled loop around a vector loop that stores bytes with a stride, if all stores
-        together are contiguous. The bytes are interleaved and stored at once. Returns whether the loop is of
-        this kind."""
+        """Write an unrolled loop around a vector loop that stores bytes with a stride, if all stores together
+        are contiguous.
+
+        The bytes are interleaved and stored at once. Return False, with nothing written, for any other loop.
+        """
         inner = s.body
         store, lanes = (inner.body, inner.extent) if isinstance(inner, For) else (None, None)
         if not (isinstance(inner, For) and isinstance(store, Store) and isinstance(lanes, Const)):
@@ -198,8 +203,8 @@ class Kernel:
         return True
 
     def _vector_body(self, s: For) -> Stmt | None:
-        """The body of a vector loop whose lanes can run side by side; None if they can't, and the loop must
-        run serially."""
+        """Return the body of a vector loop whose lanes can run side by side; None if they can't, and the loop
+        must run serially."""
         if id(s) not in self._vector_bodies:
             body = privatized(s)
             agree = side_by_side(body, frozenset({s.var}))
@@ -216,7 +221,8 @@ class Kernel:
             self.memory.store(s.buffer, s.index, self.x.evaluate(s.value))
 
     def _reduce(self, s: Store) -> None:
-        """`place = op(place, value of each lane)`."""
+        """Write `place = op(place, value of each lane)`: the values of all lanes are combined with one
+        element."""
         parts = reduction(s)
         assert parts is not None
         op, other = parts
@@ -249,8 +255,11 @@ class Kernel:
         return lambda: self.statement(s)
 
     def _whole(self, s: If) -> Value | None:
-        """The condition that all lanes satisfy an upper limit that guards stores to memory; else None. Masked
-        stores are slow on some processors, and only the last vector needs them."""
+        """Return the condition that all lanes satisfy an upper limit that guards stores to memory, or None
+        for any other condition.
+
+        Masked stores are slow on some processors, and only the last vector needs them.
+        """
         c, lane = s.cond, self.ix.lane
         stores = any(isinstance(n, Store) and n.buffer.memory != "register" for n in statements(s.then))
         if not (isinstance(c, Binary) and c.op == "lt" and stores and s.orelse is None) or lane is None:
@@ -261,8 +270,8 @@ class Kernel:
         return self.x.condition(substitute(c, {lane: const(self.ix.lanes - 1)}))
 
     def _masked(self, cond: Value, s: Stmt) -> None:
-        """Runs a statement for the lanes in which `cond` holds. If it touches one place for all lanes, it is
-        skipped when no lane is active."""
+        """Write a statement for the lanes in which `cond` holds. If it accesses one element for all lanes, it
+        is skipped when no lane is active."""
         with self.x.masked(cond) as mask:
             if self._touches_one_place(s):
                 self.w.when(self.w.any_lane(mask), self._later(s))
@@ -292,8 +301,8 @@ class Kernel:
             self.statement(s.body)
 
     def _known(self, value: Expr) -> Range:
-        """The range of a bound name. A value that differs by lane is its own range, so that it is substituted
-        for the name if this helps."""
+        """Return the range of a bound name. A value that differs by lane is its own range, so that it is
+        substituted for the name if this helps."""
         if value.dtype is not I64:
             return None, None
         if self.ix.varies(value) and not loads(value):
@@ -337,7 +346,7 @@ class Kernel:
 
 
 def _quotient_of(e: Expr, lane: Var) -> bool:
-    """Whether an expression is a quotient of the lane, and so grows with the lane."""
+    """Return whether an expression is a quotient of the lane, and so grows with the lane."""
     if not isinstance(e, Binary) or e.op != "floordiv" or e.a != lane:
         return False
     return isinstance(e.b, Const) and e.b.value > 0

@@ -10,12 +10,12 @@ from jangin.ir.loop import Alloc, For, Let, Stmt, Store, replace_buffer, stateme
 from jangin.ir.traversal import free_vars, loads
 
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
-"""Operations that combine all lanes in any order, and the reductions of tensor expressions that they stand
-for."""
+"""Operations that combine all lanes in any order, each with the reduction of tensor expressions that it
+computes."""
 
 
 def privatized(s: For) -> Stmt:
-    """The body of a vector loop, in which each local buffer has one element a lane."""
+    """Return the body of a vector loop, in which each local buffer has one element a lane."""
     body = s.body
     for n in statements(s.body):
         if isinstance(n, Alloc):
@@ -25,8 +25,11 @@ def privatized(s: For) -> Stmt:
 
 
 def side_by_side(s: Stmt, varying: frozenset[Var]) -> bool:
-    """Whether lanes, which differ in `varying`, can run `s` side by side. Loop bounds must agree. A place
-    that all lanes store to must get one value, or a reduction of theirs."""
+    """Return whether lanes, which differ in `varying`, can run `s` side by side.
+
+    Loop bounds must agree. An element to which all lanes store must get one value, or a reduction of the
+    lanes' values.
+    """
 
     def varies(e: Expr) -> bool:
         return not free_vars(e).isdisjoint(varying)
@@ -42,12 +45,12 @@ def side_by_side(s: Stmt, varying: frozenset[Var]) -> bool:
 
 
 def reads_itself(s: Store) -> bool:
-    """Whether a store's value depends on the buffer that it stores to."""
+    """Return whether a store's value depends on the buffer that it stores to."""
     return any(n.buffer.name == s.buffer.name for n in loads(s.value))
 
 
 def reduction(s: Store) -> tuple[str, Expr] | None:
-    """(op, value) of a store `place = op(place, value)`; None for any other store."""
+    """Return (op, value) of a store `place = op(place, value)`; None for any other store."""
     if isinstance(s.value, Binary) and s.value.op in REDUCTIONS:
         for place, other in ((s.value.a, s.value.b), (s.value.b, s.value.a)):
             mine = isinstance(place, Load) and place.buffer.name == s.buffer.name and place.index == s.index

@@ -78,8 +78,8 @@ def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
 
 
 def _in_pairs(coefficients: Sequence[float], x: Expr) -> Expr:
-    """The polynomial as one in x**2, which is needed anyway, of pairs. It has as many operations and half the
-    latency."""
+    """Return the polynomial, computed as one in x**2 whose coefficients are pairs. x**2 is needed anyway. It
+    has as many operations and half the latency."""
     pairs = [_horner(coefficients[k : k + 2], x) for k in range(0, len(coefficients), 2)]
     out = pairs.pop()
     while pairs:
@@ -100,8 +100,9 @@ _MAGIC = 1.5 * 2.0**23
 
 
 def _power(x: Expr, scale: float, bias: int = 127, most: int | None = None) -> tuple[Expr, Expr]:
-    """x * scale rounded to an integer n, at most `most`, as a float, and 2**(n + bias - 127), which is 0 for
-    -bias.
+    """Return n as a float, and 2**(n + bias - 127), which is 0 if n is -bias.
+
+    n is x * scale rounded to an integer, and at most `most`.
 
     The bias is added together with _MAGIC, whose own bits the shift drops.
     """
@@ -113,18 +114,19 @@ def _power(x: Expr, scale: float, bias: int = 127, most: int | None = None) -> t
 
 
 def _nearest(x: Expr, scale: float) -> tuple[Expr, Expr]:
-    """x * scale rounded to an integer: as a float, and as i32."""
+    """Return x * scale rounded to an integer: as a float, and as i32."""
     shifted = call("fma", x, _c(scale), _c(_MAGIC))
     return shifted - _c(_MAGIC), _bits(shifted) - _i(0x4B400000)
 
 
 def _power_of_two(n: Expr) -> Expr:
-    """2**n for -127 < n < 128, and 0 for -127."""
+    """Return 2**n for -127 < n < 128, and 0 for -127."""
     return _float(binary("shl", n + _i(127), _i(23)))
 
 
 def _scaled_exp(x: Expr, scale: float, reduced: Callable[[Expr], Expr]) -> Expr:
-    """exp(r) * 2**n, where n is x * scale rounded, and `reduced` computes r, the remainder of x, from n.
+    """Return exp(r) * 2**n, where n is x * scale rounded, and `reduced` computes r, the remainder of x, from
+    n.
 
     Normal numbers have exponents from -126 to 127, so n is at most 127. At this n, r goes up to ln(2). Beyond
     it the product overflows, as it should, and never gives NaN. An n of -127 gives 0.
@@ -145,13 +147,13 @@ def _exp2(x: Expr) -> Expr:
 
 
 def _expm1_reduced(x: Expr, n: Expr) -> Expr:
-    """expm1(x - n*ln(2))."""
+    """Return expm1(x - n*ln(2))."""
     r = call("fma", n, _c(-_LN2_LOW), call("fma", n, _c(-_LN2_HIGH), x))
     return call("fma", _in_pairs(_EXPM1, r), r * r, r)
 
 
 def _expm1(x: Expr) -> Expr:
-    """2**n * expm1(r) + (2**n - 1), halved so that n = 128 stays finite."""
+    """Return 2**n * expm1(r) + (2**n - 1), halved and doubled so that n = 128 stays finite."""
     bounded = minimum(maximum(x, _c(-20.0)), _c(89.0))
     n, i = _nearest(bounded, _LOG2_E)
     q = _expm1_reduced(bounded, n)
@@ -164,7 +166,8 @@ _SQRT_HALF_BITS = 0x3F3504F3
 
 
 def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(e, f, m) with x = 2**e * m, f = m - 1, m in [sqrt(1/2), sqrt(2)); x must be positive and normal."""
+    """Return (e, f, m) with x = 2**e * m, f = m - 1, m in [sqrt(1/2), sqrt(2)); x must be positive and
+    normal."""
     offset = _bits(x) - _i(_SQRT_HALF_BITS)
     exponent = binary("shr", offset, _i(23))
     m = _float(binary("and", offset, _i(0x7FFFFF)) + _i(_SQRT_HALF_BITS))
@@ -172,20 +175,20 @@ def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def _normal(x: Expr) -> tuple[Expr, Expr]:
-    """A subnormal x scaled up to a normal number, and the exponent that corrects it."""
+    """Return a subnormal x scaled up to a normal number, and the exponent that corrects it."""
     small = x < _c(2.0**-126)
     return select(small, x * _c(2.0**23), x), select(small, _c(-23.0), _c(0.0))
 
 
 def _edges(x: Expr, value: Expr) -> Expr:
-    """The logarithm's values at 0, at infinity and below 0. NaN stays."""
+    """Return the logarithm `value` of x, with the right values at 0, at infinity and below 0. NaN stays."""
     value = select(eq(x, _c(math.inf)), x, value)
     value = select(eq(x, _c(0.0)), _c(-math.inf), value)
     return select(binary("ge", x, _c(0.0)), value, _c(math.nan))
 
 
 def _log_tail(f: Expr) -> Expr:
-    """log(1 + f) - f."""
+    """Return log(1 + f) - f."""
     square = f * f
     return call("fma", _in_pairs(_LOG, f) * f, square, square * _c(-0.5))
 
@@ -199,7 +202,7 @@ def _log(x: Expr) -> Expr:
 
 
 def _log2(x: Expr) -> Expr:
-    """log2(e) in two parts keeps the product exact enough if e is 0."""
+    """Return log2(x). log2(e), in two parts, keeps the product exact enough if the exponent is 0."""
     scaled, shift = _normal(x)
     e, f, _ = _log_parts(scaled)
     high, low = 1.44269502162933349609, 1.92596299112661746887e-8
@@ -209,7 +212,7 @@ def _log2(x: Expr) -> Expr:
 
 
 def _log1p(x: Expr) -> Expr:
-    """log(u) + c/u, where u is 1 + x rounded, and c its rounding error."""
+    """Return log(u) + c/u, where u is 1 + x rounded, and c its rounding error."""
     u = x + _c(1.0)
     lost = select(x < _c(1.0), x - (u - _c(1.0)), _c(1.0) - (u - x))
     e, f, _ = _log_parts(u)
@@ -220,7 +223,7 @@ def _log1p(x: Expr) -> Expr:
 
 
 def _exp_minus(x: Expr) -> Expr:
-    """exp(-x), computed without negating x."""
+    """Return exp(-x), computed without negating x."""
     x = minimum(maximum(x, _c(-89.0)), _c(87.3))
     n, half = _power(x, -_LOG2_E, 126)
     r = call("fma", n, _c(_LN2_LOW), call("fma", n, _c(_LN2_HIGH), x))
@@ -238,12 +241,12 @@ def _sigmoid_divisor(x: Expr) -> Expr:
 
 
 def _with_sign(size: Expr, x: Expr) -> Expr:
-    """A nonnegative value with the sign of x."""
+    """Return a nonnegative value with the sign of x."""
     return _float(binary("or", _bits(size), binary("and", _bits(x), _i(-1 << 31))))
 
 
 def _tanh(x: Expr) -> Expr:
-    """(1 - e) / (1 + e) with e = exp(-2|x|) = 2**n * (1 - 2q), which neither overflows nor cancels.
+    """Return (1 - e) / (1 + e) with e = exp(-2|x|) = 2**n * (1 - 2q), which neither overflows nor cancels.
 
     One part of ln(2) is enough, because its error counts 2**n times.
     """
@@ -263,7 +266,7 @@ def _erf(x: Expr, polynomial: Callable[[Sequence[float], Expr], Expr] = _in_pair
 
 
 def _quadrant(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(i, sine, cosine) of r, with x = i*pi/2 + r and |r| <= pi/4."""
+    """Return (i, sine, cosine) of r, with x = i*pi/2 + r and |r| <= pi/4."""
     n, i = _nearest(x, 2 / math.pi)
     r = x
     for part in _HALF_PI:
@@ -279,12 +282,12 @@ def _odd(i: Expr) -> Expr:
 
 
 def _turned(i: Expr, value: Expr) -> Expr:
-    """The value, negated if the second bit of i is set."""
+    """Return the value, negated if the second bit of i is set."""
     return _float(binary("xor", _bits(value), binary("shl", binary("and", i, _i(2)), _i(30))))
 
 
 def _sin(x: Expr) -> Expr:
-    """sin(x); -0 stays -0."""
+    """Return sin(x); -0 stays -0."""
     i, sine, cosine = _quadrant(x)
     return select(eq(x, _c(0.0)), x, _turned(i, select(_odd(i), cosine, sine)))
 
@@ -310,8 +313,10 @@ _F32: Mapping[str, Callable[[Expr], Expr]] = {
 
 @cache
 def expansion(fn: str, dtype: DType, short: bool = False) -> Expr | None:
-    """An intrinsic as an expression of the variable ARGUMENT; None if the C library computes it. `short`: a
-    form with fewer operations and registers, in which each operation waits for the one before."""
+    """Return an intrinsic as an expression of the variable ARGUMENT, or None if the C library computes it.
+
+    `short`: a form with fewer operations and registers, in which each operation waits for the one before.
+    """
     if fn == "erf" and dtype is F32 and short:
         return _erf(Var(ARGUMENT, F32), _horner)
     if fn == "sigmoid" and dtype is F64:
@@ -322,6 +327,6 @@ def expansion(fn: str, dtype: DType, short: bool = False) -> Expr | None:
 
 @cache
 def divisor(fn: str, dtype: DType) -> Expr | None:
-    """An expression d of the variable ARGUMENT with fn(ARGUMENT) = 1/d, so that a product with fn is one
-    division; None if there is none."""
+    """Return an expression d of the variable ARGUMENT with fn(ARGUMENT) = 1/d, or None if there is none. A
+    product with fn is then one division."""
     return _sigmoid_divisor(Var(ARGUMENT, dtype)) if fn == "sigmoid" and dtype in (F32, F64) else None

@@ -16,13 +16,14 @@ from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, const
 from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
 SHARED = 2
-"""Lanes that may share an element of a row that is loaded for all of them."""
+"""Most lanes that may share an element of a row that is loaded for all of them."""
 RUNS = 4
-"""Runs of lanes that share an element, up to which a load for each run is quicker than a gather."""
+"""Most runs of lanes that share an element for which a load for each run is quicker than a gather."""
 
 
 def in_memory(dtype: DType) -> DType:
-    """The type in memory: bool is one byte, 0 or 1, and a small type is the byte that holds it."""
+    """Return the type of a value in memory. bool is one byte, 0 or 1. A type smaller than a byte is the byte
+    that holds it."""
     return U8 if dtype is BOOL or dtype in SMALL else dtype
 
 
@@ -31,7 +32,7 @@ def _power_of_two(least: int) -> int:
 
 
 def _aligned(where: Linear, lanes: int, extra: int = 0) -> bool:
-    """Whether an access begins a multiple of so many elements after its buffer's start."""
+    """Return whether an access begins at a multiple of `lanes` elements after its buffer's start."""
     return not any(n % lanes for n in (where.offset + extra, *(c for c, _ in where.uniform.terms)))
 
 
@@ -65,7 +66,7 @@ class Memory:
     # --- addresses
 
     def total(self, terms: Sequence[Term]) -> Value:
-        """The i64 sum of terms."""
+        """Return the i64 sum of terms."""
         out: Value | None = None
         for c, atoms in terms:
             factors = [self.value(a) for a in atoms]
@@ -78,8 +79,9 @@ class Memory:
         return self.w.index(0) if out is None else out
 
     def pointer(self, buffer: Buffer, where: Linear, extra: int = 0) -> Pointer:
-        """The address of lane 0 of a linear access. It takes one step a loop level, so that each level's part
-        is invariant in the inner loops. The constant comes last, so that it folds into the access."""
+        """Return the address of lane 0 of a linear access. It takes one step a loop level, so that each
+        level's part is invariant in the inner loops. The constant comes last, so that it folds into the
+        access."""
         start, dtype = self.bases[buffer.name], in_memory(buffer.dtype)
         if where.uniform.loads:
             start = self._stepped(start, dtype, where)
@@ -107,7 +109,7 @@ class Memory:
         return [self.w.step(dtype, base, self.w.lane(offsets, n)) for n in lanes]
 
     def prefetch(self, buffer: Buffer, index: tuple[Expr, ...]) -> None:
-        """Prefetches a cache line for reading."""
+        """Prefetch a cache line for reading."""
         self.w.prefetch(in_memory(buffer.dtype), self.pointer(buffer, self.ix.flat(buffer, index)))
 
     # --- loads
@@ -115,13 +117,14 @@ class Memory:
     def _row(
         self, buffer: Buffer, where: Linear, lanes: int, extra: int = 0, masks: Sequence[Value] = ()
     ) -> Value:
-        """So many elements side by side, `extra` elements after lane 0 of a linear access."""
+        """Return `lanes` elements side by side, which begin `extra` elements after lane 0 of a linear
+        access."""
         at, state = self.pointer(buffer, where, extra), self._state(buffer)
         aligned = _aligned(where, lanes, extra)
         return self.w.load(in_memory(buffer.dtype), lanes, at, state, masks, aligned=aligned)
 
     def load(self, access: Load) -> Value:
-        """The element, or one for each lane. A masked-off lane reads no memory."""
+        """Return the element, or one for each lane. A masked-off lane reads no memory."""
         # an unrolled copy often repeats the loads of the copy before
         buffer, ix = access.buffer, self.ix
         if self.masks or buffer.memory == "register" or len(buffers_loaded(access)) > 1:
@@ -146,8 +149,8 @@ class Memory:
         return self._read(buffer.dtype, out)
 
     def _looked_up(self, access: Load) -> Value | None:
-        """Lookup of a byte for each lane in a table of 256 bytes, if instructions do it in registers; else
-        None."""
+        """Return the bytes that all lanes look up in a table of 256 bytes, if instructions do it in
+        registers; else None."""
         buffer, lanes = access.buffer, self.ix.lanes
         place = access.index[0] if constant_shape(buffer) == (256,) and buffer.dtype.bits == 8 else None
         if not isinstance(place, Cast) or place.a.dtype is not U8 or buffer.memory in ("register", "scratch"):
@@ -184,7 +187,7 @@ class Memory:
         return self.w.from_lanes([self.w.load(dtype, 1, p, self._state(buffer)) for p in pointers])
 
     def _load_every_second(self, buffer: Buffer, where: Linear, masks: Sequence[Value]) -> Value:
-        """Loads every second element by two overlapping rows and a shuffle. Both rows lie between the first
+        """Load every second element by two overlapping rows and a shuffle. Both rows lie between the first
         and the last element. In masked rows, elements between the lanes' elements aren't read."""
         lanes = self.ix.lanes
 
@@ -196,12 +199,13 @@ class Memory:
         return self.w.shuffle(row(0), row(lanes - 1), picks)
 
     def _masks_rows(self, dtype: DType) -> bool:
-        """Whether one instruction loads some lanes of a row."""
+        """Return whether one instruction loads some lanes of a row."""
         row = self.w.target.row("masked_load", dtype)
         return row is not None and bool(row.becomes)
 
     def _places(self, where: Linear) -> list[int]:
-        """The distances of the lanes' elements from the access's start; empty if they aren't known."""
+        """Return the distances of the lanes' elements from the access's start. The list is empty if they
+        aren't known."""
         lanes, lane = self.ix.lanes, self.ix.lane
         if lane is None or any({*free_vars(a)} - {lane} for _, atoms in where.varying for a in atoms):
             return []
@@ -215,7 +219,8 @@ class Memory:
         return found
 
     def _near(self, where: Linear) -> Sequence[int]:
-        """The lanes' places if all lie within one row, and few lanes share one; else empty."""
+        """Return the distances of the lanes' elements from the access's start, if all lie within one row, and
+        few lanes share one. It is empty if not."""
         found = self._places(where)
         inside = found and min(found) >= 0 and max(found) < self.ix.lanes
         return found if inside and max(map(found.count, found)) <= SHARED else ()
@@ -223,7 +228,7 @@ class Memory:
     def _load_near(
         self, buffer: Buffer, where: Linear, masks: Sequence[Value], places: Sequence[int]
     ) -> Value:
-        """Loads one row, reading only elements that some lane needs, and shuffles it."""
+        """Load one row, reading only elements that some lane needs, and shuffle it."""
         lanes, w = self.ix.lanes, self.w
         off = w.broadcast(w.constant(False, BOOL), lanes)
         readers = [[n for n, p in enumerate(places) if p == place] for place in range(lanes)]
@@ -237,14 +242,14 @@ class Memory:
         return w.shuffle(row, None, places)
 
     def _spread(self, mask: Value, start: int) -> Value:
-        """A mask of every second element, widened to a mask of all elements from `start` on."""
+        """Return a mask of every second element, widened to a mask of all elements from `start` on."""
         lanes = self.ix.lanes
         off = self.w.broadcast(self.w.constant(False, BOOL), lanes)
         return self.w.shuffle(mask, off, [lanes if n % 2 else n // 2 for n in range(start, start + lanes)])
 
     def _run(self, where: Linear) -> tuple[int, int]:
-        """The number of neighbouring lanes that share an element, and the distance of these elements; (0, 0)
-        if they don't share."""
+        """Return the number of neighbouring lanes that share an element, and the distance of these elements.
+        Return (0, 0) if lanes don't share."""
         if len(where.varying) != 1:
             return 0, 0
         ((step, atoms),) = where.varying
@@ -254,7 +259,7 @@ class Memory:
         return (int(run.b.value), step) if isinstance(run.b, Const) and step >= 1 else (0, 0)
 
     def _load_runs(self, buffer: Buffer, where: Linear, length: int, step: int) -> Value:
-        """Loads an element for each run of lanes, and puts it into all lanes of the run."""
+        """Load an element for each run of lanes, and put it into all lanes of the run."""
         dtype, lanes = in_memory(buffer.dtype), self.ix.lanes
 
         def run(n: int) -> Value:
@@ -267,8 +272,11 @@ class Memory:
         return out
 
     def _picks(self, buffer: Buffer, where: Linear) -> Sequence[int]:
-        """The distances of the lanes' elements from the first lane's, if runs of lanes share one each; else
-        empty. All must lie in one aligned row of elements (which then lies in the buffer)."""
+        """Return the distances of the lanes' elements from the first lane's, if runs of lanes share one each.
+        It is empty if not.
+
+        All must lie in one aligned row of elements, which then lies in the buffer.
+        """
         lanes, shape = self.ix.lanes, constant_shape(buffer)
         length, step = self._run(where)
         if not length or shape is None:
@@ -279,15 +287,16 @@ class Memory:
         return picks if 1 < row <= lanes and aligned and where.offset % row + picks[-1] < row else ()
 
     def _lines(self, where: Linear) -> Sequence[int]:
-        """The lanes' places if pairs of lanes are neighbours in memory; else empty."""
+        """Return the distances of the lanes' elements from the access's start, if pairs of lanes are
+        neighbours in memory. It is empty if not."""
         lane = self.ix.lane
         by_twos = lane is not None and any(lane % const(2) in atoms for _, atoms in where.varying)
         found = self._places(where) if by_twos and self.ix.lanes % 2 == 0 else []
         return found if all(b - a == 1 for a, b in zip(found[::2], found[1::2], strict=True)) else ()
 
     def _load_lines(self, buffer: Buffer, where: Linear, places: Sequence[int]) -> Value:
-        """Loads pairs of neighbouring elements, and picks the lanes from all of them. For a local array, it
-        loads the aligned groups of four that contain the pairs."""
+        """Load pairs of neighbouring elements, and pick the lanes from all of them. In a local array,
+        aligned groups of four that contain the pairs are loaded."""
         shape = constant_shape(buffer)
         local = buffer.memory == "register" and not where.uniform.terms and math.prod(shape or (1,)) % 4 == 0
         length = 4 if local else 2
@@ -304,12 +313,12 @@ class Memory:
         return self.w.shuffle(parts[0], None, picks)
 
     def _is_column(self, where: Linear) -> bool:
-        """Whether lanes are one column of a square tile, at a known place."""
+        """Return whether lanes are one column of a square tile, at a constant position."""
         lanes = self.ix.lanes
         return where.step == lanes and not where.uniform.terms and lanes & (lanes - 1) == 0
 
     def _load_column(self, buffer: Buffer, where: Linear) -> Value:
-        """Loads a column of a tile. All columns are made together, and equal operations are written once."""
+        """Load a column of a tile. All columns are made together, and equal operations are written once."""
         lanes = self.ix.lanes
         column = where.offset % lanes
         rows = [self._row(buffer, where, lanes, n * lanes - column) for n in range(lanes)]
@@ -318,7 +327,7 @@ class Memory:
     # --- stores
 
     def store(self, buffer: Buffer, index: tuple[Expr, ...], v: Value) -> None:
-        """Stores an element, or one for each lane that the masks leave active."""
+        """Store an element, or one for each lane that the masks leave active."""
         where = self.ix.flat(buffer, index)
         if where.step == 0:
             assert v.lanes == 1, "one place, a value for each lane"
@@ -341,7 +350,8 @@ class Memory:
         self.w.store(pointer, v, mask, aligned=_aligned(where, v.lanes))
 
     def store_interleaved(self, buffer: Buffer, first: Linear, values: list[Value]) -> None:
-        """Stores values interleaved, such that those of a lane are neighbours, from the first's place on."""
+        """Store values interleaved, so that those of a lane are neighbours, from the first value's address
+        on."""
         values = [self.w.broadcast(v, self.ix.lanes) for v in values]
         count, lanes = len(values), self.ix.lanes
         while len(values) > 1:

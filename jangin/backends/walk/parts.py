@@ -11,11 +11,11 @@ from jangin.ir.loop import OWN, Alloc, Block, Func, Stmt, statements, task_loops
 from jangin.targets.target import Target
 
 TILE = 8
-"""A nest that accumulates in at least one of so many registers has a register tile."""
+"""A nest has a register tile if a local array of it fills at least one part in `TILE` of the registers."""
 
 
 def parts(func: Func, target: Target) -> list[Func]:
-    """The kernels that a task runs one after another.
+    """Return the kernels that a task runs one after another.
 
     A task may be several nests over common scratch memory, each with a register tile. It is then cut into one
     kernel for each nest. Otherwise values that LLVM hoists out of one nest's loops (constants, a bias) would

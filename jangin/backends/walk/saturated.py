@@ -16,7 +16,7 @@ from jangin.ir.records import dataclass
 BITS = 8, 16
 """Bits of the integers to which a narrowing saturates."""
 MOST_STEPS = 1 << 10
-"""Integers between a quotient's bounds, at most, for all steps between them to be tested."""
+"""Most integers between a quotient's bounds. All steps between them are tested."""
 NEXT = 4
 """Numbers before and after a step that are tested."""
 
@@ -40,7 +40,7 @@ class Saturated:
 
 
 def saturated(e: Cast) -> Saturated | None:
-    """A conversion to a small integer as Saturated; None if it doesn't have this form."""
+    """Return a conversion to a small integer as Saturated, or None if it doesn't have this form."""
     own = e.a.dtype
     if e.dtype.bits not in BITS or not e.dtype.is_int or own not in (F32, I32):
         return None
@@ -66,8 +66,8 @@ def saturated(e: Cast) -> Saturated | None:
 
 
 def moved(e: Cast) -> Saturated | None:
-    """A `saturated` value that is then moved by a constant as an integer, as if other bytes were read; else
-    None."""
+    """Return a `saturated` value to which integers then add a constant, as one Saturated. Return None for any
+    other conversion."""
     inner, by, sum_ = e.a, 0, e.a
     if isinstance(sum_, Binary) and sum_.op in ("add", "sub") and isinstance(sum_.b, Const):
         inner, by = sum_.a, int(sum_.b.value) * (1 if sum_.op == "add" else -1)
@@ -111,8 +111,8 @@ def clamps(e: Cast) -> Clamps | None:
 
 
 def upper(e: Cast) -> tuple[Expr, Expr] | None:
-    """The factors of an i64 product that is converted to i32 without its lowest 30 bits; None for any other
-    conversion."""
+    """Return the factors of an i64 product that is converted to i32 without its lowest 30 bits, or None for
+    any other conversion."""
     cut = e.a if e.dtype is I32 and isinstance(e.a, Binary) and e.a.op == "shr" else None
     if cut is None or cut.b != const(30, I64) or not isinstance(cut.a, Binary) or cut.a.op != "mul":
         return None
@@ -122,7 +122,7 @@ def upper(e: Cast) -> tuple[Expr, Expr] | None:
 
 
 def narrowed(e: Expr) -> Expr | None:
-    """A constant that an i32 can hold, as i32."""
+    """Return a constant that an i32 can hold, as i32, or None for any other expression."""
     low, high = I32.limits
     return const(int(e.value), I32) if isinstance(e, Const) and low <= e.value <= high else None
 
@@ -134,13 +134,11 @@ def _whole(e: Expr, dtype: DType) -> bool:
 
 @cache
 def quotient(by: float, low: int, high: int) -> tuple[float, float] | None:
-    """The pair (a, b) whose fma(x, a, x * b) may replace x / by; None if there is none.
+    """Return the pair (a, b) whose fma(x, a, x * b) may replace x / by, or None if there is none.
 
-    Both are equal for every f32 x, once rounded and clamped to `low` and `high`.
-
-    Two products replace a division, which takes as long as six. a + b is close to 1 / by. Both
-    sides grow with x. They are equal if they step from one integer to the next at the same numbers, so the
-    numbers around each step are tested.
+    Both are equal for every f32 x, once rounded and clamped to `low` and `high`. Two products replace a
+    division, which takes as long as six. a + b is close to 1 / by. Both sides grow with x. They are equal if
+    they step from one integer to the next at the same numbers, so the numbers around each step are tested.
 
     Source: Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the
     divisor is known in advance", 2004.

@@ -42,13 +42,13 @@ class Tiles:
         self._numbers: dict[str, list[int]] = {}
 
     def holds(self, buffer: Buffer) -> bool:
-        """Whether the machine has registers for a tile buffer, and the language has words for them."""
+        """Return whether the machine has registers for a tile buffer, and the language has words for them."""
         row = self._w.target.row("tile_load", buffer.dtype)
         return row is not None and self._w.has_text(row)
 
     @contextmanager
     def allotted(self, buffer: Buffer) -> Iterator[None]:
-        """Allocates a register for each matrix of a buffer, inside the context."""
+        """Allocate a register for each matrix of a buffer, inside the context."""
         *lead, rows, columns = constant_shape(buffer) or (0, 0)
         shape = rows, columns * buffer.dtype.bytes
         if not (1 <= rows <= TILE_ROWS and 1 <= shape[1] <= TILE_BYTES):
@@ -71,8 +71,11 @@ class Tiles:
         return number
 
     def nest(self, s: Stmt) -> bool:
-        """Writes a nest over a matrix's rows and columns as one instruction, and returns True. False for a
-        nest that touches no matrices. CompileError if there is no instruction for it."""
+        """Write a nest over a matrix's rows and columns as one instruction, and return True.
+
+        Return False for a nest that touches no matrices. Raises CompileError if there is no instruction for
+        it.
+        """
         if not self._numbers:
             return False
         loops = dict[Var, Expr]()
@@ -94,7 +97,8 @@ class Tiles:
         return True
 
     def _is_whole(self, access: Load, loops: Mapping[Var, Expr]) -> bool:
-        """Whether loops go over all rows and columns of a matrix. A single row or column has no loop."""
+        """Return whether loops go over all rows and columns of a matrix. A single row or column has no
+        loop."""
         rows, columns = access.index[-2:]
         return (rows != columns or rows == const(0)) and all(
             loops.get(i) == n if isinstance(i, Var) else i == const(0) and n == const(1)
@@ -118,7 +122,8 @@ class Tiles:
         return self._multiplied(at, value)
 
     def _moved(self, name: str, operand: str, tile: Load, place: Load, loops: Mapping[Var, Expr]) -> bool:
-        """Loads a matrix from memory, or stores it there."""
+        """Load a matrix from memory, or store it there. Return False, with nothing written, if the elements
+        have no layout for it."""
         memory = self._memory(place, tile.index[-2:], loops) if place.dtype is tile.dtype else None
         if memory is None:
             return False
@@ -145,7 +150,7 @@ class Tiles:
         return True
 
     def _number(self, access: Load) -> str:
-        """The register of the matrix that an access touches."""
+        """Return the number of the register of the matrix that an access touches."""
         lead = row_major(access.index[:-2], access.buffer.shape[:-2])
         number = self._x.ix.condition(lead)
         if not isinstance(number, Const):
@@ -155,8 +160,8 @@ class Tiles:
     def _memory(
         self, access: Load, lines: tuple[Expr, ...], loops: Mapping[Var, Expr]
     ) -> tuple[Pointer, Value] | None:
-        """The address in memory of a matrix's elements at the rows and columns `lines`, and the bytes from
-        row to row. None if the elements have no such layout."""
+        """Return the address in memory of a matrix's elements at the rows and columns `lines`, and the bytes
+        from row to row. Return None if the elements have no such layout."""
         ix = self._x.ix
         numbers: dict[Var, Expr] = {v: const(n) for v, n in ix.numbers.items()}
         ranges: dict[Var, Range] = {**ix.ranges, **{v: (const(0), n - 1) for v, n in loops.items()}}

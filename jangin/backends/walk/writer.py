@@ -28,7 +28,7 @@ INTERLEAVED = 16
 
 class Value(NamedTuple):
     """A value by its name in the text. With one lane, it is the same for every lane of a vector loop.
-    `number`: the value if all lanes are one constant."""
+    `number`: the number, if all lanes are this constant."""
 
     ref: str
     dtype: DType
@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 
 def rounded(value: Scalar, dtype: DType) -> Scalar:
-    """A number as a type represents it. Integers wrap as in C."""
+    """Return a number as a type represents it. Integers wrap as in C."""
     if dtype is BOOL:
         return bool(value)
     if dtype.is_float:
@@ -52,9 +52,9 @@ def rounded(value: Scalar, dtype: DType) -> Scalar:
 
 
 class Writer(ABC):
-    """Writes one function's body from front to back. Each operation gives its value.
+    """Writes one function's body from front to back. Each operation returns its value.
 
-    A pure operation that was written before, in a dominating block, gives the earlier value. `state`
+    A pure operation that was written before, in a dominating block, returns the earlier value. `state`
     distinguishes equal loads of changed memory. Operands of one operation have equal lanes, except that a
     scalar condition may select vectors. `lo`, `hi`: the range of tasks to run. `most_lanes`: of a vector.
     """
@@ -79,7 +79,7 @@ class Writer(ABC):
         return f"{prefix}{self._count}"
 
     def remembered(self, key: object, make: Callable[[], T]) -> T:
-        """The name or value that `make` gave for a key in a dominating block, or gives now."""
+        """Return the name or value that `make` returned for a key in a dominating block, or returns now."""
         found: T | None = self._known.get(key)
         if found is None:
             found = self._known[key] = make()
@@ -88,7 +88,7 @@ class Writer(ABC):
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Writes a part that need not dominate the code after it."""
+        """Write, inside the context, a part that need not dominate the code after it."""
         self._scopes.append([])
         yield
         for key in self._scopes.pop():
@@ -96,10 +96,10 @@ class Writer(ABC):
 
     @abstractmethod
     def op(self, text: str, dtype: DType, lanes: int = 1, state: str = "") -> Value:
-        """The value of a pure operation of the language."""
+        """Write a pure operation of the language, unless it was written before, and return its value."""
 
     def weakest(self, texts: Sequence[str], dtype: DType, lanes: int, state: str) -> Value:
-        """The value of the last of several loads, or of an earlier (less masked) one that is written
+        """Return the value of the last of several loads, or of an earlier (less masked) one that is written
         already."""
         for text in texts[:-1]:
             ref = self._known.get(text + state)
@@ -108,7 +108,7 @@ class Writer(ABC):
         return self.op(texts[-1], dtype, lanes, state)
 
     def row(self, name: str, dtype: DType, lanes: int = 0) -> Row:
-        """The target's row for an operation on `lanes` values of a type (0: any number)."""
+        """Return the target's row for an operation on `lanes` values of a type (0: any number)."""
         row = self._found.get((name, dtype, lanes))
         if row is None:
             row = self.target.row(name, dtype, lanes)
@@ -118,37 +118,38 @@ class Writer(ABC):
 
     @abstractmethod
     def has_text(self, row: Row) -> bool:
-        """Whether a row has text in this language. Otherwise its expansion, if any, is evaluated."""
+        """Return whether a row has text in this language. Otherwise its expansion, if any, is evaluated."""
 
     # --- the function's arguments
 
     @abstractmethod
     def parameter(self, number: int) -> Pointer:
-        """The address of a buffer argument of the kernel."""
+        """Return the address of a buffer argument of the kernel."""
 
     @abstractmethod
     def size(self, number: int) -> Value:
-        """An integer argument of the kernel."""
+        """Return an integer argument of the kernel."""
 
     # --- work-groups
 
     def work_item(self) -> Value | None:
-        """The number (i64) of the current work-item in its group. It is None in languages without groups,
-        whose code loops over the work-items."""
+        """Return the number (i64) of the current work-item in its group. It is None in languages without
+        groups, whose code loops over the work-items."""
         return None
 
     def shared(self, dtype: DType, at: Value) -> Pointer:
-        """The address `at` bytes into a group's shared memory."""
+        """Return the address `at` bytes into a group's shared memory."""
         raise NotImplementedError
 
     def barrier(self) -> None:
-        """Waits until all work-items of the group arrive, and sees what they wrote."""
+        """Write a barrier: it waits until all work-items of the group arrive, and makes visible what they
+        wrote."""
         raise NotImplementedError
 
     # --- values of lanes
 
     def constant(self, value: Scalar, dtype: DType) -> Value:
-        """A scalar constant, wrapped or rounded to its type."""
+        """Return a scalar constant, wrapped or rounded to its type."""
         key = (value or repr(value), dtype)  # 0.0 and -0.0 are equal
         found = self.constants.get(key)
         if found is None:
@@ -157,26 +158,26 @@ class Writer(ABC):
         return found
 
     def index(self, value: int) -> Value:
-        """An i64 constant."""
+        """Return an i64 constant."""
         return self.constant(value, I64)
 
     @abstractmethod
     def literal(self, number: Scalar, dtype: DType) -> str:
-        """A scalar constant, rounded to its type."""
+        """Return a scalar constant, rounded to its type."""
 
     @abstractmethod
     def zeros(self, dtype: DType, lanes: int) -> Value: ...
 
     @abstractmethod
     def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
-        """0, step, 2*step..."""
+        """Return the vector 0, step, 2*step..."""
 
     @abstractmethod
     def broadcast(self, v: Value, lanes: int) -> Value:
-        """The value in every lane. A value of this many lanes is returned as it is."""
+        """Return the value in every lane. A value of this many lanes is returned unchanged."""
 
     def unify(self, *values: Value) -> Sequence[Value]:
-        """Values broadcast to the lanes of the widest."""
+        """Return values broadcast to the lanes of the widest."""
         lanes = values[0].lanes
         for v in values:
             if v.lanes != lanes:
@@ -187,7 +188,7 @@ class Writer(ABC):
         return [self.broadcast(v, lanes) for v in values]
 
     def like(self, value: Scalar, v: Value) -> Value:
-        """A constant with the type and lanes of `v`."""
+        """Return a constant with the type and lanes of `v`."""
         return self.broadcast(self.constant(value, v.dtype), v.lanes)
 
     @abstractmethod
@@ -195,22 +196,22 @@ class Writer(ABC):
 
     @abstractmethod
     def from_lanes(self, parts: Sequence[Value]) -> Value:
-        """A vector of these scalars."""
+        """Return a vector of these scalars."""
 
     @abstractmethod
     def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
-        """The lanes `picks` from the lanes of `a` followed by those of `b`."""
+        """Return the lanes `picks` from the lanes of `a` followed by those of `b`."""
 
     @abstractmethod
     def any_lane(self, mask: Value) -> Value:
-        """Whether some lane of a mask is set."""
+        """Return whether some lane of a mask is set."""
 
     # --- arithmetic
 
     @abstractmethod
     def binary(self, op: str, x: Value, y: Value) -> Value:
-        """A binary operation: add, sub, mul, div, rem, and, or, xor, shl, shr, udiv, urem; also min and max
-        of i64. Integers wrap.
+        """Return the result of an operation: add, sub, mul, div, rem, and, or, xor, shl, shr, udiv, urem;
+        also min and max of i64. Integers wrap.
 
         div and rem of integers truncate and must not trap. shl and shr are by fewer than the type's bits.
         udiv and urem are unsigned.
@@ -218,27 +219,27 @@ class Writer(ABC):
 
     @abstractmethod
     def compare(self, op: str, x: Value, y: Value) -> Value:
-        """A comparison: lt, le, gt, ge, eq, ne as in Loop IR; ule is unsigned. For floats, "unordered" means
-        that one is NaN, and "apart" that neither is and they differ."""
+        """Return whether a comparison holds: lt, le, gt, ge, eq, ne as in Loop IR; ule is unsigned. For
+        floats, "unordered" means that one is NaN, and "apart" that neither is and they differ."""
 
     @abstractmethod
     def select(self, cond: Value, x: Value, y: Value) -> Value: ...
 
     def extreme(self, op: str, x: Value, y: Value) -> Value:
-        """The lesser (`op` is min) or the greater (max) of integers."""
+        """Return the lesser (`op` is min) or the greater (max) of integers."""
         return self.select(self.compare("lt" if op == "min" else "gt", x, y), x, y)
 
     @abstractmethod
     def negate(self, x: Value) -> Value:
-        """A float with the other sign."""
+        """Return a float with the other sign."""
 
     @abstractmethod
     def absolute(self, x: Value) -> Value:
-        """A float without its sign."""
+        """Return a float without its sign."""
 
     @abstractmethod
     def cast(self, dtype: DType, x: Value) -> Value:
-        """A conversion as in C, between integers or floats, of integers to floats, or from bool. (Rows
+        """Return x converted as in C, between integers or floats, of integers to floats, or from bool. (Rows
         convert floats to integers.)"""
 
     @abstractmethod
@@ -246,29 +247,30 @@ class Writer(ABC):
 
     @abstractmethod
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
-        """The target's row for an operation of a type on values called x, y and z."""
+        """Return the result of the target's row `name` for an operation of a type on values called x, y and
+        z."""
 
     @abstractmethod
     def function(self, name: str, *args: Value) -> Value:
-        """A function of C's mathematical library, by its name for f64, on scalars."""
+        """Return the result of a function of C's mathematical library, by its name for f64, on scalars."""
 
     @abstractmethod
     def power(self, base: Value, exponent: Value) -> Value:
-        """base**exponent modulo 2**64, of i64 scalars; the exponent is unsigned."""
+        """Return base**exponent modulo 2**64, of i64 scalars; the exponent is unsigned."""
 
     # --- memory
 
     @abstractmethod
     def registers(self, dtype: DType, count: int) -> Pointer:
-        """A local array, whose elements end up in registers."""
+        """Return the address of a new local array, whose elements end up in registers."""
 
     @abstractmethod
     def scratch(self, dtype: DType, at: Value) -> Pointer:
-        """The address `at` bytes into the scratch memory."""
+        """Return the address `at` bytes into the scratch memory."""
 
     @abstractmethod
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
-        """The address of the element `by` elements after another."""
+        """Return the address of the element `by` elements after another."""
 
     @abstractmethod
     def load(
@@ -281,60 +283,64 @@ class Writer(ABC):
         *,
         aligned: bool = False,
     ) -> Value:
-        """The element, or a row of elements. Lanes that the last of `masks` switches off touch no memory and
-        may have any value. Each mask implies those before it, so an earlier load under fewer masks serves
-        too. `aligned`: the row begins a multiple of its lanes after its buffer's start."""
+        """Return the element, or a row of `lanes` elements, at an address.
+
+        Lanes that the last of `masks` switches off touch no memory and may have any value. Each mask implies
+        those before it, so an earlier load under fewer masks serves too. `aligned`: the row begins a multiple
+        of its lanes after its buffer's start.
+        """
 
     @abstractmethod
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
     ) -> Value:
-        """An element for each lane, `index` elements after `at`. `masks`: as in `load`."""
+        """Return an element for each lane, `index` elements after `at`. `masks`: as in `load`."""
 
     @abstractmethod
     def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
-        """The counterpart of `load`."""
+        """Store an element, or a row of elements: the counterpart of `load`."""
 
     @abstractmethod
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
-        """Stores an element for each lane. If two lanes store to one place, the later wins."""
+        """Store an element for each lane, `index` elements after `at`. If two lanes store to one element, the
+        later wins."""
 
     @abstractmethod
     def prefetch(self, dtype: DType, at: Pointer) -> None:
-        """Prefetches a cache line for reading."""
+        """Prefetch a cache line for reading."""
 
     # --- matrix registers
 
     def tile(self, name: str, dtype: DType, **operands: str) -> None:
-        """The target's row for an operation on matrix registers, given by their numbers."""
+        """Write the target's row for an operation on matrix registers, given by their numbers."""
         raise NotImplementedError
 
     def tiles(self, shapes: Sequence[tuple[int, int]]) -> None:
-        """Declares the matrix registers that were used: the rows of each, and the bytes of a row."""
+        """Declare the matrix registers that were used: the rows of each, and the bytes of a row."""
         raise NotImplementedError
 
     # --- blocks
 
     @abstractmethod
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
-        """`for i in [first, end)`. `entered`: it is known to run at least once."""
+        """Write `for i in [first, end)`. `entered`: it is known to run at least once."""
 
     @abstractmethod
     def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
-        """Runs one of two pieces of code."""
+        """Write a condition, under which `then` runs, or else `other`."""
 
     @abstractmethod
     def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
-        """The value of one of two pieces of code; both have the same type."""
+        """Return the value of one of two pieces of code, of which only one runs; both have the same type."""
 
     # --- operations made of the others
 
     def flip(self, cond: Value) -> Value:
-        """The negation of a condition."""
+        """Return the negation of a condition."""
         return self.binary("xor", cond, self.broadcast(self.constant(True, BOOL), cond.lanes))
 
     def by_lane(self, scalar: Callable[..., Value], *args: Value) -> Value:
-        """A vector of a scalar function's results for each lane of the arguments."""
+        """Return a vector of a scalar function's results for each lane of the arguments."""
         args = tuple(self.unify(*args))
         lanes = args[0].lanes
         if lanes == 1:
@@ -342,8 +348,10 @@ class Writer(ABC):
         return self.from_lanes([scalar(*(self.lane(a, n) for a in args)) for n in range(lanes)])
 
     def turned(self, rows: Sequence[Value]) -> Sequence[Value]:
-        """The columns of a square tile, given its rows. Halves of two rows are exchanged, then halves of
-        these, down to the size that can be interleaved."""
+        """Return the columns of a square tile, given its rows.
+
+        Halves of two rows are exchanged, then halves of these, down to the size that can be interleaved.
+        """
         lanes = len(rows)
         block, size = max(1, min(lanes, INTERLEAVED // rows[0].dtype.bytes)), lanes
         while size > block:
