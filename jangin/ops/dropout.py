@@ -14,14 +14,18 @@ from jangin.ops.counted import Words, drawn, philox
 from jangin.ops.values import Tensor
 
 STATE = 3
-"""Words that random numbers follow from: the two of the seed, and the number of the step."""
+"""Number of u32 words that determine the random numbers: two of the seed, and the number of the step."""
 WIDTH = 4
-"""Words that Philox gives at once."""
+"""Number of u32 words in a block of Philox."""
 
 
 def dropout(b: Builder, x: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """x with each element 0 with the chance `p`, and the others times 1 / (1 - p); and which are kept. The
-    same seed, step and node give the same, whatever the machine and the number of threads."""
+    """Return x with random elements set to 0 and the others times 1 / (1 - p). The second result, a bool
+    tensor, tells which elements are kept.
+
+    Each element becomes 0 with probability `p`. The same seed, step and node give the same elements, whatever
+    the machine and the number of threads.
+    """
     words = _words(b, simplify(product(x.shape), b.symbols))
     kept = b.map(lambda w: w >= const(round(p * 2**32), U32), b.reshape(words, x.shape))
     scale = 1 / (1 - p)
@@ -29,7 +33,8 @@ def dropout(b: Builder, x: Tensor, p: float) -> tuple[Tensor, Tensor]:
 
 
 def _words(b: Builder, count: Expr) -> Tensor:
-    """So many random words."""
+    """Return `count` random u32 words of one axis. The first node that draws adds an input of STATE words to
+    the model."""
     if not b.draws:
         b.draws.append(b.input(b.fresh("random"), U32, (const(STATE),)).name)
     node = len(b.draws)

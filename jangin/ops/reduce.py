@@ -22,8 +22,8 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Reduction:
-    """`after(combine of before(x))`; `after` also gets the number of combined elements. `corner` is the
-    convention of its slope (see `ir.core.Map`)."""
+    """`after(combine of before(x))`; `after` also gets the number of combined elements. `corner` says which
+    slope gradients take where the function's pieces meet (see `ir.core.Map`)."""
 
     combiner: str
     before: Body | None = None

@@ -175,7 +175,8 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_make(node.outputs[0], users, WIDENING)
 
     def can_make(self, name: str, users: Sequence[Node], made: Classes) -> bool:
-        """Return whether each reader of a value could evaluate a map of such classes itself."""
+        """Return whether each reader of a value may evaluate producers of all the classes `made`. It is false
+        if the value is a result of the model."""
         reads = ((u, i) for u in users for i, n in enumerate(u.inputs) if n == name)
         return name not in self.graph.outputs and all(self.inlinable(u, i) >= made for u, i in reads)
 
@@ -214,7 +215,7 @@ class _Fuser:
         return producer_class(node) in WIDENING and self.can_make(name, users, WIDENING)
 
     def is_wider(self, node: Node) -> bool:
-        """Whether a map's result takes more memory than what it reads."""
+        """Return whether an element of a map's result has more bytes than one of its first input."""
         return self.graph.dtype(node.outputs[0]).bytes > self.graph.dtype(node.inputs[0]).bytes
 
     def region(self, group: Group, sizes: dict[str, int]) -> list[Node]:

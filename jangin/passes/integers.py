@@ -257,12 +257,14 @@ class Integers(Editor):
         return self.made[key]
 
     def by_words(self, name: str) -> bool:
-        """Whether bytes are padded as words of four, which hold whole channels."""
+        """Return whether a value of bytes is padded as words of four bytes. Its last axis must then be a
+        multiple of four, so that no word spans two pixels."""
         few = self.target.machine.fusion.small_values and self.dtype(name).bits == 8
         return few and int(str(self.shape(name)[-1])) % I32.bytes == 0
 
     def padded_words(self, name: str, pads: Sequence[int], value: int) -> str:
-        """The same as `padded`, of words of four bytes."""
+        """Return the name of a value of bytes, padded as `padded` does it, but computed in words of four
+        bytes."""
         dtype, (*around, channels) = self.dtype(name), self.shape(name)
         whole = (*around, simplify(channels // const(I32.bytes)))
         words = self.add(Reshape(whole, I32), [name], f"{name}.words", Sources.of(f"words of {name}"))

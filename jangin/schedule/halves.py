@@ -1,4 +1,4 @@
-"""A primitive for processors that multiply pairs of int16 where weights are words of four int8."""
+"""A schedule primitive for processors that multiply pairs of int16, where weights are words of four int8."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from jangin.schedule.checks import ScheduleError, well_formed
 
 
 def in_halves(func: Func, name: str) -> Func:
-    """Keep local buffer `name`, of words of four int8, as words of two int16: an axis of two is its last.
-    Its products `dot4` become two products `dot2` each. The sums stay, because they are exact."""
+    """Keep each word of four int8 in the local buffer `name` as two words of two int16. The buffer gets a new
+    last axis of size 2.
+
+    Each product `dot4` of its words becomes two products `dot2`. The sums don't change, because they are
+    exact. Raises ScheduleError if there isn't exactly one such buffer, or if its words are read in any other
+    way.
+    """
     found = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
     if len(found) != 1:
         raise ScheduleError(f"{func.name}: no buffer is called {name}")
@@ -41,7 +46,8 @@ def _unhalved(e: Load, halved: Buffer) -> bool:
 
 
 def _in_two(e: Expr, halved: Buffer) -> Expr | None:
-    """A sum with a product of the buffer's words as one with two products."""
+    """Return a sum of `dot4` of the buffer's word and something else, with two `dot2` instead. Return None
+    for any other expression."""
     if not isinstance(e, Binary) or e.op != "add":
         return None
     for product, total in ((e.a, e.b), (e.b, e.a)):

@@ -49,13 +49,13 @@ UNROLL = 4
 PACKED_TERMS = 8, 32
 """Fewest and most terms in one iteration of the loop over packed rows."""
 HALVED_ROW = 8
-"""Instructions to pack a word of the rows as two words of int16."""
+"""Number of instructions that pack a word of the rows as two words of int16."""
 HALVING = 3
-"""Instructions to load a word of the panel and to take it apart."""
+"""Number of instructions that load a word of the panel and take it apart."""
 WRITTEN = 14
-"""Instructions to round a sum and to write it."""
+"""Number of instructions that round a sum and write it."""
 TILE_INSTRUCTIONS = 30
-"""Instructions to begin and to end a tile."""
+"""Number of instructions that begin and end a tile."""
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are transposed in registers."""
 LONG_LOOP = 1.01
@@ -310,13 +310,15 @@ class HalvedRows(Micro):
         return range(1, MAX_ROWS + 1)
 
     def fits(self, mr: int, nv: int, unroll: int) -> bool:
-        """Whether sums, both halves of a panel's words and one of the rows' words fit the registers."""
+        """Return whether a tile's sums, a panel's words as pairs of int16, and one of the rows' words fit the
+        registers."""
         row = self.workload.target.row(HALVES[0], I32, 1)
         panel = 2 * nv if mr > 1 else HALVING  # a single row needs no word again
         return row is not None and mr * nv + panel + 1 <= row.registers
 
     def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
-        """Tiles that divide the columns, if there are some: no weights are stored to fill up a panel."""
+        """Yield the tiles (rows, vectors) with several vectors whose width divides the columns, or else all
+        tiles. With the former no weights are stored to fill up a panel."""
         found = [*super().tiles(columns)]
         whole = [(mr, nv) for mr, nv in found if columns % nv == 0]
         yield from [t for t in whole if t[1] > 1] or found
@@ -347,7 +349,8 @@ def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> 
 
 
 def halves(target: Target, stage: te.Stage) -> bool:
-    """Whether products of four bytes are made of pairs of int16, as an instruction makes these of bytes."""
+    """Return whether the stage sums products of four bytes, which the target computes as two products of
+    pairs of int16. An instruction must make such pairs of four bytes."""
     row = target.row(HALVES[0], I32, 1)
     return product_of(stage.body) == DOT4 and row is not None and row.lanes == 1
 

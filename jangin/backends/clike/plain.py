@@ -32,8 +32,8 @@ rules."""
 
 
 class CFunctions(FunctionWriter):
-    """Writes one C file without its head. Without `atomics` additions are plain, because there is one
-    thread."""
+    """Writes one C file, without its `#include` lines. Without `atomics`, `fetch_add` is a plain addition,
+    because there is one thread."""
 
     def __init__(self, atomics: bool = True) -> None:
         super().__init__()

@@ -354,8 +354,8 @@ class ClikeWriter(Writer):
         self.lines.append("  }")
 
     def _short(self, first: Value, end: Value) -> bool:
-        """Whether a loop's counter fits in 32 bits, where more would take two registers. The tasks of a
-        launch do, as ends that are known."""
+        """Return whether a loop's counter can be an i32, on machines where an i64 takes two registers. Both
+        ends must be constants, or those of the launch's tasks."""
         if self.dialect.groups is not None or self.target.machine.index_bits >= I64.bits:
             return False
         known = all(v.number is not None and 0 <= v.number < 1 << 31 for v in (first, end))

@@ -62,8 +62,8 @@ def assembly(func: Func, target: Target) -> str:
 
 
 def target_machine(target: Target) -> Any:
-    """LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that this LLVM
-    doesn't know."""
+    """Return LLVM's TargetMachine for position-independent code. Raises ValueError for a triple that this
+    LLVM doesn't know."""
     _initialize(target.triple.split("-")[0] == llvm.get_process_triple().split("-")[0])
     try:
         kind = llvm.Target.from_triple(target.triple)
@@ -78,7 +78,7 @@ def target_machine(target: Target) -> Any:
 
 @cache
 def _initialize(native: bool) -> None:
-    """Initializes LLVM for this machine's kind of processor, or for all kinds, which takes memory."""
+    """Initialize LLVM for this machine's kind of processor, or for all kinds, which takes memory."""
     if native:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()

@@ -25,7 +25,7 @@ def vector_type(dtype: DType, lanes: int) -> str:
 
 
 def half_type(lanes: int) -> str:
-    """LLVM's own type of `lanes` f16."""
+    """Return LLVM's own type of `lanes` f16."""
     return "half" if lanes == 1 else f"<{lanes} x half>"
 
 

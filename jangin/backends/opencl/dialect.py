@@ -185,6 +185,6 @@ class OpenCL(Dialect):
 
 
 def _built_in(kind: str) -> str:
-    """OpenCL C's name of a type."""
+    """Return OpenCL C's name of a type."""
     scalar, _, lanes = kind.partition("x")
     return _TYPES[scalar] + lanes

@@ -144,7 +144,8 @@ class Expressions:
         )
 
     def _clamped(self, e: Cast) -> Value | None:
-        """An i32 clamped and made small, where the target has a row that does so with a single one."""
+        """Return an i32 that is clamped and converted to a small integer, by the target's row for one value.
+        Return None if the target has no such row, or `e` has another form."""
         ends = clamps(e)
         row = self.w.target.row("clamped", e.dtype, self.ix.lanes) if ends else None
         if row is None or row.lanes != 1 or not ends:

@@ -83,14 +83,15 @@ def moved(e: Cast) -> Saturated | None:
 
 @dataclass(frozen=True)
 class Clamps:
-    """An i32 that is clamped to what lies from `low` to `high`."""
+    """An i32 that is clamped to the range from `low` to `high`."""
 
     value: Expr
     low: int
     high: int
 
     def inside(self, dtype: DType) -> list[tuple[str, int]]:
-        """The clamps that a cut to a type, which saturates, doesn't do."""
+        """Return the clamps that are still needed before a saturating conversion to a type, each as an
+        operation (max or min) and its bound."""
         least, most = dtype.limits
         ends = [("max", self.low)] * (self.low > least) + [("min", self.high)] * (self.high < most)
         return [(op, int(end)) for op, end in ends]
