@@ -181,7 +181,8 @@ class FunctionWriter(ABC):
 
     @abstractmethod
     def call(self, signature: Signature, *given: Value, at: Value | None = None) -> Value:
-        """Call a function, or the function of this signature at the address `at`. Return its result."""
+        """Write a call of a function, or of the function of this signature at the address `at`. Return its
+        result."""
 
     @abstractmethod
     def ret(self, value: Value | None = None) -> None: ...

@@ -203,14 +203,15 @@ def is_blocks(node: Node, graph: Graph) -> bool:
 
 
 def _halved(numbers: Array) -> Array:
-    """Pack eight 4-bit numbers into an i32: the first four in the lower halves of its bytes, the others
-    above."""
+    """Return the 4-bit numbers of each row packed into i32, eight in each. The first four are in the lower
+    halves of its bytes, the others in the upper halves."""
     pairs = numbers.reshape(len(numbers), -1, 2, BYTES)
     return np.ascontiguousarray(pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(numbers), -1).view("<i4")
 
 
 def _words(numbers: Array) -> Array:
-    """Pack eight 4-bit numbers into an i32, the first in the lowest bits."""
+    """Return the 4-bit numbers of each row packed into i32, eight in each, the first in the lowest bits. The
+    last i32 of a row is filled up with 0."""
     rows, width = numbers.shape
     even = np.zeros((rows, -(-width // NIBBLES) * NIBBLES), np.uint8)
     even[:, :width] = numbers

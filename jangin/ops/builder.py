@@ -463,7 +463,8 @@ class Builder(Values):
         )
 
     def pad(self, x: Tensor, pads: Sequence[ExprLike], mode: str = "constant", value: float = 0) -> Tensor:
-        """Pad x. `pads`: begins of every axis, then ends. `value`: of the padding in mode "constant"."""
+        """Return x padded along every axis. `pads`: the numbers of elements before each axis, then those
+        after each. `mode`: as in `ir.core.Pad`. `value`: of the padding in mode "constant"."""
         amounts = tuple(wrap(p) for p in pads)
         if all(is_const(p, 0) for p in amounts):
             return x

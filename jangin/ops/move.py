@@ -245,8 +245,8 @@ def arange(b: Builder, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     """Return start + i * delta up to `limit`, which is excluded, in start's dtype. All three have one
     element.
 
-    The count is bound at run time if the bounds are neither constants nor expressions of sizes. CompileError
-    for a step of 0, and for bounds of NaN.
+    The count is bound at run time if the bounds are neither constants nor expressions of sizes. Raises
+    CompileError for a step of 0, and for bounds of NaN.
     """
     values = [b.constant_value(t) for t in (start, limit, delta)]
     if all(v is not None for v in values):

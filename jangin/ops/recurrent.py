@@ -294,7 +294,7 @@ def _recurrent(
 
 
 def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
-    """Expand [D] or [D, rows] to [D, rows]."""
+    """Return `t`, [D] or [D, rows], as [D, rows]. D is the number of the layer's directions."""
     return b.expand(b.reshape(t, [*t.shape, *[1] * (2 - t.rank)]), [len(layer.backward), rows])
 
 

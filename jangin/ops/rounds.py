@@ -153,7 +153,8 @@ class Scan:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
 
     def each_row(self, *body: Stmt) -> Stmt:
-        """Run `body` for every row of the tile, at the row's position in the sequence."""
+        """Return the loop that runs `body` for every row of the tile, at the row's position in the
+        sequence."""
         step: Expr = TIME
         if self.backward:
             step = self.length - 1 - TIME
@@ -389,7 +390,8 @@ class Scan:
     # -- a direction's rounds --------------------------------------------------------------------
 
     def tiled(self, body: Stmt) -> Stmt:
-        """Run a statement for each tile of the batch."""
+        """Return the loop that runs a statement for each tile of the batch. The last tile overlaps the one
+        before it if the rows don't fill it."""
         batch, rows = self.out.shape[2], self.tile.rows
         last = simplify(batch - rows)
         tiles = simplify((batch + (rows - 1)) // rows)

@@ -89,7 +89,7 @@ class Forest:
 
 
 class Numbered:
-    """Nodes that a model identifies by tree and number. CompileError if two have the same identity."""
+    """Nodes that a model identifies by tree and number. Raises CompileError if two have the same identity."""
 
     def __init__(self, trees: Array, numbers: Array) -> None:
         self.trees, self.numbers = np.unique(trees), np.unique(numbers)

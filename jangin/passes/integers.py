@@ -84,7 +84,7 @@ def _narrowed_first(graph: Graph) -> Graph:
     )
 
     def joined(node: Node) -> Node | None:
-        """The Concat whose result only this narrowing map reads; else None."""
+        """Return the Concat whose result only this narrowing map reads. Return None for any other node."""
         if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or node.inputs[0] in graph.outputs:
             return None
         (name,), (out,) = node.inputs, node.outputs

@@ -37,7 +37,8 @@ from jangin.passes.rules import State
 from jangin.passes.simplify_map import MAP_RULES
 
 Result = Node | str | None
-"""Another node for the same output, an existing value instead of it, or None."""
+"""A rule's result: another node that makes the same output, the name of an existing value that is equal, or
+None for no change."""
 Rule = Callable[[State, Node], Result]
 MANY = 1 << 16
 """An index check of at least so many indices is split into parts."""
