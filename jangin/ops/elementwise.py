@@ -18,7 +18,7 @@ from jangin.ops.operands import wide
 from jangin.ops.values import Tensor
 
 Body = Callable[..., Expr]
-"""The value of one element, from its operands' elements."""
+"""`fn(*elements)`: the expression of an element of the result, from the operands' elements."""
 
 
 def widened(fn: Body) -> Body:

@@ -17,7 +17,7 @@ from jangin.ops.core import CORE
 from jangin.ops.editor import Editor
 
 HALF = 0.5
-"""Least share of a concatenation's elements that must need no copy."""
+"""A concatenation is made in place if at least this share of its elements needs no copy."""
 
 
 def in_place_concats(graph: Graph) -> frozenset[str]:

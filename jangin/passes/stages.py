@@ -17,7 +17,7 @@ from jangin.ir.traversal import loads, rewrite, substitute
 from jangin.ops.core import core_op
 
 Staged = tuple[tuple[Stage, ...], tuple[Buffer, ...], tuple[Buffer, ...]]
-"""(stages, inputs, results)"""
+"""A kernel's (stages, inputs, results), as `stages` returns them."""
 
 
 def is_opaque(kernel: Node) -> bool:

@@ -78,7 +78,8 @@ _LEFT_OUT = frozenset({"lookups", "large_windows", "extrema", "scalars"})
 """Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Templates for
 work-groups neither cache large windows' rows nor give several results."""
 _REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}
-"""Templates for work-groups have no planes, so channels-last needs no comparison."""
+"""The passes that replace those of the same name. Templates for work-groups have no planes, so channels-last
+needs no comparison."""
 
 GPU_PASSES: Sequence[Pass] = tuple(_REPLACED.get(p.name, p) for p in GRAPH_PASSES if p.name not in _LEFT_OUT)
 """The passes for machines whose kernels are for work-groups."""

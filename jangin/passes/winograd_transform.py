@@ -196,7 +196,8 @@ F2 = Transform((1.0,))
 F4 = Transform((math.sqrt(0.5), math.sqrt(2.0)))
 PAIRED = PairTransform((1.0,), 2), PairTransform((1.0, 2.0), 24)
 MOST = 256
-"""The largest input of a pair. At most a hundred inputs are added up in int16."""
+"""The largest magnitude of the inputs of a PairTransform. Transformed values are at most a hundred times as
+large, so int16 can hold them."""
 
 
 def exact_of(words: Array, low: int, high: int) -> list[Transform]:

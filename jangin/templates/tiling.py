@@ -41,8 +41,8 @@ from jangin.templates.scheduled import Params, Recorder
 from jangin.templates.template import Workload
 
 FAR = 32
-"""Panels larger than one part in FAR of the L2 cache come from the L3 cache or memory. The next panel is then
-prefetched."""
+"""Panels larger than the L2 cache's size divided by FAR come from the L3 cache or memory. The next panel is
+then prefetched."""
 AHEAD = 8192
 """Bytes by which the prefetch of weights that are read once runs ahead: two pages."""
 COLUMNS = "columns"

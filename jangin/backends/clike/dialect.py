@@ -165,13 +165,16 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 #pragma GCC optimize("ira-region=one")
 #endif
 #endif"""
-"""GCC would hoist invariants and loads out of loops itself, and spill accumulators, because it would keep
-more values than there are registers. The generated loops have hoisted them already. Registers are allocated
-for a whole function: allocation by loop spilled tiles that need all registers.
+"""The options with which GCC compiles kernels.
+
+GCC would hoist invariants and loads out of loops itself, and spill accumulators, because it would keep more
+values than there are registers. The generated loops have hoisted them already. Registers are allocated for a
+whole function: allocation by loop spilled tiles that need all registers.
 
 Arm's microcontrollers have 14 registers. There allocation by loop is better, because outer loops need
 registers too. GCC's first scheduling loads a tile's operands too early, and spills accumulators. An inlined
-kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions."""
+kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions.
+"""
 _CONTRACT = """#if defined __clang__
 #pragma STDC FP_CONTRACT OFF
 #elif defined __GNUC__
@@ -180,7 +183,8 @@ _CONTRACT = """#if defined __clang__
 """A product and a sum are fused only if they are written as one multiply-add, whatever flags compile this.
 Otherwise GCC fuses them even across statements."""
 _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
-"""Vectors wider than a register are passed to functions, all of which are inlined."""
+"""Turns off GCC's warning that functions take vectors wider than a register. All of these functions are
+inlined."""
 _INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
 #elif defined __aarch64__

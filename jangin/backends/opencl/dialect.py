@@ -62,7 +62,8 @@ PREFETCH = """#ifndef __has_builtin
 #else
 #define PREFETCH(at) prefetch(at, 1)
 #endif"""
-"""Some drivers implement OpenCL C's own `prefetch` as nothing."""
+"""A macro that prefetches by the compiler's built-in function if there is one. Some drivers implement OpenCL
+C's own `prefetch` as nothing."""
 
 CONTRACT = "#pragma OPENCL FP_CONTRACT {}"
 
