@@ -152,7 +152,7 @@ def _subpixel(
     count = [simplify(m - n, b.symbols) for m, n in zip(last, first, strict=True)]
 
     def phases(chosen: Sequence[_Phases]) -> Tensor:
-        """[N, group, *phases, M / group, *positions] for the phases chosen on the first axes."""
+        """Return [N, group, *phases, M / group, *positions] for the phases chosen on the first axes."""
         axis = len(chosen)
         if axis < rank:
             parts = [phases([*chosen, p]) for p in _phases(kernel[axis], strides[axis])]

@@ -37,7 +37,7 @@ def nll_loss(
     weights = [] if weight is None else [widen(b, weight)]
 
     def share(bufs: Sequence[Buffer], label: Expr) -> Expr:
-        """The weight of an element with this label."""
+        """Return the weight of an element with this label, 0 for the label that is ignored."""
         own = bufs[2][clamped(label, classes)] if weights else const(1, wide.dtype)
         return own if ignore_index is None else select(eq(label, ignore_index), const(0, wide.dtype), own)
 

@@ -93,7 +93,8 @@ def grid_sample(
         return _reflected(p, *borders(axis)) if padding == "reflection" else p
 
     def position(g: Expr, axis: int) -> Expr:
-        """The position in input elements. Cubic taps are clamped one by one; other modes clamp the centre."""
+        """Return the position in input elements. Cubic taps are clamped one by one; other modes clamp the
+        centre."""
         size = cast(dtype, sizes[axis])
         p = (g + 1.0) * 0.5 * (size - 1.0) if align_corners else ((g + 1.0) * size - 1.0) * 0.5
         if mode == "cubic":
@@ -212,7 +213,7 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
         return called(b, "roi_max_pool", [x, rois], x.dtype, shape, size=size, scale=scale)
 
     def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
-        """The image of a region; an invalid number stays out of range."""
+        """Return the image of a region. An invalid number stays out of range."""
         given = cast(F32, Load(bufs[0], (n, const(0))))
         return cast(I64, minimum(maximum(call("floor", given), -(2.0**31)), 2.0**31))
 

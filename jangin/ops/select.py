@@ -65,10 +65,11 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
 
 
 class _Heap:
-    """A binary heap of elements' numbers and keys (see `order`). Its first element goes `before` all others.
+    """A binary heap of elements' numbers and keys (see `order`).
 
-    Among equal keys the larger number goes first, or else the smaller (`larger_first`). Its places are those
-    of `numbers`, whose index `place` makes. `most` bounds its size.
+    An element goes before another if its key is `before` the other's ("lt": less, "gt": greater). Among equal
+    keys the larger number goes first, or else the smaller (`larger_first`). The heap's first element goes
+    before all others. Its places are those of `numbers`, whose index `place` makes. `most` bounds its size.
     """
 
     def __init__(

@@ -85,7 +85,8 @@ def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> G
 
 
 def _window(run: ChannelsLast, node: Node) -> bool:
-    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy."""
+    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy.
+    Return whether it is done."""
     window = node.attrs
     if not isinstance(window, (Conv, Pool)) or window.layout != "first":
         return False
@@ -123,7 +124,7 @@ def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int],
 
 def _map(run: ChannelsLast, node: Node) -> bool:
     """Compute a map channels-last if an operand of the result's shape is, or else one of its rank. The other
-    operands are rearranged to broadcast as before."""
+    operands are rearranged to broadcast as before. Return whether it is done."""
     shape = run.shape(node.outputs[0])
     rank = len(shape)
     full = [n for n in node.inputs if run.shape(n) == shape and n not in run.constants]
@@ -137,7 +138,7 @@ def _map(run: ChannelsLast, node: Node) -> bool:
 
 def _compute(run: ChannelsLast, node: Node) -> bool:
     """Compute a tensor expression channels-last if an operand of the result's rank is. It reads channels-last
-    copies by permuted indices."""
+    copies by permuted indices. Return whether it is done."""
     rank, own = len(run.shape(node.outputs[0])), node.of(Compute)
     like = {n: run.computed[n] for n in node.inputs if n in run.computed and len(run.shape(n)) == rank}
     channels = next(iter(like.values()), 0)
@@ -172,7 +173,8 @@ def _reloaded(stage: Stage, load: Callable[[Expr], Expr | None]) -> Stage:
 
 
 def _concat(run: ChannelsLast, node: Node) -> bool:
-    """Compute a concatenation channels-last if at least half of its inputs are, constants aside."""
+    """Compute a concatenation channels-last if at least half of its inputs are, constants aside. Return
+    whether it is done."""
     moving = [n for n in node.inputs if n not in run.constants]
     found = [run.computed[n] for n in moving if n in run.computed]
     if not found or 2 * len(found) < len(moving):
@@ -183,7 +185,7 @@ def _concat(run: ChannelsLast, node: Node) -> bool:
 
 def _alike(run: ChannelsLast, node: Node) -> bool:
     """Compute an operator channels-last if operand 0 is. The operator's attributes name axes, and its result
-    has operand 0's axes."""
+    has operand 0's axes. Return whether it is done."""
     channels = run.channels(node)
     attrs = _turned(node, run.perm(node, channels)) if channels else None
     if attrs is None or (isinstance(attrs, Gather) and len(run.shape(node.inputs[1])) != 1):
@@ -213,7 +215,7 @@ def _turned(node: Node, perm: Sequence[int]) -> CoreAttributes | None:
 
 
 def _reduce(run: ChannelsLast, node: Node) -> bool:
-    """Compute a reduction channels-last if operand 0 is.
+    """Compute a reduction channels-last if operand 0 is. Return whether it is done.
 
     Without `keepdims` the result may have no channel or no spatial axis left; both orders are then the same.
     """
@@ -238,7 +240,7 @@ def _reduce(run: ChannelsLast, node: Node) -> bool:
 
 def _transpose(run: ChannelsLast, node: Node) -> bool:
     """Compute a transpose without a copy if it is just a change of layout; otherwise start from the
-    channels-last copy if there is one."""
+    channels-last copy if there is one. Return whether it is done."""
     name, out, perm = node.inputs[0], node.outputs[0], node.of(Transpose).perm
     channels = run.computed.get(name, 0)
     if not channels:
@@ -279,7 +281,8 @@ def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
 
 
 def _reshape(run: ChannelsLast, node: Node) -> bool:
-    """Compute a reshape channels-last if operand 0 is, and batch, channels and positions stay apart."""
+    """Compute a reshape channels-last if operand 0 is, and batch, channels and positions stay apart. Return
+    whether it is done."""
     name, shape = node.inputs[0], run.shape(node.outputs[0])
     channels = run.computed.get(name, 0)
     cut = _channels_of(run, node, channels) if channels else 0

@@ -379,7 +379,8 @@ class Contraction(Template):
             yield {"row_tiles": row_tiles, "panels": max(1, min(block["panels"], wanted))}
 
     def _all_panels(self, mr: int, nv: int, task_ops: float) -> Params:
-        """Return the parameters of a task that packs its rows and takes all panels."""
+        """Return the parameters of a task that packs its rows and takes all panels. It makes about `task_ops`
+        multiply-adds."""
         panels = math.ceil(self.columns / (nv * self.lanes))
         tiles = math.ceil(self.rows / mr)
         fit = max(1, self.processor.l2 // SHARE // (self.depth * self.left_bytes * mr))

@@ -33,7 +33,7 @@ def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str
 
 
 def file_of(definitions: Mapping[str, str], bodies: Iterable[str], dialect: Dialect) -> str:
-    """Return a file of the definitions that are used, and kernels."""
+    """Return the text of a file: the head, those definitions that are used, and the kernels `bodies`."""
     bodies = [*bodies]
     texts = (dialect.head(), *needed(definitions, bodies), dialect.kernels(), *bodies)
     return "\n".join([text for text in texts if text] + [""])
