@@ -16,8 +16,8 @@ def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
     name: str, constants: str, force: bool, kept: str, activations: str,
 ) -> None:  # fmt: skip
-    """Compile a model ahead of time, print its memory use on the machine, and write its files to a folder.
-    `formats_of` describes `kept` and `activations`."""
+    """Compile a model ahead of time, print its memory use, and write its files to a folder. Raises
+    FileExistsError for existing files unless `force`. For `kept` and `activations` see `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     check_output(folder, model)
@@ -34,7 +34,8 @@ def emit_files(
 
 
 def summary(made: Emitted) -> Table:
-    """Return a table of the model's memory use: flash for code and constants, and RAM for a run."""
+    """Return a table of the model's memory use: flash for code and constants, and RAM for a run on one
+    thread."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("target", made.model.target.name)
     code = "" if made.code is None else f"{made.code:,} bytes of code"

@@ -52,9 +52,10 @@ def bench(
     tune: str,
     output: Path | None,
 ) -> list[benchmark.Comparison]:
-    """Compare Jangin with its peers on each model at each thread count; print and return the figures.
+    """Compare Jangin with its peers on each model at each thread count. Print the figures, and return them.
 
-    With `tune`, a time, Jangin is tuned first, and the untuned model is measured too."""
+    `tune` is a time such as "60s". With it, Jangin is tuned first, and the untuned model is measured too. The
+    figures are also written to `output` as JSON."""
     peers = tuple(p for p in against.split(",") if p)
     unknown = [p for p in peers if p not in PEERS]
     if unknown:
@@ -90,7 +91,8 @@ def layers(
     output: Path | None,
     trace: Path | None,
 ) -> list[Account]:
-    """Account for each model's time kernel by kernel, at each thread count; print and return the figures."""
+    """Account for each model's time kernel by kernel, at each thread count. Print the figures, and return
+    them. They are also written to `output` as JSON, and a run's events to `trace`."""
     options, counts = settings.options(target, shapes), _counts(threads or str(default_threads()))
     _ready(models, output, trace)
     bound, console = options.shapes, terminal()
@@ -118,7 +120,7 @@ def layers(
 
 
 def _ready(models: Sequence[Path], *outputs: Path | None) -> None:
-    """Raise the errors of missing models and of outputs that can't be written, before any work."""
+    """Raise the errors of missing models and of outputs that can't be written, before any measurement."""
     for model in models:
         opened(model)
         for output in filter(None, outputs):

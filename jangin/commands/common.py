@@ -49,11 +49,11 @@ from jangin.runtime.variants import VariantsExecutable
 from jangin.visible import visible
 
 PIPED = 160
-"""Columns of output to a file or pipe, unless COLUMNS is set."""
+"""The width in columns of output to a file or pipe, unless COLUMNS is set."""
 CONVERTED = (".onnx", ".tflite", ".nnef", ".tgz", ".tar.gz", ".tar")
-"""The endings of the models' names that `jangin convert` writes."""
+"""The endings of the files that `jangin convert` writes."""
 REPORTED = 0.05
-"""Steps of the compiler that take fewer seconds are left out of --verbose's report."""
+"""The report of --verbose leaves out steps of the compiler that take fewer seconds than this."""
 SHARES = {"kernels": (0.25, 0.9), "compile": (0.9, 1.0)}
 """The shares of a compilation's time at which its long steps begin and end. Reading the model and its passes
 take the time before.
@@ -62,8 +62,8 @@ The shares were measured by --verbose for SqueezeNet, MiniLM and EfficientNet-B0
 
 
 class Settings:
-    """The options that stand before the command: `verbose`, and options by the names that `jangin.compile`
-    has."""
+    """The options that come before the command: `verbose`, and `given`, which are options of `jangin.compile`
+    by name."""
 
     def __init__(self, verbose: bool = False, **given: Unpack[Common]) -> None:
         self.verbose, self.given = verbose, given
@@ -75,16 +75,16 @@ class Settings:
         threads: int | None = None,
         **more: Unpack[Given],
     ) -> Options:
-        """Return the options of a compilation, including the options that stand after the command.
-        `parse_shapes` describes `shapes`."""
+        """Return the options of a compilation: those that come before the command and those after it. For
+        `shapes` see `parse_shapes`."""
         return Options(target, parse_shapes(shapes), threads, **self.given).but(**more)
 
 
 def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
-    """Return the format of a model with non-default types, or nothing if no types are given.
+    """Return the model's format with the given types, or an empty sequence if no types are given.
 
-    A GGUF file has a type of `kept` keys and values, and of `activations`. An ONNX file has a type of
-    `activations`. Raises ValueError for an unknown type or for another format."""
+    `kept` is the type of a GGUF file's cached keys and values. `activations` is the type of activations, for
+    a GGUF or an ONNX file. Raises ValueError for an unknown type or for another format."""
     if not kept and not activations:
         return ()
     reader = format_of(opened(model))
@@ -98,10 +98,11 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
 
 
 class _Terminal(Console):
-    """A console that shows models' texts by `visible` and without markup. Lines of text stay whole, so that
+    """A console that escapes control characters and prints no markup. Lines of text aren't wrapped, so that
     paths can be copied.
 
-    Tables are laid out for the console's width, or for other programs if `plain`."""
+    Tables are laid out for the console's width. If `plain`, they are written with tabs, for other
+    programs."""
 
     plain = False
 
@@ -122,14 +123,15 @@ class _Terminal(Console):
 
 
 def terminal(error: bool = False) -> Console:
-    """Return a console as wide as the terminal or COLUMNS. A file or pipe has 160 columns."""
+    """Return a console as wide as the terminal, or as COLUMNS tells. Output to a file or pipe has 160
+    columns."""
     stream = sys.stderr if error else sys.stdout
     width = None if stream.isatty() or has_columns() else PIPED
     return _Terminal(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def plain(wanted: bool) -> None:
-    """Set whether tables are written for other programs or for people."""
+    """Set whether tables are written for other programs, with tabs, or laid out for people."""
     _Terminal.plain = wanted
 
 
@@ -140,12 +142,12 @@ def say(text: str) -> None:
 
 
 def alarm(what: str, text: str) -> Text:
-    """Return a text after a label that stands out."""
+    """Return a text that begins with the label `what` in bold red."""
     return Text.assemble((what, "bold red"), f" {text}")
 
 
 class _Bars(Progress):
-    """Progress bars that appear at their first update, so that nothing flickers if an error comes first."""
+    """Progress bars that appear at their first update, so that an error before it leaves no bar."""
 
     def __enter__(self) -> Self:
         return self
@@ -156,8 +158,8 @@ class _Bars(Progress):
 
 
 def bar_with(*columns: ProgressColumn | str) -> Progress:
-    """Return a progress bar on stderr. It appears at the first update and disappears at its end. Text columns
-    show its fields."""
+    """Return a progress bar on stderr with these columns. It appears at its first update, and disappears at
+    the end. Text columns may contain its fields in braces."""
     console = terminal(error=True)
     made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
     return _Bars(*made, console=console, transient=True, disable=not console.is_terminal)
@@ -165,7 +167,8 @@ def bar_with(*columns: ProgressColumn | str) -> Progress:
 
 @contextmanager
 def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a progress bar on stderr for a compilation. With `verbose`, each step's seconds are shown too."""
+    """Inside this context, show a progress bar for a compilation on stderr. With `verbose`, each step's
+    seconds are printed at the end. The context's value is the function to be called with the progress."""
     account = Account()
     columns = ("{task.description:<10}", BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with bar_with(*columns) as bar:
@@ -186,13 +189,14 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def share(done: int, total: int, what: str) -> float:
-    """Return the elapsed share of a compilation's time, by the compiler's progress messages."""
+    """Return the part of a compilation's time, from 0 to 1, that has passed when the compiler reports this
+    progress."""
     first, last = SHARES.get(what, (0.0, SHARES["kernels"][0]))
     return first + (last - first) * done / max(total, 1)
 
 
 def executable(model: Path, settings: Settings, options: Options) -> Runnable:
-    """Return a compiled model, or a loaded `.jgn` file."""
+    """Compile a model, or load a `.jgn` file, and return it ready to run."""
     if model.suffix == ".jgn":
         return jangin.load(model, threads=options.threads)
     with progress(settings) as tell:
@@ -201,7 +205,7 @@ def executable(model: Path, settings: Settings, options: Options) -> Runnable:
 
 
 def check_output(output: Path, model: Path) -> None:
-    """Check an output before any work.
+    """Check that an output can be written, before any other work.
 
     Raises ValueError if the output is the model itself, and PermissionError if its folder isn't writable."""
     if output.exists() and model.exists() and output.samefile(model):
@@ -212,15 +216,16 @@ def check_output(output: Path, model: Path) -> None:
 
 
 def refuse_model(output: Path, model: Path) -> None:
-    """Raise ValueError if a compilation's output has the name of some format's model."""
+    """Raise ValueError if the output of a compilation has the name of a model file that `jangin convert`
+    writes."""
     if output.name.endswith(CONVERTED):
         command = shlex.join(["jangin", "convert", str(model), str(output)])
         raise ValueError(f"{output} is no compiled model; to write the model in that format: {command}")
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse shapes: `batch=1` fixes a symbol, `seq=1..512` gives its range, `image=1x3x224x224` a whole input
-    (`?` keeps a size).
+    """Parse shapes, and return them by name. `batch=1` fixes a symbol, and `seq=1..512` gives its range.
+    `image=1x3x224x224` gives the shape of a whole input, in which `?` leaves a size as it is.
 
     Raises ValueError for anything else."""
     found: dict[str, Any] = {}
@@ -248,7 +253,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_limits(text: str) -> Limits:
-    """Parse limits: `seconds=60,memory=2G,nodes=100000`. Each part is optional. Raises ValueError for
+    """Parse limits such as `seconds=60,memory=2G,nodes=100000`. Each part is optional. Raises ValueError for
     anything else."""
     found: dict[str, float] = {}
     for part in filter(None, text.split(",")):
@@ -261,12 +266,13 @@ def parse_limits(text: str) -> Limits:
 
 
 def fixed_sizes(shapes: Mapping[str, Any]) -> dict[str, int]:
-    """Return the symbols among `shapes` that have one size."""
+    """Return those entries of `shapes` that fix a symbol to one size."""
     return {name: size for name, size in shapes.items() if isinstance(size, int)}
 
 
 def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str, str]:
-    """Parse inputs: `name=what` for each input, or only `what` if the model has one input."""
+    """Parse inputs, and return the text of each by name. A text is `name=what`, or only `what` if the model
+    has one input. Raises ValueError for an unknown input."""
     names = [spec.name for spec in specs]
     found: dict[str, str] = {}
     for text in texts:
@@ -280,8 +286,8 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
 
 
 def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Executable:
-    """Return the executable of one plan that runs these inputs. Raises ValueError if the model isn't a single
-    plan."""
+    """Return the executable of the one plan that runs these inputs. Raises ValueError if the model is a
+    program, has state, or is for several devices."""
     if isinstance(exe, StatefulExecutable):
         raise ValueError(f"{model} keeps state from run to run; this is for models that don't")
     if isinstance(exe, VariantsExecutable):
@@ -302,7 +308,7 @@ def read_inputs(
     pixels: str = "unit",
     seed: int = 0,
 ) -> dict[str, Array]:
-    """Return an array for each input, by `texts`. Inputs that aren't in `texts` are random."""
+    """Return an array for each input, as `texts` tell (see `parse_inputs`). All other inputs are random."""
     given = parse_inputs(texts, exe.inputs)
     return {
         spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
@@ -311,7 +317,7 @@ def read_inputs(
 
 
 def read_input(spec: TensorSpec, what: str, sizes: Mapping[str, int], pixels: str, seed: int) -> Array:
-    """Return an array for one input: random numbers, a .npy file or a picture.
+    """Return an array for one input. `what` is "random", or the path of a .npy file or a picture.
 
     Raises ValueError if the array can't fit, and OSError for a file that can't be read."""
     if what == "random":

@@ -20,7 +20,7 @@ ROWS = 40
 """The most values that the table lists."""
 WIDTH, HEIGHT, EDGE = 900, 360, 60
 FLOOR = 1e-9
-"""The smallest difference on the plot's scale. Smaller ones are drawn at this value."""
+"""The smallest difference on the plot's scale. Smaller differences are drawn as if they had this value."""
 
 
 def run(
@@ -29,7 +29,8 @@ def run(
     shapes: Sequence[str], threads: int | None, pixels: str, crop: float, tokenizer: Path | None,
     limit: int | None,
 ) -> Comparison:  # fmt: skip
-    """Compare two models, print the values that differ most by depth, and draw all values to `plot`."""
+    """Compare two models, and return the comparison. Print the values that differ most, in their order, and
+    draw all values to the SVG file `plot` if it is given."""
     named = tuple(engines.split(","))
     if len(named) == 1:
         named = (named[0], named[0])
@@ -51,8 +52,8 @@ def run(
 
 
 def table(found: Comparison) -> Table:
-    """Return a table of the values that differ most and the first value beyond the tolerance, in their
-    order."""
+    """Return a table of the values that differ most and of the first value beyond the tolerance. They are in
+    the order of the model's computation."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("depth", "largest", "typical"):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -71,7 +72,7 @@ def table(found: Comparison) -> Table:
 
 
 def summary(found: Comparison) -> str:
-    """Return a line that tells where the models first differ."""
+    """Return a line that tells at which value the models first differ by more than the tolerance."""
     many = f"{len(found.differences)} values compared"
     if found.first is None:
         return f"{many}: none differs by more than {found.tolerance:g} of its largest number"
@@ -83,8 +84,8 @@ def summary(found: Comparison) -> str:
 
 
 def svg(found: Comparison, title: str) -> str:
-    """Return a picture of the largest and the typical difference of each value, by depth, on a logarithmic
-    scale."""
+    """Return an SVG picture of the largest and the typical difference of each value, by depth, on a
+    logarithmic scale."""
     ends = [d.largest for d in found.differences if 0 < d.largest < math.inf]
     top = math.ceil(math.log10(max([*ends, found.tolerance, FLOOR * 10])))
     low = math.floor(math.log10(max(FLOOR, min([*ends, found.tolerance or 1.0]))))

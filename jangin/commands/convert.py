@@ -1,5 +1,5 @@
 """`jangin convert`: write a model of any format as ONNX, NNEF or TFLite. The result is kept only if it
-computes the same."""
+computes the same results."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ TOLERANCE = 1e-4
 """The largest allowed difference of results, as a share of the largest number. Sums in another order differ
 by less."""
 SIZE = 3
-"""The first size that is tried for a symbol. The next symbols get the next numbers."""
+"""The first size that is tried for the first symbol. The other symbols get the next numbers."""
 FACTORS = (1, 2, 8, 32)
-"""Factors of the tried sizes, because a model may need larger sizes."""
+"""The tried sizes are multiplied by these factors, because a model may need larger sizes."""
 RUNS = 2
-"""The number of sizes of each symbol at which results are compared. With only one, results may agree by
-chance."""
+"""Results are compared at this number of sizes of each symbol. At a single size they may agree by chance."""
 
 
 def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]) -> None:
@@ -85,7 +84,7 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
 
 
 def _written(graph: Graph, output: Path, described: Mapping[str, Any]) -> Mapping[str, bytes]:
-    """Return the files by name."""
+    """Return the files of the written model, by name."""
     if output.suffix == ".onnx":
         return {output.name: onnx.written(graph, described)}
     if output.suffix != ".tflite":
@@ -108,8 +107,8 @@ def _keep(files: Mapping[str, bytes], made: Path, name: str) -> None:
 
 
 def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
-    """Raise CompileError unless both models give results of the same shapes and types, and the same bits or
-    numbers within TOLERANCE.
+    """Raise CompileError unless both models give results of the same shapes and types on random inputs. If
+    `exact`, the bits must be the same, else the numbers within TOLERANCE.
 
     Models with symbols are compared at two sizes of each."""
     first: Any = compile_by(options, model)
@@ -133,7 +132,8 @@ def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
 
 
 def _apart(x: Array, y: Array) -> float:
-    """Return the largest difference. Two NaN, or equal infinities, don't differ."""
+    """Return the largest difference between two arrays' numbers. Two NaNs, or equal infinities, don't
+    differ."""
     a, b = x.astype(float), y.astype(float)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):

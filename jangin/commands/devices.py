@@ -54,8 +54,8 @@ def devices() -> None:
 
 
 def _opencl() -> Table | str:
-    """Return a table of the OpenCL devices, with their figures and missing features, or the reason why there
-    are none."""
+    """Return a table of the OpenCL devices, with their figures and missing features. If there are none,
+    return the reason as text."""
     try:
         there = opencl_devices.devices()
     except LoadError as error:
@@ -109,8 +109,8 @@ def _webgpu() -> Table | str:
 
 
 def _products(product: Product, target: Target) -> str:
-    """Return a description of a product instruction: the terms that it sums, their types, and whether it
-    multiplies small matrices."""
+    """Return a description of a product instruction: the number of terms that it sums, their types, and
+    whether it multiplies small matrices."""
     left, right = product.left, product.right
     matrices = target.matrix_row(product) is not None
     numbers = f"{left}·{right}" if left is not right else str(left)
@@ -141,7 +141,7 @@ def _row(target: Target, here: bool) -> list[str]:
 
 
 def _llvm() -> str:
-    """Return the LLVM version, or the reason why there is none."""
+    """Return the versions of llvmlite and LLVM, or the reason why LLVM can't be used."""
     try:
         found = llvm.version()
     except LlvmError as error:

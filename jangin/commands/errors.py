@@ -18,7 +18,8 @@ SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=
 
 
 def explain(error: Exception) -> str:
-    """Return an error's text for the user. An unexpected error is reported as a defect of Jangin."""
+    """Return the text to print for an error. An error that no model, file or machine should cause is reported
+    as a defect of Jangin."""
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_gone():
         return "the working directory was removed: go to another one, or give absolute paths"
     if isinstance(error, OSError) and error.filename is not None:

@@ -25,15 +25,15 @@ EXAMPLES = {
 
 
 def example(command: str) -> str:
-    """Return the line of a command's help with an example call."""
+    """Return the line with an example call for a command's help."""
     return f"Example: {EXAMPLES[command]}"
 
 
 def _shown(params: Iterable[Any]) -> list[Any]:
-    """Return parameters for display. Flags show no type, because they take no value.
+    """Return a command's parameters as help shows them. Flags show no type, because they take no value.
 
-    The parameters of completion stand in a group of their own, so that their long names don't narrow the
-    other texts."""
+    The parameters of completion are in a group of their own, so that their long names don't narrow the other
+    texts."""
     found = [*params]
     for param in found:
         if getattr(param, "is_flag", False):
@@ -54,7 +54,8 @@ class Group(TyperGroup):
 
 
 def among(option: str) -> Callable[[str], list[str]]:
-    """Return a function that completes an option's value, or the last of several values between commas."""
+    """Return a function that completes an option's value for a shell. In a list with commas, it completes the
+    last value."""
 
     def completed(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
@@ -64,8 +65,8 @@ def among(option: str) -> Callable[[str], list[str]]:
 
 
 def _values(option: str) -> list[str]:
-    """Return the values that an option takes, or those that have names. They are imported only when a shell
-    asks."""
+    """Return the values that an option takes, or those that have names. Their modules are imported only when
+    a shell requests a completion."""
     from jangin.ahead.emit import KINDS
     from jangin.bench.engines import PEERS
     from jangin.commands.inspect import SCHEDULE

@@ -58,7 +58,7 @@ from jangin.templates.scheduled import Scheduled
 SCHEDULE = ("naive", "steps", "loop")
 """The forms in which any kernel can be shown. Back ends add the forms of their code."""
 SHOWN = 400
-"""The most characters of each entry of a model's own description."""
+"""The most characters that are shown of each entry of a model's metadata."""
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 
@@ -82,7 +82,8 @@ def inspect(
 
     `after` names a pass whose result is printed. `kernel` and `show` choose one kernel's code. `placement`
     tells where nodes run (written to `output` as JSON too), `memory` where buffers lie, and `sizes` what the
-    model's sizes are. `minimal` gets the smallest part that fails, and `html` a picture of the graph."""
+    model's sizes are. `minimal` is the file for the smallest part that fails, and `html` the file for a
+    picture of the graph, with `times` of kernels."""
     if model.suffix == ".jgn":
         if sizes:
             say(explain(checked(read_artifact(model))))
@@ -152,7 +153,8 @@ def _inspect_graph(
     show: str,
     memory: bool,
 ) -> None:
-    """Print a summary of a graph's kernels, or one kernel's code, or the plan or its buffers."""
+    """Print one kernel's code, the plan, or its buffers if the options request one of these. Otherwise print
+    a summary of the graph's kernels."""
     with progress(settings) as tell:
 
         def made(jobs: Sequence[Job]) -> Iterator[Scheduled]:
@@ -182,7 +184,7 @@ def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
 
 
 def _variant(planned: Planned) -> tuple[Sequence[TensorSpec], str]:
-    """Return a plan's or program's outputs, and a description of its sizes."""
+    """Return the outputs of a plan or program, and a description of its sizes."""
     if planned.program is None:
         (plan,) = planned.plans
         found = Signature(plan)
@@ -252,8 +254,8 @@ def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None
 
 
 def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, target: Target) -> str:
-    """Return a kernel in the form `show`: its naive nest, the schedule's steps, the scheduled nest, LLVM IR
-    or assembly."""
+    """Return a kernel's text in the form `show`: its naive loop nest, the schedule's steps, the scheduled
+    nest, or code of the target's back end."""
     if show == "naive":
         if is_opaque(node):
             return print_func(opaque_func(node))
@@ -268,7 +270,8 @@ def kernel_text(graph: Graph, node: Node, scheduled: Scheduled, show: str, targe
 
 
 def _find(name: str, kernels: Kernels, plan: Plan) -> list[tuple[Node, Scheduled]]:
-    """Return the kernel called `name`, or the kernels that compute the model's node of this name."""
+    """Return the kernel called `name`, or the kernels that compute the model's node of this name. Raises
+    ValueError if there are none."""
     if name in kernels:
         return [kernels[name]]
     launches = [x.kernel for x in plan.launches if name in (s.name for s in x.sources)]

@@ -24,10 +24,10 @@ from jangin.ir.graph import Array
 from jangin.runtime.sizes import TensorSpec
 
 Test = Callable[[onnx.ModelProto], str]
-"""A function that describes a model's failure, or returns "" if the model doesn't fail."""
+"""A function that returns a description of a model's failure, or "" if the model doesn't fail."""
 Tell = Callable[[int, int, str], None]
 SMALL = 4096
-"""The most elements of a compile-time value that is kept as a constant."""
+"""A value known at compile time is kept as a constant if it has at most this many elements."""
 TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
 """The largest allowed difference of a result, as a share of its largest value."""
 
@@ -35,7 +35,7 @@ TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6
 def minimize(
     model: Path, settings: Settings, output: Path, shapes: Sequence[str], target: str | None
 ) -> onnx.ModelProto | None:
-    """Write the smallest part that fails like the model, and return it. Returns None if the model doesn't
+    """Write the smallest part that fails like the model, and return it. Return None if the model doesn't
     fail.
 
     The failure is an error of the compilation. If the model compiles, the failure is a difference from ONNX's
@@ -70,7 +70,8 @@ def minimize(
 
 
 def failure(compiled: Callable[[onnx.ModelProto], Any]) -> Test:
-    """Return a test that tells if compiling fails like the first time: with an error of the same types."""
+    """Return a test for compilation errors. A part fails if its error and its cause have the types of the
+    first error."""
     alike = _Alike()
 
     def test(part: onnx.ModelProto) -> str:
@@ -84,7 +85,8 @@ def failure(compiled: Callable[[onnx.ModelProto], Any]) -> Test:
 
 
 class _Alike:
-    """Describe an error if its types are those of the first error, else return ""."""
+    """Describes an error. The description is "" if the error's type or its cause's differs from the first
+    error's."""
 
     def __init__(self) -> None:
         self.first: list[type] = []
@@ -96,8 +98,8 @@ class _Alike:
 
 
 def difference(compiled: Callable[[onnx.ModelProto], Any], values: Mapping[str, Array]) -> Test:
-    """Return a test that tells if a run on the recorded values fails, or gives results other than the
-    recorded ones."""
+    """Return a test for wrong results. A part fails if its run on the recorded inputs raises an error, or
+    gives other results than the recorded ones."""
     alike = _Alike()
 
     def test(part: onnx.ModelProto) -> str:
@@ -133,8 +135,8 @@ def _apart(name: str, got: Array, want: Array) -> str:
 def smallest(
     model: onnx.ModelProto, test: Test, recorded: Mapping[str, Array] | None = None, tell: Tell | None = None
 ) -> onnx.ModelProto:
-    """Return a part of the model of which no smaller part fails by `test`. `recorded` values give the shapes
-    of inputs without an inferred shape."""
+    """Return a part of the model that fails by `test`, and of which the search finds no smaller part that
+    fails. `recorded` values give the shapes of inputs without an inferred shape."""
     cutter = _Cutter(model, recorded or {})
     total = len(model.graph.node)
     best = list(range(total))
@@ -162,7 +164,7 @@ def _chunks(items: Sequence[int], parts: int) -> list[list[int]]:
 
 
 class _Cutter:
-    """A factory of models with some of a model's nodes."""
+    """Makes models of some of a model's nodes."""
 
     def __init__(self, model: onnx.ModelProto, recorded: Mapping[str, Array]) -> None:
         self.model = model
@@ -178,7 +180,7 @@ class _Cutter:
         self.reads = [list(dict.fromkeys(_reads(n))) for n in model.graph.node]
 
     def part(self, kept: Sequence[int]) -> onnx.ModelProto | None:
-        """Return the model of these nodes, or None if an input's type isn't known."""
+        """Return the model that consists of these nodes, or None if an input's type isn't known."""
         nodes = [self.model.graph.node[i] for i in kept]
         made = {o for n in nodes for o in n.output if o}
         read = dict.fromkeys(name for i in kept for name in self.reads[i])
@@ -200,7 +202,7 @@ class _Cutter:
         return part
 
     def _known(self) -> dict[str, Array]:
-        """Return small values that follow only from constants and fixed shapes."""
+        """Return the small values that follow from constants and fixed shapes alone, by name."""
         known = {n: numpy_helper.to_array(t) for n, t in self.constants.items() if np.prod(t.dims) <= SMALL}
         opsets = {o.domain: o.version for o in self.model.opset_import}
         for node in self.model.graph.node:
@@ -251,8 +253,8 @@ def _symbols(model: onnx.ModelProto) -> set[str]:
 
 
 def evaluated(model: onnx.ModelProto, bound: Mapping[str, Any]) -> dict[str, Array]:
-    """Return every value of the model's main graph, by ONNX's ReferenceEvaluator on random inputs. Sizes that
-    aren't fixed are 2."""
+    """Run ONNX's ReferenceEvaluator on random inputs, and return every value of the model's main graph by
+    name. Sizes that aren't fixed are 2."""
     everything = onnx.ModelProto()
     everything.CopyFrom(model)
     names = [o for n in model.graph.node for o in n.output if o]
@@ -274,8 +276,8 @@ def evaluated(model: onnx.ModelProto, bound: Mapping[str, Any]) -> dict[str, Arr
 
 
 def _reference(model: onnx.ModelProto) -> ReferenceEvaluator:
-    """Return ONNX's evaluator. It lacks the quantization of opsets 10 and 13, but has that of opset 19, which
-    computes the same."""
+    """Return ONNX's evaluator for a model. For opsets before 19 it gets the quantization operators of opset
+    19, which compute the same, because it lacks the older ones."""
     version = next((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), 1)
     if version >= 19:
         return ReferenceEvaluator(model)

@@ -57,7 +57,8 @@ def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> st
 
 
 def _lowered(graph: Graph) -> Graph:
-    """Lower a graph that was imported from ONNX. A graph's text doesn't tell its dialect."""
+    """Return a graph in core operators. It is taken for one imported from ONNX, because a graph's text
+    doesn't tell its format."""
     return lower(Imported(graph, ONNX))
 
 
@@ -75,8 +76,8 @@ def opt_func(text: str, passes: Sequence[str], emit: str, target: Target) -> str
 def apply_pass(func: Func, spec: str, target: Target) -> Func:
     """Apply `simplify`, or a scheduling primitive with its arguments: "split:i,16", "reorder:[k,i]".
 
-    Without arguments, `vectorize` takes the innermost loop that runs along a row of the result, split to the
-    target's vector width. Without arguments, `parallelize` takes the outermost loop."""
+    Without arguments, `vectorize` takes the innermost loop that runs along a row of the result. It splits the
+    loop to the target's vector width. Without arguments, `parallelize` takes the outermost loop."""
     name, _, rest = spec.partition(":")
     if name not in PRIMITIVES:
         raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(PRIMITIVES)}")

@@ -30,10 +30,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Placed:
-    """The place of one node.
+    """The place where one node runs. `runs` is one of `KINDS`.
 
-    `depth` is the number of sub-graphs and functions around it. `kernels` compute it, and are `shared` if
-    they compute other nodes too. `where` is the step or host function, with the reason."""
+    `depth` is the number of sub-graphs and functions around the node. `kernels` compute it, and are `shared`
+    if they compute other nodes too. `where` is the step or host function, with the reason."""
 
     node: str
     runs: str
@@ -44,7 +44,8 @@ class Placed:
 
 
 def placement(imported: Graph, planned: Planned) -> list[Placed]:
-    """Return every node of the imported model in order. A node's sub-graphs and functions follow it."""
+    """Return where every node of the imported model runs, in order. The nodes of its sub-graphs and functions
+    follow a node."""
     launches: dict[Source, list[Launch]] = {}
     for plan in planned.plans:
         for launch in plan.launches:
@@ -119,8 +120,8 @@ def as_json(rows: Sequence[Placed]) -> dict[str, Any]:
 
 
 def devices_table(made: SeveralArtifact) -> Table:
-    """Return a table of where each node of a model for several devices runs, for each way to run the
-    model."""
+    """Return a table of the nodes of a model for several devices. It tells on which device each runs, for
+    each way to run the model."""
     whole = f"each has rows of {made.rows}" if made.rows else "whichever is quicker"
     reason = "" if made.rows else f"; a batch isn't shared out: {made.reason}"
     table = Table("node", "device", *made.placed, title=f"{', '.join(made.names)}: {whole}{reason}")

@@ -17,13 +17,14 @@ Row = tuple[str, str, str]
 
 
 def program_text(artifact: ProgramArtifact) -> str:
-    """Return the text of the program, then each segment's plan."""
+    """Return the text of the program, followed by each segment's plan."""
     plans = (f"# segment {i}\n{print_plan(part.plan)}" for i, part in enumerate(artifact.parts))
     return "\n".join([print_program(artifact.program), *plans])
 
 
 def steps_table(artifact: Artifact | ProgramArtifact) -> Table:
-    """Return a table of every step in order: compiled code, control flow, or a function in Python."""
+    """Return a table of every step in order. A step is compiled code, control flow, or a function in
+    Python."""
     if isinstance(artifact, ProgramArtifact):
         rows = list(_rows(artifact.program.region, artifact.parts, ""))
     else:

@@ -34,7 +34,8 @@ def run(
     crop: float, tokenizer: Path | None, limit: int | None, html: Path | None,
     smooth: float | None, equalize: bool, weight_bits: int | None,
 ) -> Quantized:  # fmt: skip
-    """Quantize a model, write it (as .onnx and .jgn if the name has no ending), and print the cost."""
+    """Quantize a model, write it, and print the cost. If the output's name has no ending, an .onnx and a .jgn
+    file are written. Return the quantized model."""
     if output.suffix not in ("", ".tflite", *FILES):
         raise ValueError(f"{output} is neither an .onnx, nor a .tflite, nor a .jgn file")
     if html is not None and kind != "auto":
@@ -79,7 +80,7 @@ def parse_share(text: str) -> float:
 
 
 def summary(found: Quantized) -> Table:
-    """Return a table of the choices and their cost."""
+    """Return a table of the kinds of numbers, and of the loss of quality."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     counts = Counter(c.kind for c in found.chosen.values())
     table.add_row("parts", ", ".join(f"{n} in {kind}" for kind, n in counts.items()) or "all in float32")
@@ -94,7 +95,8 @@ def summary(found: Quantized) -> Table:
 
 @contextmanager
 def bar() -> Iterator[Callable[[float, float, str], None]]:
-    """Show a progress bar on stderr."""
+    """Inside this context, show a progress bar on stderr. The context's value is the function to be called
+    with the progress."""
     with bar_with("{task.description:<12}", BarColumn(), TimeElapsedColumn()) as shown:
         task = shown.add_task("import", total=1.0)
 

@@ -14,7 +14,7 @@ from jangin.quantization.decide import FLOAT, Decision, Report
 
 
 def kinds(found: Report) -> list[str]:
-    """Return the kinds of numbers that were measured, float32 first."""
+    """Return the names of the kinds of numbers that were measured, float32 first."""
     return list(dict.fromkeys(k for d in found.decisions for k in (FLOAT, *d.options)))
 
 
@@ -31,7 +31,8 @@ def table(found: Report) -> Table:
 
 
 def figures(found: Report, d: Decision) -> list[str]:
-    """Return a part's times, the gain of the choice, and its cost."""
+    """Return the cells of a part's times in each kind, of the seconds gained by the chosen kind, and of its
+    cost."""
     times = [milliseconds(d.options[k].seconds) if k in d.options else "" for k in kinds(found)]
     if d.kind == FLOAT:
         return [*times, "", ""]
@@ -41,7 +42,7 @@ def figures(found: Report, d: Decision) -> list[str]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Format milliseconds without their unit. Times of small models have more digits."""
+    """Return a time in milliseconds as text, without the unit. Times below 10 us have more digits."""
     return f"{seconds * 1e3:.{3 if abs(seconds) >= 1e-5 else 5}f}"
 
 
@@ -58,7 +59,7 @@ def summary(found: Report) -> str:
 
 
 def page(title: str, found: Report) -> str:
-    """Return the page's text."""
+    """Return the text of the HTML page."""
     most = max((o.seconds for d in found.decisions for o in d.options.values()), default=0.0) or 1.0
     template = Template(files(__package__).joinpath("quantize.html").read_text("utf-8"))
     return template.substitute(

@@ -44,9 +44,9 @@ TOP = 5
 PROFILED = 30
 """The most launches that a profile lists."""
 CLASSES = 10
-"""The fewest floats of an output that is shown as a classifier's. The output has one row."""
+"""An output is shown as a classifier's scores if it is one row of at least this many floats."""
 LONGEST = 300
-"""The most characters shown of an output that is no array."""
+"""The most characters that are shown of an output that is no array."""
 
 
 def run(
@@ -61,8 +61,8 @@ def run(
     seed: int,
     profile: bool,
 ) -> None:
-    """Run a model once, describe its outputs, and write them as .npy files to the folder `output`, if
-    given."""
+    """Run a model once, and describe its outputs. They are written as .npy files to the folder `output`, if
+    it is given. With `profile`, the launches are timed too."""
     console = terminal()
     options = settings.options(target, shapes, threads)
     exe = executable(model, settings, options)
@@ -89,7 +89,8 @@ def run(
 
 
 def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
-    """Return a table of the launches, longest first."""
+    """Time the launches, and return a table of them, the slowest first. Raises ValueError for a model that
+    isn't one plan."""
     if isinstance(exe, SeveralExecutable):
         raise ValueError("--profile is for one device; this model is for several at once")
     if isinstance(exe, ProgramExecutable):
@@ -110,8 +111,8 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
 
 
 def describe(name: str, array: Any) -> None:
-    """Print an output's type and range. An output that looks like class scores is printed with its highest
-    scores."""
+    """Print an output's type and range. The highest scores are printed too if it looks like class scores (see
+    `CLASSES`)."""
     console = terminal()
     if isinstance(array, list):
         console.print(f"{name}: a sequence of {len(array)}")
@@ -154,8 +155,9 @@ def compile_file(
 ) -> None:  # fmt: skip
     """Compile a model to a `.jgn` file, for this machine or another, and print what is in it.
 
-    `timings` compiles without the cache and prints where the time went. `key` is the PEM file of the signing
-    key, and `secret` the file of the encryption key. `formats_of` describes `kept` and `activations`."""
+    With `timings`, compile without the cache and print where the time went. `key` is the PEM file of the
+    signing key, and `secret` the file of the encryption key. For `kept` and `activations` see
+    `formats_of`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already")
     check_output(output, model)

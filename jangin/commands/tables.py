@@ -18,10 +18,10 @@ ENDLESS = 1 << 20
 
 
 def laid_out(table: Table, console: Console) -> Table | Text:
-    """Lay out a table so that the table fits the console.
+    """Return a table in a form that fits the console's width.
 
-    The table stays unchanged if it fits. Otherwise its words go on several lines. Each row becomes a
-    paragraph of headings and cells if there is no room for the longest word of each column."""
+    A table that fits stays unchanged. Otherwise texts are broken between words. If there is no room for the
+    longest word of each column, each row becomes a paragraph of headings and cells."""
     room = console.options.update(width=ENDLESS, max_width=ENDLESS)
     widest, words = [], []
     for column in table.columns:
@@ -45,8 +45,8 @@ def laid_out(table: Table, console: Console) -> Table | Text:
 
 
 def tabbed(table: Table) -> str:
-    """Return a table for other programs: a line for each row, tabs between cells, and `#` before lines that
-    are no rows."""
+    """Return a table's text for other programs: a line for each row, with tabs between cells. Title and
+    caption are lines that begin with `#`."""
     rows = zip(*(column.cells for column in table.columns), strict=True)
     heads = [[column.header for column in table.columns]] if table.show_header else []
     lines = ["\t".join(" ".join(_text(cell).split()) for cell in row) for row in (*heads, *rows)]
@@ -55,7 +55,7 @@ def tabbed(table: Table) -> str:
 
 
 def _paragraphs(table: Table, width: int) -> Text:
-    """Return each row as lines of `heading cell`."""
+    """Return the table's rows as paragraphs of pieces `heading cell`."""
     found = Text()
     if table.title:
         found.append(f"{_text(table.title)}\n", style="bold")
@@ -71,7 +71,7 @@ def _paragraphs(table: Table, width: int) -> Text:
 
 
 def _paragraph(pieces: list[str], width: int) -> list[str]:
-    """Return pieces on as few lines as they fit. A long piece is wrapped between words."""
+    """Return the lines that hold the pieces, as few as possible. A long piece is wrapped between words."""
     lines = [""]
     for piece in pieces:
         apart = " · " if lines[-1].strip() else ""

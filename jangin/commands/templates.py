@@ -177,7 +177,7 @@ CLASSES: Mapping[str, Mapping[str, Make]] = {
         "top k": lambda b, t: top_k(b, _input(b, t, 4, 2000), const(20))[0],
     },
 }  # fmt: skip
-"""A function that makes a tensor of a type, for each operator and class."""
+"""For each operator and class, a function that makes a tensor of a given type."""
 FLOATS = ("rows",)
 """Operators that exist only for floats."""
 
@@ -187,8 +187,8 @@ def dtypes_of(operator: str) -> tuple[DType, ...]:
 
 
 def kernels(make: Make, dtype: DType, target: Target) -> list[Scheduled]:
-    """Return the scheduled kernels of a case. Kernels that check indices, with a scalar result, are left
-    out."""
+    """Return the scheduled kernels for one operator and class. Kernels with a scalar result, which check
+    indices, are left out."""
     b, options = Builder("case", {}), Options(target=target)
     graph = b.graph([make(b, dtype)], ["y"])
     made = [k for k, _ in schedule_kernels(optimize(graph, options), options).values()]
@@ -196,14 +196,15 @@ def kernels(make: Make, dtype: DType, target: Target) -> list[Scheduled]:
 
 
 def name_of(kernel: Scheduled) -> str:
-    """Return a kernel's template, marked `SCALAR` if no loop runs over vectors."""
+    """Return the name of a kernel's template. `SCALAR` is added if no loop of the kernel runs over
+    vectors."""
     whole = [s for s in statements(kernel.func.body) if isinstance(s, For) and s.kind == "vector"]
     wide = any(isinstance(s.extent, Const) and int(s.extent.value) > 1 for s in whole)
     return kernel.template if wide or kernel.template == NEST else f"{kernel.template} ({SCALAR})"
 
 
 def templates() -> None:
-    """Print the table for this machine."""
+    """Print the table of templates for this machine."""
     target, console = resolve(), terminal()
     table = Table("operator", "class", *map(str, DTYPES))
     for operator, classes in CLASSES.items():

@@ -16,15 +16,16 @@ SLOWEST = 20
 
 
 def build_timed(model: ModelSource, options: Options, account: Account) -> Compiled:
-    """Compile a model in this process and its forked workers, without the cache."""
+    """Compile a model without the cache, in this process and its forked workers, and return it. The seconds
+    go to `account`."""
     request = Request(model, options.but(cache=False))
     with start_workers(options.target) as workers:
         return carry_out(request, account.tell, workers=workers, account=account)[0]
 
 
 def steps_table(account: Account) -> Table:
-    """Return a table of each step's seconds, and of the seconds that this process computed. It waited in the
-    others."""
+    """Return a table of each step's seconds, and of the processor seconds of this process. In the remaining
+    seconds it waited."""
     table = Table("step", title="steps")
     for name in ("seconds", "computed here"):
         table.add_column(name, justify="right")
@@ -38,7 +39,7 @@ def steps_table(account: Account) -> Table:
 
 
 def kernels_table(account: Account) -> Table:
-    """Return a table of the processor's seconds of the slowest kernels, and of all kernels."""
+    """Return a table of the processor seconds spent on the slowest kernels, and on all kernels."""
     made = sorted(account.kernels, key=lambda kernel: -kernel.total)
     table = Table("kernel", title=f"{len(made)} kernels, seconds of the processor in all processes")
     for name in ("schedule", "text", "LLVM", "in all"):

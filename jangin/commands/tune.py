@@ -39,7 +39,8 @@ def tune(
     target: str | None,
     output: Path | None,
 ) -> Outcome:
-    """Measure candidates for a model's kernels, store the winners, and print the results."""
+    """Measure candidates for a model's kernels, store the winners, print the results and return them. They
+    are also written to `output` as JSON."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: tune the model that it came from")
     options = settings.options(target, shapes, threads)
@@ -80,13 +81,13 @@ def tune(
 
 
 def libraries(options: Options) -> list[str]:
-    """Return the libraries whose kernels compete."""
+    """Return the names of the installed libraries whose kernels compete."""
     return [n for n in FINDERS if options.libraries in ("auto", n) and find(n) is not None]
 
 
 def table(found: Outcome) -> Table:
-    """Return a table of the slowest kernels: the tried candidates, the winner, and its distance from the
-    bound."""
+    """Return a table of the slowest kernels. It has the numbers of tried candidates, the winner, and the
+    share of the processor's full speed that is reached."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("ms", "tuned", "gain", "of bound", "times", "tried", "earlier", "pruned"):
         result.add_column(heading, justify="right", no_wrap=True)
@@ -109,7 +110,7 @@ def table(found: Outcome) -> Table:
 
 
 def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
-    """Return a few lines with the totals."""
+    """Return a few lines with the totals of a tuning."""
     tried = sum(r.tried.total() for r in found.kernels)
     pruned, earlier = (sum(getattr(r, what) for r in found.kernels) for what in ("pruned", "earlier"))
     changed = sum(r.gain < 1 for r in found.kernels)
@@ -131,7 +132,7 @@ def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
 
 
 def as_json(found: Outcome, threads: int) -> dict[str, object]:
-    """Return the whole outcome as plain data, with times in seconds."""
+    """Return the whole outcome as plain data for JSON, with times in seconds."""
     kernels = [_plain(r) for r in found.kernels]
     tuned = asdict(found.tuned) if found.tuned else None
     totals = {"before": found.before, "tuned": tuned, "spent": found.spent, "stopped": found.stopped}

@@ -17,13 +17,14 @@ from jangin.runtime.executable import Executable
 from jangin.visible import visible
 
 REPEATS = 20
-"""Runs over which a kernel's median time is taken."""
+"""A kernel's time is the median over this many runs."""
 
 
 def draw(model: Path, settings: Settings, options: Options, after: str, output: Path, times: bool) -> None:
-    """Write the page of a model's graph, as imported or after a pass.
+    """Write an HTML page of a model's graph, as imported or after the pass `after`.
 
-    `times` measures its kernels on this machine. Raises ValueError if the model isn't one plan."""
+    With `times`, the kernels are measured on this machine. Raises ValueError if the model then isn't one
+    plan."""
     if after == "plan":
         raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
     with progress(settings) as tell:

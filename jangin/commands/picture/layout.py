@@ -1,7 +1,7 @@
 """Lay out the boxes of a graph and the lines between them in layers, from inputs to outputs (Sugiyama, Tagawa
 & Toda 1981).
 
-A line that crosses layers has a place of its own in each of them, so that it crosses no box."""
+A line that crosses layers has its own place in each of them, so that it crosses no box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import pairwise
 GAP, ROW = 24.0, 84.0
 """`GAP` is the distance between neighbours in a layer, and `ROW` the distance between layers, in pixels."""
 THIN = 8.0
-"""The width of a line's place, in pixels."""
+"""The width in pixels of the place of a line."""
 SWEEPS = 6
 """The number of times that the layers are ordered, alternately down and up."""
 
@@ -38,7 +38,8 @@ class Layout:
 
 
 def layout(widths: Sequence[float], edges: Sequence[tuple[int, int]]) -> Layout:
-    """Lay out boxes of these widths. An edge goes from a box to a later box."""
+    """Lay out boxes of these widths, and return their positions. An edge (n, m) goes from box n to a later
+    box m."""
     layers = _layers(len(widths), edges)
     places = [_Place(layer, width) for layer, width in zip(layers, widths, strict=True)]
     ways = [_way(places, start, end) for start, end in edges]
@@ -69,7 +70,8 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _way(places: list[_Place], start: int, end: int) -> list[int]:
-    """Return the places that an edge goes through, which are added to `places`."""
+    """Return the places that an edge goes through. A place for each layer that it crosses is added to
+    `places`."""
     way = [start]
     for layer in range(places[start].layer + 1, places[end].layer):
         places.append(_Place(layer, THIN))
@@ -82,7 +84,7 @@ def _way(places: list[_Place], start: int, end: int) -> list[int]:
 
 
 def _order(places: Sequence[_Place], rows: Sequence[list[int]]) -> None:
-    """Order each layer so that few lines cross. Each place lies near the middle of the places that it is
+    """Order each layer so that few lines cross. Each place moves near the middle of the places that it is
     joined to."""
     at: dict[int, float] = {i: n for row in rows for n, i in enumerate(row)}
     for sweep in range(SWEEPS):
@@ -135,7 +137,7 @@ def apart(wishes: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def extent(found: Layout, widths: Sequence[float], height: float) -> Mapping[str, float]:
-    """Return the smallest rectangle around a layout."""
+    """Return the position and size of the smallest rectangle around a layout, with a margin."""
     xs = [x + side * w / 2 for (x, _), w in zip(found.boxes, widths, strict=True) for side in (-1, 1)]
     ys = [y for _, y in found.boxes]
     left, top = min(xs, default=0.0) - GAP, min(ys, default=0.0) - height

@@ -18,17 +18,17 @@ from jangin.ir.plan import Launch
 
 HEIGHT = 40.0
 LETTER, LEAST = 7.4, 90.0
-"""`LETTER` is a letter's width, and `LEAST` the smallest width of a box, in pixels."""
+"""The assumed width of a letter, and the smallest width of a box, in pixels."""
 LONGEST = 26
-"""The most letters of a name in a box."""
+"""The most letters of a name that a box shows."""
 MOST_TEXT = 1500
-"""The most letters of an attribute's text."""
+"""The most letters that are shown of an attribute's text."""
 Rows = list[tuple[str, str]]
 
 
 def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[str, float]) -> str:
-    """Return the page for a graph. `launches` are the launches of its plans. `seconds` has the time of each
-    measured kernel's launches together."""
+    """Return the HTML page for a graph. `launches` are the launches of its plans. `seconds` has, for each
+    measured kernel, the time of all its launches in a run."""
     boxes = [
         _Box(graph.value(n).name, "input", [("type", str(graph.value(n)))], "", 0.0) for n in graph.inputs
     ]
@@ -127,8 +127,8 @@ def _drawing(boxes: Sequence[_Box], edges: Sequence[tuple[int, int]]) -> str:
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> str:
-    """Return a curve from the lower edge of the first box to the upper edge of the last. It is vertical in
-    each layer."""
+    """Return an SVG path from the lower edge of the first box to the upper edge of the last. It is vertical
+    in each layer."""
     (x, y), *rest = points
     ends = [(x, y + HEIGHT / 2), *rest[:-1], (rest[-1][0], rest[-1][1] - HEIGHT / 2)]
     text = f"M{ends[0][0]:.0f} {ends[0][1]:.0f}"
