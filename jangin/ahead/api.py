@@ -59,7 +59,7 @@ class Api:
         self._tables()
 
     def error(self, text: str) -> int:
-        """Return the code of a new error of this model's own."""
+        """Enter a new error of this model with its text, and return its code."""
         code = min(FIRST_OWN + 1, *self.errors) - 1
         self.errors[code] = text
         return code
@@ -84,12 +84,13 @@ class Api:
     # --- sizes
 
     def _symbols(self, part: Part, sizes: Value) -> None:
-        """Load the sizes that a plan knows."""
+        """Write the loads of the sizes that a plan's symbols have."""
         for var, _ in part.plan.symbols:
             self.w.names[var] = self.w.element(sizes, self.model.symbols.index(var.name), "i64")
 
     def _memory(self, part: Part) -> tuple[Value, Value]:
-        """Return the bytes of the arena's buffers and of a worker's scratch memory."""
+        """Write the computation of a part's memory. Return the bytes of its arena, and of a worker's scratch
+        memory."""
         for var, e in part.memory.steps:
             self.w.names[var] = self.w.value(e)
         return self.w.value(part.memory.arena), self.w.value(part.memory.stride)
@@ -98,7 +99,7 @@ class Api:
         return self.own(f"int32_t {{p}}_check_{number}(const int64_t *sizes)")
 
     def _check(self, number: int, part: Part) -> None:
-        """Write the function that returns 0 if sizes fit a part, else an error."""
+        """Write the function that returns 0 if sizes fit a part, else an error code."""
         w, plan = self.w, part.plan
         with w.define(self.check_of(number), "internal") as given:
             sizes = given["sizes"]
@@ -151,7 +152,7 @@ class Api:
             w.ret(self._needed(part, given["threads"]))
 
     def _needed(self, part: Part, threads: Value) -> Value:
-        """Return the bytes that a run takes, from a multiple of ALIGN on."""
+        """Return the bytes of working memory that a run needs, if they begin at a multiple of ALIGN."""
         w = self.w
         arena, stride = self._memory(part)
         return w.arithmetic("add", arena, w.arithmetic("mul", stride, w.convert("i64", threads)))
@@ -163,7 +164,7 @@ class Api:
         return self.own(f"int64_t {{p}}_bytes_{number}(int32_t index, const int64_t *sizes)")
 
     def _shapes(self, number: int, part: Part) -> None:
-        """Write the functions of shapes and bytes. Outputs are counted after inputs."""
+        """Write the functions that return a tensor's shape and bytes. Outputs are numbered after inputs."""
         w = self.w
         tensors = (*self.model.inputs, *self.model.outputs)
         with w.define(self.shape_of(number), "internal") as given:
@@ -244,8 +245,8 @@ class Api:
     def _pointers(
         self, part: Part, number: int, given: dict[str, Value], arena: Value, weights: Value
     ) -> Callable[[str], Value]:
-        """Return a function that gives a buffer's address by name. The written code returns an error if one
-        of the caller's addresses is null."""
+        """Return a function that returns a buffer's address, given its name. The written code returns an
+        error if one of the caller's addresses is null."""
         w, plan = self.w, part.plan
         known: dict[str, Value] = {}
         for ends, names in (("inputs", plan.inputs), ("outputs", plan.outputs)):
@@ -299,8 +300,8 @@ class Api:
     def _by_part(
         self, function: Callable[[int], Signature], sizes: Value, *given: Value, more: int = 0
     ) -> None:
-        """Write the choice of a part: the last part whose conditions the sizes meet, which is the most
-        specialised.
+        """Write code that calls `function` of the last part whose conditions the sizes meet. The last part is
+        the most specialised.
 
         If there is none, the written code returns the first part's error."""
         w = self.w
@@ -315,7 +316,7 @@ class Api:
         w.ret(w.convert(type, code))
 
     def _tables(self) -> None:
-        """Write the functions of names, types and texts."""
+        """Write the functions that return counts, names, types and texts."""
         w, model, p = self.w, self.model, self.model.prefix
         ends = {"input": model.inputs, "output": model.outputs}
         names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}
@@ -346,7 +347,8 @@ class Api:
             w.ret(i64(model.weights.bytes))
 
     def _table(self, name: str, texts: Sequence[str]) -> Value:
-        """Write the function `name`, which returns a text by its number, or null."""
+        """Write the function `name`, which returns a text by its number, or null for a wrong number. Return
+        the table of texts."""
         w = self.w
         table = w.strings(f"{self.model.prefix}_{name}s", [*texts] or [""])
         with w.define(self.functions[name]) as given:
@@ -381,7 +383,7 @@ class Api:
         return self.own("int32_t {p}_same(const char *a, const char *b)")
 
     def _same(self) -> None:
-        """Write the function that tells if two texts are equal."""
+        """Write the function that returns 1 if two texts are equal, else 0."""
         w = self.w
         with w.define(self.same, "internal") as given:
             number = w.local("i32", 1)

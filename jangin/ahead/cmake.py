@@ -7,7 +7,7 @@ from jangin.ahead.source import compiler_flags, weights_name
 
 
 def cmake_lists(model: Model, kind: str) -> str:
-    """Return a CMake project of the model as a library, and of the example program."""
+    """Return the text of a CMake project that builds the model as a library, and the example program."""
     p, threads = model.prefix, model.has_threads
     lines = ["cmake_minimum_required(VERSION 3.16)", f"project({p} C ASM)", "set(CMAKE_C_STANDARD 11)"]
     lines += ["if(NOT CMAKE_BUILD_TYPE)", "  set(CMAKE_BUILD_TYPE Release)", "endif()"]

@@ -66,7 +66,8 @@ FUNCTIONS = {
         "Before the first run: where {p}.bin lies in memory, at a multiple of 64, as long as runs go on.",
     ),
 }
-"""The functions that a model exports: declarations, and their documentation in the header."""
+"""The functions that a model exports, by their names without the prefix: the declaration in C, and the
+comment above it in the header."""
 
 
 def signatures(model: Model) -> dict[str, tuple[Signature, str]]:

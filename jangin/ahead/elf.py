@@ -15,7 +15,7 @@ _PROGBITS, _SYMTAB, _ALLOCATED, _OBJECT = 1, 2, 2, 1
 
 
 class _Format:
-    """The positions of the fields in one class of ELF."""
+    """The offsets and formats of the fields in 32-bit or 64-bit (`wide`) ELF."""
 
     def __init__(self, wide: bool) -> None:
         self.address = "<Q" if wide else "<I"
@@ -25,7 +25,7 @@ class _Format:
         self.wide = wide
 
     def symbol_with(self, fields: tuple[int, ...], section: int, size: int) -> bytes:
-        """Return a symbol that is defined at the beginning of a section."""
+        """Return the bytes of a symbol that is defined at the beginning of a section."""
         if self.wide:
             name, info, other = fields[:3]
             return struct.pack(self.symbol, name, info & 0xF0 | _OBJECT, other, section, 0, size)
@@ -34,7 +34,7 @@ class _Format:
 
 
 def with_bytes(object: bytes, symbol: str, pieces: Sequence[Array]) -> bytes:
-    """Return the object with a read-only section that holds the pieces one after another.
+    """Return the object with a read-only section added, which contains the pieces one after another.
 
     The undefined symbol `symbol` becomes the section's beginning. Raises ValueError if the object has no such
     symbol."""
@@ -82,7 +82,7 @@ def _define(
 
 
 def code_bytes(object: bytes) -> int:
-    """Return the bytes of an object's sections that are in memory when it runs."""
+    """Return the total bytes of those sections of an object that are in memory when it runs."""
     form = _Format(object[4] == 2)
     (table,) = struct.unpack_from(form.address, object, form.shoff)
     (count,) = struct.unpack_from("<H", object, form.shnum)

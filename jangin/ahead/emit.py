@@ -93,7 +93,7 @@ def emit(
 def emit_by(
     options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
 ) -> Emitted:
-    """Compile as `emit` does, with the options in one record."""
+    """Do what `emit` does, with the options in one record."""
     if kind not in KINDS:
         raise ValueError(
             f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}, and jgn, which build makes"
@@ -126,7 +126,8 @@ def emit_by(
 def _plans(
     model: ModelSource, options: Options, progress: Progress | None
 ) -> Iterator[tuple[Plan, Mapping[str, int]]]:
-    """Yield the plans of a model's variants, with the sizes that each is specialised for."""
+    """Yield the plans of a model's variants, each with the sizes that it is specialised for. Raises
+    CompileError for a model that runs in steps."""
     for case in cases(loaded(model, options), options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
@@ -134,7 +135,7 @@ def _plans(
 
 
 def _why_not(graph: Graph) -> str:
-    """Return the reason why a model can't be compiled ahead of time, with its nodes that need steps."""
+    """Return the text of the error for a model that runs in steps. It names the nodes that need the steps."""
     steps = [n for n in graph.nodes if n.op in ("host", "bind", "if", "loop")]
     named = "; ".join(f"{n.source or n.name} ({n.op})" for n in steps[:5])
     more = f" and {len(steps) - 5} more" if len(steps) > 5 else ""
@@ -146,7 +147,7 @@ def _why_not(graph: Graph) -> str:
 
 
 def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
-    """Return the files of a kind, and the bytes of code if it is made here."""
+    """Return the files of a kind by name, and the bytes of code, or None if the code isn't compiled here."""
     p = model.prefix
     if kind == "web":
         return web_files(model), None

@@ -23,7 +23,7 @@ def element_type(dtype: DType) -> str:
 
 
 def header(model: Model) -> str:
-    """Return the text of the header, for C and C++."""
+    """Return the text of the model's header for C and C++."""
     p, up = model.prefix, model.prefix.upper()
     rank = max((len(s) for t in (*model.inputs, *model.outputs) for s in t.shapes), default=0)
     lines = [
@@ -80,7 +80,7 @@ def _shape(tensor: Tensor) -> str:
 
 
 def example(model: Model) -> str:
-    """Return a program that runs the model on files of raw numbers, or on zeros."""
+    """Return the C text of a program that runs the model on files of raw numbers, or on zeros."""
     p = model.prefix
     text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
     stop = "  <P>_stop_threads();\n" if model.has_threads else ""

@@ -23,7 +23,8 @@ class LinkError(OSError):
 
 
 def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
-    """Return the library. Raises LinkError if there is no linker for the target, or if it fails."""
+    """Link objects to a shared library, and return its bytes. Raises LinkError if there is no linker for the
+    target, or if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{n}.o" for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
@@ -40,7 +41,8 @@ def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
 
 
 def linker(triple: str) -> list[str]:
-    """Return the command that links for a target. Raises LinkError if there is none."""
+    """Return the command of a linker for a target, without its arguments. Raises LinkError if there is
+    none."""
     machine = triple.split("-")[0]
     if find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "ld.lld"]

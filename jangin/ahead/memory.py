@@ -12,8 +12,8 @@ from jangin.runtime.arena import layout
 from jangin.runtime.sizes import Evaluator
 
 TYPICAL = 128
-"""The assumed size of a symbol without a limit, or with one above MOST. It decides which buffers lie above
-which."""
+"""The assumed size of a symbol without a limit, or with a limit above MOST. It decides which buffers are
+placed above which."""
 MOST = 1 << 14
 
 
@@ -34,8 +34,8 @@ class Memory:
 def memory_of(plan: Plan) -> Memory:
     """Return the memory of a plan.
 
-    With symbols, buffers are placed for typical sizes. If two buffers are needed at the same time, the upper
-    one lies above the lower one for all sizes, so that they never overlap."""
+    Buffers whose sizes depend on symbols are placed for typical sizes. Two buffers that are needed at the
+    same time never overlap, for any sizes. The upper one begins at the lower one's end or above."""
     buffers = [b for b in plan.buffers if b.kind == "arena"]
     stride: Expr = const(0)
     for scratch in dict.fromkeys(launch.scratch for launch in plan.launches):
@@ -75,7 +75,7 @@ def memory_of(plan: Plan) -> Memory:
 
 
 def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
-    """Return arena buffers in their order in memory for typical sizes."""
+    """Return the arena's buffers in their order in memory for typical sizes."""
     sizes = typical_sizes(plan)
     value = Evaluator(sizes)
     items = [(b.name, max(0, value(buffer_bytes(b))), *b.live) for b in buffers]
@@ -84,7 +84,8 @@ def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
 
 
 def typical_sizes(plan: Plan) -> dict[Var, int]:
-    """Return sizes of a plan's symbols: the largest possible up to MOST, or else TYPICAL."""
+    """Return a typical size for each of a plan's symbols. It is the symbol's largest size if that is at most
+    MOST. Otherwise it is TYPICAL, or the symbol's least size if that is larger."""
     found: dict[Var, int] = {}
     for var, (low, high) in plan.symbols:
         value = Evaluator(found)

@@ -1,4 +1,4 @@
-"""The description of a model that is compiled ahead of time. C and object code are made from it."""
+"""The description of a model that is compiled ahead of time. C and object code are generated from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jangin.runtime.sizes import Evaluator
 from jangin.targets.target import Target
 
 SLACK = ALIGN - 1
-"""Bytes of working memory that alignment may leave unused."""
+"""The most bytes of working memory that are unused because the memory is aligned."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Weights:
-    """All constants in one block of bytes. `places` has each constant's position by name, for each part."""
+    """All constants in one block of bytes. `places` has, for each part, each constant's offset in the block
+    by name."""
 
     arrays: tuple[tuple[int, Array], ...]
     places: tuple[Mapping[str, int], ...]
@@ -52,7 +53,7 @@ class Weights:
 
     @classmethod
     def of(cls, plans: Sequence[Plan]) -> Weights:
-        """Return the weights of plans. Equal contents are stored once, at multiples of ALIGN."""
+        """Return the weights of plans. Equal contents are stored once. Each begins at a multiple of ALIGN."""
         known: dict[bytes, int] = {}
         arrays, places, end = [], [], 0
         for plan in plans:
@@ -69,7 +70,7 @@ class Weights:
         return cls(tuple(arrays), tuple(places), end)
 
     def chunks(self) -> list[Array]:
-        """Return the block, in consecutive pieces."""
+        """Return the bytes of the block as consecutive arrays."""
         pieces: list[Array] = []
         for at, array in self.arrays:
             pieces += [array, np.zeros(-(at + array.nbytes) % ALIGN, np.uint8)]
@@ -80,8 +81,8 @@ class Weights:
 class Model:
     """A model that is compiled ahead of time.
 
-    `prefix` begins all its names. A run takes the last of the plans `parts` whose conditions its sizes meet.
-    `beside` tells if the weights are in a file of their own."""
+    All its names begin with `prefix`. A run takes the last of the plans `parts` whose conditions its sizes
+    meet. `beside` tells if the weights are in a separate file."""
 
     name: str
     prefix: str
@@ -143,7 +144,8 @@ class Model:
         }
 
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
-        """Return the bytes of arena and scratch memory of a run with some sizes."""
+        """Return the bytes of arena and scratch memory that a run of a part needs, given sizes and
+        threads."""
         values = dict(sizes)
         for var, e in part.memory.steps:
             values[var] = Evaluator(values)(e)
@@ -151,7 +153,8 @@ class Model:
         return value(part.memory.arena) + threads * value(part.memory.stride)
 
     def typical_bytes(self) -> tuple[int, dict[str, int]]:
-        """Return the most bytes that a run on one thread takes for typical sizes, and these sizes."""
+        """Return the most bytes of working memory that a run on one thread needs for typical sizes, and these
+        sizes."""
         found = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
         most, sizes = max(found, key=lambda f: f[0])
         return most, {v.name: n for v, n in sizes.items()}
@@ -167,7 +170,7 @@ operator or private protected public template this throw true try typeid typenam
 
 
 def identifier(text: str) -> str:
-    """Return a text as an identifier of C and C++."""
+    """Return a text changed to an identifier of C and C++: other characters become "_"."""
     plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in text).strip("_") or "model"
     if plain[0].isdigit():
         plain = f"n{plain}"

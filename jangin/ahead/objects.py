@@ -16,7 +16,7 @@ from jangin.backends.llvm.pool import pool_module
 
 
 def model_object(model: Model) -> tuple[bytes, int]:
-    """Return the object file, and the bytes of code in it."""
+    """Compile the model to one object file. Return its bytes, and the number of bytes of code in it."""
     target, p = model.target, model.prefix
     writer = LlvmFunctions(p, target)
     write_api(model, writer)
@@ -31,7 +31,7 @@ def model_object(model: Model) -> tuple[bytes, int]:
 
 
 def threads_object(model: Model) -> bytes:
-    """Return the object file of a thread pool, on which the model then runs."""
+    """Return the object file of a thread pool. A program that links it runs the model on several threads."""
     writer = LlvmFunctions(f"{model.prefix}_threads", model.target)
     write_threads(model, writer)
     exported = {s.name for s in thread_signatures(model)}

@@ -7,11 +7,13 @@ from jangin.backends.functions import FunctionWriter, Signature, Value, i32, i64
 from jangin.runtime.functions import KERNEL
 
 PIECES = 16
-"""The pieces of a launch for each thread. A thread takes the next piece when it is free."""
+"""A launch is divided into this many pieces for each thread. A thread takes the next piece when it is
+free."""
 
 
 class Sharing:
-    """The writer of these functions. `share` runs a launch, and `rounds` a launch with rounds."""
+    """The writer of the functions that distribute tasks. `share` runs a launch, and `rounds` a launch with
+    rounds."""
 
     def __init__(self, prefix: str, writer: FunctionWriter) -> None:
         self.prefix, self.w = prefix, writer
@@ -19,7 +21,7 @@ class Sharing:
         self.parallel = self.own(PARALLEL)
 
     def own(self, text: str) -> Signature:
-        """Return the signature of a function of the model's."""
+        """Return the signature of a function whose name begins with the model's prefix."""
         return Signature(text.replace("{p}", self.prefix))
 
     def write(self) -> None:
@@ -53,11 +55,12 @@ class Sharing:
         return self.own("void {p}_take(void *context, int32_t worker)")
 
     def _take(self) -> None:
-        """Write one worker's part of a launch, which takes units until none is left.
+        """Write the function that does one worker's part of a launch: it takes units of tasks until none is
+        left.
 
-        `context` points to six things: the kernel, its arguments, its sizes, the scratch memory, the numbers,
-        and the next unit. The numbers are the tasks, the tasks of a unit, and the bytes of a worker's scratch
-        memory."""
+        `context` points to six addresses: the kernel, its arguments, its sizes, the scratch memory, the
+        numbers, and the next unit. The numbers are the tasks, the tasks of a unit, and the bytes of a
+        worker's scratch memory."""
         w = self.w
         with w.define(self.take, "internal") as given:
             kernel, args, sizes, scratch, numbers, following = (

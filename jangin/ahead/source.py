@@ -29,7 +29,7 @@ def compiler_flags(target: Target) -> tuple[str, ...]:
 
 
 def model_source(model: Model) -> str:
-    """Return the file of kernels and API. Everything in it except the API is static."""
+    """Return the C text of kernels and API. All its functions except the API's are static."""
     kernels = [replace(func, name=name) for name, func in model.kernels.items()]
     writer = CFunctions(model.target.machine.atomics)
     write_api(model, writer)
@@ -43,7 +43,8 @@ def model_source(model: Model) -> str:
 
 
 def compiled_bytes(model: Model) -> int | None:
-    """Return the bytes of the code without the weights, or None if the target's compiler isn't installed."""
+    """Return the bytes of the compiled code without the weights. Return None if the target's compiler isn't
+    installed or fails."""
     compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
     if compiler is None:
         return None
@@ -58,16 +59,18 @@ def compiled_bytes(model: Model) -> int | None:
 
 
 LARGE = 16 << 20
-"""The most bytes of weights that are written as C. gcc 12 takes 10 s and 3.8 GB for 175 MB of weights."""
+"""Weights of more bytes than this are written for the assembler, not as C. gcc 12 takes 10 s and 3.8 GB for
+175 MB of weights in C."""
 
 
 def weights_name(model: Model) -> str:
-    """Return the name of the file with the weights: C, or assembly if they are LARGE."""
+    """Return the name of the file with the weights. It is C, or assembly if they have more than LARGE
+    bytes."""
     return f"{model.prefix}_weights.{'S' if model.weights.bytes > LARGE else 'c'}"
 
 
 def weights_files(model: Model) -> dict[str, Content]:
-    """Return the weights in a form that gcc and clang compile."""
+    """Return the files of the weights by name, in a form that gcc and clang compile."""
     name = weights_name(model)
     if name.endswith(".c"):
         return {name: _array(model)}
@@ -86,8 +89,8 @@ _ASSEMBLER = """/* The weights, from the file <P>.bin, which lies in a folder of
 
 
 def _array(model: Model) -> list[bytes]:
-    """Return the weights as a string literal, because compilers read strings much faster than lists of
-    numbers."""
+    """Return C text that defines the weights as a string literal. Compilers read strings much faster than
+    lists of numbers."""
     array = f"const unsigned char {model.prefix}_weights[{max(1, model.weights.bytes)}]"
     head = f"{_NO_END}\nextern {array};\n_Alignas(64) {array} =\n"
     return [head.encode(), *_lines(model), b";\n"]
@@ -104,7 +107,7 @@ _LINE = 1 << 10
 
 
 def _lines(model: Model) -> Iterator[bytes]:
-    """Yield the weights as string literals."""
+    """Yield lines of C string literals that together are the weights."""
     if not model.weights.bytes:
         yield b'""'
     for piece in model.weights.chunks():
@@ -113,7 +116,8 @@ def _lines(model: Model) -> Iterator[bytes]:
 
 
 def threads_source(model: Model) -> str:
-    """Return a pool of POSIX threads in C, on which the model then runs."""
+    """Return the C text of a pool of POSIX threads. A program that links it runs the model on several
+    threads."""
     return _THREADS.replace("<P>", model.prefix)
 
 

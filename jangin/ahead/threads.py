@@ -13,8 +13,8 @@ _CREATE, _DESTROY, _RUN = map(signature, (POOL_CREATE, POOL_DESTROY, POOL_RUN))
 
 
 def signatures(model: Model) -> list[Signature]:
-    """Return the functions that the object or file of threads exports: `parallel`, and those that start and
-    stop the threads."""
+    """Return the signatures that the object or file of threads exports: `parallel`, and the functions that
+    start and stop the threads."""
     return [Signature(text.replace("{p}", model.prefix)) for text in (PARALLEL, START, STOP)]
 
 

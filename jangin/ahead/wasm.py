@@ -26,8 +26,8 @@ def is_wasm(model: Model) -> bool:
 
 
 def wasm_module(model: Model, made: bytes) -> bytes:
-    """Link an object file to a module that exports its memory and the C API. Raises LinkError if there is no
-    linker, or if it fails."""
+    """Link an object file to a module that exports its memory and the C API, and return the module's bytes.
+    Raises LinkError if there is no linker, or if it fails."""
     exported = [s.name for s, _ in signatures(model).values()]
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
@@ -58,12 +58,12 @@ def _linker() -> list[str]:
 
 
 def code_bytes(module: bytes) -> int:
-    """Return the bytes of functions' code in an object file or module."""
+    """Return the number of bytes of functions' code in an object file or module."""
     return sum(end - start for number, start, end in _sections(module) if number == CODE)
 
 
 def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield each section's number, and the begin and end of its contents."""
+    """Yield each section's number, and the offsets of the begin and end of its contents."""
     at = 8
     while at < len(module):
         number, size, shift = module[at], 0, 0
@@ -78,7 +78,7 @@ def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def loader(model: Model) -> str:
-    """Return the JavaScript module that loads the model and runs it."""
+    """Return the text of the JavaScript module that loads the model and runs it."""
     return _LOADER.replace("<P>", model.prefix).replace("<NAME>", model.name.replace("*/", ""))
 
 
