@@ -14,7 +14,7 @@ Run a Python program whose `import onnxruntime` gives Jangin."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script, or the module after -m, with the rest as its arguments."""
+    """Run the script, or the module after -m, with the other arguments. Return the exit code."""
     as_module = arguments[:1] == ["-m"]
     rest = arguments[as_module:]
     if not rest or (rest[0] in ("-h", "--help") and not as_module):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class IOBinding:
-    """An IOBinding holds the inputs that `run_with_iobinding` reads and the outputs that it writes.
+    """An IOBinding has the inputs that `run_with_iobinding` reads, and the places of the outputs that it
+    writes.
 
     Inputs are read in place. An output is copied at the end of a run if it is bound to memory."""
 
@@ -37,7 +38,7 @@ class IOBinding:
         return [*self._outputs]
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Read an input from an array."""
+        """Bind an input to an array. Runs read the array in place."""
         self._known(name, (i.name for i in self.session.get_inputs()))
         self._inputs[name] = OrtValue.holding(np.asarray(arr_on_cpu, order="C"))
 
@@ -50,7 +51,7 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Read an input from the memory at an address."""
+        """Bind an input to the memory at an address. Runs read it in place."""
         on_cpu(device_type, device_id)
         self._known(name, (i.name for i in self.session.get_inputs()))
         self._inputs[name] = OrtValue.holding(at_address(buffer_ptr, shape, element_type))
@@ -68,7 +69,8 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output to memory of its own, or to the memory at an address."""
+        """Bind an output to the memory at an address. Without an address, each run makes a new array for
+        it."""
         on_cpu(device_type, device_id)
         self._known(name, (o.name for o in self.session.get_outputs()))
         if buffer_ptr is None:
@@ -91,14 +93,14 @@ class IOBinding:
         """Does nothing, because a run ends when its outputs are written."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """Return the outputs of the last run, in the order in which they were bound."""
+        """Return the bound outputs of the last run, in the order in which they were bound."""
         return [self._made[name] for name in self._outputs if name in self._made]
 
     def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
         return OrtValueVector(self.get_outputs())
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Return the outputs of the last run in the form of `run`."""
+        """Return the bound outputs of the last run as `InferenceSession.run` returns outputs."""
         return [value.python() for value in self.get_outputs()]
 
     def clear_binding_inputs(self) -> None:
@@ -109,8 +111,8 @@ class IOBinding:
         self._made.clear()
 
     def take(self, made: Mapping[str, Any]) -> None:
-        """Store a run's outputs where they are bound. Raises InvalidArgument if one has a shape or type other
-        than its memory's."""
+        """Store a run's outputs as they are bound. Raises InvalidArgument if one has another shape or type
+        than the memory that it is bound to."""
         for name, value in made.items():
             place = self._outputs[name]
             self._made[name] = OrtValue.holding(value) if place is None else _written(name, place, value)

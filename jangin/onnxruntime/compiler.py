@@ -24,8 +24,8 @@ class OrtExternalInitializerInfo:
 
 
 class ModelCompiler:
-    """Writes a model with the parts that providers compiled. There are none for the CPU, so the model is
-    written unchanged.
+    """Writes a model in which providers have compiled parts. No provider compiles for the CPU, so the model
+    is written unchanged.
 
     Jangin's own compiled models are `.jgn` files (`jangin.build(model).save("model.jgn")`)."""
 
@@ -56,7 +56,8 @@ class ModelCompiler:
         return self._model if isinstance(self._model, bytes) else Path(self._model).read_bytes()
 
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
-        """Write the model. The default path is beside the model, as `*_ctx.onnx`."""
+        """Write the model unchanged. The default path is the model's, with `_ctx.onnx` in place of
+        `.onnx`."""
         if output_model_path is not None:
             path = os.fspath(output_model_path)
         elif isinstance(self._model, bytes):

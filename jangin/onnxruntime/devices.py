@@ -29,7 +29,7 @@ _MEMORY: Mapping[str, int] = {"max_mem": 0, "arena_extend_strategy": -1, "initia
 
 
 class OrtDevice:
-    """A place of tensors in memory. `kind` is a number such as `OrtDevice.cpu()`."""
+    """A device and its kind of memory. `kind` is a number such as `OrtDevice.cpu()`."""
 
     def __init__(self, kind: int, memory: int = 0, vendor: int = 0, device_id: int | None = None) -> None:
         self._kind, self._memory = kind, memory
@@ -217,7 +217,7 @@ def cpu_memory(kind: OrtDeviceMemoryType = OrtDeviceMemoryType.DEFAULT) -> OrtMe
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """Return the available providers on their devices."""
+    """Return the available providers with their devices: Jangin's CPU provider."""
     return [OrtEpDevice()]
 
 

@@ -38,7 +38,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Let `import onnxruntime` return Jangin. Raises ImportError if the real package is imported already."""
+    """Make `import onnxruntime` import Jangin. Raises ImportError if the real package has been imported."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     if f"{THEIRS}.capi" in sys.modules:
@@ -48,7 +48,8 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let `import onnxruntime` return the real package again. Modules that imported Jangin's keep it."""
+    """Make `import onnxruntime` import the real package again. Modules that have imported Jangin's keep
+    it."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]

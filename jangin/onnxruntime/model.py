@@ -21,7 +21,7 @@ def with_options(model: Source, options: SessionOptions) -> Source:
     """Return the model with the options applied: replaced initializers and files of external data, and sizes
     fixed by denotation.
 
-    The model is returned unchanged if no option concerns it."""
+    The model is returned unchanged if none of these options is set."""
     initializers = getattr(options, "initializers", {})
     files = getattr(options, "external_files", {})
     denotations = getattr(options, "denotations", {})
@@ -43,12 +43,12 @@ def with_options(model: Source, options: SessionOptions) -> Source:
 
 
 def own_block() -> int:
-    """Return the number of channels in ONNX Runtime's blocks on this processor."""
+    """Return the number of channels in each block of ONNX Runtime's blocked layout on this processor."""
     return 16 if architecture() == "aarch64" or "avx512f" in processor_features() else 8
 
 
 def keep(model: Source, path: str | os.PathLike[str]) -> None:
-    """Write the model unchanged for programs that read it. External data go into the file."""
+    """Write the model unchanged to `path`, with its external data inside the file."""
     proto, folder = _read(model)
     _rest(proto, folder)
     data = proto.SerializeToString()
@@ -56,7 +56,8 @@ def keep(model: Source, path: str | os.PathLike[str]) -> None:
 
 
 def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:
-    """List the name, type and shape of each initializer that an ONNX model has among its inputs."""
+    """Return the name, type and shape of each initializer that an ONNX model lists among its inputs. The list
+    is empty for other formats."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -84,12 +85,12 @@ def without_initializers(model: Source, names: Collection[str]) -> Source:
 
 
 def nodes_of(model: Source) -> list[tuple[str, str, str]]:
-    """List the name, domain and operator of each node of a model's graph."""
+    """Return the name, domain and operator of each node of a model's graph."""
     return [(n.name, n.domain, n.op_type) for n in _read(model)[0].graph.node]
 
 
 def _read(model: Source) -> tuple[Any, Path | None]:
-    """Return a model's message, and the folder of its data."""
+    """Return a model's ONNX message, and the folder of its external data, or None if it isn't known."""
     import onnx
 
     if isinstance(model, bytes):
@@ -102,12 +103,13 @@ def _read(model: Source) -> tuple[Any, Path | None]:
 
 
 def _place(tensor: Any) -> dict[str, str]:
-    """Return the location of a tensor's external data. It is empty if the tensor has none."""
+    """Return the fields that locate a tensor's external data, by name. They are empty if the tensor has
+    none."""
     return {e.key: e.value for e in tensor.external_data} if tensor.data_location == 1 else {}
 
 
 def _take(tensor: Any, data: memoryview, place: dict[str, str]) -> None:
-    """Set a tensor's contents from those of a file."""
+    """Set a tensor's contents from a file's bytes. Raises Fail if the file is too short."""
     start = int(place.get("offset", 0))
     stop = start + int(place["length"]) if "length" in place else len(data)
     if stop > len(data):
@@ -121,7 +123,8 @@ def _take(tensor: Any, data: memoryview, place: dict[str, str]) -> None:
 
 
 def _rest(proto: Any, folder: Path | None) -> None:
-    """Load the remaining external data."""
+    """Load the external data that are left into the model's message. Raises Fail if their folder isn't
+    known."""
     from onnx.external_data_helper import load_external_data_for_model
 
     left = [t.name for t in proto.graph.initializer if _place(t)]

@@ -18,7 +18,7 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.threads import counted
 
 PATIENCE = 1.0
-"""Seconds of compiling before the line appears."""
+"""Seconds of compiling after which the line appears."""
 WIDTH = 79
 """The width of the line in characters."""
 
@@ -42,7 +42,8 @@ def _name(model: Any) -> str:
 
 
 def opened(model: Any, options: SessionOptions) -> Runnable:
-    """Return the model, compiled or loaded. Raises ONNX Runtime's exceptions, which are Jangin's too."""
+    """Compile or load the model, and return it ready to run. Raises ONNX Runtime's exceptions, which are
+    Jangin's too."""
     if not isinstance(model, (str, os.PathLike, bytes)) and not hasattr(model, "SerializeToString"):
         raise TypeError(f"Unable to load from type '{type(model)}'")
     if getattr(options, "canceled", False):

@@ -48,9 +48,9 @@ RUN_CONFIG = (
 )  # fmt: skip
 """Keys of ONNX Runtime's configuration of a run."""
 ALIKE = 0.85
-"""The least similarity (of 1) of an unknown key to a known one for which it counts as a misspelling."""
+"""An unknown key counts as misspelt if its similarity to a known key is at least this, on a scale to 1."""
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
-"""The key of a run's configuration that has the run's memory given back after it."""
+"""The key of a run's configuration that requests to release the run's memory after it."""
 _MET = {
     "session.load_model_format": "ONNX",
     "session.save_model_format": "ONNX",
@@ -59,7 +59,7 @@ _MET = {
     "session.set_denormal_as_zero": "0",
     "session.record_ep_graph_assignment_info": "1",
 }
-"""Entries whose requests are always fulfilled."""
+"""Entries of the configuration with the value that Jangin always fulfils."""
 
 
 class _Named:
@@ -128,7 +128,7 @@ class SessionOptions(_Named, _Configured):
     canceled: bool = False
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix the size symbol `name`."""
+        """Fix the size symbol `name` of the model's inputs to `size`."""
         self.shapes[name] = size
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
@@ -136,7 +136,8 @@ class SessionOptions(_Named, _Configured):
         self.denotations[denotation] = size
 
     def add_session_config_entry(self, name: str, value: str) -> None:
-        """Set an entry. Raises ValueError for a key that is similar to one of ONNX Runtime's."""
+        """Set an entry of the configuration. Raises ValueError for an unknown key that is similar to one of
+        ONNX Runtime's."""
         self._put(name, value, CONFIG)
 
     def get_session_config_entry(self, name: str) -> str:
@@ -154,7 +155,8 @@ class SessionOptions(_Named, _Configured):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
     ) -> None:
-        """Set the contents of files of external data, by the files' names in the model."""
+        """Give the contents of files of external data. `names` are the files' names in the model, and
+        `lengths` their bytes."""
         for name, data, length in zip(names, buffers, lengths, strict=True):
             self.external_files[name] = memoryview(data).cast("B")[:length]
 
@@ -172,7 +174,7 @@ class SessionOptions(_Named, _Configured):
         self.providers[name] = dict(options)
 
     def add_provider_for_devices(self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]) -> None:
-        """Request the provider of these devices."""
+        """Request the providers of these devices."""
         for device in devices:
             self.add_provider(device.ep_name, options)
 
@@ -186,7 +188,8 @@ class SessionOptions(_Named, _Configured):
         """Does nothing, because there is one provider."""
 
     def set_load_cancellation_flag(self, canceled: bool) -> None:
-        """Refuse new sessions with these options. A session that is being made continues."""
+        """Make new sessions with these options raise ModelLoadCanceled if `canceled`. A session that is being
+        made goes on."""
         self.canceled = canceled
 
     def set_ep_context_data_read_func(self, read: Callable[..., None], max_data_size: int) -> None:
@@ -210,7 +213,8 @@ class RunOptions(_Named, _Configured):
     config: dict[str, str] = field(default_factory=dict)
 
     def add_run_config_entry(self, name: str, value: str) -> None:
-        """Set an entry. Raises ValueError for a key that is similar to one of ONNX Runtime's."""
+        """Set an entry of a run's configuration. Raises ValueError for an unknown key that is similar to one
+        of ONNX Runtime's."""
         self._put(name, value, RUN_CONFIG)
 
     def get_run_config_entry(self, name: str) -> str:
@@ -225,12 +229,12 @@ _WITHOUT_EFFECT = (
     "graph_optimization_level", "execution_mode", "execution_order", "enable_cpu_mem_arena",
     "enable_mem_pattern", "enable_mem_reuse", "only_execute_path_to_fetches",
 )  # fmt: skip
-"""Options without an effect, because the compiler has one way of working and plans memory itself."""
+"""Options without an effect: Jangin has a single way to compile and run, and plans memory itself."""
 
 
 def idle(options: object) -> Iterator[str]:
-    """Yield the options that have no effect and differ from their defaults. ONNX Runtime's own options lack
-    some of them."""
+    """Yield the names of options that have no effect and differ from their defaults. ONNX Runtime's own
+    options objects lack some of the options."""
     default = RunOptions() if hasattr(options, "terminate") else SessionOptions()
     for name in _WITHOUT_EFFECT:
         plain = getattr(default, name, 0)
@@ -243,7 +247,7 @@ def idle(options: object) -> Iterator[str]:
 
 
 def shrinks(options: RunOptions) -> bool:
-    """Return whether the run's memory is given back after it.
+    """Return whether the options request to release the run's memory after it.
 
     Raises InvalidArgument for a device other than the CPU, as ONNX Runtime does for a device without an
     arena."""

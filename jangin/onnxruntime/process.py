@@ -81,9 +81,8 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
 
 def global_threads() -> int:
-    """Return the number of threads that `set_global_thread_pool_sizes` was given.
-
-    0 stands for all processors that the process may use."""
+    """Return the number of threads set by `set_global_thread_pool_sizes`. 0 stands for all processors that
+    the process may use."""
     return _THREADS["intra"]
 
 

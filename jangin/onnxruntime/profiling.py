@@ -22,8 +22,8 @@ Event = dict[str, Any]
 class Profile:
     """A profile collects the events of a session.
 
-    Each run is an event "model_run". If one plan on the CPU runs the inputs, the run is repeated kernel by
-    kernel. Each kernel is then an event of category "Node", named after its node."""
+    Each run is an event "model_run". If one plan runs the inputs, its kernels are then run once more, one by
+    one. Each of them is an event of category "Node", named after its node."""
 
     def __init__(self, prefix: str, began: int) -> None:
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -35,7 +35,7 @@ class Profile:
         self._add("Session", name, start, end, {})
 
     def run(self, executable: Runnable, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the executable and record the events of the run."""
+        """Run the executable, record the events of the run, and return its outputs by name."""
         start = time.monotonic_ns()
         made: dict[str, Any] = executable.run(feeds)
         self.session("model_run", start, time.monotonic_ns())
@@ -71,7 +71,7 @@ class Profile:
 
 
 def _one_plan(executable: Runnable, feeds: Mapping[str, Any]) -> Executable | None:
-    """Return the plan that runs these inputs, or None unless it is a single plan on the CPU."""
+    """Return the single plan that runs these inputs, or None if several do."""
     if isinstance(executable, VariantsExecutable):
         executable = executable.variant(feeds)
     return executable if isinstance(executable, Executable) else None

@@ -33,7 +33,8 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[Mapping[str, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Return `normalized` in the form of ONNX Runtime's own helper."""
+    """Return the names of the requested providers, and the options of each, as ONNX Runtime's own helper
+    does."""
     found = normalized(providers, provider_options, available_provider_names)
     return [*found], [*found.values()]
 
@@ -41,9 +42,9 @@ def check_and_normalize_provider_args(
 def normalized(
     providers: Any, options: Sequence[Mapping[str, Any]] | None, here: Sequence[str] = (PROVIDER,)
 ) -> dict[str, dict[str, str]]:
-    """Return the options requested for each provider. A bare string is one name.
+    """Return the options requested for each provider, by its name. A bare string is one name.
 
-    A warning names a provider that isn't available, and the CPU runs the model. Raises ValueError if entries
+    A warning names a provider that isn't in `here`, and the CPU runs the model. Raises ValueError if entries
     are neither names nor pairs."""
     if providers is None:
         return {}

@@ -20,7 +20,8 @@ def say_idle(names: Iterable[str], stacklevel: int = 3) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the known name nearest to `name`, or list all known names if none is near."""
+    """Return the end of a message: a question whether the nearest known name is meant. If none is near, it
+    lists all known names."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

@@ -93,7 +93,8 @@ class Session:
     def run(
         self, output_names: Sequence[str] | None, input_feed: Feeds, run_options: RunOptions | None = None
     ) -> list[Any]:
-        """Return the named outputs in order, or all outputs if the names are None or empty.
+        """Run the model, and return the named outputs in order, or all outputs if the names are None or
+        empty.
 
         Raises InvalidArgument, which is a ValueError and a TypeError, for a name, size or dtype that isn't
         the model's."""
@@ -120,8 +121,8 @@ class Session:
         return made
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
-        """Repeat a failed run with the contents of OrtValues, or by a model that takes these inputs. Raises
-        ONNX Runtime's exceptions if this fails too."""
+        """Repeat a failed run: OrtValues are replaced by their contents, and a model that takes these inputs
+        is used. Raises ONNX Runtime's exceptions if the run fails again."""
         given = {n: _given(v) for n, v in feeds.items()}
         executable = self._freed(given)
         if executable is not None or any(given[n] is not feeds[n] for n in given):
@@ -136,8 +137,8 @@ class Session:
         raise InvalidArgument.said(error) from error
 
     def _freed(self, feeds: Feeds) -> Runnable | None:
-        """Return the model whose fed initializers are inputs, or None if no initializer is fed. It is
-        compiled at the first request."""
+        """Return a model in which the fed initializers are inputs, or None if none is fed. It is compiled
+        when it is first needed."""
         names = frozenset(feeds) - {i.name for i in self._executable.inputs}
         if not names or not names <= {i.name for i in self.get_overridable_initializers()}:
             return None
@@ -157,8 +158,8 @@ class Session:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run in a thread of its own, which calls `callback(results, user_data, error)` at the end. `error`
-        is "" after success."""
+        """Run the model in a new thread, which calls `callback(results, user_data, error)` at the end.
+        `error` is "" after success."""
 
         def work() -> None:
             try:
@@ -175,14 +176,15 @@ class Session:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """Run as `run` does, from OrtValues to OrtValues."""
+        """Run as `run` does, with OrtValues as inputs and outputs."""
         return [*map(OrtValue.holding, self.run(output_names, input_dict_ort_values, run_options))]
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Run from the bound inputs to the bound outputs. Raises ValueError for another session's binding."""
+        """Run the model on the bound inputs, and store the bound outputs. Raises ValueError for another
+        session's binding."""
         if iobinding.session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
         made = self._ran(iobinding.wanted, iobinding.feeds, run_options)
@@ -275,7 +277,7 @@ class Session:
         return ModelMetadata(self._executable.name, **said, version=version)
 
     def end_profiling(self) -> str:
-        """Write the trace. Returns the name of its file, or "" if `enable_profiling` is off."""
+        """Write the trace, and return the name of its file. Return "" if `enable_profiling` is off."""
         profile, self._profile = self._profile, None
         return "" if profile is None else profile.write()
 
@@ -344,7 +346,7 @@ class InferenceSession(Session):
 
 
 def _given(value: Any) -> Any:
-    """Return a value for an executable: the contents of an OrtValue, and text from bytes."""
+    """Return a value as an executable takes it: an OrtValue's contents, and text instead of bytes."""
     if isinstance(value, OrtValue):
         return value.python()
     if isinstance(value, np.ndarray) and value.dtype.kind in "SV":
@@ -354,7 +356,7 @@ def _given(value: Any) -> Any:
 
 
 def _provided(asked: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the available ones of the requested providers: the CPU, with its options."""
+    """Return the options of the CPU provider, which is the only available one, by its name."""
     return {PROVIDER: dict(asked.get(PROVIDER, {}))}
 
 
@@ -364,8 +366,8 @@ def _check_ended(options: RunOptions) -> None:
 
 
 def _node_args(specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]) -> list[NodeArg]:
-    """Return descriptions as ONNX Runtime gives them. Nameless sizes are named after an input and its axis in
-    Jangin; here they are None."""
+    """Return inputs or outputs as ONNX Runtime describes them. Jangin names a nameless size after an input
+    and its axis; here it is None."""
     ours = {f"{i.name}_d{axis}" for i in inputs for axis in range(len(i.shape))}
     return [NodeArg(s.name, _type_of(s), [None if d in ours else d for d in s.shape]) for s in specs]
 

@@ -83,15 +83,15 @@ class OrtValue:
 
     @classmethod
     def holding(cls, value: Any) -> Self:
-        """Return an OrtValue of an array, a list (a sequence), a dictionary (a map) or None (an empty
-        optional)."""
+        """Return an OrtValue that contains an array, a list (a sequence), a dictionary (a map) or None (an
+        empty optional)."""
         made = cls.__new__(cls)
         made._value = value
         return made
 
     @classmethod
     def of(cls, value: Any) -> OrtValue:
-        """Return an OrtValue unchanged, and make one of any other value."""
+        """Return an OrtValue unchanged, or an OrtValue that contains any other value."""
         return value if isinstance(value, OrtValue) else cls.holding(value)
 
     @property
@@ -110,7 +110,7 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int | OrtDeviceVendorId = -1,
     ) -> OrtValue:
-        """Return a tensor in the array's own memory, or in a copy if the array has gaps."""
+        """Return a tensor in the array's own memory, or in a copy if the array isn't contiguous."""
         if isinstance(device_type, str):
             on_cpu(device_type, device_id, vendor_id)
         if not isinstance(numpy_obj, np.ndarray):
@@ -147,7 +147,8 @@ class OrtValue:
     @classmethod
     def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> OrtValue:
         """Return a tensor in another framework's memory, by the DLPack protocol or from a capsule.
-        `is_bool_tensor` takes its bytes as truth values."""
+
+        With `is_bool_tensor`, bytes are taken as truth values."""
         source = data if hasattr(data, "__dlpack__") else _Capsule(data)
         found = np.from_dlpack(source)
         return cls.holding(found.view(np.bool_) if is_bool_tensor and found.dtype == np.uint8 else found)
@@ -156,7 +157,7 @@ class OrtValue:
         _no_sparse()
 
     def data_ptr(self) -> int:
-        """Return the address of a tensor's first element."""
+        """Return the address of the tensor's first element."""
         return int(self.numpy().__array_interface__["data"][0])
 
     def device_name(self) -> str:
@@ -170,7 +171,7 @@ class OrtValue:
         return _type_of(self._value)
 
     def element_type(self) -> int:
-        """Return ONNX's number of a tensor's element type."""
+        """Return ONNX's number of the tensor's element type."""
         dtype = self.numpy().dtype
         return TEXT if dtype.kind in "OUS" else _CODES[from_numpy(dtype).name]
 
@@ -190,7 +191,7 @@ class OrtValue:
         return isinstance(self._value, list) and not any(isinstance(v, Mapping) for v in self._value)
 
     def numpy(self) -> Array:
-        """Return a tensor's array, in the same memory. Raises RuntimeError if the value is no tensor."""
+        """Return the tensor's array, in the same memory. Raises RuntimeError if the value is no tensor."""
         if not isinstance(self._value, np.ndarray):
             raise RuntimeError("Only OrtValues that are Tensors are currently supported")
         return self._value
@@ -212,7 +213,8 @@ class OrtValue:
         return self.__dlpack__()
 
     def update_inplace(self, data: Array | OrtValue) -> None:
-        """Copy numbers into a tensor, which keeps its address. Raises ValueError for another shape."""
+        """Copy an array's numbers into the tensor, which keeps its address. Raises ValueError for another
+        shape or dtype."""
         new = data.numpy() if isinstance(data, OrtValue) else data
         if not isinstance(new, np.ndarray):
             raise TypeError("data must be a numpy.ndarray or an OrtValue.")
@@ -257,7 +259,7 @@ class OrtValueVector(list[OrtValue]):
 
 
 class _Capsule:
-    """This object offers a bare DLPack capsule by the protocol that `np.from_dlpack` reads."""
+    """An object that offers a bare DLPack capsule by the protocol that `np.from_dlpack` reads."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -284,7 +286,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
 
 
 def at_address(address: int, shape: Sequence[int], element_type: Any) -> Array:
-    """Return the array at an address in a caller's memory."""
+    """Return an array that uses the caller's memory at an address."""
     dtype = dtype_of(element_type)
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if not size:

@@ -11,7 +11,7 @@ supports_device = JanginBackend.supports_device
 
 
 def prepare(model: Any, device: str | None = None, **kwargs: Any) -> JanginRep:
-    """Prepare a model (a path, bytes or ONNX's message) to run."""
+    """Compile a model (a path, bytes or ONNX's message), and return it ready to run."""
     import onnx
 
     if isinstance(model, bytes):
@@ -22,7 +22,7 @@ def prepare(model: Any, device: str | None = None, **kwargs: Any) -> JanginRep:
 
 
 def run(model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-    """Return the outputs of a model for inputs in order or by name."""
+    """Compile and run a model. Return its outputs for inputs in order or by name."""
     return prepare(model, device, **kwargs).run(inputs)
 
 

@@ -16,7 +16,7 @@ Path = str | os.PathLike[str]
 Names = Sequence[str] | None
 Extra = Mapping[str, Any] | None
 NARROW_BITS = 7
-"""The bits of weights that `reduce_range` requests."""
+"""`reduce_range` requests weights of this many bits."""
 _METHODS = {
     CalibrationMethod.MinMax: "minmax",
     CalibrationMethod.Entropy: "entropy",
@@ -78,9 +78,9 @@ def quantize_static(
     extra_options: Extra = None,
     calibration_cache_path: Path | None = None,
 ) -> None:
-    """Calibrate a model on a reader's runs and write it in QDQ form.
+    """Calibrate a model on a reader's runs, and write it in QDQ form to `model_output`.
 
-    There is a scale for each output channel, even without `per_channel`, because this is closer to the model.
+    There is a scale for each output channel, even without `per_channel`, because this loses less quality.
     Raises NotImplemented for another form, or if parts are chosen by hand."""
     _refuse(
         ("quant_format", quant_format != QuantFormat.QDQ, "the form that is written is QuantFormat.QDQ"),
@@ -126,7 +126,7 @@ def quantize_dynamic(
 
 
 def quantize(model_input: Any, model_output: Path, quant_config: Any) -> None:
-    """Call the function that the configuration is for."""
+    """Quantize a model as the configuration tells: by `quantize_static` or `quantize_dynamic`."""
     if not isinstance(quant_config, (StaticQuantConfig, DynamicQuantConfig)):
         raise TypeError(f"a {type(quant_config).__name__} is no configuration of a quantization")
     given = {f.name: getattr(quant_config, f.name) for f in fields(quant_config)}
@@ -151,7 +151,8 @@ def quant_pre_process(
 
 
 def _refuse(*reasons: tuple[str, object, str]) -> None:
-    """Raise NotImplemented that names the first argument with an unsupported request."""
+    """Raise NotImplemented for the first reason whose second item is true. It names the argument and the
+    remedy."""
     for name, asked, why in reasons:
         if asked:
             raise NotImplemented.said(f"quantize_static can't honour {name}: {why}")
