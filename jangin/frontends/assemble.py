@@ -66,10 +66,10 @@ def body_graph(
     constants: Mapping[str, Array],
     where: str | None = None,
 ) -> Graph:
-    """Return a graph inside another graph: a sub-graph, which may read outer values, or a function with names
-    of its own.
+    """Return a graph inside another graph: a sub-graph, which may read outer values, or a function with its
+    own names.
 
-    A function has a name for messages in `where`; a sub-graph has None."""
+    `where` is a function's name in messages, and None for a sub-graph."""
     ordered = topological(nodes, {*inputs, *constants}, outputs, where)
     return _graph(name, inputs, outputs, ordered, constants)
 
@@ -149,11 +149,11 @@ class Symbols:
         self.ranges: dict[Var, Range] = {}
 
     def shape(self, name: str, declared: Sequence[int | str | Expr] | None) -> Shape | None:
-        """Return the shape of the input `name`, with the user's sizes.
+        """Return the shape of the input `name`, with the user's sizes in place of the model's symbols.
 
         `declared` has the model's sizes: numbers, symbols' names ("" for a nameless size), or expressions of
         symbols. It is None if the model declares no shape. The result is None if the user gives no shape
-        either."""
+        either. Raises CompileError if the user's sizes contradict the model's."""
         wanted = self.bindings.get(name)
         whole = None if wanted is None or isinstance(wanted, int) else tuple(wanted)
         if declared is None and whole is None:
@@ -169,7 +169,8 @@ class Symbols:
         )
 
     def _dim(self, declared: int | str | Expr, fresh: str, wanted: Size, what: str) -> Expr:
-        """Return one dimension of an input: `declared` by the model, `wanted` by the user."""
+        """Return one dimension of an input, declared by the model and possibly fixed or named by the user
+        (`wanted`). A nameless size gets the name `fresh`."""
         if isinstance(declared, Expr):
             size = substitute(declared, {v: self._symbol(v.name) for v in free_vars(declared)})
             if isinstance(wanted, int) and size != const(wanted):

@@ -1,4 +1,4 @@
-"""Nodes for branches and loops that hold their bodies. They are lowered to the general forms of
+"""Nodes for branches and loops that contain their bodies. They are lowered to the general forms of
 `frontends.control`.
 
 The importers of PyTorch and Core ML make these nodes. Bodies read outer values by name."""
@@ -31,7 +31,7 @@ def looping(
     name: str, start: Graph, body: Graph, carried: Sequence[str], outputs: Sequence[str], source: Sources,
     trips: str = "",
 ) -> Node:  # fmt: skip
-    """Return a node that repeats `body` while the body's first result is true, and at most `trips` times if
+    """Return a node that repeats `body`. It stops when the condition is false, or after `trips` iterations if
     that value is given.
 
     `start` computes the first condition. The body's inputs are the iteration's number, the last condition,

@@ -1,8 +1,8 @@
 """Lower branches and loops: resolve them at compile time if possible, else make steps of a program.
 
 A branch with a constant condition is replaced by its body. A loop of few iterations is unrolled, so that it
-becomes part of a plan. Otherwise the bodies become graphs of their own, which get the outer values that they
-read as further inputs."""
+becomes part of a plan. Otherwise the bodies become separate graphs. The outer values that they read become
+further inputs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from jangin.passes.partition import prune
 Branches = tuple[Graph, Graph]
 """The sub-graphs for a true and a false condition. They have equally many results."""
 UNROLL = 64
-"""The most iterations of a loop that is unrolled."""
+"""A loop is unrolled if it has at most this many iterations."""
 UNROLL_NODES = 1024
-"""The most nodes of the model that an unrolled loop may become."""
+"""An unrolled loop may become at most this many nodes of the model."""
 SPLITS = 4
-"""The most branches inside each other that absorb the nodes after them."""
+"""Nodes after a branch are moved into both bodies for at most this many branches inside each other."""
 
 
 class RanksDiffer(Exception):
@@ -50,10 +50,10 @@ class RanksDiffer(Exception):
 def continued(
     node: Node, branches: Branches, rest: Sequence[Node], outputs: Sequence[str]
 ) -> tuple[tuple[str, ...], Branches]:
-    """Return a branch that absorbs the nodes after it: the names of its results, and both bodies followed by
-    these nodes.
+    """Move the nodes after a branch into both of its bodies. Return the names of the new branch's results,
+    and the bodies.
 
-    The results are those of the branch or the nodes that `outputs` names."""
+    The results are those values of the branch or of the moved nodes that `outputs` names."""
     made = {o for n in rest for o in n.outputs} | {*node.outputs}
     wanted = tuple(o for o in outputs if o in made)
 
@@ -70,8 +70,8 @@ def continued(
 def branch(
     b: Builder, run: Run, condition: Tensor, branches: Branches, scope: Scope, any_rank: bool = False
 ) -> list[Item]:
-    """Return the results of a branch. Raises RanksDiffer if the bodies' results differ in rank, unless
-    `any_rank`."""
+    """Lower a branch, and return its results. A branch with a constant condition becomes its body. Raises
+    RanksDiffer if the bodies' results differ in rank, unless `any_rank`."""
     known = b.constant_value(condition)
     if known is not None:
         return run(b, branches[not known.reshape(-1)[0]], scope)
@@ -97,8 +97,8 @@ def branch(
 def _tried(
     b: Builder, run: Run, branches: Branches, scope: Scope
 ) -> tuple[list[Body | None], CompileError | None]:
-    """Lower both branches. A branch that fails for all sizes becomes None, because a model may guard against
-    it. Its error is returned too.
+    """Lower both branches, and return them. A branch that can't be lowered is None, because a model may guard
+    against it. Its error is returned too.
 
     Raises CompileError if both branches fail."""
     made: list[Body | None] = []
@@ -115,7 +115,7 @@ def _tried(
 
 
 def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError | None) -> list[Body]:
-    """Replace a branch that failed to lower by an error at run time."""
+    """Return both bodies, with an error at run time in place of a body that couldn't be lowered."""
     fine = next(body for body in tried if body is not None)
     return [_failing(b, fine, str(reason)) if body is None else body for body in tried]
 
@@ -135,7 +135,7 @@ def _ranks_differ(a: Type, c: Type) -> bool:
 
 @dataclass(frozen=True)
 class Body:
-    """A lowered sub-graph. `captures` are the outer names of its last inputs."""
+    """A lowered sub-graph. Its last inputs are the outer values with the names `captures`."""
 
     graph: Graph
     results: list[Item]
@@ -168,7 +168,8 @@ def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], scope: Sc
 def _capture(
     b: Builder, inner: Builder, value: Item | None, name: str, outside: dict[str, str]
 ) -> Item | None:
-    """Return an outer value as an input or constant of the body."""
+    """Return an outer value as an input or constant of the body. The names of inputs are entered in
+    `outside`, with the outer value's name."""
     if value is None:
         return None
     if isinstance(value, NonTensor) and value.items is not None:
@@ -184,7 +185,7 @@ def _capture(
 
 
 def _joined(b: Builder, a: Type, c: Type) -> Type:
-    """Return the type of a value that comes from either side. Sizes that differ become fresh symbols."""
+    """Return the type of a value that comes from either branch. Sizes that differ become new symbols."""
     if a.shape is not None and c.shape is not None and len(a.shape) == len(c.shape) and a.dtype == c.dtype:
         dims = (x if x == y else b.symbol() for x, y in zip(a.shape, c.shape, strict=True))
         return tensor_type(a.dtype, tuple(dims))
@@ -194,7 +195,8 @@ def _joined(b: Builder, a: Type, c: Type) -> Type:
 
 
 def _outer(b: Builder, type: Type, before: frozenset[Var]) -> Type:
-    """Return a result's type outside the body. Sizes that only the body knows become fresh symbols."""
+    """Return the type of a body's result outside of the body. Sizes that only the body knows become new
+    symbols."""
     if type.of is not None:
         return replace(type, of=_unsized(type.of))
     if type.shape is None:
@@ -205,7 +207,7 @@ def _outer(b: Builder, type: Type, before: frozenset[Var]) -> Type:
 
 
 def _unsized(element: Type) -> Type:
-    """Return the type of elements whose sizes may differ. Only constant sizes are kept."""
+    """Return the type of a sequence's elements, whose sizes may differ. Only constant sizes are kept."""
     if element.of is not None:
         return replace(element, of=_unsized(element.of))
     if element.shape is None:
@@ -217,7 +219,8 @@ def _unsized(element: Type) -> Type:
 class Iteration:
     """A loop in its general form (see `ir.program.Loop`).
 
-    The body's results are the next condition if the loop `counts`, the carried values, and the slices."""
+    The body's results are the next condition if the loop `counts`, the next carried values, and the slices to
+    stack."""
 
     body: Graph
     trips: Tensor | None
@@ -231,14 +234,16 @@ class Iteration:
 
 
 def scalar(b: Builder, value: Item | None) -> Tensor | None:
-    """Return a tensor of one element without axes. Raises CompileError if the value is no tensor."""
+    """Return a value of one element as a tensor without axes, or None for None. Raises CompileError if the
+    value is no tensor."""
     if isinstance(value, NonTensor):
         raise CompileError(f"a condition or a number of iterations can't be {value}")
     return None if value is None else b.reshape(value, ())
 
 
 def iterate(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
-    """Lower a loop: unrolled if its iterations are few and their number is known, else as a step."""
+    """Lower a loop, and return its results. It is unrolled if its iterations are few and their number is
+    known, else it becomes a step."""
     kept, it, scope = _invariants_captured(it, scope)
     results = _unrolled(b, run, it, scope)
     rest = iter(_as_step(b, run, it, scope) if results is None else results)
@@ -301,13 +306,13 @@ def _mark(b: Builder) -> tuple[Any, ...]:
 
 
 def _back(b: Builder, mark: tuple[Any, ...]) -> None:
-    """Undo everything that was added since the mark."""
+    """Remove everything that was added to the builder since `mark`."""
     del b.nodes[mark[0] :]
     b.values, b.constants, b.pending, b.bound = mark[1], mark[2], mark[3], mark[4]
 
 
 def _count(graph: Graph) -> int:
-    """Count the nodes, including those of sub-graphs."""
+    """Return the number of nodes, including those of sub-graphs."""
     inner = (v for n in graph.nodes for v in n.attrs.named().values() if isinstance(v, Graph))
     return len(graph.nodes) + sum(map(_count, inner))
 
@@ -315,7 +320,7 @@ def _count(graph: Graph) -> int:
 def _iteration(
     b: Builder, it: Iteration, scope: Scope, n: int, going: Tensor | None, carried: Sequence[Item]
 ) -> Scope:
-    """Return the values that the body reads in iteration `n`."""
+    """Return the values that the body reads in iteration `n`, by name. `going` is the condition."""
     own: list[Item] = []
     if it.counts:
         own = [b.reshape(b.sizes([n]), ()), b.const(np.array(True)) if going is None else going]
@@ -368,7 +373,7 @@ def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
 
 
 def _settled(b: Builder, value: Item) -> Item:
-    """Return a carried value before the first iteration. Its contents count as unknown, because later
+    """Return a carried value before the first iteration. Its contents are treated as unknown, because
     iterations change them."""
     if isinstance(value, Tensor):
         made = b.materialize(value)
@@ -377,7 +382,8 @@ def _settled(b: Builder, value: Item) -> Item:
 
 
 def _widened(b: Builder, type: Type, made: Type) -> Type:
-    """Return the type of a carried value that starts as `type` and is `made` after an iteration."""
+    """Return a type that a carried value has in every iteration. It starts as `type`, and is `made` after an
+    iteration. Raises CompileError if its dtype changes."""
     if type.kind != "tensor" or made.kind != "tensor":
         joined = common(type, made)
         assert joined is not None
@@ -394,7 +400,7 @@ def _widened(b: Builder, type: Type, made: Type) -> Type:
 
 
 CHANGING = "each_"
-"""The prefix of the names of sizes that each iteration binds anew."""
+"""The prefix of the names of sizes that have another value in each iteration."""
 
 
 def _changing(b: Builder) -> Var:
@@ -409,7 +415,8 @@ def _slice_type(t: Tensor, s: Slicing) -> Type:
 
 
 def _holds(b: Builder, first: Tensor | None, body: Graph) -> bool:
-    """Tell if a loop's condition is known to be true at every iteration."""
+    """Tell if a loop's condition is known to be true at every iteration. `first` is the condition before the
+    loop."""
     result = body.outputs[0]
     if first is not None:
         known = b.constant_value(first)

@@ -21,14 +21,14 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as its format has it, without interpretation.
+    """A model in the operators of its format, before they are lowered.
 
-    `graph` has nodes whose `op` is "domain.Name". The `source` of a node is its name by the model's author. A
-    node "function" stands for the graph in its attribute `body`, which has names of its own. Constants may be
-    views of the model's file or bytes. `metadata` is the model's own description, under the names of
-    `jangin.onnxruntime.ModelMetadata`.
+    `graph` has nodes whose `op` is "domain.Name". The `source` of a node is the name that the model's author
+    gave it. A node "function" stands for the graph in its attribute `body`, which has its own names.
+    Constants may be views of the model's file or bytes. `metadata` is the model's own description, under the
+    names of `jangin.onnxruntime.ModelMetadata`.
 
-    The model's own runtime takes the symbols `ones` to be 1, unless told otherwise. `hints` are places whose
+    The model's own runtime takes the symbols `ones` to be 1, unless told otherwise. `hints` are axes whose
     symbols have equal names, but may have different values in the model's own runtime."""
 
     graph: Graph
@@ -43,20 +43,22 @@ Scope = Mapping[str, Item | None]
 Inputs = Sequence[Item | None]
 """A node's inputs. An absent input is None."""
 Outputs = Item | Sequence[Item | None]
-"""A node's outputs, or its only output. An output that can't be computed is None."""
+"""A node's outputs in order, or the only output. An output that can't be computed is None."""
 Run = Callable[[Builder, Graph, Scope], list[Item]]
 """A function that lowers a sub-graph into a builder and returns its results. The scope has the values that
 the sub-graph reads."""
 
 
 class Bodies(Protocol):
-    """The interface by which a node's lowering has graphs lowered."""
+    """The interface through which a node's lowering can have graphs lowered."""
 
     def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
-        """Return the results of a sub-graph (see `Run`). The values around the current node are `b.scope`."""
+        """Lower a sub-graph, and return its results (see `Run`). The values around the current node are
+        `b.scope`."""
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """Return the results of a graph, with names of its own, that replaces the current node."""
+        """Lower a graph that replaces the current node, and return its results. The graph has its own
+        names."""
 
 
 Lowering = Callable[[Builder, Node, Inputs, Bodies], Outputs]
@@ -75,11 +77,12 @@ class Dialect(Protocol):
         """Return the lowering of a node, or None if the node isn't supported."""
 
     def remedy(self, node: Node) -> str:
-        """Return the reason why a node isn't supported, and the nearest remedy."""
+        """Return the reason why an unsupported node isn't supported, and the nearest remedy."""
         return "there is no such operator: give your own with operators=[...] (see jangin.custom)"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
-        """Return a node's attributes for a caller's own operator, without the importer's own ones."""
+        """Return the attributes that a caller's own operator gets: the node's, without those that the
+        importer added."""
         return node.of(ImportedAttributes)
 
     def rewrite(self, graph: Graph) -> Graph:

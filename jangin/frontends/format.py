@@ -1,8 +1,8 @@
 """The protocol `Format`: how a model format recognizes, loads and explains its files.
 
 `frontends.table` lists Jangin's formats. `jangin.compile(model, formats=[...])` adds others, which are tried
-first. Cached models are recognized too, so a format's module imports only at loading what only loading
-needs."""
+first. Cached models are recognized too. A format's module therefore imports what only loading needs when it
+loads."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Message(Protocol):
     """A model that a library holds as an object, such as a protobuf message."""
 
     def SerializeToString(self, *, deterministic: bool = ...) -> bytes:
-        """Return the bytes as in the format's files."""
+        """Return the message as the bytes of a file of its format."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A message's bytes in a file without a name. They are written once; this process hashes them, and
+    """A message's bytes in a file without a name. They are written once. This process hashes them, and
     another process reads them."""
 
     file: BinaryIO
@@ -45,8 +45,11 @@ class Written:
 
 @contextmanager
 def written(model: ModelSource) -> Iterator[ModelSource]:
-    """Yield a model, as `Written` if it is a message. A message that has a method `write` is never held in
-    memory as bytes."""
+    """Inside this context, have the model in a form that can be sent to another process: a message becomes
+    `Written`.
+
+    A message with a method `write` writes itself to the file, so that its bytes are never in memory as a
+    whole."""
     if not hasattr(model, "SerializeToString"):
         yield model
         return
@@ -76,7 +79,8 @@ compiler passes messages on as `Written`."""
 
 
 def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
-    """Return a model with the path of its weights, if given. Raises ValueError if the model isn't a path."""
+    """Return a model together with the path of its weights, or the model alone if `weights` is None. Raises
+    ValueError if weights are given and the model isn't a path."""
     if weights is None or isinstance(model, Paired):
         return model
     if not isinstance(model, (str, os.PathLike)):
@@ -85,7 +89,7 @@ def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
 
 
 def is_live(model: object) -> bool:
-    """Tell if a model is an object of a framework, which is traced and not read."""
+    """Tell if a model is a framework's object, which is traced instead of read."""
     given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, mmap, Paired))
     return not given and not hasattr(model, "SerializeToString")
 
@@ -94,7 +98,7 @@ def is_live(model: object) -> bool:
 class Contents:
     """An opened model.
 
-    A message has only `message`. Other models have `data`, their bytes, which are mapped if they are a file's
+    A message has only `message`. Other models have their bytes as `data`. It is mapped if they are in a file,
     and empty for a folder. `path` and `weights` are set if given. A file must not change while arrays view
     it."""
 
@@ -108,7 +112,7 @@ class Contents:
 
 
 def opened(model: ModelSource) -> Contents:
-    """Open a model without reading it by any format.
+    """Open a model, without interpreting it by any format.
 
     Raises CompileError if there is nothing to read. The error is also a FileNotFoundError if there is no
     file."""
@@ -154,7 +158,8 @@ class Prepared(Protocol):
         """The model that is compiled."""
 
     def finished(self, executable: Any) -> Any:
-        """Return the object that the caller gets. It is called like the live model."""
+        """Return the object that the caller gets for the compiled `executable`. It is called like the live
+        model."""
 
 
 class Format(Protocol):
@@ -166,29 +171,30 @@ class Format(Protocol):
     """The modules that `load` imports. A process that will load several models imports them in advance."""
 
     def reads(self, contents: Contents) -> bool:
-        """Tell if the model is of this format, by its content. File names don't count."""
+        """Tell if the model is of this format, by its contents alone. File names don't count."""
 
     def explains(self, contents: Contents) -> str:
-        """Say what kind of model this is, and what to do with it, if this framework writes it.
+        """Return a text about a model that no format reads: what kind of model of this framework it is, and
+        what to do with it.
 
-        The model is one that no format reads. Returns "" if the framework doesn't write this kind."""
+        Return "" if the framework doesn't write such models."""
         return ""
 
     def beside(self, contents: Contents) -> Mapping[str, Path | None]:
         """Return the other files that loading the model may read, by their names in the model. A file that
-        won't be read is None.
+        won't be read, such as a missing one, has the path None.
 
-        The compile cache includes the files' contents in its key. Raises ValueError if the files can't be
+        The key of the compile cache depends on the files' contents. Raises ValueError if the files can't be
         determined."""
         return {}
 
     def prepare(self, model: object, example: Example) -> Prepared | None:
-        """Prepare a live model of the format's framework, which is traced by running it. Returns None if the
-        model isn't the framework's."""
+        """Trace a live model of the format's framework by running it, and return it ready to be compiled.
+        Return None if the model isn't this framework's."""
         return None
 
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
-        """Load the model.
+        """Load the model, and return it in the operators of its format.
 
         `shapes` binds sizes by name: {"batch": 1} a symbol, {"seq": (1, 512)} a symbol's inclusive range,
         {"image": (1, 3, 224, 224)} a whole input. None keeps a dimension of an input. See
@@ -207,11 +213,11 @@ def check_activations(activations: str) -> None:
 
 
 class TwoFiles(Format):
-    """The base of formats that keep structure and weights in two files.
+    """The base of formats that have structure and weights in two files.
 
-    A model's path is the path of its structure. The weights lie beside it with the same stem, unless their
-    path is given. `structure` is the structure's name in messages ("a Darknet cfg"), and `suffix` is that of
-    the weights (".weights")."""
+    A model's path is the path of its structure. The weights have the same name with the ending `suffix`
+    (".weights"), unless their path is given. `structure` is the structure's name in messages ("a Darknet
+    cfg")."""
 
     structure: str
     suffix: str
@@ -221,7 +227,7 @@ class TwoFiles(Format):
         return {path.name: path if path.is_file() else None}
 
     def found(self, contents: Contents) -> Path:
-        """Return the file of weights. Raises CompileError if there is none."""
+        """Return the path of the file of weights. Raises CompileError if there is none."""
         path = self._weights(contents)
         if not path.is_file():
             where = (
@@ -237,8 +243,8 @@ class TwoFiles(Format):
 
 
 MOST_GROWTH = 200
-"""The most times its own size that an archive may unpack to. Weights hardly compress, so a larger growth is
-an attack."""
+"""An archive may unpack to at most this many times its own size. Weights hardly compress, so a larger growth
+is taken for an attack."""
 LEAST_LIMIT = 1 << 26
 
 

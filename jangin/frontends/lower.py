@@ -37,7 +37,7 @@ def lower(
     whole: bool = False,
     trained: bool = False,
 ) -> Graph:
-    """Return the imported graph in core operators.
+    """Return the imported graph in core operators. `custom` has a caller's own operators.
 
     An `unchecked` model runs without checks of indices. A `whole` graph is written to a file, not run. In a
     `trained` one, random operators draw (see `Builder`). Raises CompileError that lists every unsupported
@@ -58,8 +58,8 @@ def lower(
 
 
 def typed(imported: Imported) -> Graph:
-    """Return the imported graph with the types and shapes of values that lowering finds. Raises the errors of
-    `lower`."""
+    """Return the imported graph with the types and shapes of its values, which are found by lowering it.
+    Raises the errors of `lower`."""
     graph = imported.dialect.rewrite(imported.graph)
     env, _ = _found(imported.dialect, graph, Builder(graph.name, graph.symbols), {})
     known = {n: Value(n, t.dtype, t.shape) for n, t in env.items() if isinstance(t, Tensor)}
@@ -68,7 +68,7 @@ def typed(imported: Imported) -> Graph:
 
 
 def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[Env, list[Item]]:
-    """Lower an imported graph into a builder. Returns its values by name, and its results."""
+    """Lower an imported graph into a builder. Return its values by name, and its results."""
     own = {f"{domain or dialect.domain}.{name}": fn for (domain, name), fn in custom.items()}
     lowering = _Lowering(dialect, own)
     lowering.refuse(graph.nodes)
@@ -81,8 +81,8 @@ def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[
 
 
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:
-    """Return the finished graph of a model that needs steps. Values that nodes make for outputs get the
-    outputs' names. Outputs that are inputs or constants are copies."""
+    """Return the finished graph of a model that needs steps. The value of an output gets the output's name.
+    An output that is an input or a constant becomes a copy of it."""
     found = [real(b, r) for r in results]
     made = {o for n in b.nodes for o in n.outputs}
     called: dict[str, str] = {}
@@ -98,7 +98,7 @@ def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph
 
 
 def _whole(b: Builder, outputs: Sequence[str]) -> Graph:
-    """Return everything that was built as a graph."""
+    """Return everything that was built, as a graph."""
     return Graph(b.name, tuple(b.inputs), tuple(outputs), tuple(b.nodes), b.constants, b.values, b.symbols)
 
 
@@ -112,10 +112,11 @@ def _input(b: Builder, value: Value) -> Item:
 
 
 class _Lowering:
-    """The lowering of one model, and the `Bodies` for its nodes' lowerings.
+    """The lowering of one model. It is also the `Bodies` that its nodes' lowerings use.
 
     `custom` has a caller's own operators by the nodes' `op`. `owner` is the model's node, while the nodes
-    that replace it are lowered. `splits` is the depth of branches that absorb the nodes after them."""
+    that replace it are lowered. `splits` is the number of enclosing branches that have absorbed the nodes
+    after them."""
 
     def __init__(self, dialect: Dialect, custom: Mapping[str, Callable[..., Any]]) -> None:
         self.dialect, self.custom = dialect, custom
@@ -123,7 +124,8 @@ class _Lowering:
         self.splits = 0
 
     def refuse(self, nodes: Iterable[Node]) -> None:
-        """Raise CompileError that names every node without a lowering, including those in sub-graphs."""
+        """Raise CompileError if nodes have no lowering. It names all of them, including those in
+        sub-graphs."""
         missing = list(self._unsupported(nodes))
         if missing:
             many = f"{len(missing)} nodes are" if len(missing) > 1 else "1 node is"
@@ -141,7 +143,7 @@ class _Lowering:
                     yield from self._unsupported(value.nodes)
 
     def run(self, b: Builder, graph: Graph, scope: Scope) -> list[Item]:
-        """Return the results of a sub-graph, which may read outer values."""
+        """Lower a sub-graph, which may read outer values, and return its results."""
         env = {**scope, **{n: constant(b, a, n) for n, a in graph.constants.items()}}
         around = b.source, b.prefix, b.results, b.scope
         found = self.results(b, graph, env, "the sub-graph")
@@ -149,14 +151,15 @@ class _Lowering:
         return found
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """Return the results of a graph that replaces the current node. All its nodes have the current node's
-        name."""
+        """Lower a graph that replaces the current node, and return its results. All its nodes get the current
+        node's name."""
         self.refuse(graph.nodes)
         with self._set(owner=b.source):
             return self._function(b, graph, inputs)
 
     def results(self, b: Builder, graph: Graph, env: Env, where: str) -> list[Item]:
-        """Lower a graph whose inputs and constants are in `env`."""
+        """Lower a graph whose inputs and constants are in `env`, and return its results. `where` names the
+        graph in errors."""
         self._nodes(b, graph.nodes, env, graph.outputs)
         found = []
         for name in graph.outputs:
@@ -188,7 +191,8 @@ class _Lowering:
         self, b: Builder, node: Node, split: control.RanksDiffer, rest: Sequence[Node], env: Env,
         outputs: Sequence[str],
     ) -> tuple[Sequence[Item], tuple[str, ...]]:  # fmt: skip
-        """Return the results and their names of a branch that absorbs the nodes after it."""
+        """Lower a branch into whose bodies the nodes after it, `rest`, are moved. Return its results and
+        their names."""
         names, branches = node.outputs, split.branches
         if rest:
             names, branches = control.continued(node, branches, rest, outputs)
@@ -231,7 +235,8 @@ class _Lowering:
         return result if isinstance(result, (tuple, list)) else (result,)
 
     def _function(self, b: Builder, body: Graph, inputs: Inputs) -> Sequence[Item | None]:
-        """Lower a graph with names of its own."""
+        """Lower a graph that has its own names, and return its results. A result that is an absent input is
+        None."""
         if len(inputs) > len(body.inputs):
             raise CompileError(f"{len(inputs)} inputs given, '{body.name}' takes {len(body.inputs)}")
         env: Env = dict.fromkeys(body.inputs)
@@ -246,7 +251,7 @@ class _Lowering:
 
     @contextmanager
     def _set(self, **state: Any) -> Iterator[None]:
-        """Set `owner` or `splits` for the duration of a context."""
+        """Inside this context, give attributes such as `owner` or `splits` other values."""
         before = {name: getattr(self, name) for name in state}
         vars(self).update(state)
         try:
@@ -256,8 +261,8 @@ class _Lowering:
 
 
 def _explained(node: Node, inputs: Inputs, reason: str, symbols: Iterable[Var] = ()) -> CompileError:
-    """Return a node's error with the node, its inputs and the symbols that would have to be fixed. All sizes
-    count if the error names none."""
+    """Return a node's error with the node, its inputs, and the symbols that would have to be fixed. If the
+    error names no symbols, all sizes of the inputs count."""
     given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     shapes = [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
     known = {v for e in (*shapes, *symbols) for v in free_vars(e)}

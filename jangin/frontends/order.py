@@ -8,14 +8,14 @@ from jangin.ir.graph import FUNCTION, CompileError, Graph, Node
 
 
 def captured(graph: Graph) -> set[str]:
-    """Return the names that a sub-graph reads from the enclosing graph."""
+    """Return the names of the outer values that a sub-graph reads."""
     own = {*graph.inputs, *graph.constants, *(o for n in graph.nodes for o in n.outputs)}
     used = {name for node in graph.nodes for name in reads(node)} | set(graph.outputs)
     return used - own
 
 
 def reads(node: Node) -> list[str]:
-    """Return the values that a node reads, including those of its sub-graphs."""
+    """Return the names of the values that a node reads, including those that its sub-graphs read."""
     names = [n for n in node.inputs if n]
     for value in node.attrs.named().values():
         if isinstance(value, Graph) and node.op != FUNCTION:
@@ -51,7 +51,7 @@ def topological(
 
 
 def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
-    """Return the given nodes and all nodes that they need."""
+    """Return the numbers of the nodes `last` and of all nodes that they need."""
     found, waiting = {*last}, [*last]
     while waiting:
         more = set(needs[waiting.pop()]) - found
@@ -61,7 +61,7 @@ def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:
-    """Return a depth-first post-order, without recursion."""
+    """Return the nodes' numbers in depth-first post-order, found without recursion."""
     order: list[int] = []
     state = [0] * len(nodes)  # 0 new, 1 open, 2 done
     for root in range(len(nodes)):

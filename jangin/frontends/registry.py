@@ -13,7 +13,8 @@ F = TypeVar("F", bound=Lowering)
 
 
 def lowers(*names: str) -> Callable[[F], F]:
-    """Declare the decorated function as the lowering of operators, by their names in the dialect."""
+    """Return a decorator that declares a function as the lowering of operators. `names` are the operators'
+    names in the dialect."""
 
     def mark(fn: F) -> F:
         fn.__dict__["lowers"] = names
@@ -27,7 +28,7 @@ class Table(dict[str, Lowering]):
 
 
 def declared(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
-    """Return every lowering that the modules declare, by its operator's name."""
+    """Return all lowerings that the modules declare, by the operators' names."""
     found: dict[str, Lowering] = {}
     for module in modules:
         for value in vars(module).values():

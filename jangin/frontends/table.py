@@ -35,12 +35,11 @@ FORMATS: tuple[Format, ...] = (
     TorchFormat(), TfliteFormat(), GgufFormat(), CoreMLFormat(), NnefFormat(), DarknetFormat(),
         CaffeFormat(), OnnxFormat(),
 )  # fmt: skip
-"""The formats in the order in which they are tried. Formats with more specific marks precede formats that
-accept almost anything."""
+"""The formats in the order in which they are tried. Those that accept almost any bytes come last."""
 
 
 def is_own(reader: Format) -> bool:
-    """Tell if a format is one of Jangin's, with any settings."""
+    """Tell if a format is one of Jangin's formats, with whatever settings."""
     return any(type(reader) is type(known) for known in FORMATS)
 
 
@@ -77,7 +76,8 @@ def bytes_of(contents: Contents, reader: Format) -> int:
 
 
 def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Prepared:
-    """Prepare a live model of a framework. Raises CompileError if no format knows it."""
+    """Trace a live model by the framework that it belongs to, and return it ready to be compiled. Raises
+    CompileError if no format knows it."""
     for reader in (*first, *FORMATS):
         found = reader.prepare(model, example)
         if found is not None:
@@ -90,7 +90,8 @@ def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Pr
 
 
 def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
-    """Return the format that recognizes a model. Raises FormatError if there is none."""
+    """Return the format that recognizes a model. Formats in `first` are tried before Jangin's. Raises
+    FormatError if no format does."""
     formats = (*first, *FORMATS)
     found = next((f for f in formats if f.reads(contents)), None)
     if found is None:

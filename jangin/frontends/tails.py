@@ -30,12 +30,13 @@ class Tail:
     high: float = np.inf
 
     def bias_name(self, value: str) -> str | None:
-        """Return the name of the constant that is added to a value."""
+        """Return the name of the constant that is added to a value, or None if none is."""
         return None if self.bias is None else next(n for n in self.bias.inputs if n != value)
 
 
 def tail(graph: Graph, value: str, users: Users, axis: int | None = None) -> Tail:
-    """Return the maps after a value. A bias must have one number for each entry of `axis`."""
+    """Return the bias and the clamp that directly follow a value. A bias must have one number for each entry
+    of `axis`. With `axis` None, only a clamp is looked for."""
     bias, after = None, _only_map(graph, value, users)
     result = value
     if axis is not None and after is not None and _adds_bias(graph, after, value, axis):
@@ -49,7 +50,8 @@ def tail(graph: Graph, value: str, users: Users, axis: int | None = None) -> Tai
 
 
 def mean(graph: Graph, node: Node, users: Users) -> Node | None:
-    """Return the map that divides a sum into a mean, or None."""
+    """Return the map that divides a sum by the number of its terms, which makes it a mean. Return None if
+    there is none."""
     x, sums = graph.shape(node.inputs[0]), node.of(Reduce)
     after = _only_map(graph, node.outputs[0], users)
     sizes = static_shape(tuple(x[a] for a in sums.axes))

@@ -30,8 +30,8 @@ class Name(str):
 
 @dataclass(frozen=True)
 class Words:
-    """The format's `operation` for an expression, with its `parts` and `attributes`. An empty `operation`
-    means that the expression is its only part."""
+    """The format's `operation` that computes an expression from its `parts`, with its `attributes`. If
+    `operation` is empty, the expression equals its only part."""
 
     operation: str
     parts: tuple[Expr, ...]
@@ -42,8 +42,8 @@ Pattern = tuple[Expr, str, tuple[str, ...]]
 """An expression, the operation that computes it, and the variables that must be constants. Constants become
 attributes of the same name. The operand is x0."""
 Offer = tuple[Any, Callable[..., Any]]
-"""A description of an operation that a node may have been lowered from, and the operation's lowering, a
-function of a builder and tensors."""
+"""A description of an operation from which a node may have been lowered, and a function that lowers the
+operation, given a builder and tensors."""
 
 
 class Writer(ABC):
@@ -64,7 +64,7 @@ class Writer(ABC):
     # -- the properties of a format --------------------------------------------------------------
 
     def plain(self, name: str) -> str:
-        """Return the nearest name that the format allows."""
+        """Return the name changed as little as the format's rules for names need."""
         return name
 
     @abstractmethod
@@ -77,11 +77,11 @@ class Writer(ABC):
 
     @abstractmethod
     def number(self, e: Const) -> Any:
-        """Return a number as an operation's argument."""
+        """Return a number in the form in which operations take it as an argument."""
 
     @abstractmethod
     def words(self, e: Expr) -> Words | None:
-        """Return the operation that computes an expression on elements, or None if the format has none."""
+        """Return the operation that computes an expression elementwise, or None if the format has none."""
 
     @abstractmethod
     def emit(self, operation: str, *inputs: Any, result: str = "", hint: str = "", **given: Any) -> Name:
@@ -92,7 +92,7 @@ class Writer(ABC):
     # -- the graph ------------------------------------------------------------------------------
 
     def body(self) -> None:
-        """Write constants and nodes. Raises CompileError that names all of them that the format can't
+        """Write all constants and nodes. Raises CompileError, which names all of them that the format can't
         express."""
         for name in (*self.graph.inputs, *self.graph.outputs):  # first, so that they keep their names
             self.named(name)
@@ -121,7 +121,8 @@ class Writer(ABC):
         write(node, node.attrs)
 
     def other(self, node: Node, attrs: Any) -> None:
-        """Report a core operator without a method. A format may override this method."""
+        """Raise CompileError for a core operator that the writer has no method for. A format may override
+        this method."""
         what = (
             "an expression of several elements" if node.op == "compute" else f"a {node.op.replace('_', ' ')}"
         )
@@ -136,7 +137,7 @@ class Writer(ABC):
         return self.names[name]
 
     def fresh(self, hint: str) -> Name:
-        """Return a name that isn't taken."""
+        """Return a name that no tensor has yet, similar to `hint`."""
         plain = self.plain(hint)
         found, count = plain, 1
         while found in self.taken:
@@ -162,7 +163,7 @@ class Writer(ABC):
 
     @property
     def _remedy(self) -> str:
-        """Return the hint that names the sizes of inputs that must be fixed."""
+        """The end of an error's text, which tells the sizes of inputs that must be fixed."""
         shapes = (self.graph.shape(n) for n in self.graph.inputs)
         sizes = sorted({v.name for shape in shapes for d in shape for v in free_vars(d)})
         return f": give {', '.join(f'{s!r}' for s in sizes)} by shapes=" if sizes else ""
@@ -170,9 +171,10 @@ class Writer(ABC):
     # -- expressions ----------------------------------------------------------------------------
 
     def expression(self, body: Expr, operands: Mapping[Expr, Name], result: str = "", hint: str = "") -> Any:
-        """Write an expression's value, given the names of its variables. Equal parts are written once.
+        """Write the operations that compute an expression, given the names of its variables. Equal parts are
+        written once.
 
-        Returns `result`, or a new name, or a number if the expression is constant."""
+        Return `result`, or a new name, or a number if the expression is constant."""
         made: dict[Expr, Any] = dict(operands)
         waiting = [body]
         while waiting:
@@ -222,8 +224,8 @@ class Writer(ABC):
     # -- operators that were lowered ------------------------------------------------------------
 
     def matched(self, node: Node, offers: Iterable[Offer]) -> Any:
-        """Return the first description in `offers` whose lowering on the node's operands gives exactly this
-        node, or None. Checks of indices are ignored."""
+        """Return the first description in `offers` whose lowering makes exactly this node from its operands.
+        Return None if there is none. Checks of indices are ignored."""
         for given, lower in offers:
             b = Builder("offer", self.graph.symbols)
             inputs = [self._operand(b, n) for n in node.inputs]
@@ -241,8 +243,8 @@ class Writer(ABC):
 
 
 def with_plain_softmax(graph: Graph) -> Graph:
-    """Return the graph with plain softmax only. Rows of -inf, for which a blind softmax gives 0, are set to 0
-    before and after it."""
+    """Return the graph with each blind softmax replaced by a plain one. A blind softmax gives 0 for rows of
+    -inf. Therefore such rows are set to 0 before and after the plain one."""
     if not any(isinstance(n.attrs, core.Softmax) and n.attrs.blind for n in graph.nodes):
         return graph
     run = Editor(graph.symbols, graph.values, graph.constants)
@@ -263,8 +265,8 @@ def with_plain_softmax(graph: Graph) -> Graph:
 
 
 def outputs_named(graph: Graph) -> Graph:
-    """Return the graph in which values carry the names of outputs, if lowering copies the values to the
-    outputs."""
+    """Return the graph without the copies that only give an output its name. The copied values get the
+    outputs' names instead."""
     made = {o for n in graph.nodes for o in n.outputs}
     if any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.named().values()):
         return graph  # a body may read a value that would be renamed
@@ -283,8 +285,8 @@ def outputs_named(graph: Graph) -> Graph:
 
 
 def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:
-    """Tell if an expression equals a pattern with other expressions in place of its variables. They are
-    stored in `found`."""
+    """Tell if an expression equals a pattern whose variables are replaced by expressions. These expressions
+    are stored in `found`, by the variables' names."""
     if isinstance(pattern, Var):
         return pattern.dtype is e.dtype and found.setdefault(pattern.name, e) is e
     if type(pattern) is not type(e) or isinstance(pattern, Const):
@@ -295,6 +297,6 @@ def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:
 
 
 def identifier(name: str) -> str:
-    """Return a name of letters, digits and underscores."""
+    """Return a name changed to letters, digits and underscores."""
     found = re.sub(r"\W", "_", name, flags=re.ASCII)
     return found if found[:1].isalpha() else f"t_{found}"

@@ -14,11 +14,11 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"bottoms"})
-"""Attributes in which the importer describes a node. The layer's own parameters stand beside them."""
+"""Attributes that the importer adds to a node. All others are the layer's own parameters."""
 
 
 class Caffe(Dialect):
-    """The dialect finds a lowering by a layer's type ("caffe.Convolution")."""
+    """The dialect of Caffe's layers. A lowering is found by the layer's type ("caffe.Convolution")."""
 
     domain = "caffe"
 

@@ -1,4 +1,5 @@
-"""Import Caffe's networks as graphs: the layers of the phase TEST. Each write to a blob becomes a value."""
+"""Import Caffe's networks as graphs: the layers of the phase TEST. Each write to a blob becomes a separate
+value."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ PHASE = "TEST"
 DATA = frozenset(
     {"Data", "AnnotatedData", "DummyData", "HDF5Data", "ImageData", "Input", "MemoryData", "WindowData"}
 )
-"""Layers whose tops are the network's inputs."""
+"""Types of layers whose tops become the network's inputs."""
 TRAINING = frozenset({
     "Accuracy", "ContrastiveLoss", "DetectionEvaluate", "EuclideanLoss", "HDF5Output", "HingeLoss",
     "InfogainLoss", "MultiBoxLoss", "MultinomialLogisticLoss", "SigmoidCrossEntropyLoss", "Silence",
     "SmoothL1Loss",
     "SoftmaxWithLoss",
 })  # fmt: skip
-"""Layers that compare with labels or do nothing. They are removed, and their bottoms become the network's
-outputs."""
+"""Types of layers that compare with labels or do nothing. They are removed, and their bottoms become the
+network's outputs."""
 APART = frozenset({
     "name", "type", "bottom", "top", "blobs", "include", "exclude", "param", "phase", "loss_weight",
     "blobs_lr", "weight_decay", "propagate_down", "blob_share_mode",
@@ -72,7 +73,8 @@ class Network:
         return self.net.word("name") or "model"
 
     def _declared(self) -> list[tuple[str, list[int] | None]]:
-        """Return the inputs that the prototxt declares outside of layers, in the old syntax."""
+        """Return the names and sizes of the inputs that the prototxt declares outside of layers, in the old
+        syntax."""
         names = self.net.words("input")
         dims = [_whole(d, "input_dim") for d in self.net.scalars("input_dim")]
         shapes = [_dims(m) for m in self.net.messages("input_shape")]
@@ -101,7 +103,8 @@ class Network:
         self.inputs[self._write(name, given=True)] = dims
 
     def _write(self, top: str, given: bool = False) -> str:
-        """Return a name for a new value of a blob. An input and the last value have the blob's own name."""
+        """Return a name for a new value of a blob. An input and the blob's last value have the blob's own
+        name."""
         self.left[top] -= 1
         later = self.left[top]
         name = top if given or not (later or top in self.inputs) else f"{top}@{later}"
@@ -154,14 +157,15 @@ def _included(layer: Message) -> bool:
 
 
 def _met(rule: Message) -> bool:
-    """Tell if a rule applies to the state in which Caffe tests: no stages, level 0."""
+    """Tell if a rule applies to the state in which Caffe tests, which has no stages and level 0."""
     low, high = rule.scalars("min_level"), rule.scalars("max_level")
     levels = all(float(v) <= 0 for v in low) and all(float(v) >= 0 for v in high)
     return rule.word("phase", PHASE) in (PHASE, "1") and levels and not rule.scalars("stage")
 
 
 def _data_shapes(layer: Message, kind: str) -> list[list[int]]:
-    """Return the shapes of a data layer's tops, as far as the layer declares them."""
+    """Return the shapes that a data layer declares for its tops. The list may be shorter than that of the
+    tops."""
     if kind in ("Input", "DummyData"):
         parameter = "input_param" if kind == "Input" else "dummy_data_param"
         return [_dims(shape) for m in layer.messages(parameter) for shape in m.messages("shape")]

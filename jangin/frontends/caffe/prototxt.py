@@ -11,7 +11,7 @@ from jangin.ir.graph import CompileError
 
 Scalar = str | int | float | bool
 DEPTH = 32
-"""The most messages inside each other. Caffe's own messages go 5 deep."""
+"""Messages may be nested at most this deep. Caffe's own messages are nested 5 deep."""
 TOKEN = re.compile(
     r"""(?P<space>[\s,;]+|\#[^\n]*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<mark>[{}<>\[\]:])|(?P<word>[^\s,;\#"'{}<>\[\]:]+)"""
@@ -21,13 +21,13 @@ NUMBER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?f?
 
 @dataclass
 class Message:
-    """A message that begins in `line`: its fields' values in order."""
+    """A message that begins in line `line`. `fields` has each field's values in order."""
 
     line: int
     fields: dict[str, list[Scalar | Message]] = field(default_factory=dict)
 
     def messages(self, name: str) -> list[Message]:
-        """Return a field's messages. Raises CompileError if one of its values is no message."""
+        """Return the messages in a field. Raises CompileError if one of its values is no message."""
         found = self.fields.get(name, [])
         wrong = [v for v in found if not isinstance(v, Message)]
         if wrong:
@@ -35,7 +35,7 @@ class Message:
         return [v for v in found if isinstance(v, Message)]
 
     def scalars(self, name: str) -> list[Scalar]:
-        """Return a field's values. Raises CompileError if one of them is a message."""
+        """Return the values of a field. Raises CompileError if one of them is a message."""
         found = self.fields.get(name, [])
         wrong = next((v for v in found if isinstance(v, Message)), None)
         if wrong is not None:
@@ -46,11 +46,13 @@ class Message:
         return [str(v) for v in self.scalars(name)]
 
     def word(self, name: str, default: str = "") -> str:
-        """Return the last value, as protobuf does for a repeated field that should occur once."""
+        """Return a field's last value as text, or the default. protobuf, too, takes the last if a field is
+        repeated wrongly."""
         return (self.words(name) or [default])[-1]
 
     def flat(self, prefix: str = "") -> Iterator[tuple[str, tuple[Scalar, ...]]]:
-        """Yield all values by their path of names. The values of repeated messages are joined."""
+        """Yield all values of this message and its inner messages, by the path of their names
+        ("convolution_param.pad"). Values of repeated messages are joined."""
         for name, values in self.fields.items():
             plain = tuple(v for v in values if not isinstance(v, Message))
             if plain:

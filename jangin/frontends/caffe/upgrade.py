@@ -33,7 +33,7 @@ V0_FIELDS: Mapping[str, Mapping[str, str]] = {
     "LRN": {"local_size": "local_size", "alpha": "alpha", "beta": "beta", "k": "k"},
     "Concat": {"concat_dim": "concat_dim"},
 }  # fmt: skip
-"""The parameters' names of the flat V0 fields, by the type of layer."""
+"""The names of parameters that V0's flat fields have now, by the type of layer."""
 PARAMETERS = {
     "Convolution": "convolution_param", "Pooling": "pooling_param", "InnerProduct": "inner_product_param",
     "LRN": "lrn_param", "Concat": "concat_param",
@@ -41,7 +41,8 @@ PARAMETERS = {
 
 
 def layers(net: Message) -> list[Message]:
-    """Return the layers of any syntax in the last syntax. Raises CompileError for a mixture."""
+    """Return a network's layers in the last syntax, whatever their syntax is. Raises CompileError for a
+    mixture."""
     old, new = net.messages("layers"), net.messages("layer")
     if old and new:
         raise CompileError("the prototxt has both `layers` and `layer`: of two syntaxes only one can be")

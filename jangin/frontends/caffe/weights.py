@@ -1,4 +1,4 @@
-"""Read a caffemodel's blobs, by the names of their layers."""
+"""Read a caffemodel's blobs by the names of their layers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _net() -> Any:
 
 
 def read_blobs(data: Any, where: str) -> dict[str, list[Array]]:
-    """Return the blobs, in f32, of each layer that has any.
+    """Return the blobs in f32 by the name of their layer, for the layers that have any.
 
     Raises CompileError if the data is no caffemodel, or if a blob's data doesn't fit its shape."""
     try:

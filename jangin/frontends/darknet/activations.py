@@ -43,13 +43,14 @@ ACTIVATIONS: Mapping[str, Callable[[Expr], Expr]] = {
 
 
 def _odd(x: Expr) -> Expr:
-    """Return 1 if the number, rounded down, is odd, else 0."""
+    """Return 1 if a number rounded down is odd, else 0."""
     whole = call("floor", x)
     return whole - call("floor", whole * 0.5) * 2.0
 
 
 EPSILON = 1e-6
-"""The number added to the standard deviation, not to the variance (src/blas.c, normalize_cpu)."""
+"""The number that is added to the standard deviation; it isn't added to the variance (src/blas.c,
+normalize_cpu)."""
 
 
 def _tensor(value: Any) -> Tensor:
@@ -58,8 +59,8 @@ def _tensor(value: Any) -> Tensor:
 
 
 def normalized(b: Builder, x: Tensor, bias: Tensor, rest: Inputs) -> Tensor:
-    """Normalize x: multiply by a factor and add an offset for each channel. Both are folded from the constant
-    statistics."""
+    """Normalize x by constant statistics, scales and biases. They are folded to a factor and an offset for
+    each channel. Without `rest`, only the bias is added."""
     if not rest:
         return b.map(lambda v, o: v + o, x, per_channel(b, bias, x.rank) if x.rank > 2 else bias)
     scales, mean, variance = (b.require_constant(_tensor(t), "a statistic").astype(np.float64) for t in rest)

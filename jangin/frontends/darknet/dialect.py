@@ -25,12 +25,14 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 LEAST = 1e-4
-"""The number added to the sum that divides the channels, because the sum may be 0."""
+"""The number that is added to the sum by which channels are divided, because the sum may be 0."""
 
 
 def _channels(softmax: bool, near: bool = False) -> Callable[[Builder, Tensor], Tensor]:
-    """Return an activation that divides the channels' positive parts, or exponentials, by their sum. With
-    `near`, the largest channel is subtracted first."""
+    """Return an activation that divides each channel by the sum of all channels. The channels are first cut
+    at 0, or with `softmax` exponentiated.
+
+    With `near`, the largest channel is subtracted before, so that exponentials don't overflow."""
 
     def apply(b: Builder, x: Tensor) -> Tensor:
         if near:
@@ -45,10 +47,9 @@ ACROSS: Mapping[str, Callable[[Builder, Tensor], Tensor]] = {
     "normalize_channels": _channels(False), "normalize_channels_softmax": _channels(True),
     "normalize_channels_softmax_maxval": _channels(True, near=True),
 }  # fmt: skip
-"""Activations of all channels of a pixel together."""
+"""Activations that combine all channels of a pixel."""
 CANDIDATES = 1000
-"""The most boxes of each class that are compared with each other. The boxes with the highest scores are
-taken."""
+"""At most this many boxes of each class are compared with each other: those with the highest scores."""
 
 
 def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Pool maxima. `padding` is the sum of both sides; half of it, rounded down, lies in front."""
+    """Pool maxima. `padding` is that of both sides together. Half of it, rounded down, is in front."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     if "channels" in o:  # maximum over groups of channels, pixel by pixel
         n, c, h, w = x.shape
@@ -116,7 +117,7 @@ def deconvolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> T
 
 
 def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Convolve with weights that differ by position. Weights are [positions, filters, channels, rows,
+    """Convolve with other weights at each position. Weights are [positions, filters, channels, rows,
     columns], and biases [filters, rows, columns]."""
     x, w, biases = (_tensor(t) for t in inputs)
     o = node.of(ImportedAttributes)
@@ -189,9 +190,8 @@ def shortcut(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 def _fitted(b: Builder, x: Tensor, like: Tensor) -> Tensor:
     """Return x in the shape of `like`.
 
-    The first channels are kept if x has more channels, and zeros follow the channels if x has fewer. Every
-    second (or n-th) row is kept if x has more rows, and zeros lie between the rows if x has fewer. Columns
-    are treated like rows."""
+    Too many channels are cut, and missing channels are zeros. If there are too many rows, every second (or
+    n-th) is kept. Between too few rows there are zeros. Columns are treated like rows."""
     sizes, wanted = (static_shape(t.shape[1:]) for t in (x, like))
     if sizes == wanted:
         return x
@@ -249,10 +249,10 @@ def activation(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 
 
 def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Decode [N, rows * columns * anchors, 5 + classes] (Redmon & Farhadi 2016, 2018).
+    """Decode boxes to [N, rows * columns * anchors, 5 + classes] (Redmon & Farhadi 2016, 2018).
 
-    Each box has its centre and size as fractions of the image, the probability that there is an object, and
-    the classes' conditional probabilities."""
+    Each row has a box's centre and size as fractions of the image. The probability that there is an object
+    follows, then the classes' conditional probabilities."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, width = o["anchors"], 5 + o["classes"]
     n, _, h, w = x.shape
@@ -285,8 +285,8 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 
 
 def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Decode boxes as `detections` does. A deviation follows each coordinate, and the mean deviation lowers
-    the box's probability (Choi et al. 2019)."""
+    """Decode boxes as `detections` does. Each coordinate is followed by its deviation, and the mean deviation
+    lowers the box's probability (Choi et al. 2019)."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, stretch = o["anchors"], float(o["scale_x_y"])
     n, _, h, w = x.shape
@@ -320,7 +320,8 @@ def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Decode boxes of YOLO's first version (Redmon et al. 2016). All boxes of a cell share its classes."""
+    """Decode boxes of YOLO's first version (Redmon et al. 2016). All boxes of a cell have the cell's class
+    probabilities."""
     o = node.of(ImportedAttributes)
     side, count, classes = o["side"], o["count"], o["classes"]
     cells, n = side * side, _tensor(inputs[0]).shape[0]
@@ -346,8 +347,8 @@ def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> 
 
 
 def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Return [N, most, 6]: centre, sizes, score and class of the boxes of all detections that overlap no
-    better box.
+    """Return [N, most, 6]: centre, sizes, score and class of each box that overlaps no better box of its
+    class too much.
 
     The best boxes come first, and unused rows are 0."""
     o = node.of(ImportedAttributes)
@@ -396,7 +397,8 @@ RECURRENT = ("crnn", "gru", "lstm", "rnn")
 
 
 class Darknet(Dialect):
-    """The dialect finds a lowering by a section's name ("darknet.convolutional")."""
+    """The dialect of Darknet's layers. A lowering is found by the section's name
+    ("darknet.convolutional")."""
 
     domain = "darknet"
 

@@ -1,5 +1,5 @@
-"""Options of a cfg that change no result of a run, by section. Only training, drawing or GPU scheduling reads
-them (src/parser.c)."""
+"""Options of a cfg that change no result of a run, by section. Darknet reads them only for training, drawing
+or GPU scheduling (src/parser.c)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 ANYWHERE = frozenset({
     "burnin_update", "clip", "dont_update", "learning_rate", "onlyforward", "stopbackward", "train_only_bn",
 })  # fmt: skip
-"""Options of every section."""
+"""Options without effect that every section may have."""
 SCHEDULED = frozenset({"stream", "wait_stream"})
 """Options that choose a layer's GPU stream."""
 _BOXES = frozenset({

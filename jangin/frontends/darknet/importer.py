@@ -1,5 +1,5 @@
-"""Import Darknet's networks as graphs. The importer follows the shapes to know the sizes of each layer's
-weights."""
+"""Import Darknet's networks as graphs. The importer computes each layer's shape, because the sizes of its
+weights follow from it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ALIASES = {
     "avg": "avgpool", "conn": "connected", "conv": "convolutional", "deconv": "deconvolutional",
     "local_avg": "local_avgpool", "max": "maxpool", "soft": "softmax",
 }  # fmt: skip
-"""Other names of sections."""
+"""Sections' other names, with the names that the importer uses."""
 IGNORED = frozenset({"cost", "dropout", "detection_loss"})
-"""Sections that do something only in training."""
+"""Sections that have an effect only in training."""
 
 
 @dataclass
 class _Layer:
-    """A layer's result: the value `name` of the sizes `size`."""
+    """A layer's result: the value called `name`, with the sizes `size`."""
 
     name: str
     size: Size
@@ -71,11 +71,12 @@ class Network:
         return model_graph("model", [x, *states], outputs, self.nodes, self.constants, symbols)
 
     def suppress(self, overlap: float, score: float, most: int) -> None:
-        """Add non-maximum suppression at the end of the network."""
+        """Have non-maximum suppression added at the end of the network. At most `most` boxes are kept. A box
+        is kept if its score is above `score` and it overlaps no better box by more than `overlap`."""
         self.options = {"overlap": overlap, "score": score, "most": most}
 
     def _suppressed(self) -> None:
-        """Replace the outputs with boxes by one output of suppressed boxes."""
+        """Replace the outputs that have boxes by one output, whose boxes are suppressed."""
         if not self.outputs:
             raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
         given = ImportedAttributes("darknet.nms", self.options)
@@ -135,7 +136,8 @@ class Network:
         return name
 
     def _other(self, index: float) -> _Layer:
-        """Return a layer by its number. A negative number counts back from the current layer."""
+        """Return a layer by its number. A negative number counts back from the current layer. Raises
+        CompileError if it isn't before the current layer."""
         at = int(index) + self.place if index < 0 else int(index)
         if not 0 <= at < self.place:
             raise CompileError(
@@ -198,7 +200,7 @@ class Network:
         )
 
     def _local(self) -> None:
-        """Add a convolution whose filters differ from position to position."""
+        """Add a convolution that has other filters at each position."""
         s, (c, h, w) = self.section, self.last.size
         filters, size, stride = s.whole("filters", 1, 1), s.whole("size", 1, 1), s.whole("stride", 1, 1)
         pad = s.whole("pad", 0, 0)
@@ -222,12 +224,13 @@ class Network:
         self._add((c, height, width), [self.last.name], attrs)
 
     def _implicit(self) -> None:
-        """Add learned numbers, which are the same for all images."""
+        """Add a constant of learned numbers, which is the same for all images."""
         filters, atoms = self.section.whole("filters", 128, 1), self.section.whole("atoms", 1, 1)
         self._add((filters, atoms, 1), [self.last.name, self._take([filters, atoms, 1], "weights")], {})
 
     def _by_channels(self) -> None:
-        """Add a layer that adds one number for each channel to the last layer, or multiplies by it."""
+        """Add a layer that adds one number for each channel to the last layer, or multiplies by it, as its
+        section tells."""
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if other.size != (self.last.size[0], 1, 1):
             raise CompileError(f"[{self.section.kind}] layer {self.place}: {other.size} for {self.last.size}")
@@ -245,8 +248,8 @@ class Network:
     # -- recurrent ------------------------------------------------------------------------------
 
     def _inside(self, name: str, shape: list[int], normalized: bool) -> list[str]:
-        """Return the weights of an inner layer. Its statistics precede the weights in a convolution, and
-        follow them otherwise."""
+        """Take the weights of a layer inside a recurrent section, and return their names. In the file, its
+        statistics precede a convolution's weights, and follow other weights."""
         out = shape[:1]
         taken = {"biases": self._take(out, f"{name}.biases")}
         statistics = ("scales", "mean", "variance") if normalized else ()
@@ -256,7 +259,7 @@ class Network:
         return [taken["weights"], taken["biases"], *(taken[s] for s in statistics)]
 
     def _stepped(self, size: Size, shapes: Mapping[str, list[int]], state: list[int], count: int) -> None:
-        """Add a node of one step. Its state is an input and an output of the network."""
+        """Add a node that computes one step. Its state is an input and an output of the network."""
         s, name = self.section, f"{self.section.kind}_{self.place}"
         if self.net.whole("time_steps", 1) != 1:
             raise CompileError(f"[{s.kind}] layer {self.place}: time_steps must be 1, a run is a step")
@@ -336,7 +339,7 @@ class Network:
         self._add((channels, *parts[0].size[1:]), [p.name for p in parts], attrs)
 
     def _shortcut(self) -> None:
-        """Add layers up, optionally with a weight for each layer or for each of its channels.
+        """Add a sum of layers, optionally with a weight for each layer or for each of its channels.
 
         Layers of other sizes are fitted first. Rows and columns may differ only between two layers without
         weights."""
@@ -374,8 +377,8 @@ class Network:
         self._add((c, h // -stride, w // -stride), [self.last.name], attrs)
 
     def _reorg(self) -> None:
-        """Add [reorg], which has an order of elements of Darknet's own, or [reorg3d], which moves blocks into
-        channels."""
+        """Add [reorg], which orders elements in Darknet's own way, or [reorg3d], which moves blocks of pixels
+        into channels."""
         kind, (c, h, w) = self.section.kind, self.last.size
         s, back = self.section.whole("stride", 1, 1), bool(self.section.whole("reverse", 0))
         fits = c % (s * s) == 0 if back or kind == "reorg" else True
@@ -413,7 +416,7 @@ class Network:
         return {"activation": self.section.text("activation", "linear")}
 
     def _chosen_anchors(self) -> list[tuple[float, float]]:
-        """Return the mask's anchors as fractions of the image."""
+        """Return the anchors that the mask chooses, as fractions of the image."""
         s = self.section
         anchors = s.numbers("anchors")
         mask = [int(m) for m in s.numbers("mask")] or list(range(s.whole("num", len(anchors) // 2)))
@@ -423,7 +426,7 @@ class Network:
         return [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
 
     def _plain_suppression(self) -> None:
-        """Raise CompileError if boxes are to be suppressed by another measure than their overlap."""
+        """Raise CompileError if the section measures overlaps for suppression in an unsupported way."""
         kind = self.section.text("nms_kind", "default")
         if self.options and kind not in ("default", "greedynms"):
             raise CompileError(f"[{self.section.kind}] layer {self.place}: nms_kind={kind} is not supported")
@@ -445,8 +448,8 @@ class Network:
         self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs, 9)
 
     def _detection(self) -> None:
-        """Add the decoding of YOLO's first version: the classes of all cells, then the boxes' probabilities,
-        then the boxes."""
+        """Add the decoding of YOLO's first version. Its input has the classes of all cells, then the boxes'
+        probabilities, then the boxes."""
         s = self.section
         classes, side, count = s.whole("classes", 1, 1), s.whole("side", 7, 1), s.whole("num", 1, 1)
         given = math.prod(self.last.size)
@@ -489,8 +492,8 @@ class Network:
 
 
 def _balanced(weights: Array, kind: str) -> Array:
-    """Return weights [layers, channels], normalized over the layers if the cfg asks for it. Their sums are
-    then almost 1."""
+    """Return weights [layers, channels], normalized over the layers as the cfg's `kind` tells. Normalized
+    weights have a sum of almost 1."""
     if kind == "none":
         return weights
     positive = np.maximum(weights, 0) if "relu" in kind else np.exp(weights - weights.max(0))
@@ -499,6 +502,6 @@ def _balanced(weights: Array, kind: str) -> Array:
 
 
 def _in_step(one: Size, other: Size) -> bool:
-    """Tell if the rows and the columns of two layers have the same ratios, rounded down."""
+    """Tell if two layers have the same ratio of rows as of columns, rounded down."""
     (_, h, w), (_, rows, columns) = one, other
     return (h // rows, rows // h) == (w // columns, columns // w)

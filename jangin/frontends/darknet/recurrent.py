@@ -1,4 +1,5 @@
-"""Lower Darknet's recurrent sections. They have inner layers, and a state that each run takes and returns."""
+"""Lower Darknet's recurrent sections. They contain inner layers, and a state that each run takes and
+returns."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Part = Callable[[Tensor], Tensor]
 
 
 def _parts(b: Builder, node: Node, weights: Sequence[Tensor]) -> list[Part]:
-    """Return the inner layers in the order of the weights file. Each multiplies, normalizes and activates."""
+    """Return functions that apply the inner layers, in the order of the weights file. Each multiplies,
+    normalizes and activates."""
     o = node.of(ImportedAttributes)
     if o["activation"] not in ACTIVATIONS:
         raise CompileError(f"the activation {o['activation']} is none of {', '.join(ACTIVATIONS)}")
@@ -38,7 +40,7 @@ def _parts(b: Builder, node: Node, weights: Sequence[Tensor]) -> list[Part]:
 
 
 def recurrent(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tensor, ...]:
-    """Compute one step of [rnn], [crnn], [gru] or [lstm]. Returns its result and the states after it."""
+    """Compute one step of [rnn], [crnn], [gru] or [lstm]. Return its result, then the states after it."""
     o = node.of(ImportedAttributes)
     kind = node.op.removeprefix("darknet.")
     x, *rest = (t for t in inputs if isinstance(t, Tensor))
@@ -53,8 +55,8 @@ def recurrent(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[T
 def _simple(
     b: Builder, act: Callable[[Expr], Expr], x: Tensor, state: Tensor, parts: list[Part], shortcut: bool
 ) -> tuple[Tensor, ...]:
-    """Compute a step of [rnn] or [crnn]. The contributions of the input and of the state are activated
-    separately, then added."""
+    """Compute a step of [rnn] or [crnn], and return its result and the next state. The contributions of the
+    input and of the state are activated separately, then added."""
     entering, own, leaving = parts
     new = b.map(lambda v, w: act(v) + act(w), entering(x), own(state))
     if shortcut:
@@ -80,8 +82,8 @@ def _gru(
 def _lstm(
     b: Builder, x: Tensor, states: Sequence[Tensor], parts: list[Part], squashed: bool
 ) -> tuple[Tensor, ...]:
-    """Compute a step of [lstm]. The file has the weights of the state's input, forget, output and candidate
-    gates, then those of the input."""
+    """Compute a step of [lstm]. In the file, the weights for the state come first (input, forget, output and
+    candidate gate), then those for the input."""
     wi, wf, wo, wg, ui, uf, uo, ug = parts
     h, c = states
     i, f, o = (_sum(b, sigmoid, w(h), u(x)) for w, u in ((wi, ui), (wf, uf), (wo, uo)))

@@ -18,8 +18,8 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Section:
-    """One "[kind]" of a cfg, from `line` on, with its options. Options that nothing reads are an error
-    (`unread`)."""
+    """One "[kind]" of a cfg, which begins in line `line`, with its options. `asked` has the options that were
+    read; any other is an error (`unread`)."""
 
     kind: str
     line: int
@@ -31,7 +31,8 @@ class Section:
         return self.options.get(name, default)
 
     def only(self, **defaults: float) -> None:
-        """Raise CompileError if an option has a value other than the one without effect."""
+        """Raise CompileError if an option has another value than the given one, which is the only supported
+        one."""
         for name, value in defaults.items():
             if self.number(name, value) != value:
                 raise CompileError(
@@ -39,12 +40,12 @@ class Section:
                 )
 
     def unread(self, idle: Collection[str]) -> list[str]:
-        """Return the options that nothing read, except those that change no result."""
+        """Return the names of options that weren't read, except those in `idle`, which change no result."""
         return [name for name in self.options if name not in self.asked and name not in idle]
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return an option as a number. Raises CompileError if it is no number, or absent without a
-        default."""
+        """Return an option as a number. Raises CompileError if it is no number, or if it is missing and has
+        no default."""
         self.asked.add(name)
         text = self.options.get(name)
         if text is None:

@@ -18,17 +18,16 @@ from jangin.ops.values import Tensor
 
 PLAIN = ("F32", "F16")
 Bytes = Callable[[Expr], Expr]
-"""A function that returns a byte of a row's block, as an i32, by its position among the block's bytes of
-integers."""
+"""A function that returns a byte of a block's integers as an i32, given the byte's position among them."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a block of `size` weights.
+    """The layout of a block of `size` weights in `bytes` bytes.
 
-    `integers` reads a weight's integer, given its position in the block and the block's bytes from `start` to
-    `end`. `group` weights share a scale. `scales` returns each group's factor, and its offset if the type has
-    one, from the blocks' bytes [..., bytes]."""
+    `integers` returns a weight's integer, given the block's bytes from `start` to `end` and the weight's
+    position. `group` weights share a scale. `scales` returns each group's factor, given the blocks' bytes
+    [..., bytes]. It also returns the groups' offsets if the type has them."""
 
     size: int
     bytes: int
@@ -48,19 +47,19 @@ def _low(value: Expr, bits: int) -> Expr:
 
 
 def _nibble(at: Bytes, k: Expr, span: int) -> Expr:
-    """Return half of a byte. In `span` bytes the low halves come first, then the high ones."""
+    """Return the 4-bit integer number `k`. In each `span` bytes, the low halves come before the high ones."""
     byte = k // (2 * span) * span + k % span
     return _low(_shifted(at(byte), k // span % 2 * 4), 4)
 
 
 def _half(data: Array) -> Array:
-    """Return 16-bit floats from their two bytes, [..., 1]."""
+    """Return 16-bit floats, given their two bytes each [..., 2], as f32 [..., 1]."""
     return np.ascontiguousarray(data).view("<f2").astype(np.float32)
 
 
 def _k_scales(data: Array) -> tuple[Array, Array]:
-    """Return the eight factors and offsets of a block of 256: 6-bit integers in 12 bytes, times a float for
-    each kind."""
+    """Return the eight factors and offsets of a block of 256 weights. They are 6-bit integers in 12 bytes,
+    multiplied by a float for each kind."""
     packed = data[..., 4:16].astype(np.uint8)
     first, second, both = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scale = np.concatenate([first & 63, (both & 15) | (first >> 6 << 4)], -1)
@@ -107,10 +106,10 @@ LAYOUTS: Mapping[str, Layout] = {
 
 
 def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int, rounded: bool = False) -> Tensor:
-    """Return x [rows, width] times the transposed weights in a constant's blocks, u8 [outputs, bytes]. The
-    weights stay in blocks.
+    """Return x [rows, width] times the transpose of a constant's weights, which are blocks, u8 [outputs,
+    bytes]. The weights stay in blocks.
 
-    With `rounded`, x is rounded to 8 bits, as ggml does for weights of the type."""
+    With `rounded`, x is rounded to 8 bits, as ggml does for weights of this type."""
     if kind in PLAIN:
         return b.matmul(x, b.cast(t, F32), transpose_b=True)
     layout, data = LAYOUTS[kind], b.require_constant(t, "the weights")
@@ -124,7 +123,7 @@ def product(b: Builder, x: Tensor, t: Tensor, kind: str, width: int, rounded: bo
 
 
 def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
-    """Return the rows' integers, i8, from their bytes."""
+    """Return the integers of the rows, i8 [rows, width], given the rows' bytes of integers."""
 
     def number(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
         return cast(I8, _integer(bufs[0], layout, row, k))
@@ -133,7 +132,7 @@ def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
 
 
 def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor:
-    """Return the weights' rows at `places`, f32 [*places, width]."""
+    """Return the weights' rows with the numbers `places`, as f32 [*places, width]."""
     if kind in PLAIN:
         return b.cast(b.gather(t, places, 0), F32)
     columns = _columns(b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)
@@ -143,7 +142,8 @@ def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor
 
 
 def _columns(data: Array, layout: Layout, kind: str, width: int) -> list[Array]:
-    """Return each row's bytes of integers, its groups' factors, and their offsets if the type has them."""
+    """Return each row's bytes of integers, its groups' factors, and the groups' offsets if the type has them.
+    Raises CompileError if the bytes aren't rows of blocks."""
     rows, count = data.shape[0], width // layout.size
     if width % layout.size or data.shape != (rows, count * layout.bytes):
         raise CompileError(f"{data.shape} bytes aren't rows of {width} weights of type {kind}")
@@ -153,13 +153,14 @@ def _columns(data: Array, layout: Layout, kind: str, width: int) -> list[Array]:
 
 
 def _integer(kept: Buffer, layout: Layout, row: Expr, k: Expr) -> Expr:
-    """Return a row's weight number k, an i32, from the bytes of its blocks."""
+    """Return weight number `k` of a row as an i32, given the rows' bytes of integers."""
     start = k // layout.size * (layout.end - layout.start)
     return layout.integers(lambda i: cast(I32, kept[row, start + i]), k % layout.size)
 
 
 def _dequantized(b: Builder, parts: Sequence[Tensor], layout: Layout, width: int) -> Tensor:
-    """Return f32 [rows, width]: integers times their group's factor, plus its offset if the type has one."""
+    """Return the weights as f32 [rows, width]: each integer times its group's factor, plus the group's offset
+    if the type has one."""
 
     def weight(bufs: Sequence[Buffer], row: Expr, k: Expr) -> Expr:
         group = k // layout.group

@@ -1,4 +1,4 @@
-"""Render chat templates in a process of their own (see `chatting`)."""
+"""Render chat templates in a separate process (see `chatting`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import Any
 from jangin.ir.graph import CompileError
 
 SECONDS = 10.0
-"""Seconds until a template that doesn't end is stopped. A usual template takes thousands of times less."""
+"""A template that runs longer than this many seconds is stopped. A usual template takes thousands of times
+less."""
 MOST_TEXT = 4 << 20
-"""The most characters that a template may add to the conversation."""
+"""A template may add at most this many characters to the conversation."""
 
 
 class Renderer:
-    """The renderer of one template. Its process starts at the first call and ends with this process."""
+    """Renders one template. Its process starts at the first call, and ends with this process."""
 
     def __init__(self, template: str) -> None:
         self._template = template
@@ -31,8 +32,8 @@ class Renderer:
         self._lock = Lock()
 
     def __call__(self, names: Mapping[str, Any]) -> str:
-        """Return the rendered text. `names` has the values that the template may use. Raises CompileError if
-        the template fails or doesn't end."""
+        """Render the template, and return the text. `names` has the values that the template may use. Raises
+        CompileError if the template fails or doesn't end."""
         try:
             most = len(json.dumps(names)) + MOST_TEXT
         except (TypeError, ValueError) as error:
@@ -47,8 +48,8 @@ class Renderer:
         return str(answer["text"])
 
     def _answer(self, line: bytes) -> dict[str, Any]:
-        """Return the process's answer. A process without a valid answer is killed, so that no late answer is
-        read for a later question."""
+        """Send a line to the process, and return its answer. A process without a valid answer is killed, so
+        that a late answer isn't taken for that of the next line."""
         process = self._running()
         assert process.stdin is not None and process.stdout is not None
         late = Timer(SECONDS, process.kill)
@@ -72,7 +73,8 @@ class Renderer:
         return {"error": f"it doesn't end in {SECONDS:g} seconds" if stopped else ended}
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """Return the process. A new one is started if there is none, or if this process was forked since."""
+        """Return the running process. It is started if there is none, or if this process was forked since its
+        start."""
         if self._process is None or self._owner != os.getpid():
             command = [sys.executable, "-I", str(Path(__file__).with_name("chatting.py"))]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -1,10 +1,11 @@
-"""A program that renders chat templates in a process of its own.
+"""A program that renders chat templates, in a separate process.
 
 A template may loop forever or take all memory, in ways that jinja2's sandbox doesn't prevent.
 
-Standard input has a JSON object in each line. `template` is the text, `names` are values for the template,
-`path` is where modules lie, and `most` is the most characters of the result. Standard output has one object
-for each line: the `text`, or `refused` with the template's objection to the conversation, or `error`."""
+Each line of standard input is a JSON object. `template` is the text, `names` are values for the template,
+`path` is where modules are, and `most` is the most characters of the result. Each line of standard output is
+the answer, a JSON object. It has the `text`, or `refused`, the template's objection to the conversation, or
+an `error`."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from datetime import datetime
 from typing import Any
 
 MOST_BYTES = 512 << 20
-"""The most bytes of memory of the process, including its own code."""
+"""The process may take at most this many bytes of memory, including its own code."""
 LONGEST = 300
-"""The most characters of jinja2's messages, which may repeat the template."""
+"""Messages of jinja2 are cut to this many characters, because they may repeat the template."""
 
 
 class Refused(Exception):
@@ -42,7 +43,8 @@ def _json(
     value: object, ensure_ascii: bool = False, indent: int | None = None,
     separators: tuple[str, str] | None = None, sort_keys: bool = False,
 ) -> str:  # fmt: skip
-    """The filter `tojson`. Unlike jinja2's own, it doesn't escape for web pages."""
+    """Return a value as JSON; the filter `tojson`. Unlike jinja2's own, it doesn't escape characters for web
+    pages."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -53,7 +55,8 @@ def _now(form: str) -> str:
 
 
 def _tools() -> Any:
-    """Return jinja2 set up for chat templates as in Transformers."""
+    """Return a jinja2 environment with the filters, functions and tags that Transformers gives chat
+    templates."""
     from jinja2 import nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser

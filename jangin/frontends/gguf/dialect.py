@@ -37,8 +37,8 @@ def get_rows(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def mul_mat(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Return x times weights [outputs, inputs], plus a bias. With `heads`, the result's columns are split
-    into heads: [1, heads, seq, size]."""
+    """Return x times the transpose of weights [outputs, inputs], plus a bias if there is one. With `heads`,
+    the result's columns are split into heads: [1, heads, seq, size]."""
     o = node.of(ImportedAttributes)
     x, w, *bias = _tensors(inputs)
     flat = b.reshape(x, [x.shape[1], x.shape[2]])
@@ -55,7 +55,7 @@ def norm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def rope(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Rotate x [1, heads, seq, size] by the tokens' positions, which follow the positions in the cache."""
+    """Rotate x [1, heads, seq, size] by the tokens' positions, which begin after those in the cache."""
     x, cosines, sines, tokens, past = _tensors(inputs)
     start = past.shape[1]
     places = b.compute(I64, tokens.shape, [], lambda bufs, n, s: s + start)
@@ -95,7 +95,7 @@ def add(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def view(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Return the last token of x [1, seq, width]: [1, 1, width]."""
+    """Return the last token's row of x [1, seq, width], as [1, 1, width]."""
     (x,) = _tensors(inputs)
     return b.slice(x, [0, x.shape[1] - 1, 0], [1, 1, x.shape[2]], [1] * 3)
 
@@ -107,7 +107,7 @@ OPERATORS: Mapping[str, Lowering] = {
 
 
 class Ggml(Dialect):
-    """The dialect finds a lowering by the name of ggml's operator ("ggml.mul_mat")."""
+    """The dialect of ggml's operators. A lowering is found by the operator's name ("ggml.mul_mat")."""
 
     domain = "ggml"
 

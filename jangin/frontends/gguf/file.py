@@ -18,16 +18,16 @@ from jangin.ir.graph import Array, CompileError
 
 PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}
 BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
-"""Types of blocks that are compiled as they are. Other types become f32 when they are read."""
+"""Types whose blocks are compiled as they are. Weights of all other types become f32 when they are read."""
 LONG = 32
-"""The most entries of a list that counts as metadata. Longer lists aren't readable."""
+"""A list with more entries than this, such as a vocabulary, doesn't count as metadata."""
 
 
 class File:
-    """A GGUF file, mapped into memory with its tensors.
+    """A GGUF file, mapped into memory.
 
-    The file is the first of a split model's files, and has the tensors of all. Raises CompileError if the
-    file is damaged."""
+    If a model is split, this is its first file, and it has the tensors of all files. Raises CompileError if
+    the file is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,8 @@ class File:
             raise CompileError(f"{path} is a damaged GGUF file: {error}") from None
 
     def _join(self, count: int) -> None:
-        """Add the tensors of the model's other files."""
+        """Add the tensors of the model's other files. Raises CompileError if this isn't the first of `count`
+        files, or if one is missing."""
         number = self.whole("split.no", 0)
         if number:
             raise CompileError(f"{self.path} is file {number + 1} of {count}; the first is the one to give")
@@ -72,7 +73,8 @@ class File:
             raise CompileError(f"{self.path} is a damaged GGUF file: {error}") from None
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """Return a setting. Raises CompileError if the setting is missing and has no default."""
+        """Return the setting `key`, or the default. Raises CompileError if the setting is missing and there
+        is no default."""
         found = self.settings.get(key, default)
         if found is None:
             raise CompileError(f"{self.path} has no setting {key}")
@@ -95,7 +97,7 @@ class File:
         return int(value)
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the model's own description: all settings except the vocabulary."""
+        """Return all settings except long lists such as the vocabulary."""
         return {k: v for k, v in self.settings.items() if not (isinstance(v, list) and len(v) > LONG)}
 
     # -- tensors --------------------------------------------------------------------------------
@@ -107,17 +109,17 @@ class File:
         return name in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return a shape as NumPy has it, the outermost axis first. Raises CompileError if there is no such
-        tensor."""
+        """Return a tensor's shape in NumPy's order, the outermost axis first. Raises CompileError if there is
+        no such tensor."""
         if name not in self._tensors:
             raise CompileError(f"{self.path} has no tensor {name}")
         return tuple(int(n) for n in reversed(self._tensors[name].shape.tolist()))
 
     def blocks(self, name: str) -> tuple[str, Array]:
-        """Return a tensor's type and its contents in the file: bytes [..., bytes of a row] of blocks, or
-        floats.
+        """Return a tensor's type and its contents in the file. They are floats, or blocks as bytes [...,
+        bytes of a row].
 
-        A type that isn't compiled is dequantized and returned as F32."""
+        A type whose blocks aren't compiled is dequantized, and returned as F32."""
         self.shape(name)
         found = self._tensors[name]
         kind = found.tensor_type

@@ -18,8 +18,8 @@ from jangin.ir.sources import Sources
 
 @dataclass(frozen=True)
 class Family:
-    """The difference of an architecture from LLaMA. With `halves`, a rotated pair has one element in each
-    half of a head, instead of two neighbours."""
+    """An architecture's difference from LLaMA. With `halves`, the two elements of a rotated pair are in the
+    two halves of a head. Otherwise they are neighbours."""
 
     halves: bool = False
 
@@ -57,14 +57,14 @@ OFF: Mapping[str, Any] = {
     "attention.sliding_window": 0, "expert_count": 0, "expert_used_count": 0, "pooling_type": 0,
     "use_parallel_residual": False,
 }  # fmt: skip
-"""Settings with the only value that is supported."""
+"""Settings that are supported only with this value."""
 
 
 class Llama:
-    """The graph of a network that is being imported. `x` is always [1, seq, width].
+    """The graph of a network while it is imported. A value `x` is always [1, seq, width].
 
-    `cache` is the type of its keys and values. With `rounded`, the operands of blockwise quantized weights
-    are rounded to 8 bits."""
+    `cache` is the type of the cached keys and values. With `rounded`, the operands of blockwise quantized
+    weights are rounded to 8 bits."""
 
     def __init__(self, file: File, cache: DType = F32, rounded: bool = False) -> None:
         self.file, self.cache, self.rounded = file, cache, rounded
@@ -99,8 +99,8 @@ class Llama:
                 raise CompileError(f"{self.file.path}: {key} = {value!r:.80} is not supported")
 
     def _each(self, key: str, default: int | None = None) -> int:
-        """Return a number that a file may give once or once for each block. Raises CompileError if blocks
-        differ."""
+        """Return a setting that a file may have as one number or as a list with a number for each block.
+        Raises CompileError if blocks differ."""
         numbers = self.file.settings.get(f"{self.kind}.{key}")
         if not isinstance(numbers, list):
             return self._whole(key, default)
@@ -112,8 +112,8 @@ class Llama:
         return self.file.in_range(f"{self.kind}.{key}", numbers[0])
 
     def _check(self) -> None:
-        """Raise CompileError if the settings don't fit the file's tensors, before memory is allocated by
-        them."""
+        """Raise CompileError if the settings don't fit the file's tensors. This is checked before memory is
+        allocated by the settings."""
         path, rows = self.file.path, self.file.shape("blk.0.attn_q.weight")[0]
         if self.layers > len(self.file):
             raise CompileError(
@@ -150,7 +150,7 @@ class Llama:
 
     @property
     def _kept(self) -> list[str]:
-        """Return the parts of the cache for one layer."""
+        """The names of the parts of one layer's cache."""
         return ["key", "value", *(["key_scale", "value_scale"] if self.cache is I8 else [])]
 
     def _network(self) -> None:
@@ -197,7 +197,7 @@ class Llama:
         return made[0]
 
     def _weights(self, name: str) -> tuple[str, dict[str, Any]]:
-        """Add a tensor as a constant, and return its name and the description of its blocks."""
+        """Add a tensor as a constant. Return its name, and the attributes that describe its blocks."""
         kind, data = self.file.blocks(name)
         self.constants[name] = data
         return name, {"type": kind, "width": self.file.shape(name)[-1]}
@@ -220,7 +220,8 @@ class Llama:
         return name
 
     def _angles(self) -> None:
-        """Add the cosines and sines of each position's rotation, [positions, pairs] (Su et al. 2021)."""
+        """Add constants with the cosines and sines of each position's rotation, [positions, pairs] (Su et al.
+        2021)."""
         width = self._whole("rope.dimension_count", self.size)
         if width > self.size:
             raise CompileError(f"{self.file.path} turns {width} of the {self.size} elements of a head")

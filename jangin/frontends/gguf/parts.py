@@ -10,8 +10,8 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 def parts(path: Path) -> list[Path]:
-    """Return the other files of a split model, by the name of its first file. A file without such a name has
-    none."""
+    """Return the paths of the other files of a split model, by the name of its first file. A file with any
+    other name has none."""
     name = _PART.search(path.name)
     if name is None or int(name[1]) != 1:
         return []

@@ -29,7 +29,8 @@ MARKS = {
     "bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding", "cls": "cls",
     "mask": "mask",
 }  # fmt: skip
-"""Maps templates' names NAME_token to their keys in files. One key is misspelt there."""
+"""The names NAME_token in templates, without the ending, and their keys in files. One key is misspelt
+there."""
 
 
 class Text:
@@ -54,8 +55,8 @@ class Text:
         self._closes = bool(self._file.settings.get("tokenizer.ggml.add_eos_token", False))
 
     def _add_marks(self) -> None:
-        """Add the control tokens and user-defined tokens, which the tokenizer finds wherever they are
-        written."""
+        """Add the control tokens and user-defined tokens, which the tokenizer then finds anywhere in a
+        text."""
         from tokenizers import AddedToken
 
         kinds = self._file.setting("tokenizer.ggml.token_type", [])
@@ -67,7 +68,7 @@ class Text:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """The tokens that end an answer, because they end a text, a turn or a message."""
+        """The numbers of the tokens that end an answer, because they end a text, a turn or a message."""
         numbered = (self._file.settings.get(f"tokenizer.ggml.{k}_token_id") for k in END_KEYS)
         found = {n for n in numbered if isinstance(n, int) and 0 <= n < len(self._tokens)}
         kinds = self._file.setting("tokenizer.ggml.token_type", [])
@@ -75,10 +76,10 @@ class Text:
         return frozenset(found | {i for i, t in enumerate(self._tokens) if t in ENDS and t in marks})
 
     def encode(self, text: str, start: bool | None = None) -> list[int]:
-        """Return the tokens of a text.
+        """Return the numbers of a text's tokens.
 
-        By default the file decides if the tokens that begin and end a text are added. `start` decides about
-        the first, and leaves out the last."""
+        By default the file decides if the tokens that begin and end a text are added. If `start` is given, it
+        decides about the first, and the last isn't added."""
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         if self._starts if start is None else start:
             tokens.insert(0, self._file.whole("tokenizer.ggml.bos_token_id"))
@@ -87,7 +88,7 @@ class Text:
         return tokens
 
     def decode(self, tokens: Sequence[int], marks: bool = False) -> str:
-        """Return the text of tokens. With `marks`, control tokens are included."""
+        """Return the text of the tokens with these numbers. Control tokens are included only with `marks`."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=not marks)
         return text
 
@@ -100,7 +101,8 @@ class Text:
         add_generation_prompt: bool = True,
         **names: Any,
     ) -> str:
-        """Return a conversation ({"role": "user", "content": "..."}) as the text that an assistant continues.
+        """Return the text that an assistant continues, given a conversation ({"role": "user", "content":
+        "..."}).
 
         The template gets the arguments of `apply_chat_template` in Transformers: `tools` (JSON schemas of
         functions), `documents`, whether an answer is to begin, and further `names`. Raises CompileError if
@@ -114,7 +116,8 @@ class Text:
         return template({**{n: t for n, t in marks.items() if t is not None}, **given, **names})
 
     def _template(self, name: str) -> Renderer:
-        """Return the template of this name, which a file may have besides its default template."""
+        """Return the renderer of the template with this name, or of the default template if the file has none
+        of this name."""
         key = f"tokenizer.chat_template.{name}"
         if not name or key not in self._file.settings:
             key = "tokenizer.chat_template"
@@ -127,7 +130,7 @@ class Text:
         return self._tokens[at] if isinstance(at, int) and 0 <= at < len(self._tokens) else None
 
     def _words(self) -> Words:
-        """Return the file's way to split text into words."""
+        """Return the way in which the file splits text into words. Raises CompileError for an unknown way."""
         name = self._file.settings.get("tokenizer.ggml.pre", DEFAULT)
         if name not in WORDS:
             raise CompileError(
@@ -137,7 +140,7 @@ class Text:
         return WORDS[name]
 
     def _byte_level(self) -> Any:
-        """Return a tokenizer with BPE over bytes that stand for letters (Radford et al. 2019)."""
+        """Return a BPE tokenizer over bytes, each of which stands for a letter (Radford et al. 2019)."""
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
         words = self._words()
@@ -152,8 +155,8 @@ class Text:
         return tokenizer
 
     def _sentence_piece(self) -> Any:
-        """Return a tokenizer with scored pieces. If several pairs can be merged, the pair whose result has
-        the best score comes first."""
+        """Return a BPE tokenizer of pieces with scores. If several pairs can be merged, the one whose result
+        has the highest score comes first."""
         from tokenizers import Tokenizer, decoders, models, normalizers
 
         scores: list[float] = self._file.setting("tokenizer.ggml.scores")

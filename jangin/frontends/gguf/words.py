@@ -33,10 +33,10 @@ _THREES = "[0-9][0-9][0-9]"
 
 @dataclass(frozen=True)
 class Words:
-    """A way to split text.
+    """A way to split text into words.
 
-    `cuts` are regular expressions, applied in order. With `whole`, a word that is a token isn't merged. With
-    `starts`, a text begins with the token for it, unless the file says otherwise."""
+    `cuts` are regular expressions, applied in order. With `whole`, a word that is a token isn't built by
+    merging pairs. With `starts`, a text begins with the beginning token, unless the file says otherwise."""
 
     cuts: tuple[str, ...]
     whole: bool = False
@@ -47,7 +47,7 @@ _BY_GPT2, _BY_DIGIT, _BY_QWEN2 = Words((GPT2,)), Words((r"\p{N}", GPT2)), Words(
 _BY_LLAMA3, _BY_DBRX = Words((LLAMA3,), whole=True, starts=True), Words((LLAMA3,))
 
 DEFAULT = "default"
-"""The default name if a file has none, as in llama.cpp."""
+"""The name that counts if a file has none, as in llama.cpp."""
 WORDS: Mapping[str, Words] = {
     DEFAULT: Words((rf"[{_SIGNS}]+", GPT2, r"\p{N}+", _THREES)),
     "falcon": Words((rf"[{_SIGNS}`]+", GPT2, _THREES)),

@@ -12,11 +12,11 @@ from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
 MARKS = frozenset({"tensors"})
-"""Attributes in which the importer describes a node. The operation's own arguments stand beside them."""
+"""Attributes that the importer adds to a node. All others are the operation's own arguments."""
 
 
 class Nnef(Dialect):
-    """The dialect finds a lowering by an operation's name ("nnef.conv")."""
+    """The dialect of NNEF's operations. A lowering is found by the operation's name ("nnef.conv")."""
 
     domain = "nnef"
 

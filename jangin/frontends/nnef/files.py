@@ -1,8 +1,8 @@
 """Find an NNEF model's files in a folder or in an archive (tar, possibly compressed). An archive is unpacked
 in memory.
 
-Nothing is written to disk, so that no name in an archive can lead outside. Links and devices don't count as
-files."""
+Nothing is written to disk, so that no name in an archive can lead outside of the model. Links and devices
+don't count as files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Files:
         self.what = what
 
     def find(self, name: str) -> bytes | memoryview | None:
-        """Return a file's contents, or None if there is no file. Raises CompileError if the name leads
+        """Return a file's contents, or None if there is no such file. Raises CompileError if the name leads
         outside of the model."""
         raise NotImplementedError
 
@@ -51,7 +51,8 @@ class InFolder(Files):
         self.folder, self.graph = folder, graph
 
     def path(self, name: str) -> Path | None:
-        """Return a file's path in the folder, or None if there is no file."""
+        """Return the path of a file in the folder, or None if there is no such file. Raises CompileError if
+        the name leads outside."""
         if self.graph is not None and name == GRAPH:
             return self.graph
         inside = _plain(name)
@@ -73,7 +74,8 @@ class InFolder(Files):
             raise CompileError(f"{file}: {error.strerror or error}") from None
 
     def all(self) -> Mapping[str, Path | None]:
-        """Return every file that the model may read."""
+        """Return the paths of all files that the model may read, by their names. A missing file has None.
+        Raises ValueError for too many files."""
         found: dict[str, Path | None] = {}
         for name in (GRAPH, QUANTIZATION):
             found[name] = self.path(name)
@@ -97,7 +99,8 @@ class InArchive(Files):
 
 
 def _plain(name: str) -> str:
-    """Return a file's normalized name in the model. Raises CompileError if the name may lead outside."""
+    """Return the normalized form of a file's name in the model. Raises CompileError if the name may lead
+    outside."""
     parts = [p for p in name.split("/") if p not in ("", ".")]
     if ".." in parts or "\0" in name or "\\" in name or not parts:
         raise CompileError(f"file '{name}' is no name of a file inside the model")
@@ -105,12 +108,12 @@ def _plain(name: str) -> str:
 
 
 NO_MEMORY = "Error -4 "
-"""The beginning of zlib's messages for a lack of memory, its error Z_MEM_ERROR."""
+"""The beginning of zlib's messages about missing memory (Z_MEM_ERROR)."""
 
 
 def is_model(contents: Contents) -> bool:
-    """Tell if an opened file or folder is a model: a folder or archive with a graph.nnef, or such a file
-    itself."""
+    """Tell if an opened file or folder is an NNEF model: a folder or archive with a graph.nnef, or a file
+    that begins as one."""
     if contents.message is not None:
         return False
     if not contents.data:
@@ -129,7 +132,8 @@ def is_model(contents: Contents) -> bool:
 
 
 def files_of(contents: Contents) -> Files:
-    """Return the files of an opened model. Raises CompileError if an archive is unsafe or damaged."""
+    """Return the files of an opened model. Raises CompileError if an archive is damaged or has unsafe
+    names."""
     if not contents.data:
         assert contents.path is not None
         return InFolder(contents.path)
@@ -152,8 +156,7 @@ def is_archive(data: bytes | mmap) -> bool:
 
 
 class _Limited(io.RawIOBase):
-    """A stream that ends with an error after `limit` bytes, the most that an archive of its size may unpack
-    to."""
+    """A stream that raises an error after `limit` bytes, which is the most that an archive may unpack to."""
 
     def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
         self.stream, self.left = stream, limit

@@ -47,7 +47,7 @@ fragment erf( x: tensor<scalar> ) -> ( y: tensor<scalar> )
 }
 """,
 }
-"""Fragments by the operation's name."""
+"""The fragments' texts by the operation's name."""
 
 
 def known(graph: str) -> frozenset[str]:

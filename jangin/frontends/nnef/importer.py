@@ -1,12 +1,13 @@
 """Import NNEF models as graphs. Each operation becomes a node with the name of its first result.
 
-A variable becomes a constant with the name of its label. An operation's literal arguments become attributes,
-by the standard's names. The attribute "tensors" names the arguments that are inputs: (name, None), or (name,
-count) for an array. A tensor in the quantization file also goes through its quantization operation.
+A variable becomes a constant with the name of its label. An operation's literal arguments become attributes
+with the standard's names. The attribute "tensors" lists the arguments that are inputs: (name, None), or
+(name, count) for an array. A tensor in the quantization file is also passed through its quantization
+operation.
 
 A graph keeps nothing from run to run. A variable that is updated becomes an input, its value before the run,
 and an output, its value after the run. The value in the variable's file counts while the input `STARTED` is
-false, which is in the first run."""
+false, which it is in the first run."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.sources import Sources
 
 MOST_ELEMENTS = 1 << 28
-"""The most elements of a constant that repeats one number."""
+"""A constant that repeats one number may have at most this many elements."""
 STARTED = "state.started"
 NAMES = {"scalar": "f", "integer": "iu", "logical": "b"}
-"""Kinds of elements that a variable's file may have, by the variable's type."""
+"""For each type of a variable, NumPy's kinds of elements that its file may have."""
 
 
 def imported_graph(files: Files, shapes: ShapeBindings) -> tuple[Graph, Mapping[str, str]]:
-    """Return a model's graph, and the output that is the next value of each input that is kept from run to
-    run.
+    """Return a model's graph, and a mapping from each input that is kept from run to run to the output that
+    is its next value.
 
     Raises CompileError if the model is malformed."""
     parsed = parse(files.what, _text(files, GRAPH), _text(files, QUANTIZATION))
@@ -124,8 +125,8 @@ class _Importer:
         self._quantized(name)
 
     def _quantized(self, name: str) -> None:
-        """Quantize a tensor that no operation gives, if the quantization file says so. Its readers then read
-        the quantized tensor."""
+        """Quantize a tensor that is no operation's result, if the quantization file says so. Its readers then
+        read the quantized tensor."""
         how = self.parsed.tensors[name][1]
         if how:
             known = self.names.get(name, name)
@@ -133,8 +134,8 @@ class _Importer:
             self._quantize(self.names[name], known, how)
 
     def _kept(self) -> list[Value]:
-        """Return the inputs that are variables' values before the run, and add the nodes that compute their
-        next values."""
+        """Return the inputs for the variables' values before the run. Add the nodes that compute the outputs
+        with their next values."""
         held = [Value(STARTED, BOOL, ())]
         after = {STARTED: f"{STARTED}.value"}
         self.constants[after[STARTED]] = np.array(True)
@@ -151,8 +152,8 @@ class _Importer:
         return held
 
     def _output(self, name: str, place: int) -> str:
-        """Return the name of an output. An output that is an input, a constant or an earlier output gets a
-        node of its own."""
+        """Return the name of the output at `place`. An output that is an input, a constant or an earlier
+        output is copied by a node."""
         known = self.names.get(name, name)
         before = self.parsed.outputs[:place]
         given = name in self.inputs or name in before
@@ -220,7 +221,8 @@ class _Importer:
 
 
 def _dequantized(array: Array, how: Mapping[str, Any], what: str) -> Array:
-    """Return the real numbers of a quantized variable's integers."""
+    """Return the real numbers that a quantized variable's integers stand for. `how` is its entry in the
+    quantization file."""
 
     def fitted(key: str) -> Array:
         value = np.asarray(how[key], np.float64)

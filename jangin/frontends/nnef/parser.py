@@ -1,4 +1,4 @@
-"""Parse NNEF's text by the package `nnef` in a process of its own (see `parsing`)."""
+"""Parse NNEF's text by the package `nnef`, in a separate process (see `parsing`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 MOST_SECONDS = 60
-"""Seconds until a parser that doesn't end is stopped."""
+"""A parser that runs longer than this many seconds is stopped."""
 DECLARED = ("external", "variable", "constant")
 BUILTIN = (
     "scalar", "integer", "logical", "string", "shape_of", "length_of", "range_of", "graph", "fragment", "in",
@@ -39,8 +39,8 @@ _MORE = re.compile(r"\s*(?:[-+*/^<>&|]|[!=]=)")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: its literal arguments and its tensor arguments as in JSON (a tensor is {"is": name}),
-    and its results.
+    """One operation, with its literal arguments, its tensor arguments and its results, in the form of JSON. A
+    tensor is {"is": name}.
 
     `dtype` is the type that selects one variant of a generic operation."""
 
@@ -53,7 +53,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A graph. `tensors` has (type, quantization) by name."""
+    """A parsed graph. `tensors` has each tensor's type and quantization by name."""
 
     name: str
     inputs: list[str]
@@ -64,10 +64,10 @@ class Parsed:
 
 @lru_cache(maxsize=2)
 def parse(what: str, graph: str, quantization: str) -> Parsed:
-    """Parse the texts of a graph and of its quantization file ("" if there is none). `what` names the model
-    in messages.
+    """Parse the texts of a graph and of its quantization file ("" if there is none). `what` is the model's
+    name in messages.
 
-    Raises CompileError if the text is malformed, or with a list of all unknown operations."""
+    Raises CompileError if the text is malformed. If operations are unknown, it lists all of them."""
     text = _NOISE.sub(" ", graph)
     fragments = dict(_FRAGMENT.findall(text))
     called = set(_CALL.findall(text))
@@ -104,7 +104,7 @@ def parse(what: str, graph: str, quantization: str) -> Parsed:
 
 
 def _declaring(graph: str, declarations: list[str]) -> str:
-    """Return the text with further declarations. The text after them keeps its line numbers."""
+    """Return the text with declarations added to its head. The lines of the text keep their numbers."""
     head = _HEAD.match(graph)
     if head is None or not declarations:
         return graph
@@ -113,8 +113,8 @@ def _declaring(graph: str, declarations: list[str]) -> str:
 
 
 def signs_first(graph: str) -> str:
-    """Return the text with brackets around each signed operand that isn't the last of its expression. The
-    package's parser takes `-a + b` for -(a + b)."""
+    """Return the text with parentheses around each signed operand that another operand follows. The package's
+    parser takes `-a + b` for -(a + b)."""
     plain = _NOISE.sub(lambda m: " " * len(m.group()), graph)
     added: list[tuple[int, str]] = []
     for sign in _SIGN.finditer(plain):
@@ -129,8 +129,8 @@ def signs_first(graph: str) -> str:
 
 
 def _operand(text: str, at: int) -> int:
-    """Return the end of the operand that begins at a position. An operand is a name or a bracket, with all
-    brackets that follow."""
+    """Return the end of the operand that begins at the position `at`. An operand is a name or a bracket, with
+    all brackets that follow it."""
     name = _NAME.match(text, at)
     assert name is not None
     end = name.end()
@@ -147,7 +147,7 @@ def _operand(text: str, at: int) -> int:
 
 
 def _refuse_unknown(what: str, text: str, called: set[str]) -> None:
-    """Raise CompileError that names every called operation that isn't in the standard."""
+    """Raise CompileError if operations are called that aren't in the standard. It names all of them."""
     there = {*(OPERATIONS.keys() - FRAGMENTS.keys()), *DEFINED, *DECLARED, *BUILTIN}
     graph = re.search(r"\bgraph\s+(\w+)", text)
     unknown = sorted(called - there - ({graph.group(1)} if graph else set()))

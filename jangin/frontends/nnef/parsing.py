@@ -1,10 +1,10 @@
-"""A program that parses one NNEF model by the package `nnef` in a process of its own.
+"""A program that parses one NNEF model by the package `nnef`, in a separate process.
 
 The package's parser is C++ code that recurses into the text. A text that is nested too deep ends the process.
 
-Standard input is a JSON object of `graph` and `quantization` (texts), `lowered` (fragments to expand) and
-`path` (where modules lie). Standard output is an object with `error`, or with `name`, `inputs`, `outputs`,
-`operations` and `tensors`. In these a tensor's name is {"is": name}."""
+Standard input is a JSON object of `graph` and `quantization` (texts), `lowered` (operations and fragments to
+expand) and `path` (where modules are). Standard output is an object with `error`, or with `name`, `inputs`,
+`outputs`, `operations` and `tensors`. In these a tensor's name is {"is": name}."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _bounded() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value in the form of JSON."""
+    """Return a value in a form that JSON can express. The name of a tensor becomes {"is": name}."""
     if type(value).__name__ == "Identifier":
         return {"is": str(value)}
     if isinstance(value, (list, tuple)):

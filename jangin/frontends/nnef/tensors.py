@@ -21,8 +21,8 @@ _NAMES = {FLOAT: "f", UINT: "u", QUINT: "u", QINT: "i", INT: "i"}
 
 
 def read_tensor(data: bytes | memoryview, what: str) -> tuple[Array, bool]:
-    """Return the elements, as a view of `data`, and whether they are quantized. Raises CompileError that
-    begins with `what` if the file is malformed."""
+    """Return the tensor in a file's bytes, as a view of `data`, and whether its elements are quantized.
+    Raises CompileError, which begins with `what`, if the file is malformed."""
     if len(data) < LENGTH:
         raise CompileError(f"{what} has {len(data)} bytes, fewer than a header's {LENGTH}: it is cut short")
     first, second, major, minor, length, rank, *rest = HEADER.unpack_from(data)
@@ -60,7 +60,7 @@ def _dtype(kind: int, bits: int, what: str) -> np.dtype[np.generic]:
 
 
 def tensor_bytes(array: Array) -> bytes:
-    """Return a tensor as the bytes of a file. Raises CompileError if the format lacks its type or rank."""
+    """Return the bytes of a file for a tensor. Raises CompileError if the format lacks its type or rank."""
     kinds = {"f": FLOAT, "u": UINT, "i": INT, "b": BOOL}
     if array.dtype.kind not in kinds or array.ndim > MOST_AXES:
         raise CompileError(f"NNEF has no tensors of {array.dtype} with {array.ndim} axes")

@@ -58,9 +58,9 @@ RESERVED = (
 
 
 def written(graph: Graph) -> dict[str, bytes]:
-    """Return the files of a lowered graph as an NNEF model, by name.
+    """Return the files of an NNEF model for a lowered graph, by name.
 
-    Raises CompileError that names every node that NNEF can't express, or if sizes aren't fixed."""
+    Raises CompileError, which names every node that NNEF can't express, or if sizes aren't fixed."""
     return _Writer(graph).files()
 
 
@@ -150,7 +150,7 @@ class _Writer(Writer):
         return _value(value)
 
     def _of_rank(self, name: str, rank: int) -> Name:
-        """Return a value with leading axes of size 1."""
+        """Write a value with leading axes of size 1 up to this rank, and return its name."""
         shape = self.sizes(name)
         if len(shape) in (0, rank):
             return self.named(name)
@@ -170,7 +170,8 @@ class _Writer(Writer):
         self._spread(self._of_rank(node.inputs[0], len(wanted)), given, wanted, node.outputs[0])
 
     def _spread(self, x: Any, given: Sizes, wanted: Sizes, result: str) -> None:
-        """Broadcast a value by repetition. It has as many axes as the result, or none."""
+        """Broadcast a value by repeating it, and give the result the name `result`. The value has as many
+        axes as the result, or none."""
         if not given and wanted:
             x = self.emit("reshape", x, shape=[1] * len(wanted))
         padded = (*[1] * (len(wanted) - len(given)), *given)
@@ -309,7 +310,8 @@ class _Writer(Writer):
         self._spread(self.expression(attrs.body, operands), given, wanted, node.outputs[0])
 
     def number(self, e: Const) -> Any:
-        """Return a number. Infinity is written as the logarithm of 0, because NNEF has no literal for it."""
+        """Return a number as an argument. Infinity is written as the logarithm of 0, because NNEF has no
+        literal for it."""
         self._type(e.dtype)
         if abs(e.value) == math.inf:
             lowest = self.emit("log", 0.0)

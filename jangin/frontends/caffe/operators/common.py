@@ -16,7 +16,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 UNSAID = frozenset({"engine", "force_nd_im2col", "share_in_parallel", "moving_average_fraction"})
-"""Parameters that change no result."""
+"""Parameters that are ignored, because they change no result."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Layer:
     read: set[str] = field(default_factory=set)
 
     def x(self, i: int = 0) -> Tensor:
-        """Return a bottom. Raises CompileError if there is none."""
+        """Return the bottom number `i`. Raises CompileError if there is none."""
         if i >= len(self.inputs):
             raise CompileError(f"it needs {i + 1} bottoms, and has {len(self.inputs)}")
         return self.inputs[i]
 
     def blob(self, i: int, what: str) -> Tensor:
-        """Return one of the layer's own blobs. Raises CompileError if the caffemodel lacks it."""
+        """Return the layer's own blob number `i`, called `what` in errors. Raises CompileError if the
+        caffemodel lacks it."""
         if i >= len(self.blobs):
             raise CompileError(f"the caffemodel has no {what} of a layer of this name")
         return self.blobs[i]
@@ -71,7 +72,8 @@ class Layer:
         return bool(self._last(name, default, (bool, int)))
 
     def choice(self, name: str, names: Sequence[str], default: str) -> str:
-        """Return one of some words, which may be given by number. Raises CompileError for any other value."""
+        """Return one of the words `names`. The prototxt may give it by its number. Raises CompileError for
+        any other value."""
         value = self._last(name, default, (str, int))
         if isinstance(value, int) and 0 <= value < len(names):
             return names[value]
@@ -80,7 +82,8 @@ class Layer:
         return str(value)
 
     def axis(self, name: str, default: int, rank: int | None = None) -> int:
-        """Return an axis. A negative axis counts from the end."""
+        """Return the axis that a parameter gives, counted from 0. In the prototxt, a negative axis counts
+        from the end."""
         rank = self.x().rank if rank is None else rank
         axis = self.whole(name, default)
         if not -rank <= axis < rank:
@@ -96,8 +99,8 @@ class Layer:
         return values[-1]
 
     def pair(self, prefix: str, plain: str, tall: str, wide: str, default: int | None) -> tuple[int, int]:
-        """Return a size of rows and columns: the parameter `plain`, given once or twice, or `tall` and
-        `wide`."""
+        """Return a size of rows and of columns. They come from the parameter `plain`, given once or twice, or
+        from the parameters `tall` and `wide`."""
         both = self.wholes(prefix + plain)
         apart = [self.wholes(prefix + name) for name in (tall, wide)]
         if any(apart):
@@ -111,7 +114,8 @@ class Layer:
         return both[0], both[-1]
 
     def unread(self) -> list[str]:
-        """Return the parameters that the lowering didn't read, except those that initialize training."""
+        """Return the names of parameters that the lowering didn't read, except those that only training
+        uses."""
         last = {name: name.split(".")[-1] for name in self.params}
         return [
             name for name, end in last.items()
@@ -120,7 +124,7 @@ class Layer:
 
 
 def sizes_of(x: Tensor, what: str) -> list[int]:
-    """Return the shape of a tensor whose sizes must be known."""
+    """Return the sizes of a tensor, called `what` in errors. Raises CompileError if they aren't known."""
     if not all(isinstance(d, Const) for d in x.shape):
         raise CompileError(f"{what} {x} must be of known sizes: give them with shapes=")
     return [int(d.value) for d in x.shape if isinstance(d, Const)]

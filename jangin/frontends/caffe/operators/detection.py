@@ -19,8 +19,8 @@ from jangin.ops.values import Tensor
 
 @lowers("PriorBox")
 def prior_box(layer: Layer) -> Tensor:
-    """Return [1, 2, 4 * boxes]: the corners of each position's prior boxes as fractions of the image, and
-    their variances."""
+    """Return [1, 2, 4 * boxes]: the corners of the prior boxes of all positions, as fractions of the image,
+    then their variances."""
     p = "prior_box_param."
     rows, columns = sizes_of(layer.x(), "the bottom")[2:]
     image = list(sizes_of(layer.x(1), "the image")[2:])
@@ -45,7 +45,7 @@ def prior_box(layer: Layer) -> Tensor:
 
 
 def _sizes(layer: Layer) -> list[tuple[float, float]]:
-    """Return the widths and heights of a position's boxes, in pixels of the image."""
+    """Return the widths and heights in pixels of the boxes that each position has."""
     p = "prior_box_param."
     least, most = ([float(v) for v in layer.all(p + n)] for n in ("min_size", "max_size"))
     if not least or len(most) not in (0, len(least)):
@@ -70,8 +70,8 @@ CODES = ("", "CORNER", "CENTER_SIZE", "CORNER_SIZE")
 
 @lowers("DetectionOutput")
 def detection_output(layer: Layer) -> Tensor:
-    """Return [1, 1, images * keep_top_k, 7]: the image, class, score and corners of each detection, best
-    first.
+    """Return [1, 1, images * keep_top_k, 7], a row for each detection: image, class, score and four corners.
+    The best come first.
 
     The unused rows of an image are 0."""
     b, p = layer.b, "detection_output_param."
@@ -133,7 +133,7 @@ def _decoded(layer: Layer, classes: int) -> tuple[Tensor, int]:
 
 
 def _rows(layer: Layer, scores: Tensor, boxes: Tensor, classes: list[int], most: int) -> Tensor:
-    """Return the best boxes of all classes as rows of seven numbers."""
+    """Return the best `most` boxes of all classes as rows of image, class, score and four corners."""
     b = layer.b
     n, count, each = scores.shape
     total = product([count, each])

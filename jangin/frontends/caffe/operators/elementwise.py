@@ -56,7 +56,7 @@ def relu(layer: Layer) -> Tensor:
 
 @lowers("CReLU")
 def crelu(layer: Layer) -> Tensor:
-    """Concatenate the ReLU, leaky if there is a slope, of x and of -x (Shang et al. 2016)."""
+    """Return the ReLU of x and of -x, concatenated (Shang et al. 2016). It is leaky if there is a slope."""
     b, x, p = layer.b, layer.x(), "crelu_param."
     slope, axis = (
         layer.number(p + "negative_slope"),
@@ -83,8 +83,8 @@ def swish(layer: Layer) -> Tensor:
 
 @lowers("BN")
 def bn(layer: Layer) -> Tensor:
-    """Normalize with SegNet's factors and offsets, which include its statistics, or with PSPNet's, which are
-    followed by statistics."""
+    """Normalize by factors and offsets for each channel. SegNet's contain the statistics. PSPNet's are
+    followed by statistics, by which x is normalized first."""
     b, x, p = layer.b, layer.x(), "bn_param."
     mode, epsilon = (
         layer.choice(p + "bn_mode", ("LEARN", "INFERENCE"), "LEARN"),
@@ -173,7 +173,8 @@ def eltwise(layer: Layer) -> Tensor:
 
 @lowers("BatchNorm")
 def batch_norm(layer: Layer) -> Tensor:
-    """Normalize by the statistics of training, divided by the third blob."""
+    """Normalize by the mean and variance of training. Both blobs are divided by the number in the third
+    blob."""
     b, x = layer.b, layer.x()
     epsilon = layer.number("batch_norm_param.eps", 1e-5)
     if not layer.flag("batch_norm_param.use_global_stats", True):
@@ -215,7 +216,7 @@ def bias(layer: Layer) -> Tensor:
 
 @lowers("Axpy")
 def axpy(layer: Layer) -> Tensor:
-    """Return a factor for each channel, times x, plus y."""
+    """Return factor * x + y, where the first bottom has a factor for each channel."""
     b = layer.b
     factor, x, y = (layer.x(n) for n in range(3))
     spread = b.reshape(factor, [*factor.shape[:2], *[1] * (x.rank - 2)])
@@ -224,7 +225,7 @@ def axpy(layer: Layer) -> Tensor:
 
 @lowers("MVN")
 def mvn(layer: Layer) -> Tensor:
-    """Subtract the mean, and divide by the sum of the deviation and epsilon."""
+    """Subtract the mean, and divide by the standard deviation plus epsilon."""
     b, x = layer.b, layer.x()
     axes = list(range(1 if layer.flag("mvn_param.across_channels", False) else 2, x.rank))
     epsilon = layer.number("mvn_param.eps", 1e-9)
@@ -236,8 +237,8 @@ def mvn(layer: Layer) -> Tensor:
 
 @lowers("Normalize")
 def normalize(layer: Layer) -> Tensor:
-    """Divide by the 2-norm of each position's channels, or of all elements, and multiply by a learned
-    factor."""
+    """Divide by the 2-norm of each position's channels, or of all elements of an image. Multiply by learned
+    factors."""
     b, x = layer.b, layer.x()
     axes = range(1, x.rank) if layer.flag("norm_param.across_spatial", True) else [1]
     epsilon = layer.number("norm_param.eps", 1e-10)
@@ -258,7 +259,7 @@ REDUCTIONS = {"": "", "SUM": "sum", "ASUM": "l1_norm", "SUMSQ": "sum_of_squares"
 
 @lowers("Reduction")
 def reduction(layer: Layer) -> Tensor:
-    """Reduce all axes from `axis` on."""
+    """Reduce all axes from `axis` on to one number each, and multiply it by `coeff`."""
     b, x = layer.b, layer.x()
     kind = layer.choice("reduction_param.operation", list(REDUCTIONS), "SUM")
     axes = list(range(layer.axis("reduction_param.axis", 0), x.rank))

@@ -39,7 +39,8 @@ def flatten(layer: Layer) -> Tensor:
 
 @lowers("Reshape")
 def reshape(layer: Layer) -> Tensor:
-    """Reshape the `num_axes` axes from `axis` on. A size of 0 is kept, and -1 takes the rest."""
+    """Reshape `num_axes` axes, from `axis` on, to new sizes. The size 0 keeps an axis, and -1 is computed
+    from the number of elements."""
     b, x, p = layer.b, layer.x(), "reshape_param."
     dims, first, count = (
         layer.wholes(p + "shape.dim"),
@@ -71,7 +72,7 @@ def tile(layer: Layer) -> Tensor:
 
 @lowers("Crop")
 def crop(layer: Layer) -> Tensor:
-    """Crop to the sizes of the second bottom, from an axis on."""
+    """Crop the axes from `axis` on to the sizes of the second bottom, beginning at the offsets."""
     x, like = layer.x(), layer.x(1)
     axis, offsets = layer.axis("crop_param.axis", 2), layer.wholes("crop_param.offset") or [0]
     count = x.rank - axis

@@ -14,10 +14,10 @@ from jangin.ops.axes import product
 from jangin.ops.values import Tensor
 
 MOST_STEPS = 256
-"""The most steps that are unrolled. More steps would make a graph that is too large."""
+"""Sequences of at most this many steps are unrolled. More steps would make too large a graph."""
 Step = Callable[[Tensor, Sequence[Tensor], Tensor], tuple[Tensor, list[Tensor]]]
-"""A function of a step's input sums, the states before, and whether each row's sequence goes on (1 or 0). It
-returns the step's result and the states after."""
+"""A function that computes a step. It takes the input sums, the states before, and for each row whether its
+sequence goes on (1) or begins (0). It returns the step's result and the states after it."""
 
 
 @lowers("LSTM")
@@ -61,13 +61,14 @@ def rnn(layer: Layer) -> tuple[Tensor, ...]:
 
 
 def _shared(layer: Layer, states: int) -> Tensor | None:
-    """Return the input that all steps share, or None."""
+    """Return the input that is the same at all steps, or None if there is none."""
     given = states if layer.flag("recurrent_param.expose_hidden", False) else 0
     return layer.inputs[2] if len(layer.inputs) > 2 + given else None
 
 
 def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tensor, ...]:
-    """Return [steps, rows, outputs], and the last states [1, rows, hidden] if they are exposed.
+    """Unroll a recurrent layer. Return its results [steps, rows, outputs], and the last states [1, rows,
+    hidden] if they are exposed.
 
     Bottoms: x [steps, rows, ...], continuation flags [steps, rows], the shared input [rows, ...], and the
     first states."""

@@ -83,8 +83,8 @@ def inner_product(layer: Layer) -> Tensor:
 
 @lowers("Pooling")
 def pooling(layer: Layer) -> Tensor | tuple[Tensor, Tensor]:
-    """Pool windows. The last window may be partial, and means count the padding. A second top has the
-    maxima's positions in their channels."""
+    """Pool windows. The last window may extend beyond the input, and means count the padding. A second top
+    gets the positions of the maxima in their channels."""
     b, x, p = layer.b, layer.x(), "pooling_param."
     kind = layer.choice(p + "pool", ("MAX", "AVE", "STOCHASTIC"), "MAX")
     ceil = layer.choice(p + "round_mode", ("CEIL", "FLOOR"), "CEIL") == "CEIL" and layer.flag(
@@ -135,7 +135,8 @@ def lrn(layer: Layer) -> Tensor:
 
 @lowers("Upsample")
 def upsample(layer: Layer) -> Tensor:
-    """Repeat each element, or put elements back at the given positions in their channels."""
+    """Repeat each element by the scale. With a second bottom, put each element at the position in its channel
+    that the second bottom gives, instead."""
     b, x, p = layer.b, layer.x(), "upsample_param."
     scales = layer.pair(p, "scale", "scale_h", "scale_w", 2)
     if len(layer.inputs) == 1:
@@ -160,7 +161,7 @@ def _put_back(layer: Layer, area: Sequence[Expr]) -> Tensor:
 
 @lowers("Unpooling")
 def unpooling(layer: Layer) -> Tensor:
-    """Put elements back at the positions that DeconvNet's pooling gives as a second top."""
+    """Put each element at the position that DeconvNet's pooling returned as its second top."""
     x, p = layer.x(), "unpooling_param."
     kind = layer.choice(p + "unpool", ("MAX", "AVE", "TILE"), "MAX")
     if kind != "MAX":
@@ -177,10 +178,9 @@ def unpooling(layer: Layer) -> Tensor:
 
 @lowers("MatMul")
 def matmul(layer: Layer) -> Tensor:
-    """Multiply two bottoms as matrices.
+    """Multiply the last two axes of two bottoms as matrices.
 
-    The matrices are the bottoms' last two axes, unless the layer gives sizes. Each bottom is reshaped to
-    matrices of given sizes first."""
+    If the layer gives the matrices' sizes, each bottom is reshaped to matrices of these sizes first."""
     b, x, y, p = layer.b, layer.x(), layer.x(1), "matmul_param."
     dims = [layer.whole(p + f"dim_{n}") for n in (1, 2, 3)]
     turned = [layer.flag(p + f"transpose_{n}", False) for n in "ab"]
@@ -224,7 +224,7 @@ def roi_pooling(layer: Layer) -> Tensor:
 
 @lowers("PSROIPooling")
 def position_sensitive_pooling(layer: Layer) -> Tensor:
-    """Average each cell of a region over a group of channels of its own, as R-FCN does."""
+    """Average regions cell by cell, as R-FCN does. Each cell of a region reads its own group of channels."""
     p = "psroi_pooling_param."
     group, outputs = layer.whole(p + "group_size"), layer.whole(p + "output_dim")
     regions = layer.x(1)
@@ -233,5 +233,5 @@ def position_sensitive_pooling(layer: Layer) -> Tensor:
 
 
 def _as_rows(b: Builder, regions: Tensor) -> Tensor:
-    """Return regions as a matrix. In Caffe they may have axes of size 1."""
+    """Return regions as a matrix of five columns. In Caffe they may have further axes of size 1."""
     return b.reshape(regions, [product(regions.shape) // 5, 5])

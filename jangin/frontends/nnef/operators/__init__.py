@@ -12,7 +12,7 @@ DEFINED = (
     "l1_normalization", "l2_normalization", "nearest_downsample", "area_downsample", "separable_conv",
     "separable_deconv",
 )  # fmt: skip
-"""Standard operations that are lowered by the standard's own definition."""
+"""Standard operations that have no lowering here. They are expanded by the standard's own definition."""
 _UNPOOL = (
     "size: integer[], border: string = 'constant', padding: (integer,integer)[] = [], "
     "stride: integer[] = [], dilation: integer[] = [], output_shape: integer[] = [] ) "
@@ -22,7 +22,7 @@ UNDECLARED: Mapping[str, str] = {
     "avg_unpool": f"fragment avg_unpool( input: tensor<scalar>, {_UNPOOL}",
     "max_unpool": f"fragment max_unpool( input: tensor<scalar>, index: tensor<integer>, {_UNPOOL}",
 }
-"""Declarations of operations whose shapes the package `nnef` knows, though neither the package nor the
+"""Declarations of operations that the package `nnef` knows the shapes of, although neither it nor the
 standard declares them.
 
 They are declared like `debox` and `desample`, which compute the same."""

@@ -16,19 +16,19 @@ Operand = Tensor | float
 """An argument of tensor type: a tensor, or a literal in its place."""
 
 DTYPES: Mapping[str, DType] = {"scalar": F32, "integer": I64, "logical": BOOL}
-"""The types in which NNEF's abstract types are computed."""
+"""The dtype in which each of NNEF's abstract types is computed."""
 
 
 def tensor(b: Builder, value: Operand) -> Tensor:
-    """Return an operand as a tensor. A literal becomes a tensor of no axes."""
+    """Return an operand as a tensor. A literal becomes a tensor without axes."""
     if isinstance(value, Tensor):
         return value
     return b.scalar(value, BOOL if isinstance(value, bool) else I64 if isinstance(value, int) else F32)
 
 
 def of_rank(b: Builder, x: Tensor, rank: int) -> Tensor:
-    """Return x with axes of size 1 added at its end, because NNEF aligns shapes at their first axes to
-    broadcast them."""
+    """Return x with axes of size 1 added at its end, up to this rank. NNEF aligns shapes at their first axes
+    to broadcast them."""
     return x if x.rank in (0, rank) else b.reshape(x, [*x.shape, *[1] * (rank - x.rank)])
 
 
@@ -40,5 +40,5 @@ def aligned(b: Builder, *values: Operand) -> list[Tensor]:
 
 
 def mapped(b: Builder, fn: Callable[..., ExprLike], *values: Operand) -> Tensor:
-    """Apply `Builder.map` to operands that broadcast by NNEF's rules."""
+    """Return the elementwise map of `fn` over operands, which broadcast by NNEF's rules."""
     return b.map(fn, *aligned(b, *values))

@@ -1,6 +1,7 @@
 """Lower NNEF's elementwise operations: arithmetic, comparison, activation, quantization.
 
-`round` rounds a half to even. The standard leaves it open, and the converters' runtimes differ."""
+`round` rounds a half to the even neighbour. The standard doesn't define it, and the converters' runtimes
+differ."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _named(name: str) -> Callable[[Expr], Expr]:
 
 
 def gelu(x: Expr) -> Expr:
-    """Return x * sigmoid(1.702 x), the standard's definition of GELU."""
+    """Return x * sigmoid(1.702 x), which is the standard's definition of GELU."""
     return x * call("sigmoid", x * 1.702)
 
 
@@ -140,7 +141,7 @@ def update(b: Builder, variable: Operand, value: Operand) -> Tensor:
 
 
 def _linear(b: Builder, x: Operand, low: Operand, high: Operand, levels: float) -> Tensor:
-    """Round x to one of levels + 1 values from `low` to `high`."""
+    """Round x to the nearest of levels + 1 evenly spaced values from `low` to `high`."""
 
     def body(v: Expr, bottom: Expr, top: Expr) -> Expr:
         kept = maximum(minimum(v, top), bottom)

@@ -15,13 +15,13 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 Padding = Sequence[Sequence[int]]
-"""(before, after) by axis."""
+"""The padding (before, after) of each axis."""
 BORDERS = {"constant": "constant", "replicate": "edge", "reflect": "reflect"}
-"""The names of borders in core `pad`."""
+"""Names of borders, with the names of the same borders in the core operator `pad`."""
 
 
 def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float = 0.0) -> Tensor:
-    """Pad all axes of x. Negative numbers crop."""
+    """Pad all axes of x. A negative number crops. Raises CompileError for an unsupported border."""
     if len(padding) != x.rank:
         raise CompileError(f"padding {list(padding)} must have {x.rank} entries, one an axis")
     pads = [const(p[i]) for i in (0, 1) for p in padding]
@@ -33,7 +33,7 @@ def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float 
 
 
 def _mirrored(b: Builder, x: Tensor, padding: Padding) -> Tensor:
-    """Return x mirrored at its borders; the border's entries are repeated."""
+    """Return x mirrored at its borders, where the outermost elements are repeated."""
     shape = [simplify(d + p + q) for d, (p, q) in zip(x.shape, padding, strict=True)]
 
     def at(bufs: Sequence[Buffer], *place: Expr) -> Expr:
@@ -70,7 +70,7 @@ def reshape(
 
 @lowers("transpose")
 def transpose(b: Builder, input: Operand, axes: Sequence[int]) -> Tensor:
-    """Permute the first axes. The axes that aren't named stay at the end."""
+    """Permute the first axes of the input. Axes that aren't in `axes` stay at the end."""
     x = tensor(b, input)
     if sorted(axes) != list(range(len(axes))) or len(axes) > x.rank:
         raise CompileError(f"axes {list(axes)} are no permutation of the first axes of {x}")
@@ -101,7 +101,7 @@ def slice_(
     b: Builder, input: Operand, axes: Sequence[int], begin: Sequence[int], end: Sequence[int],
     stride: Sequence[int] = (),
 ) -> Tensor:  # fmt: skip
-    """Slice as NumPy does. With stride 1, an end of 0 means the end of the axis."""
+    """Slice as NumPy does, except that with stride 1 an end of 0 stands for the end of the axis."""
     steps = list(stride) or [1] * len(axes)
     if not len(axes) == len(begin) == len(end) == len(steps):
         raise CompileError("axes, begin, end and stride differ in length")

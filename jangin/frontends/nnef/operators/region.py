@@ -1,8 +1,8 @@
 """Lower NNEF's regions of interest.
 
-A region is a row of `rois`: its begin on each spatial axis, then its end on each, in input entries.
+A region is a row of `rois`: its begin on each spatial axis, then its end on each, in elements of the input.
 
-By the standard's text, each cell of a pooled region would begin one cell too late, so that the last lies
+By the standard's text, each cell of a pooled region would begin one cell too late, so that the last is
 outside of the region. Here the first cell begins where the region begins. Outside of the input, a pool's
 cells are empty (an empty cell gives 0), and resampling takes the input's border."""
 
@@ -28,13 +28,14 @@ POSITIONS: dict[str, Callable[[Expr, Expr, Expr, int], Expr]] = {
     "asymmetric": lambda low, extent, i, count: low + i * (extent / float(count)),
     "aligned": lambda low, extent, i, count: low + i * ((extent - 1.0) / float(max(count - 1, 1))),
 }
-"""The position of a resampled region's entry in the input, by method."""
+"""By method, a function that returns the position in the input of an entry of a resampled region."""
 
 
 def _checked(
     b: Builder, input: Operand, rois: Operand, batch_index: Operand, sizes: Sizes
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the three operands as tensors; the indices have one axis. Raises CompileError unless all fit."""
+    """Return the three operands as tensors, the indices with one axis. Raises CompileError if they don't fit
+    each other."""
     x, regions, images = tensor(b, input), tensor(b, rois), tensor(b, batch_index)
     axes = x.rank - 2
     if axes < 1 or len(sizes) != axes or min(sizes) < 1:
@@ -75,7 +76,8 @@ def _align(
     pool: Callable[..., Tensor], b: Builder, input: Operand, rois: Operand, batch_index: Operand,
     output_size: Sizes, sampling_rate: Sizes, resize_method: str = "symmetric",
 ) -> Tensor:  # fmt: skip
-    """Compute the standard's definition, with a pool whose windows cover only spatial axes."""
+    """Compute an aligned pool by the standard's definition: resample, then pool. `pool` is the pooling, with
+    windows over spatial axes alone."""
     if len(sampling_rate) != len(output_size) or min(sampling_rate, default=0) < 1:
         raise CompileError(f"sampling_rate {list(sampling_rate)} must be as many positive numbers as sizes")
     size = [n * r for n, r in zip(output_size, sampling_rate, strict=True)]

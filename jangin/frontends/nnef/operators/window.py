@@ -44,7 +44,7 @@ def _positive(given: Sizes, what: str) -> None:
 
 
 def _bias(b: Builder, y: Tensor, bias: Operand) -> Tensor:
-    """Return y + bias. The bias is [1, C], [C] or a single number."""
+    """Return y plus the bias, which is [1, C], [C] or a single number."""
     if not isinstance(bias, Tensor):
         return y if bias == 0 else mapped(b, lambda v, c: v + c, y, bias)
     if product(bias.shape) == const(1):
@@ -132,10 +132,11 @@ def deconv(
 
 
 class _Windows:
-    """A pooling's windows over x. The border is added to x unless the pool's own padding (none or zeros)
-    gives it.
+    """A pooling's windows over x. The border is added to x, unless it is none or zeros, which the pool's own
+    padding gives.
 
-    If the window is larger than 1 along N or C, these become spatial axes of a tensor [1, 1, N, C, ...]."""
+    If the window is larger than 1 along N or C, these axes become spatial axes of a tensor [1, 1, N, C,
+    ...]."""
 
     def __init__(
         self, b: Builder, x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilation: Sizes,
@@ -206,7 +207,8 @@ def debox(
     b: Builder, input: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (), normalize: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return the transpose of `box`, which is a transposed convolution with ones."""
+    """Return the transpose of `box`: a transposed convolution with ones, or with 1 divided by the window's
+    size if `normalize` is set."""
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     if border != "constant" and (border != "ignore" or normalize):
@@ -235,7 +237,8 @@ def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilat
 def _plane(
     b: Builder, input: Operand, size: Sizes, border: str, padding: Padding, stride: Sizes, dilation: Sizes
 ) -> Tensor:
-    """Return the input padded by its border."""
+    """Return the input, padded by its border. Without given padding, the padding for ceil(size / stride)
+    windows is computed."""
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     pads = padding
@@ -279,7 +282,7 @@ def desample(
     b: Builder, input: Operand, index: Operand, size: Sizes, border: str = "constant", padding: Padding = (),
     stride: Sizes = (), dilation: Sizes = (), output_shape: Sizes = (),
 ) -> Tensor:  # fmt: skip
-    """Put each element of the input at its position, and zeros elsewhere."""
+    """Put each element of the input at the position that `index` gives, and zeros elsewhere."""
     x, at = tensor(b, input), tensor(b, index)
     _spatial_only(x, size, padding, stride, dilation)
     rank = x.rank - 2
@@ -328,7 +331,7 @@ METHODS = {
     "asymmetric": resize.asymmetric,
     "aligned": resize.align_corners,
 }
-"""The positions of the result's entries in the input, by method."""
+"""By method, the function that returns the position in the input of an entry of the result."""
 
 
 @lowers("multilinear_upsample")
