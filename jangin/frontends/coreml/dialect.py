@@ -19,7 +19,8 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"inputs"})
-"""Attributes in which the importer describes a node. The operation's own arguments stand beside them."""
+"""Attributes that the importer adds to a node to describe it. A node's other attributes are the operation's
+own arguments."""
 
 
 def _kind(node: Node) -> tuple[str, str]:

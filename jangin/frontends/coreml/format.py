@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 MANIFEST = "Manifest.json"
 TYPES = range(200, 3001)
-"""The numbers of the fields that hold a model of some type. They tell Core ML's messages from ONNX's, which
-have no such fields."""
+"""The field numbers in Core ML's message Model that hold a model of some type. Files of ONNX have no fields
+with these numbers, so that they tell the formats apart."""
 FIELDS = 64
-"""The most fields of a message that are examined to recognize its format."""
+"""At most this many fields of a message are examined to recognize its format."""
 
 
 class CoreMLFormat(Format):
@@ -65,7 +65,8 @@ class CoreMLFormat(Format):
 
 
 def _numbers(data: Any) -> Iterator[int]:
-    """Yield the numbers of a message's first fields, until bytes are no fields."""
+    """Yield the numbers of a message's first fields, at most `FIELDS`. Stop at bytes that can't be a
+    field."""
     at = 0
     for _ in range(FIELDS):
         tag, at = _varint(data, at)

@@ -22,18 +22,20 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.sources import Sources
 
 ARRAYS: Mapping[int, DType] = {65552: F16, 65568: F32, 65600: F64, 131104: I32}
-"""Element types by ArrayFeatureType's numbers."""
+"""Element types by their numbers in Core ML's ArrayFeatureType."""
 WORDS: Mapping[DType, str] = {F16: "fp16", F32: "fp32", F64: "fp64", I32: "int32"}
 """MIL's names of the element types."""
 COLOURS = {0: ("grey", 1), 10: ("grey", 1), 20: ("RGB", 3), 30: ("BGR", 3), 40: ("grey", 1)}
-"""The order and number of an image's colour planes, by ImageFeatureType's colour spaces."""
+"""The name and the number of an image's colour planes, by the number of its colour space in Core ML's
+ImageFeatureType."""
 PIPELINES = ("pipeline", "pipelineClassifier", "pipelineRegressor")
 PROGRAM = "mlProgram"
 NETWORKS = ("neuralNetwork", "neuralNetworkClassifier", "neuralNetworkRegressor")
 
 
 class Importer:
-    """The import of one model. `folder` holds the model's files of weights."""
+    """The import of one model. `folder` is the folder with the model's files of weights, or None if it has
+    none."""
 
     def __init__(self, model: Any, folder: Path | None) -> None:
         self.model = model
@@ -58,7 +60,8 @@ class Importer:
         return model_graph("model", inputs, outputs, self.nodes, self.constants, symbols)
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the model's own description."""
+        """Return the model's description of itself: author, licence, version and others, without empty ones.
+        `state` lists the states of a model that has them."""
         said = self.model.description.metadata
         found = {
             "description": said.shortDescription, "version": said.versionString, "author": said.author,
@@ -84,7 +87,8 @@ class Importer:
         return found
 
     def _feature(self, feature: Any) -> tuple[DType, list[int | str]]:
-        """Return a feature's element type and sizes. Numbers and vectors become rows, of any count."""
+        """Return a feature's element type and sizes. A size is a number, or a name if any size is allowed. A
+        single number becomes a vector of any length, and a vector becomes a matrix of any number of rows."""
         kind = feature.type.WhichOneof("Type")
         if kind in ("doubleType", "int64Type"):
             return (F64 if kind == "doubleType" else I64), ["rows"]
@@ -104,15 +108,15 @@ class Importer:
         return ARRAYS[array.dataType], list(sizes)
 
     def _image(self, image: Any) -> list[int | str]:
-        """Return the sizes of an image's planes. Their numbers go from 0 to 255, in the order of the image's
-        colours."""
+        """Return the sizes of an image input: the batch, planes, rows and columns. Its elements go from 0 to
+        255, and the planes are in the order of the image's colour space."""
         exact = self.kind in NETWORKS and getattr(self.model, self.kind).arrayInputShapeMapping == EXACT
         return [1 if exact else "batch", *_planes(image)]
 
     # -- models ---------------------------------------------------------------------------------
 
     def _model(self, model: Any, name: str) -> None:
-        """Add a model's nodes, which compute its output features from its input features."""
+        """Add the nodes that compute a model's output features from its input features."""
         kind = model.WhichOneof("Type") or "empty"
         if kind in PIPELINES:
             pipeline = model.pipeline if kind == "pipeline" else getattr(model, kind).pipeline
@@ -135,8 +139,8 @@ class Importer:
         self.current |= {n: n for n in outputs}
 
     def _network(self, model: Any, kind: str, name: str) -> None:
-        """Add a network's layers. A classifier also gives the classes' probabilities and the likeliest
-        class."""
+        """Add the nodes of a network's layers. A classifier also gives the classes' probabilities and the
+        likeliest class."""
         message = getattr(model, kind)
         network = Network(LAYERS, message.arrayInputShapeMapping == EXACT, self.current, self.taken)
         for feature in model.description.input:
@@ -168,9 +172,8 @@ class Importer:
             self.current |= made
 
     def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
-        """Return the outputs that need a node of their own, with their declared types.
-
-        An output needs a node if its type isn't f32, or if several layers write the blob of its name."""
+        """Return the declared types of those outputs that need an additional node. These are the outputs
+        whose type isn't f32, and those whose blob is written by several layers."""
         written = Counter(n for layer in layers_of(message) for n in layer.output)
         types = {f.name: _declared(f) for f in model.description.output}
         return {
@@ -179,8 +182,8 @@ class Importer:
         }  # fmt: skip
 
     def _rows(self, model: Any, kind: str, name: str) -> None:
-        """Add a model of rows as one node. The dialect reports an unknown model together with all other
-        unknown operators."""
+        """Add a model of rows as one node. A model of an unknown type is added too. The dialect reports it
+        later, together with all other unknown operators."""
         source = Sources.of(kind, name)
         given = READ[kind](getattr(model, kind)) if kind in READ else {}
         description = model.description
@@ -217,14 +220,14 @@ def _converted(network: Network, name: str, made: str, dtype: str) -> None:
 
 
 def _planes(image: Any) -> list[int]:
-    """Return the number of an image's planes, and their sizes."""
+    """Return the number of an image's colour planes, its height and its width."""
     if image.colorSpace not in COLOURS:
         raise CompileError(f"an image is of the colour space {image.colorSpace}, which is not supported")
     return [COLOURS[image.colorSpace][1], int(image.height), int(image.width)]
 
 
 def _said(feature: Any) -> str:
-    """Return a feature's description, with the planes of an image."""
+    """Return a feature's description as text. An image's description ends with its size and its colours."""
     words = [feature.shortDescription]
     if feature.type.WhichOneof("Type") == "imageType":
         image = feature.type.imageType

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from jangin.ir.graph import CompileError
 
 PACKAGE = "_jangin_coreml"
-"""The name under which coremltools' folder of messages is imported. Importing coremltools itself would import
-converters of all formats."""
+"""The name under which coremltools' folder of messages is imported. An import of coremltools itself would
+also import its converters."""
 
 
 @cache

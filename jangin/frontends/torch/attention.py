@@ -9,8 +9,8 @@ import torch
 
 
 def keep_attention(graph: torch.fx.GraphModule) -> None:
-    """Replace attention in the graph and in its branches by the operator. Nothing changes under autocast,
-    because autocast doesn't know the operator."""
+    """Replace PyTorch's attention in a graph and in its branches by the operator `jangin.attention`. Nothing
+    is changed under autocast, which wouldn't convert the types of that operator's arguments."""
     parts = [m for m in graph.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = [n for m in parts for n in m.graph.nodes if n.op == "call_function"]
     if torch.is_autocast_enabled("cpu") or any(n.target is torch.amp._enter_autocast for n in nodes):

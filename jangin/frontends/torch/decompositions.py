@@ -18,10 +18,10 @@ KEPT = (
 
 
 def table() -> dict[Any, Any]:
-    """Return the decompositions of every operator that is neither in Core ATen nor in KEPT.
+    """Return the decompositions of all operators that are neither in Core ATen nor in KEPT, by operator.
 
-    The table adds two fused operators with which torch.nn's transformers run without gradients. It also adds
-    two operators of mixtures of experts: the histogram, and the grouped product of the package
+    Added are two fused operators with which torch.nn's transformers run without gradients, and two operators
+    of mixtures of experts. The latter are the histogram, and the grouped product of the package
     transformers."""
     found: dict[Any, Any] = torch.export.default_decompositions()
     for packet in KEPT:
@@ -41,9 +41,10 @@ def _multi_head_attention(
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`query`, `key` and `value` are [batch, length, embed_dim]. `mask` is true where nothing is attended to.
+    """Compute attention with several heads. `query`, `key` and `value` are [batch, length, embed_dim].
 
-    The mask is [length, length] for `mask_type` 0, [batch, length] for 1, and has all four axes for 2."""
+    `mask` is true at the positions to ignore. The mask is [length, length] if `mask_type` is 0, and [batch,
+    length] if it is 1. It has all four axes if `mask_type` is 2."""
     if query is key is value:
         rows = functional.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
     else:
@@ -71,7 +72,7 @@ def _encoder_layer(
     norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor, ffn_weight_1: Tensor, ffn_bias_1: Tensor,
     ffn_weight_2: Tensor, ffn_bias_2: Tensor, mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute a transformer encoder's layer. `src` is [batch, length, embed_dim]."""
+    """Compute a layer of a transformer's encoder. `src` is [batch, length, embed_dim]."""
 
     def attended(x: Tensor) -> Tensor:
         return _multi_head_attention(
@@ -98,8 +99,8 @@ def _encoder_layer(
 
 
 def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """Count the elements in each bin between two bounds. Equal bounds mean the elements' own extremes. The
-    last bin includes its upper bound."""
+    """Return the number of elements in each of `bins` bins between two bounds. If the bounds are equal, they
+    are the smallest and the largest element. The last bin includes its upper bound."""
     x = self.reshape(-1)
     least, most = (x.new_full((), bound) for bound in (min, max))
     if min == max:
@@ -113,11 +114,12 @@ def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) ->
 
 
 def _grouped_product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Multiply each row of `input` [n, k] by its group's matrix in `weight` [groups, k, m].
+    """Return the product of each row of `input` [n, k] and the matrix of the row's group in `weight` [groups,
+    k, m].
 
-    The groups' rows end at `offs`, and rows after the last group give 0. The product is a sum of products, so
-    that one kernel reads the matrices in place. A matrix product would first gather a matrix for every
-    row."""
+    `offs` has the position after the last row of each group. Rows after the last group give 0. The product is
+    written as a sum of products, so that one kernel reads the matrices in place. A matrix product would first
+    copy a matrix for every row."""
     group = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
     last = weight.shape[0] - 1
     wide = torch.promote_types(input.dtype, torch.float32)

@@ -17,7 +17,8 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 MARKS = frozenset({"tensors", "gives", "common", "late"})
-"""Attributes in which the trace describes a node. The operator's own arguments stand beside them."""
+"""Attributes that the trace adds to a node to describe it (see `TracedModel`). A node's other attributes are
+the operator's own arguments."""
 
 
 class Aten(Dialect):
@@ -59,13 +60,15 @@ class Aten(Dialect):
 
 
 def _found(op: str) -> Any:
-    """Return the lowering of an overload, or the lowering of all its operator's overloads."""
+    """Return the lowering of an operator's overload, such as "aten.add.Tensor". Otherwise return the lowering
+    of all overloads ("add"), or None."""
     name = op.removeprefix("aten.")
     return OPERATORS.get(name) or OPERATORS.get(name.rsplit(".", 1)[0])
 
 
 def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]:
-    """Return the inputs by the names of the arguments that they are."""
+    """Return a node's inputs by the names of the operator's arguments. An argument that is a list of tensors
+    has a list of inputs."""
     found: dict[str, Any] = {}
     for entry in attrs["tensors"]:
         if isinstance(entry, str):
@@ -77,8 +80,7 @@ def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]
 
 
 def _check(made: Any, result: Result) -> None:
-    """Raise CompileError if a result's type or shape differs from what PyTorch traced. A wrong answer is
-    never given instead."""
+    """Raise CompileError if a result's type or shape differs from PyTorch's, to avoid a wrong answer."""
     given = made if isinstance(made, (tuple, list)) else (made,)
     for tensor, (dtype, shape) in zip(given, result.all, strict=True):
         if not isinstance(tensor, Tensor):

@@ -1,7 +1,7 @@
-"""Remove operators that only raise errors. A compiled run gives infinite numbers or NaN in cases where
-PyTorch raises.
+"""Remove operators whose only task is to raise errors. A compiled model then gives infinite numbers or NaN in
+cases where PyTorch raises an error.
 
-PyTorch orders such operators by tokens, which pass from one to the next and hold nothing."""
+PyTorch orders such operators by tokens: values without contents that each of them passes to the next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RAISING = (torch.ops.aten._linalg_check_errors.default,)
 
 
 def without_errors(graph: Graph) -> None:
-    """Remove the operators from a graph. A token passes unchanged."""
+    """Remove these operators from a graph. Their tokens are replaced by those that they take."""
     for node in [n for n in graph.nodes if _raises(n)]:
         for user in list(node.users):
             assert user.target is operator.getitem

@@ -1,5 +1,5 @@
-"""Recognize and load PyTorch's programs: saved by `torch.export.save` (.pt2), exported, or traced by
-Jangin."""
+"""Recognize and load PyTorch's programs: those saved by `torch.export.save` (.pt2), exported programs, and
+those traced by Jangin."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 TRACED = b"\x8aJGT\r\n\x1a\n"
 INSIDE = ("serialized_exported_program.json", "archive_format", "models/model.json")
-"""Endings of file names in archives of exported programs, in any folder."""
+"""Endings of file names in the archives of exported programs. The files may be in any folder of the
+archive."""
 SCRIPT = "/constants.pkl"
-"""The ending of a file's name in archives of TorchScript."""
+"""The ending of a file name in the archives of TorchScript."""
 
 
 class TorchFormat(Format):
@@ -63,8 +64,8 @@ class TorchFormat(Format):
 
 
 def _script(model: object) -> object:
-    """Load the module if a model is the path of a TorchScript archive. Otherwise return the model
-    unchanged."""
+    """Return the module of a TorchScript archive if a model is the path of one, else the model itself. Raises
+    CompileError if PyTorch isn't installed."""
     if not isinstance(model, (str, os.PathLike)) or not os.path.isfile(model):
         return model
     contents = opened(model)
@@ -82,14 +83,14 @@ def _script(model: object) -> object:
 
 
 def _is_live(model: object) -> bool:
-    """Tell if an object is a PyTorch module or program. Only a process that has imported PyTorch can hold
-    one."""
+    """Tell if an object is a PyTorch module or exported program. PyTorch isn't imported for this, because
+    such an object needs a process that has already imported it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def _holds(contents: Contents, names: tuple[str, ...]) -> bool:
-    """Tell if a model is an archive that has a file with one of these endings."""
+    """Tell if a model is a zip archive with a file whose name ends with one of `names`."""
     if contents.data[:4] != b"PK\x03\x04":
         return False
     import zipfile

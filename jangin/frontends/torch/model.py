@@ -35,25 +35,25 @@ PREFIX = struct.Struct("<8sQ")
 
 @dataclass(frozen=True)
 class TracedModel:
-    """A traced model.
+    """A traced model, which is compiled without PyTorch.
 
     Nodes of `graph` are ATen's operators ("aten.add.Tensor"), with their arguments as attributes by name. The
-    attribute `tensors` names the arguments that are inputs, and `gives` has the results' types. `common` is
-    the type to which operands are promoted. `late` has the symbols whose values the last inputs hold. Symbols
-    have PyTorch's ranges."""
+    attribute `tensors` names the arguments that are the node's inputs. `gives` has the types and shapes of
+    the results. `common` is the type to which operands are converted. `late` has symbols of sizes that a run
+    computes. The node's last inputs have their values. Symbols have PyTorch's ranges."""
 
     graph: Graph
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def SerializeToString(self, *, deterministic: bool = True) -> bytes:
-        """Return the model's bytes for the compile cache."""
+        """Return the model as bytes, from which the compile cache makes its key."""
         file = io.BytesIO()
         self.write(file)
         return file.getvalue()
 
     def write(self, file: BinaryIO) -> None:
-        """Write the model for another process. Constants are written without a copy, and constants that share
-        memory are written once."""
+        """Write the model to a file, for another process. Constants are written without a copy, and those
+        that share memory are written once."""
         bare = replace(self.graph, constants={})
         places, at = dict[object, int](), 0
         tables: dict[str, list[Any]] = {}
@@ -77,8 +77,8 @@ class TracedModel:
 
     @classmethod
     def parse(cls, data: Any) -> TracedModel:
-        """Parse what `SerializeToString` wrote. Constants are views of `data`. Raises CompileError for any
-        other bytes."""
+        """Return the model in bytes that `SerializeToString` made. Its constants are views of `data`. Raises
+        CompileError for any other bytes."""
         try:
             magic, length = PREFIX.unpack_from(data)
             if magic != MAGIC:
@@ -102,7 +102,8 @@ class TracedModel:
             raise CompileError(f"the traced PyTorch model is damaged: {error}") from error
 
     def bound(self, shapes: ShapeBindings) -> Graph:
-        """Return the imported graph with the caller's sizes."""
+        """Return the graph with the sizes that the caller fixed by `shapes`. Raises CompileError for a symbol
+        that no input's size determines."""
         graph = self.graph
         symbols = Symbols(shapes, dict(_limits(graph)))
         known: dict[Var, Expr] = {}
@@ -130,8 +131,7 @@ def _declared(dim: Expr) -> int | str | Expr:
 
 
 def _check_found(inputs: Sequence[Value]) -> None:
-    """Raise CompileError for a symbol that doesn't follow from any input's size (see
-    `runtime.sizes.solved`)."""
+    """Raise CompileError if a symbol can't be computed from any input's size (see `runtime.sizes.solved`)."""
     dims = [(d, v.name, i) for v in inputs for i, d in enumerate(v.shape or ())]
     found = {d for d, _, _ in dims if isinstance(d, Var)}
     for dim, name, axis in dims:

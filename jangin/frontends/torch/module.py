@@ -1,4 +1,4 @@
-"""A compiled PyTorch module. It is called like the original module, with PyTorch's tensors."""
+"""A compiled PyTorch module, which is called like the original module, with PyTorch's tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from jangin.ir.graph import CompileError
 
 
 def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
-    """Export a module in evaluation mode for inputs like the example's. Raises CompileError that tells which
-    part can't be exported."""
+    """Return a module as an exported program, in evaluation mode, for inputs like the example's.
+
+    Raises CompileError if the example is missing or if a part of the module can't be exported. Its message
+    names the part."""
     given, named = _tensors(example)
     if not given and not named:
         raise CompileError(f"a {type(module).__name__} is read by running it: give example_inputs=(...)")
@@ -45,8 +47,8 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
 
 
 def _tensors(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return an example's arguments with NumPy arrays converted to tensors. A single argument needs no
-    tuple."""
+    """Return an example's positional and keyword arguments, with NumPy arrays converted to tensors. An
+    example that is a single array or tensor needn't be a tuple."""
     alone = isinstance(example.args, (torch.Tensor, np.ndarray))
     args = (example.args,) if alone else tuple(example.args)
     given, named = pytree.tree_map(_as_tensor, (args, dict(example.kwargs)))
@@ -60,8 +62,8 @@ def _as_tensor(value: Any) -> Any:
 def _of_script(
     module: torch.jit.ScriptModule, given: tuple[Any, ...], named: dict[str, Any], example: Example
 ) -> ExportedProgram:
-    """Export a module from `torch.jit.trace`, `script` or `load` by PyTorch's own converter. Sizes are fixed
-    to the example's."""
+    """Export a TorchScript module by PyTorch's own converter. All sizes are fixed to the example's. Raises
+    CompileError if `dynamic_shapes` is given."""
     from torch._export.converter import TS2EPConverter
 
     if example.dynamic_shapes is not None:
@@ -76,7 +78,7 @@ def _first_lines(error: Exception) -> str:
 
 
 class PreparedModule:
-    """An exported and traced module."""
+    """A module that is exported and traced, ready to be compiled."""
 
     def __init__(self, module: Any, example: Example) -> None:
         program = isinstance(module, ExportedProgram)
@@ -93,7 +95,8 @@ class PreparedModule:
 
 
 def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
-    """Return the names of `torch.export.Dim`s, by the symbols that stand for them."""
+    """Return the names of the `torch.export.Dim`s in the example's `dynamic_shapes`, by PyTorch's symbols for
+    them."""
     shapes = example.dynamic_shapes
     if shapes is None:
         return {}
@@ -119,7 +122,8 @@ def _inputs(program: ExportedProgram) -> set[str]:
 
 
 class _Weights(torch.nn.Module):  # type: ignore[misc]
-    """A module that holds parameters and buffers by their dotted names, in nested modules."""
+    """A module that has parameters and buffers by their dotted names, in nested modules, like the original
+    module."""
 
     def hold(self, name: str, tensor: torch.Tensor, is_parameter: bool) -> None:
         first, _, rest = name.partition(".")
@@ -134,16 +138,16 @@ class _Weights(torch.nn.Module):  # type: ignore[misc]
 
 
 class CompiledModule(_Weights):
-    """A compiled module is called like its module, and gives the same results.
+    """A compiled PyTorch module. It is called like the original module, and gives the same results.
 
-    A call takes the same arguments, positional or by name, nested as the module takes them. NumPy's arrays
-    are taken too. The class is a `torch.nn.Module`. Its parameters are the ones that were compiled, and can
-    only be read. Tensors share memory with the executable's arrays. If the module changes its buffers or its
-    inputs, the changes are written back. `executable` runs the module, and `save` writes `executable`
-    to a file.
+    A call takes the same arguments as the original, nested in the same way. It also takes NumPy's arrays for
+    tensors. The class is a `torch.nn.Module`. Its parameters are those that were compiled, and mustn't be
+    changed. Tensors share memory with the executable's arrays. If the module changes its buffers or its
+    inputs, the changes are written back. `executable` runs the module, and `save` writes `executable` to a
+    file.
 
-    The module is compiled for inference. A call raises ValueError if arguments are nested otherwise. A call
-    also raises ValueError if an argument that is no tensor differs from its value at export."""
+    The module is compiled for inference. A call raises ValueError if its arguments are nested in another way.
+    It also raises ValueError if an argument that is no tensor differs from its value at export."""
 
     def __init__(
         self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
@@ -176,8 +180,8 @@ class CompiledModule(_Weights):
         self._given = [o for o in traced.outputs if not o.written]
 
     def save(self, path: Any) -> None:
-        """Write machine code, plan and weights to a file for `jangin.load`. The loaded executable has inputs
-        and outputs by name."""
+        """Write the module's machine code, plan and weights to a file for `jangin.load`. The executable that
+        is loaded from it has inputs and outputs by name, as arrays."""
         self.executable.save(path)
 
     def __reduce__(self) -> NoReturn:
@@ -186,15 +190,15 @@ class CompiledModule(_Weights):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """Raise CompileError if training is requested."""
+        """Return the module if `mode` is false. Raises CompileError if training is requested."""
         if mode:
             raise CompileError("a compiled module is for inference: train the module, and compile it again")
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Convert tensors, as `to`, `half`, `cuda` and similar methods do.
+        """Check a conversion of all tensors, as by `to`, `half` or `cuda`. Return the module, unchanged.
 
-        Raises CompileError if a parameter's type or device would change."""
+        Raises CompileError if the conversion would change a type or a device."""
         for tensor in (*self.parameters(), *self.buffers(), torch.empty(0)):
             made = fn(tensor)
             if made.dtype is not tensor.dtype or made.device != tensor.device:
@@ -236,8 +240,8 @@ class CompiledModule(_Weights):
         return pytree.tree_unflatten(results_of(self._given, results), self._out_spec)
 
     def _flattened(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the arguments as a flat sequence. PyTorch's own function takes longer than a small model's
-        run."""
+        """Return a call's arguments as a flat sequence. Simple calls are handled without PyTorch's function,
+        which may take longer than a small model's run."""
         tensors = not kwargs and all(isinstance(a, torch.Tensor) for a in args)
         if tensors and self._is_flat and len(args) == len(self._inputs):
             return args
@@ -249,7 +253,8 @@ class CompiledModule(_Weights):
         return found
 
     def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments in the order in which the module was exported with them."""
+        """Return keyword arguments in the order that they had at the export. Raises ValueError if other ones
+        are given."""
         if set(self._keywords) != set(kwargs):
             wanted = ", ".join(self._keywords) or "none"
             raise ValueError(
@@ -265,5 +270,6 @@ class CompiledModule(_Weights):
 
 
 def results_of(outputs: Sequence[Output], made: Mapping[str, torch.Tensor]) -> list[Any]:
-    """Return a run's results in a program's order: tensors, integers and constants."""
+    """Return the results of a run in a program's order. `made` has the run's outputs by name. A result is a
+    tensor, an integer or a constant."""
     return [(int(made[o.name]) if o.size else made[o.name]) if o.name else o.constant for o in outputs]

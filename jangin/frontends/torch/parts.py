@@ -1,5 +1,5 @@
-"""Split a graph of `torch.compile` that can't be compiled as a whole. The refused nodes stay PyTorch's, and
-the parts between them are compiled."""
+"""Split a graph of `torch.compile` that can't be compiled as a whole. PyTorch runs the refused nodes, and the
+parts between them are compiled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
 
 Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
-"""A function that returns a part's run. It takes the part, and the names of some of its inputs by
-position."""
+"""A function that compiles a part of a graph and returns a function that runs it. Its arguments are the part,
+and the names of some of the part's inputs by position."""
 
 
 def copied(module: GraphModule) -> GraphModule:
-    """Return a copy of a module with its own copy of the graph."""
+    """Return a copy of a module that shares its tensors and has a copy of its graph."""
     graph = Graph()
     made: dict[Node, Node] = {}
     found: Any = graph.graph_copy(module.graph, made)
@@ -38,8 +38,8 @@ def copied(module: GraphModule) -> GraphModule:
 
 
 def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[Node, Exception]:
-    """Return the nodes that can't be compiled by themselves, each with its error. `held` has the constant
-    inputs, and `env` is PyTorch's shape environment."""
+    """Return the nodes that can't be compiled even as a graph of one node, each with its error. `held` has
+    the constant inputs by name, and `env` is PyTorch's shape environment."""
     found: dict[Node, Exception] = {}
     for node in module.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem or not _tensors(node):
@@ -52,7 +52,8 @@ def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[N
 
 
 def is_never_compiled(node: Node) -> bool:
-    """Tell if a node can't be compiled with any sizes: its operator is unknown, or no kernel has its type."""
+    """Tell if a node can't be compiled, whatever its sizes are: its operator is unknown, or kernels don't
+    have a type in it."""
     try:
         _check_types(node)
     except CompileError:
@@ -61,18 +62,18 @@ def is_never_compiled(node: Node) -> bool:
 
 
 def _bare(node: Node) -> ir.Node:
-    """Return a call as a node for the dialect."""
+    """Return a call as a node without arguments, for a look-up in the dialect."""
     return ir.Node(node.name, (), (), ir.ImportedAttributes(str(node.target)))
 
 
 def _check_types(node: Node) -> None:
-    """Raise CompileError if no kernel has the type of the node or of one of its inputs."""
+    """Raise CompileError if kernels don't have the type of the node or of one of its inputs."""
     for tensor in (t for n in (node, *node.all_input_nodes) for t in _tensors(n)):
         element_type(tensor.dtype)
 
 
 def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], env: Any) -> None:
-    """Lower a graph of this node alone. Raises the exceptions of lowering."""
+    """Lower a graph that has only this node. Raises the exceptions of the lowering."""
     _check_types(node)
     graph = Graph()
     inputs: dict[Node, Node] = {}
@@ -107,7 +108,8 @@ def _tensors(node: Node) -> list[Tensor]:
 
 
 class _Compiles(OperatorSupportBase):  # type: ignore[misc]
-    """Choose the nodes that go into parts: nodes with tensor results that aren't refused."""
+    """The choice of nodes that go into compiled parts: nodes whose results are tensors and that aren't
+    refused."""
 
     def __init__(self, without: Mapping[Node, Exception]) -> None:
         self._without = without
@@ -121,10 +123,10 @@ class _Compiles(OperatorSupportBase):  # type: ignore[misc]
 
 
 def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler) -> GraphModule:
-    """Return the module with each part run by the function that `compiled` makes.
+    """Return the module with its parts replaced by compiled ones.
 
-    `compiled` gets a part and, by position, the names of the part's inputs that are inputs or constants of
-    the module. A single node between two refused nodes stays PyTorch's."""
+    `compiled` compiles a part. It is given the names of the part's inputs that are inputs or constants of the
+    whole module, by position. PyTorch also runs a node that is alone between two refused ones."""
     made = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
     for call in [n for n in made.graph.nodes if n.op == "call_module"]:
         part = made.get_submodule(call.target)
@@ -138,7 +140,7 @@ def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Comp
 
 
 class Part(torch.nn.Module):  # type: ignore[misc]
-    """A compiled part in place of its module. An `alone` result is returned without a tuple."""
+    """A compiled part in place of its module. A result that is `alone` is returned without a tuple."""
 
     def __init__(self, run: Any, alone: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Explain PyTorch's files that are no programs: weights by name, and pickled modules.
+"""Explain PyTorch's files that hold no program: weights by name, and pickled modules.
 
-Nothing is unpickled, because unpickling runs any code that a file requests. The imports that a file requests
-tell what the file is."""
+Nothing is unpickled, because unpickling runs any code that a file requests. The names that a file's pickle
+imports tell what it is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from jangin.frontends.format import Contents
 
 HEAD = 1 << 24
-"""The bytes of a pickle that are examined. A pickle's first imports precede its tensors."""
+"""At most this many bytes of a pickle are examined. The first imports are before the tensors."""
 PICKLES = 5
-"""The most pickles in a file that are examined. Old files begin with four small ones (magic, protocol,
-system, the object)."""
+"""At most this many pickles in a file are examined. Old files begin with four small ones (magic number,
+protocol, system and the object)."""
 _PLAIN = ("collections", "builtins", "__builtin__", "torch._utils", "torch.storage", "numpy", "_codecs")
-"""Modules of tensors, numbers and their containers. They don't tell what a file is."""
+"""Modules of tensors, numbers and their containers. An import from them doesn't tell what a file is."""
 _WEIGHTS = (
     "{} has weights by name (a state dict) and no network: make the module, then "
     "module.load_state_dict({}), and jangin.compile(module.eval(), example_inputs=(...))"
@@ -28,9 +28,8 @@ _WEIGHTS = (
 
 
 def explained(contents: Contents) -> str:
-    """Say what a model is, and what to do with it, if it is PyTorch's weights or a pickle.
-
-    Returns "" for anything else."""
+    """Return a text that says what a model is and what to do with it, if it is PyTorch's weights or a pickle.
+    Return "" for other models."""
     if _is_safetensors(contents):
         return _WEIGHTS.format(contents, f"safetensors.torch.load_file({_path(contents)})")
     imports = [*_imports(contents)]
@@ -69,7 +68,8 @@ def _is_safetensors(contents: Contents) -> bool:
 
 
 def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
-    """Yield the modules and names that a file's pickle imports, as far as the pickle can be read."""
+    """Yield the module and the name of each import in a file's pickles, up to the first byte that isn't
+    readable."""
     stream = io.BytesIO(_pickle(contents))
     texts: list[str] = []
     try:
@@ -87,7 +87,8 @@ def _imports(contents: Contents) -> Iterator[tuple[str, str]]:
 
 
 def _pickle(contents: Contents) -> bytes:
-    """Return a file's first pickle: the one in PyTorch's archives, or the file itself."""
+    """Return the start of a file's first pickle, which is in PyTorch's archive or is the file itself. Return
+    b"" if there is none."""
     if contents.data[:4] != b"PK\x03\x04":
         return bytes(contents.data[:HEAD]) if contents.data[:1] == b"\x80" else b""
     try:

@@ -1,7 +1,7 @@
 """Convert fractions of sizes, which Python computes in float64, to ratios of integers.
 
-A ratio, rounded to an integer, equals Python's result for all sizes in range. A fraction without such a proof
-is refused."""
+The rounded ratio is proven to equal Python's result for all sizes in range. A fraction without this proof is
+refused by `Unsaid`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from jangin.ir.simplify import Ranges, interval, prove
 
 
 class Unsaid(Exception):
-    """The expression isn't known to equal a ratio."""
+    """The expression isn't proven to equal a ratio."""
 
 
 LARGEST = 1 << 52
-"""A numerator up to which rounding keeps a quotient on the same side of each integer and each half.
+"""With a numerator up to this number, rounding to float64 doesn't move a quotient across an integer or a
+half.
 
-A quotient that differs from an integer or a half differs by more than half a unit in the last of 53 places.
-Rounding therefore can't cross the integer or the half."""
+A quotient that differs from an integer or a half differs by more than half a unit in the last of 53
+places."""
 
 
 class Ratio(NamedTuple):
-    """A float64: `over` / `under` itself if it is `exact`, or the float64 nearest to that ratio. `under` is
-    positive."""
+    """A number in float64: `over` / `under` itself if it is `exact`, else the float64 nearest to this ratio.
+    `under` is positive."""
 
     over: Expr
     under: Expr
@@ -35,7 +36,8 @@ class Ratio(NamedTuple):
 
 
 def ratio_of(e: Any, integer: Callable[[Any], Expr], ranges: Ranges) -> Ratio:
-    """Convert a SymPy expression of floats. `integer` converts its parts that are integers. Raises Unsaid."""
+    """Return an expression of SymPy on floats as a ratio. `integer` converts the integers in it to
+    expressions. Raises Unsaid if equality isn't proven."""
     name = type(e).__name__
     if e.is_Float or e.is_Integer:
         over, under = Fraction(float(e)).as_integer_ratio()
@@ -54,7 +56,8 @@ def ratio_of(e: Any, integer: Callable[[Any], Expr], ranges: Ranges) -> Ratio:
 
 
 def _product(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
-    """Return the product. A factor that is a power of 2 changes no digit of an already rounded number."""
+    """Return the product of two ratios. Raises Unsaid unless both are exact or one is a power of 2, which
+    changes no digit of a rounded number."""
     if not ((a.exact and b.exact) or any(r.exact and _is_power(r) for r in (a, b))):
         raise Unsaid
     return _checked(a.over * b.over, a.under * b.under, a.exact and b.exact, ranges)
@@ -74,7 +77,7 @@ def _quotient(a: Ratio, b: Ratio, ranges: Ranges) -> Ratio:
 
 
 def _checked(over: Expr, under: Expr, exact: bool, ranges: Ranges) -> Ratio:
-    """Return a ratio. Raises Unsaid if the numerator may be too large."""
+    """Return a ratio. Raises Unsaid if its numerator may be larger than `LARGEST`."""
     low, high = interval(over, ranges)
     if low is None or high is None or not -LARGEST <= low <= high <= LARGEST:
         raise Unsaid
@@ -82,7 +85,7 @@ def _checked(over: Expr, under: Expr, exact: bool, ranges: Ranges) -> Ratio:
 
 
 def _is_power(r: Ratio) -> bool:
-    """Tell if a ratio is a power of 2 or the reciprocal of one."""
+    """Tell if a ratio is known to be a power of 2 or the reciprocal of one."""
     sizes = [e.value for e in (r.over, r.under) if isinstance(e, Const)]
     return len(sizes) == 2 and all(isinstance(n, int) and n > 0 and n & (n - 1) == 0 for n in sizes)
 
@@ -96,7 +99,7 @@ def _ceiling(r: Ratio) -> Expr:
 
 
 def _nearest(r: Ratio) -> Expr:
-    """Return the nearest integer; of two, the even one."""
+    """Return the nearest integer. If two are equally near, return the even one."""
     twice = r.under * 2
     above = (r.over * 2 + r.under) // twice
     halfway = eq((r.over * 2 + r.under) % twice, 0)
@@ -110,4 +113,4 @@ def _toward_zero(r: Ratio) -> Expr:
 ROUNDINGS: Mapping[str, Callable[[Ratio], Expr]] = {
     "FloorToInt": _floor, "CeilToInt": _ceiling, "TruncToInt": _toward_zero, "RoundToInt": _nearest,
 }  # fmt: skip
-"""Roundings by the names of PyTorch's classes."""
+"""Roundings of a ratio to an integer, by the names of PyTorch's classes."""

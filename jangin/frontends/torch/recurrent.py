@@ -1,8 +1,8 @@
-"""Export modules with recurrent layers whose number of steps is free.
+"""Export modules with recurrent layers for any number of steps.
 
-PyTorch's shape functions of its recurrent operators run the layer step by step, which fixes the number. An
-export therefore replaces them by operators of the same arguments and results, whose shape functions are
-formulas. `operators/recurrent.py` lowers both kinds."""
+PyTorch's shape functions of its recurrent operators run the layer step by step, which fixes the number of
+steps. An export therefore replaces the operators by others, whose shape functions are formulas. Arguments and
+results are the same. `operators/recurrent.py` lowers both kinds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 
 @contextmanager
 def free_steps() -> Iterator[None]:
-    """A context in which torch.nn's recurrent layers call the replacing operators."""
+    """Inside this context, torch.nn's recurrent layers call the replacing operators."""
     originals = {name: getattr(torch._VF, name) for name in STATES}
     try:
         for name, original in originals.items():
@@ -40,8 +40,8 @@ def _shapes(
     input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return empty results: [steps, batch, directions * hidden], or with the batch first, and the last
-    states."""
+    """Return empty tensors in the shapes of the results: the sequence, then the last states. The sequence is
+    [steps, batch, directions * hidden], or has the batch first."""
     states = [hx] if isinstance(hx, Tensor) else hx
     size = states[0].shape[-1] * (2 if bidirectional else 1)
     return (input.new_empty(*input.shape[:2], size), *(torch.empty_like(s) for s in states))

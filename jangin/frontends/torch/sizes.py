@@ -47,18 +47,19 @@ FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
     "ModularIndexing": lambda x, y, z: x // y % z,
     "Identity": lambda x: x,
 }
-"""Conversions by the names of SymPy's and PyTorch's classes (torch/utils/_sympy/functions.py)."""
+"""Conversions of SymPy's expressions, by the names of SymPy's and PyTorch's classes
+(torch/utils/_sympy/functions.py)."""
 
 
 class Sizes:
     """The sizes of one program, and of the bodies of its branches and loops.
 
     `names` are the caller's names of symbols. `limits` are PyTorch's ranges of symbols. `env` is PyTorch's
-    shape environment of a graph of `torch.compile`.
+    shape environment for a graph of `torch.compile`, else None.
 
-    A graph of `torch.compile` is run with all numbers at hand. New symbols (`given`) therefore replace sizes
-    that Jangin can't express, and symbols that are no input's size. Each run gets their values. `fractions`
-    of sizes become values, by name."""
+    A graph of `torch.compile` is called with all its numbers. New symbols (`given`) therefore stand for sizes
+    that Jangin can't express, and for symbols that are no input's size. Each run is given their values.
+    `fractions` of sizes are values of the graph, by expression."""
 
     def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
         self.names, self.env = names, env
@@ -68,31 +69,32 @@ class Sizes:
         self.fractions: dict[Any, str] = {}
 
     def __call__(self, size: Any) -> Expr:
-        """Convert a size, an int or a SymInt, to an expression. Raises CompileError for a function that
-        Jangin's sizes don't have."""
+        """Return a size of PyTorch (an int or a SymInt) as an expression. Raises CompileError if it has a
+        function that Jangin's expressions don't have."""
         return const(int(size)) if isinstance(size, int) else self._integer(size.node.expr)
 
     def fraction(self, number: Any) -> str:
-        """Return the name of the value that holds a SymFloat. Raises CompileError if a run can't be given the
-        value."""
+        """Return the name of the value for a SymFloat. Raises CompileError if the number isn't known before
+        the run."""
         e = number.node.expr
         if self.env is None or free_unbacked_symbols(e):
             raise CompileError(f"an argument is {e}, which is not known before the model runs")
         return self.fractions.setdefault(e, f"fraction_{len(self.fractions)}")
 
     def symbol(self, symbol: Any, name: str) -> Var:
-        """Return the symbol for PyTorch's symbol. It is called `name` unless the caller has a name for it."""
+        """Return Jangin's symbol for a symbol of PyTorch. It has the caller's name if there is one, else
+        `name`."""
         if symbol not in self.symbols:
             self.symbols[symbol] = self._named(self.names.get(symbol, name), str(symbol))
         return self.symbols[symbol]
 
     def ranges(self) -> dict[Var, Range]:
-        """Return PyTorch's ranges of all symbols, within the range of sizes."""
+        """Return the ranges of all symbols: PyTorch's, limited to those of sizes."""
         found = {v: _within(self.limits.get(s), 0, MAX_SIZE) for s, v in self.symbols.items()}
         return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
 
     def of_names(self, names: Any) -> set[Any]:
-        """Return PyTorch's symbols behind the symbols of the given names."""
+        """Return the symbols of PyTorch from which Jangin's symbols with these names were made."""
         found = {s for s, v in self.symbols.items() if v.name in names}
         return found.union(*(e.free_symbols for e, v in self.given.items() if v.name in names))
 
@@ -117,7 +119,8 @@ class Sizes:
         return self._other(e)
 
     def _other(self, e: Any) -> Expr:
-        """Return a new symbol for a size that has no expression."""
+        """Return the symbol for a size without an expression. Raises CompileError if a run can't be given its
+        value."""
         if e.is_Symbol and (self.env is None or free_unbacked_symbols(e)):
             return self.symbol(e, str(e))
         if self.env is None or free_unbacked_symbols(e):
@@ -133,7 +136,7 @@ class Sizes:
 
 
 def _within(limits: Any, low: int, high: int) -> Range:
-    """Return the range from `low` to `high`, narrowed by PyTorch's limits."""
+    """Return the range from `low` to `high`, narrowed by PyTorch's range `limits` if given."""
     if limits is not None:
         low = max(low, int(limits.lower)) if limits.lower.is_Integer else low
         high = min(high, int(limits.upper)) if limits.upper.is_Integer else high
@@ -141,13 +144,14 @@ def _within(limits: Any, low: int, high: int) -> Range:
 
 
 FAR = MAX_SIZE
-"""The largest absolute value of a number that a run is given beside tensors."""
+"""The largest absolute value of the numbers that a run is given in addition to tensors."""
 
 
 def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that computes SymPy expressions as Python does, from the arguments of a graph.
+    """Return a function that computes expressions of SymPy, as Python does, from a graph's arguments.
 
-    `placeholders` are the graph's. Raises CompileError if no argument says a symbol."""
+    `placeholders` are the graph's nodes of its arguments. Raises CompileError if no argument determines a
+    symbol."""
     places: dict[Any, str] = {}
     for i, node in enumerate(placeholders):
         value = node.meta.get("val")

@@ -1,5 +1,5 @@
-"""Convert `as_strided`, whose positions are in memory, to positions among a tensor's elements in row-major
-order."""
+"""Convert the arguments of `as_strided`. Its positions are in memory, and Jangin's are among a tensor's
+elements in row-major order."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STRIDED = tuple(
 
 
 def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> dict[str, Any]:
-    """Return the arguments that describe positions among elements.
+    """Return the arguments that describe the positions among a tensor's elements.
 
     `order` is the order of the axes of `tensor` in memory. `storage_offset` is the first position, counted
-    from the tensor's first element. Raises CompileError if positions lie outside of the elements, or if the
-    elements have gaps."""
+    from the tensor's first element. Raises CompileError if positions are outside of the elements, or if there
+    are gaps between the elements."""
     start = 0 if offset is None else offset - tensor.storage_offset()
     steps, sizes = _known(tensor.stride()), _known(tensor.shape)
     size, stride, start = _known(size), _known(stride), _known([start])[0]
@@ -41,5 +41,5 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
 
 
 def _known(sizes: Sequence[Any]) -> list[Any]:
-    """Return sizes. Those that PyTorch has fixed become ints."""
+    """Return sizes, with those that PyTorch has fixed as ints."""
     return [int(n) if isinstance(n, torch.SymInt) and n.node.expr.is_Integer else n for n in sizes]

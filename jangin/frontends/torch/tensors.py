@@ -15,15 +15,15 @@ Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 def on_tensors(executable: Any) -> Run:
-    """Return a function that runs an executable on tensors in the order of its inputs and returns tensors in
-    the order of its outputs. It raises the executable's errors."""
+    """Return a function that runs an executable on tensors. It takes them in the order of the executable's
+    inputs, and returns tensors in the order of its outputs. It raises the executable's errors."""
     by_array = functools.partial(_through_arrays, executable)
     addressed = executable.addressed() if hasattr(executable, "addressed") else None  # one plan's has it
     return by_array if addressed is None else _ByAddress(executable, addressed, by_array)
 
 
 def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """Return an array as a tensor that shares its memory."""
+    """Return an array as a tensor of type `dtype` that shares its memory."""
     if dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         return torch.from_numpy(array.view("i2" if array.itemsize == 2 else "u1")).view(dtype)
     return torch.from_numpy(array)
@@ -36,17 +36,18 @@ def _through_arrays(executable: Any, given: Sequence[torch.Tensor]) -> list[torc
 
 @functools.cache
 def torch_type(dtype: Any) -> torch.dtype:
-    """Return PyTorch's type with the same name as NumPy's type. Finding NumPy's name takes microseconds."""
+    """Return PyTorch's type with the same name as a type of NumPy. Results are kept, because the name takes
+    microseconds to find."""
     found = getattr(torch, str(dtype))
     assert isinstance(found, torch.dtype)
     return found
 
 
 class _ByAddress:
-    """A runner that passes the tensors' addresses to the machine code. For a small model, this takes less
-    time than making arrays over its tensors.
+    """A function that runs an executable by passing the addresses of tensors to its machine code. For a small
+    model, this takes less time than making arrays of the tensors.
 
-    Tensors of types or shapes that the plan wasn't made for go to `otherwise`."""
+    Tensors whose types or shapes the plan doesn't have are passed to `otherwise`."""
 
     def __init__(self, executable: Any, run: Callable[[Sequence[int]], None], otherwise: Run) -> None:
         self._run, self._otherwise = run, otherwise

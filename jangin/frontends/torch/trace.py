@@ -1,5 +1,5 @@
-"""Convert an exported PyTorch program to an imported graph of ATen's operators. All reading of PyTorch's data
-structures is here."""
+"""Convert an exported PyTorch program to a graph of ATen's operators. Only this module reads the data
+structures of PyTorch's programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars
 
 UNUSED = frozenset({"memory_format", "device", "layout", "pin_memory", "non_blocking", "generator"})
-"""Arguments that only decide where and how a result is stored."""
+"""Arguments that only determine how and on which device a result is stored, or that only matter for random
+numbers."""
 SHARED_NAMES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
@@ -39,20 +40,21 @@ SHARED_NAMES = {
 }  # fmt: skip
 
 OPERANDS = ("self", "other", "exponent", "min", "max")
-"""Arguments of elementwise operators that may be tensors or numbers."""
+"""Arguments of elementwise operators that are tensors or numbers. Their types determine the type of the
+computation."""
 NUMPYS = frozenset(t for t, name in SHARED_NAMES.items() if DTYPES[name].numpy.type.__module__ == np.__name__)
-"""PyTorch's types that NumPy has too."""
+"""PyTorch's types that NumPy has without ml_dtypes."""
 
 
 def element_type(dtype: torch.dtype) -> DType:
-    """Return the element type. Raises CompileError if no kernel has it."""
+    """Return Jangin's type for a type of PyTorch. Raises CompileError if there is none."""
     if dtype not in SHARED_NAMES:
         raise CompileError(f"{dtype} is not supported: the model must use real numbers, integers or booleans")
     return DTYPES[SHARED_NAMES[dtype]]
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """Return a tensor's elements, without a copy if the tensor is contiguous and on the CPU."""
+    """Return a tensor's elements as an array, without a copy if the tensor is contiguous and on the CPU."""
     tensor = tensor.detach()
     if tensor.is_neg() or not (tensor.is_cpu and tensor.is_contiguous()):
         tensor = tensor.cpu().resolve_neg().contiguous()
@@ -68,8 +70,9 @@ def array_of(tensor: torch.Tensor) -> Array:
 class Output:
     """One output of a program.
 
-    `name` is the model's output, or "" if the output is the value `constant`. An output that isn't returned
-    is `written` to the buffer or input of that name. `size` tells if the output is an integer."""
+    `name` is the name of the model's output, or "" if the output is the value `constant`. If `written` isn't
+    "", the output isn't returned, but written to the buffer or input of this name. `size` tells if the output
+    is an integer."""
 
     name: str = ""
     constant: Any = None
@@ -79,11 +82,11 @@ class Output:
 
 @dataclass(frozen=True)
 class Traced:
-    """A model that is compiled without PyTorch, and the relation of its inputs and outputs to a program's.
+    """A traced model, and how its inputs and outputs belong to a program's.
 
-    `inputs` has the input's name for each of the program's flat arguments, or "" if the argument is no
-    tensor. The model's last inputs are the numbers `given`, SymPy expressions, in the form of
-    `number_tensor`."""
+    `inputs` has the model's input for each of the program's flat arguments, or "" if the argument is no
+    tensor. The model's last inputs are the numbers `given`, which are SymPy expressions. Their values are
+    passed in the form of `number_tensor`."""
 
     model: TracedModel
     inputs: tuple[str, ...]
@@ -92,17 +95,18 @@ class Traced:
 
 
 def number_tensor(number: float) -> torch.Tensor:
-    """Return a number as an input tensor. An integer is the size of a tensor without elements, so that sizes
-    can follow from it."""
+    """Return a number as a tensor for an input. An integer becomes the size of a tensor without elements,
+    because sizes can be computed from it."""
     if isinstance(number, float):
         return torch.tensor(number, dtype=torch.float64)
     return torch.empty((number + FAR, 0), dtype=torch.bool)
 
 
 def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:
-    """Trace a program. `names` are the caller's names of symbols of sizes, by PyTorch's symbols.
+    """Return a program as a traced model. `names` are the caller's names of symbols of sizes, by PyTorch's
+    symbols.
 
-    Raises CompileError that names the part that a compiled model can't have."""
+    Raises CompileError that names the part of the program that isn't supported."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")  # PyTorch's trees warn
         program = program.run_decompositions(table())
@@ -139,8 +143,8 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
 
 
 def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes | None = None) -> Traced:
-    """Trace a graph of operators without a signature. Some inputs are `constants`, by name. Symbols are added
-    to `sizes`."""
+    """Return a graph of operators, which has no signature, as a traced model. `constants` are the values of
+    some inputs by name. New symbols are added to `sizes`."""
     sizes = sizes or Sizes({}, {})
     trace = _Trace(graph, constants, sizes)
     trace.tokens = {n.name for n in placeholders(graph) if not n.users}
@@ -158,12 +162,12 @@ WRITTEN = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
 
 
 def placeholders(graph: Any) -> list[Any]:
-    """Return a graph's inputs in order."""
+    """Return the nodes of a graph's inputs, in order."""
     return [n for n in graph.nodes if n.op == "placeholder"]
 
 
 class _Trace:
-    """The tracing of one graph. Sizes that become known during a run are values of the graph (see
+    """The tracing of one graph. Sizes that are known only during a run are values of the graph (see
     `_bind`)."""
 
     def __init__(self, graph: Any, held: Mapping[str, torch.Tensor], sizes: Sizes) -> None:
@@ -183,8 +187,7 @@ class _Trace:
     def model(
         self, given: Sequence[Any], written: Sequence[str], prefix: str = ""
     ) -> tuple[TracedModel, tuple[Output, ...]]:
-        """Return the whole model and its outputs. `prefix` begins the names of outputs without a node of
-        their own."""
+        """Return the traced model and its outputs. Names of additional outputs begin with `prefix`."""
         self.prefix = f"{prefix}." if prefix else ""
         inputs: list[str] = []
         for node in placeholders(self.graph):
@@ -228,7 +231,7 @@ class _Trace:
         self.values[name] = Value(name, element_type(tensor.dtype), tuple(map(const, array.shape)))
 
     def _attribute(self, node: Any) -> None:
-        """Add a tensor that is an attribute of the graph's module."""
+        """Add a tensor that is an attribute of the graph's module, as a constant."""
         found: Any = node.graph.owning_module
         for part in node.target.split("."):
             found = getattr(found, part)
@@ -251,7 +254,8 @@ class _Trace:
         return tuple(found)
 
     def _copy(self, node: Any, name: str, place: int, size: bool) -> str:
-        """Add an output of its own for an input, a constant, a value that is already an output, or a size."""
+        """Add a node whose result is only an output, and return the result's name. It copies an input, a
+        constant or another output, or gives a size. `place` is the output's position."""
         made = f"{self.prefix}output_{place}"
         if size:
             e = self.sizes(node.meta["val"])
@@ -269,8 +273,8 @@ class _Trace:
     # -- sizes ----------------------------------------------------------------------------------
 
     def _late(self, node: Any) -> None:
-        """Add the sizes that a node makes known: `torch.size` of its result, or `torch.item` of its
-        operand."""
+        """Add the sizes that become known with a node: `torch.size` of one of its results, or `torch.item` of
+        its operand."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             self._bind(value.node.expr, "torch.item", node.args[0].name, {})
@@ -292,7 +296,7 @@ class _Trace:
     # -- nodes ----------------------------------------------------------------------------------
 
     def _named(self, node: Any) -> None:
-        """Add a call. Errors name it."""
+        """Add the node of a call. The messages of CompileErrors are extended by its name."""
         try:
             self._call(node)
         except CompileError as error:
@@ -336,7 +340,7 @@ class _Trace:
     # -- control flow ---------------------------------------------------------------------------
 
     def _branch(self, node: Any) -> None:
-        """Add a branch, `torch.cond(condition, then, orelse, operands)`."""
+        """Add a branch, which is `torch.cond(condition, then, orelse, operands)` in PyTorch."""
         condition, then, orelse, operands = node.args
         if not self._is_tensor(condition):
             raise CompileError(f"'{node.name}' branches by sizes: give torch.cond a tensor as its condition")
@@ -346,8 +350,9 @@ class _Trace:
         self._control(node, BRANCH, (self._name(condition),), graphs)
 
     def _loop(self, node: Any) -> None:
-        """Add a loop, `while_loop(condition, function, carried, read besides)`. The body is the function,
-        followed by the next condition."""
+        """Add a loop, which is `while_loop(condition, function, carried, besides)` in PyTorch. `besides` are
+        values that the functions only read. The loop's body is the function, followed by the condition of the
+        next iteration."""
         condition, function, carried, besides = node.args
         first, fixed = self._operands(node, carried), self._operands(node, besides)
         start = self._body(condition, f"{node.name}.start", [*first, *fixed])
@@ -377,8 +382,8 @@ class _Trace:
         return self.results.get((node, 0), str(node.name))
 
     def _operands(self, node: Any, operands: Sequence[Any]) -> list[str]:
-        """Return the names of a function's operands. Sizes are left out, because the function knows them by
-        their symbols."""
+        """Return the names of the operands of a branch's or loop's functions. Sizes are left out, because the
+        functions have their symbols. Raises CompileError for operands of other kinds."""
         for operand in operands:
             size = isinstance(operand, torch.fx.Node) and isinstance(operand.meta["val"], torch.SymInt)
             if not size and not self._is_tensor(operand):
@@ -386,7 +391,8 @@ class _Trace:
         return [self._name(o) for o in operands]
 
     def _body(self, function: Any, prefix: str, inputs: Sequence[str]) -> Graph:
-        """Return a function as a graph on values called `inputs`. Its names are unique among all graphs."""
+        """Return a function as a graph on the values called `inputs`. The names of its other values begin
+        with `prefix`, so that they are unique."""
         graph = getattr(function.graph.owning_module, function.target).graph
         given = iter(inputs)
         for node in graph.nodes:
@@ -401,14 +407,14 @@ class _Trace:
         return replace(made.graph, inputs=(), symbols={})
 
     def _computes(self, value: Any) -> bool:
-        """Tell if a node gives tensors. All other nodes compute or check sizes."""
+        """Tell if a node's value is a tensor or has tensors. All other nodes compute or check sizes."""
         if isinstance(value, (tuple, list)):
             return any(isinstance(v, torch.Tensor) for v in value)
         return isinstance(value, torch.Tensor)
 
     def _result_names(self, node: Any, count: int) -> tuple[str, ...]:
-        """Return the names of a node's results. Each result of several has the name of the node that picks
-        it, or "" if nothing reads it."""
+        """Return the names of a node's results. If there are several, a result is named after the node that
+        selects it, or "" if none does."""
         if not isinstance(node.meta["val"], (tuple, list)):
             self.results[node, 0] = node.name
             return (node.name,)
@@ -418,13 +424,15 @@ class _Trace:
         return names
 
     def _path(self, node: Any) -> str:
-        """Return the path of the module in which the author wrote the node, with the node's own name."""
+        """Return the path of the module in the author's code that the node belongs to, followed by the node's
+        name."""
         stack = list((node.meta.get("nn_module_stack") or {}).values())
         path = stack[-1][0] if stack else ""
         return f"{path}.{node.name}" if path else str(node.name)
 
     def _arguments(self, node: Any) -> dict[str, Any]:
-        """Return the arguments by their names in the operator's schema, defaults included."""
+        """Return a call's arguments by their names in the operator's schema, with defaults. Those that are
+        None or in `UNUSED` are left out."""
         schema = node.target._schema.arguments
         given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
         found = {}
@@ -435,8 +443,10 @@ class _Trace:
         return found
 
     def _split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
-        """Return the argument names of tensors (with the count for a list), the tensors' value names, and all
-        other arguments."""
+        """Return the arguments of a call in three parts.
+
+        The first part has the names of the arguments that are tensors, with the count for a list. The second
+        has the names of those tensors. The third has all other arguments."""
         tensors: list[Any] = []
         inputs: list[str] = []
         attrs: dict[str, Any] = {}
@@ -453,7 +463,7 @@ class _Trace:
         return tuple(tensors), tuple(inputs), attrs
 
     def _value(self, argument: Any) -> Any:
-        """Return the value with which PyTorch traced an argument."""
+        """Return the value that an argument had when PyTorch traced the program."""
         if isinstance(argument, (list, tuple)):
             return [self._value(a) for a in argument]
         return argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
@@ -462,7 +472,8 @@ class _Trace:
         return isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
     def _plain(self, value: Any) -> Any:
-        """Return an argument that isn't a tensor, in the form of an attribute."""
+        """Return an argument that isn't a tensor as the value of an attribute. Raises CompileError if it
+        isn't known before the run."""
         if isinstance(value, (list, tuple)):
             return [self._plain(v) for v in value]
         if isinstance(value, torch.fx.Node):
@@ -477,7 +488,8 @@ class _Trace:
         raise CompileError(f"an argument is {value!r}, which is not known before the model runs")
 
     def _common(self, given: Mapping[str, Any]) -> DType | None:
-        """Return the type in which an elementwise operator's operands are computed."""
+        """Return the type in which PyTorch computes an elementwise operator's operands. Return None if there
+        are no operands, or if Jangin doesn't have the type."""
         values = [v for k, v in given.items() if k in (*OPERANDS, "tensors")]
         flat = [w for v in values for w in (v if isinstance(v, (list, tuple)) else [v])]
         real = [v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in flat]
@@ -494,8 +506,8 @@ class _Trace:
         self, name: str, op: str, inputs: Sequence[str], outputs: Sequence[str], attrs: dict[str, Any],
         kinds: Sequence[tuple[Any, Any]], source: Sources,
     ) -> None:  # fmt: skip
-        """Add a node. Values that hold sizes known only during a run become inputs if the node mentions the
-        sizes."""
+        """Add a node. If the node mentions sizes that are known only during a run, the values with these
+        sizes become additional inputs."""
         mentioned = {v.name for e in _expressions([*attrs.values(), list(kinds)]) for v in free_vars(e)}
         late = tuple(sorted(mentioned & {n for n in self.late if n not in outputs}))
         given = {**attrs, "gives": tuple((dtype, tuple(shape)) for dtype, shape in kinds)}

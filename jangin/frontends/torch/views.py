@@ -1,8 +1,8 @@
-"""Give the results of a graph of `torch.compile` the memory layout that they have in PyTorch.
+"""Give the results of a graph of `torch.compile` the same memory layout as PyTorch gives them.
 
 After a graph break, a program may read the layout (`as_strided`, `view`), or write to one of two tensors that
-share memory. Therefore only new memory is compiled, with its axes in PyTorch's order. PyTorch itself makes
-the views of new memory and of inputs, in a graph of their own."""
+share memory. Therefore only the parts that make new memory are compiled, with axes in PyTorch's order.
+PyTorch itself makes views of that memory and of inputs, by a second graph."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ permute = torch.ops.aten.permute.default
 
 @dataclass(frozen=True)
 class Views:
-    """Makes a graph's results. `inputs` are the positions of the graph inputs that `make` takes. The computed
-    tensors follow them."""
+    """A function that makes a graph's results, `make`. Its first arguments are the graph's inputs at the
+    positions `inputs`. The computed tensors follow."""
 
     inputs: tuple[int, ...]
     make: Callable[..., list[Any]]
 
 
 def part_views(module: GraphModule) -> Views | None:
-    """Change a module's graph so that it gives only new memory, in row-major order.
+    """Change a module's graph so that it returns only tensors in new memory, in row-major order.
 
-    Returns the function that makes the original results from it, or None if the results are the same. Raises
+    Return the function that makes the original results from them, or None if the results are the same. Raises
     CompileError that names a result with gaps in its memory."""
     graph = module.graph
     without_errors(graph)
@@ -57,8 +57,8 @@ def part_views(module: GraphModule) -> Views | None:
 
 
 def _sources(graph: Graph, results: list[Node]) -> tuple[list[Node], list[Node]]:
-    """Return the inputs and new memory that the results are or are views of, and the nodes between them in
-    order."""
+    """Return the inputs and the new tensors that the results are, or are views of. The second result has the
+    nodes between them and the results, in order."""
     shared = Counter(s for n in dict.fromkeys(results) for s in _storages(n))
     shared.update(s for n in graph.nodes if n.op != "call_function" for s in _storages(n))
     wanted, leaves, inner = set(results), [], []
@@ -77,7 +77,8 @@ def _sources(graph: Graph, results: list[Node]) -> tuple[list[Node], list[Node]]
 def _views(
     module: GraphModule, given: Any, leaves: list[Node], inner: list[Node], orders: dict[Node, Any]
 ) -> Views:
-    """Return the graph that makes `given`."""
+    """Return the views that make the results `given` from `leaves` by the nodes `inner`. `orders` has the
+    order of each new tensor's axes in memory."""
     made, places = Graph(), [n for n in module.graph.nodes if n.op == "placeholder"]
     leaves = sorted(leaves, key=lambda n: n.op == "call_function")
     found = {n: made.placeholder(n.name) for n in leaves}
@@ -93,7 +94,7 @@ def _views(
 
 
 def _turned(graph: Graph, node: Node, order: Any) -> Node:
-    """Return a tensor with its axes in the order in which they lie in memory."""
+    """Return a node for a tensor with its axes in the order in which they are in memory."""
     if order == sorted(order):
         return node
     turned = graph.call_function(permute, (node, order))
@@ -110,7 +111,7 @@ def _storages(node: Node) -> set[int]:
 
 
 def _is_new(node: Node) -> bool:
-    """Tell if a node's tensors lie in memory that none of its inputs share."""
+    """Tell if a node's tensors are in memory that none of its inputs share."""
     if node.target is operator.getitem:
         node = node.args[0]
     own = _storages(node)
@@ -119,7 +120,8 @@ def _is_new(node: Node) -> bool:
 
 
 def _is_whole(node: Node) -> bool:
-    """Tell if a node gives one tensor that fills its memory, with its axes in any order."""
+    """Tell if a node gives one tensor that fills its memory completely. Its axes may be in any order in
+    memory."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):
         return False
@@ -128,8 +130,8 @@ def _is_whole(node: Node) -> bool:
 
 
 def _order(tensor: Tensor) -> list[int] | None:
-    """Return the order of axes in which a tensor's elements follow each other in memory, or None if there are
-    gaps."""
+    """Return the order of a tensor's axes in memory, from the outermost to the innermost, or None if there
+    are gaps between its elements."""
     axes = list(range(tensor.dim()))
     left = [i for i in axes if not known(tensor.shape[i] == 1)]
     found: list[int] = []

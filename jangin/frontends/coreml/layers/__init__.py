@@ -8,4 +8,4 @@ from jangin.frontends.coreml.layers.network import Say
 LAYERS: Mapping[str, Say] = {
     **elements.LAYERS, **move.LAYERS, **windows.LAYERS, **recurrent.LAYERS, **control.LAYERS,
 }  # fmt: skip
-"""Layers by the names of their parameters' messages."""
+"""Functions that convert a layer, by the name of the layer's message in Core ML."""

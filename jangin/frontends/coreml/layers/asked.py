@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 UNSAID = frozenset({"isUpdatable"})
-"""Parameters that change no result in any layer."""
+"""Parameters that change no result, in all layers."""
 _NUMBER = frozenset({"alpha"})
 _BIAS = frozenset({"bias"})
 IDLE: Mapping[str, frozenset[str]] = {
@@ -30,14 +30,14 @@ IDLE: Mapping[str, frozenset[str]] = {
     "unary": frozenset({"alpha", "epsilon"}), "uniDirectionalLSTM": frozenset({"weightParams"}),
     "upsample": frozenset({"linearUpsampleMode"}),
 }  # fmt: skip
-"""Parameters, by layer, that another parameter may make meaningless.
+"""Parameters that have no effect if another parameter says so, by layer.
 
-A bias's parameters are meaningless if there is no bias. A window's parameters are meaningless if a pool
-covers all elements. A number is meaningless if there are two inputs."""
+A bias's parameters have no effect without a bias. A window's parameters have none if a pool covers all
+elements. A number has none if there are two inputs."""
 
 
 class Asked:
-    """A message of Core ML. Its fields are read as attributes, and the reading is recorded."""
+    """A message of Core ML that records which of its fields are read. The fields are read as attributes."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -63,7 +63,8 @@ class Asked:
         return found
 
     def unread(self) -> Iterator[str]:
-        """Yield the paths of the fields that are set and weren't read."""
+        """Yield the names of the fields that are set but weren't read. The name of a field in an inner
+        message is joined to the outer field's by "."."""
         for field, value in self._message.ListFields():
             if field.name in UNSAID:
                 continue

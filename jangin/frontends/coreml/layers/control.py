@@ -1,4 +1,4 @@
-"""Lower branches and loops. Their bodies write blobs of the enclosing network."""
+"""Lower branches and loops. Their bodies may write the enclosing network's blobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def layers_of(message: Any) -> Iterator[Any]:
 
 
 def _inside(net: Network, *messages: Any) -> Network:
-    """Return a body, read with the blobs that the network has at this point."""
+    """Return the network of a body: the layers of the messages, one after another. It starts with the blobs
+    that `net` has at this point."""
     inner = Network(net.table, net.exact, net.now, net.taken)
     for message in messages:
         inner.read(message.layers)
@@ -36,8 +37,7 @@ def _inside(net: Network, *messages: Any) -> Network:
 def _graph(
     net: Network, inner: Network, inputs: Sequence[str], blobs: Sequence[str], heads: Sequence[str] = ()
 ) -> Graph:
-    """Return a body as a graph. Its outputs are `heads`, then the final values of `blobs`, each as a value of
-    its own."""
+    """Return a body as a graph. Its outputs are `heads`, then a copy of the last value of each of `blobs`."""
     outputs = [
         inner.node("mil.identity", {"x": [inner.now[n]]}, [net.fresh(f"{n} of {net.name}")]) for n in blobs
     ]
@@ -45,22 +45,23 @@ def _graph(
 
 
 def _holds(net: Network, blob: str) -> str:
-    """Return a blob as a condition: a truth value without axes."""
+    """Return the name of a blob's value as a condition: a boolean without axes. Raises CompileError if
+    nothing gives the blob."""
     if blob not in net.now:
         raise CompileError(f"{net.source}: its condition '{blob}' is given by nothing")
     return _truth(net, net.now[blob])
 
 
 def _truth(net: Network, value: str) -> str:
-    """Return a value of one element as a truth value without axes."""
+    """Convert a value of one element to a boolean without axes, and return the new value's name."""
     name = net.fresh(f"{value} holds")
     truth = net.node("mil.cast", {"x": [value]}, [f"{name} once"], {"dtype": "bool"})
     return net.node("mil.reshape", {"x": [truth]}, [name], {"shape": np.zeros(0, np.int32)})
 
 
 def _branch(net: Network, layer: Layer, m: Any) -> None:
-    """Add a branch. Its results are the blobs that both bodies write, and existing blobs that one of them
-    writes."""
+    """Add a branch. Its results are the blobs that both bodies have at their end and that at least one of
+    them wrote."""
     name, source = net.name, net.source
     then, orelse = (_inside(net, body) for body in (m.ifBranch, m.elseBranch))
     both = [n for n in then.now if n in orelse.now]
@@ -74,8 +75,8 @@ def _branch(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _loop(net: Network, layer: Layer, m: Any) -> None:
-    """Add a loop. The body runs while its condition is true, which is tested before each iteration, up to a
-    maximum count."""
+    """Add a loop. Its condition, if it has one, is tested before each iteration. The loop ends if the
+    condition is false, or after a maximum count of iterations."""
     name, source, before = net.name, net.source, dict(net.now)
     conditional = bool(m.conditionNetwork.layers)
     net.read(m.conditionNetwork.layers)

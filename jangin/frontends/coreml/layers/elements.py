@@ -12,7 +12,7 @@ from jangin.ir.graph import Array, CompileError
 
 
 def _with_number(kind: str) -> Say:
-    """Add an operation on two inputs, or on one input and the number `alpha`."""
+    """Return a function that adds an operation on two inputs, or on one input and the number `alpha`."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         if len(layer.input) > 1:
@@ -47,7 +47,7 @@ def _activation(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _unary(net: Network, layer: Layer, m: Any) -> None:
-    """Add a function of the input times a scale plus a shift."""
+    """Add a function of x * scale + shift, for the input x."""
     kind = word(m, "type")
     epsilon, alpha = {"epsilon": np.float32(m.epsilon or 1e-6)}, np.float32(m.alpha)
     known: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -66,7 +66,8 @@ def _unary(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _line(net: Network, layer: Layer, factor: Array | None, offset: Array | None) -> None:
-    """Multiply by a factor and add an offset, of shapes [C], [C, 1, 1] or [C, H, W]."""
+    """Multiply the input by a factor, and add an offset. Both have a shape of [C], [C, 1, 1] or [C, H, W], or
+    are None."""
     start = ""
     if factor is not None:
         end = "" if offset is None else f"{layer.output[0]} scaled"
@@ -97,7 +98,8 @@ def _reduced(kind: str) -> Say:
 
 
 def _reduce(net: Network, layer: Layer, m: Any) -> None:
-    """Add a reduction of an older network over channels, rows or columns. The reduced axes are kept."""
+    """Add the reduction of networks before Core ML's specification 4. It covers channels, rows or columns,
+    which are kept with size 1."""
     kinds = {
         "SUM": "sum", "AVG": "mean", "PROD": "prod", "SUMSQUARE": "sum_square",
         "L1": "l1_norm",
@@ -116,7 +118,8 @@ def _reduce(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _compared(kind: str) -> Say:
-    """Add a comparison of two inputs, or of one input and the number `alpha`. A true result is 1."""
+    """Return a function that adds a comparison of two inputs, or of one input and the number `alpha`. Its
+    result is 1.0 if it is true, else 0.0."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         end = f"{layer.output[0]} truth"
@@ -135,7 +138,8 @@ def _where(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _logical(kind: str) -> Say:
-    """Add a logical operation on truth values that are stored as floats."""
+    """Return a function that adds a logical operation. Its operands and its result are truth values that are
+    stored as floats."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         out = layer.output[0]
@@ -156,8 +160,8 @@ def _average(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _dot(net: Network, layer: Layer, m: Any) -> None:
-    """Add the dot product of two inputs over their channels. The cosine similarity divides it by the inputs'
-    lengths."""
+    """Add the dot product of two inputs over their channels. The layer's cosine similarity also divides it by
+    the product of the inputs' lengths."""
     out, channels = layer.output[0], {"axes": [-3], "keep_dims": True}
     products = net.add(layer, "mul", inputs=("x", "y"), end=f"{out} products")
     total = net.add(
@@ -191,8 +195,8 @@ _COMPARED = {
 
 
 def _numbers(kind: str, **fields: str) -> Say:
-    """Return a layer that is MIL's operation of one input and numbers. The keys of `fields` are MIL's names
-    of the numbers."""
+    """Return a function that converts a layer to MIL's operation `kind` of one input and numbers. `fields`
+    has the layer's fields with the numbers, by MIL's names."""
     return lambda net, layer, m: net.add(
         layer, kind, {key: np.float32(getattr(m, field)) for key, field in fields.items()}
     )

@@ -1,4 +1,4 @@
-"""Lower layers that move, sort, pick and make elements."""
+"""Lower layers that move, sort, select and create elements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def _constant(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _permute(net: Network, layer: Layer, m: Any) -> None:
-    """Permute sequence, channels, rows and columns. The sequence's axis must stay first."""
+    """Permute the axes sequence, channels, rows and columns. Raises CompileError if the sequence's axis
+    doesn't stay first."""
     axes = [int(a) for a in m.axis]
     if axes[:1] != [0] or net.exact:
         raise CompileError(f"{net.source}: moving the sequence's axis is not supported")
@@ -24,7 +25,7 @@ def _permute(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _flatten(net: Network, layer: Layer, m: Any) -> None:
-    """Flatten channels, rows and columns into channels."""
+    """Flatten channels, rows and columns into the axis of channels. Rows and columns then have size 1."""
     start = ""
     if word(m, "mode") == "CHANNEL_LAST":
         start = net.add(layer, "transpose", {"perm": [0, 2, 3, 1]}, end=f"{layer.output[0]} turned")
@@ -33,7 +34,8 @@ def _flatten(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _reshape(net: Network, layer: Layer, m: Any) -> None:
-    """Reshape to channels, rows and columns, which are laid out in this order or with the channels last."""
+    """Reshape to the target's channels, rows and columns. The elements are taken in this order of axes, or
+    with the channels as the last axis."""
     c, h, w = [int(n) for n in m.targetShape][-3:]
     if word(m, "mode") == "CHANNEL_FIRST":
         net.add(layer, "reshape", {"shape": [-1, c, h, w]})
@@ -86,7 +88,8 @@ def _axis(kind: str, *names: str) -> Say:
 
 
 def _top(net: Network, layer: Layer, m: Any) -> None:
-    """Return the largest or smallest values, and their positions as floats."""
+    """Add nodes for the largest or smallest values along an axis, and for their positions. The positions are
+    floats."""
     if len(layer.input) > 1:
         raise CompileError(f"{net.source}: a count that is computed is not supported")
     best, *places = layer.output
@@ -98,7 +101,7 @@ def _top(net: Network, layer: Layer, m: Any) -> None:
 
 
 LONGEST = 1 << 24
-"""The most elements of a range that are written out as a constant."""
+"""A range of at most this many elements is stored as a constant."""
 
 
 def _crop(net: Network, layer: Layer, m: Any) -> None:
@@ -115,7 +118,8 @@ def _crop(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _by_places(kind: str) -> Say:
-    """Pick the elements at indices, along an axis if the layer has one."""
+    """Return a function that adds an operation on elements at indices, along the layer's axis if it has
+    one."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         axis = {"axis": int(m.axis)} if hasattr(m, "axis") else {}
@@ -138,18 +142,20 @@ def _reverse(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _integers(net: Network, layer: Layer, which: int) -> str:
-    """Convert an input of floats to integers."""
+    """Convert an input of floats to integers. `which` is the input's position. Return the new value's
+    name."""
     name = f"{layer.output[0]} integers {which}"
     return net.node("mil.cast", {"x": [layer.input[which]]}, [name], {"dtype": "int32"})
 
 
 def _sizes(net: Network, layer: Layer, which: int) -> str:
-    """Return the sizes of an input."""
+    """Add a node that gives the shape of an input as a vector. Return the vector's name."""
     return net.node("mil.shape", {"x": [layer.input[which]]}, [f"{layer.output[0]} sizes"])
 
 
 def _filled(net: Network, layer: Layer, value: float, shape: Any) -> None:
-    """Fill an array with one number. `shape` is a list of sizes, or a value's name."""
+    """Add an array in which all elements are `value`. `shape` is a list of sizes, or the name of a value that
+    holds them."""
     if isinstance(shape, str):
         net.node("mil.fill", {"shape": [shape]}, layer.output, {"value": np.float32(value)})
     else:
@@ -157,7 +163,7 @@ def _filled(net: Network, layer: Layer, value: float, shape: Any) -> None:
 
 
 def _broadcast(net: Network, layer: Layer, shape: Any) -> None:
-    """Broadcast the input, by multiplying it by ones of the shape."""
+    """Broadcast the input to a shape, by multiplying it by ones."""
     ones = Layer((), (f"{layer.output[0]} ones",))
     _filled(net, ones, 1.0, shape)
     net.node("mil.mul", {"x": [layer.input[0]], "y": list(ones.output)}, layer.output)
@@ -176,8 +182,9 @@ def _range(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _band(lower: str, upper: str) -> Say:
-    """Keep a band of the given widths below and above the diagonal. A width of -1 keeps everything on its
-    side."""
+    """Return a function that keeps a band around the diagonal, and sets all other elements to 0. `lower` and
+    `upper` are the layer's fields with the band's widths below and above the diagonal. A width of -1 keeps
+    all elements on its side."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         given = [int(getattr(m, n)) if n else -1 for n in (lower, upper)]
@@ -187,7 +194,8 @@ def _band(lower: str, upper: str) -> Say:
 
 
 def _triangle(below: bool) -> Say:
-    """Keep everything on one side of the k-th diagonal."""
+    """Return a function that keeps the elements below the k-th diagonal or above it, with the diagonal. All
+    other elements become 0."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         most = int(m.k) if below else -int(m.k)
@@ -213,7 +221,8 @@ def _ordered(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _floats(kind: str) -> Say:
-    """Return a layer that is MIL's operation with its integer results converted to floats."""
+    """Return a function that converts a layer to MIL's operation `kind`, and its integer results to
+    floats."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
         found = net.add(layer, kind, end=f"{layer.output[0]} integers")
@@ -223,8 +232,10 @@ def _floats(kind: str) -> Say:
 
 
 def _listed(kind: str, key: str, field: str, unless: str = "") -> Say:
-    """Return a layer that is MIL's operation of one input and a list of integers. The list is left out if the
-    flag `unless` is set."""
+    """Return a function that converts a layer to MIL's operation `kind` of one input and a list of integers.
+
+    `key` is MIL's name of the list, and `field` is the layer's. There is no list if the layer's flag `unless`
+    is set."""
     return lambda net, layer, m: net.add(
         layer, kind, {key: None if unless and getattr(m, unless) else list(getattr(m, field))}
     )

@@ -1,8 +1,8 @@
-"""Convert a neural network's layers (specifications 1 to 5) to nodes of MIL's operations, which have the
-lowerings.
+"""Convert a neural network's layers (Core ML's specifications 1 to 5) to nodes of MIL's operations. MIL's
+operations have the lowerings.
 
-Layers pass blobs to each other. The body of a loop or branch may write a blob again. Each write makes a new
-value, and `Network.now` maps a blob to its value at this point."""
+Layers pass values to each other as blobs, which have names. The body of a loop or branch may write an
+existing blob again. Each write makes a new value, and `Network.now` has each blob's current value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jangin.ir.records import dataclass
 from jangin.ir.sources import NO_SOURCE, Sources
 
 EXACT = 1
-"""Core ML's number of the mapping that takes inputs' shapes as declared. Number 0 takes them as sequence,
-batch, channels, rows and columns."""
+"""Core ML's number of the mapping that takes inputs' shapes as declared. The mapping 0 takes them as
+sequence, batch, channels, rows and columns."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The values that a layer reads and writes."""
+    """The names of the values that a layer reads and writes."""
 
     input: tuple[str, ...]
     output: tuple[str, ...]
@@ -32,8 +32,9 @@ class Layer:
 class Network:
     """The conversion of a network's layers to nodes. `table` has a function for each kind of layer.
 
-    `now` has the values of existing blobs. `taken` has names that no other value may have. Shapes are as
-    declared if the network is `exact`. Otherwise arrays have four axes, and the first one is the batch."""
+    `now` has the names of the blobs' current values, and `taken` has all names of values that are in use.
+    Shapes are as declared if the network is `exact`. Otherwise arrays have four axes, and the first one is
+    the batch."""
 
     def __init__(
         self, table: Mapping[str, Say], exact: bool, now: Mapping[str, str], taken: set[str]
@@ -45,7 +46,7 @@ class Network:
         self.source, self.name = NO_SOURCE, ""
 
     def read(self, layers: Sequence[Any]) -> None:
-        """Convert layers in order."""
+        """Convert layers in order to nodes. An unknown layer becomes a node that the dialect reports."""
         for layer in layers:
             kind = layer.WhichOneof("layer") or "empty"
             self.name, self.source = layer.name, Sources.of(kind, layer.name)
@@ -82,7 +83,7 @@ class Network:
             raise CompileError(f"{source} is malformed: {type(error).__name__}: {error}") from error
 
     def fresh(self, name: str) -> str:
-        """Return a new name for another value of a blob."""
+        """Return a value's name that isn't taken yet, made from a blob's name. It is taken from then on."""
         unique, count = name, 1
         while unique in self.taken:
             count += 1
@@ -97,10 +98,11 @@ class Network:
             inputs: Sequence[str] = ("x",),
         start: str = "", end: str = "",
     ) -> str:  # fmt: skip
-        """Add a node of MIL for the current layer. `inputs` are MIL's names of its inputs; `given` has
-        constants and texts.
+        """Add a node of MIL's operation `kind` for the current layer, and return its first output's name.
 
-        `start` replaces the first input, and `end` replaces the first output."""
+        `inputs` are MIL's names of the layer's inputs, and `given` has the other arguments (constants and
+        texts). `start` is read in place of the layer's first input, and `end` is written in place of its
+        first output."""
         names = list(layer.input)
         if start:
             names[:1] = [start]
@@ -132,12 +134,12 @@ class Network:
         return outputs[0]
 
     def several(self, layer: Layer, kind: str, given: Mapping[str, Any]) -> None:
-        """Add a node that takes all inputs as one list."""
+        """Add a node of MIL's operation `kind` that takes all inputs of the layer as one list, `values`."""
         self.node(f"mil.{kind}", {"values": list(layer.input)}, layer.output, given)
 
     def chain(self, layer: Layer, kind: str, end: str = "") -> str:
-        """Add nodes of two inputs one after another, until all inputs are combined. The result is named
-        `end`, if given."""
+        """Combine all inputs of a layer by an operation of two inputs, from the first input to the last.
+        Return the result's name, which is `end` if given."""
         so_far, last = layer.input[0], end or layer.output[0]
         for n, name in enumerate(layer.input[1:], 1):
             made = last if n == len(layer.input) - 1 else f"{last} {n}"
@@ -145,7 +147,8 @@ class Network:
         return so_far
 
     def weights(self, message: Any, shape: Sequence[int], what: str) -> Array:
-        """Return weights as f32. The message may store them in several forms."""
+        """Return weights in f32 with this shape. The message may hold them as f32, as f16 or quantized.
+        Raises CompileError if their number is wrong."""
         count = int(np.prod(shape))
         if len(message.floatValue):
             found = np.array(message.floatValue, np.float32)
@@ -161,8 +164,8 @@ class Network:
 
 
 def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Array:
-    """Unpack quantized weights. They are packed with the highest bit first, and have a scale for each output
-    or a lookup table."""
+    """Return quantized weights as floats. Their codes are packed from each byte's highest bit on. A code
+    stands for an entry of a table, or is scaled by its output's scale."""
     q, bits = message.quantization, int(message.quantization.numberOfBits)
     if not 1 <= bits <= 8:
         raise CompileError(f"the {what} are of {bits} bits each, which is not supported")
@@ -180,15 +183,17 @@ def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Arra
 
 
 Say = Callable[[Network, Layer, Any], Any]
-"""A function that converts a layer, from the network, the layer and its parameters."""
+"""A function that converts a layer to nodes. Its arguments are the network, the layer's names and the layer's
+parameters."""
 BODIES = ("branch", "loop")
-"""Layers that contain layers."""
+"""Layers that contain other layers."""
 CONTROL = (*BODIES, "loopBreak", "loopContinue")
 """Layers that may have no outputs of their own."""
 
 
 def word(m: Any, field: str) -> str:
-    """Return the schema's name of an enumeration's value."""
+    """Return the name that Core ML's schema gives to the value of an enumeration. Raises CompileError if
+    there is none."""
     known, number = m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number, getattr(m, field)
     if number not in known:
         raise CompileError(f"the {field} {number} of a layer is none that Core ML has")
@@ -196,10 +201,11 @@ def word(m: Any, field: str) -> str:
 
 
 def same(kind: str, **given: Any) -> Say:
-    """Return a layer that is MIL's operation of one input."""
+    """Return a function that converts a layer to MIL's operation `kind` of one input, with the arguments
+    `given`."""
     return lambda net, layer, m: net.add(layer, kind, given)
 
 
 def two(kind: str) -> Say:
-    """Return a layer that is MIL's operation of two inputs."""
+    """Return a function that converts a layer to MIL's operation `kind` of two inputs."""
     return lambda net, layer, m: net.add(layer, kind, inputs=("x", "y"))

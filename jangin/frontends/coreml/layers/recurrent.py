@@ -1,5 +1,5 @@
-"""Lower recurrent layers. Arrays are [steps, batch, size, 1, 1], or one step of such arrays in a network of
-images."""
+"""Lower recurrent layers. Arrays are [steps, batch, size, 1, 1] if the network is exact. Otherwise they are
+one step, [batch, size, 1, 1]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jangin.frontends.coreml.layers.network import Layer, Network, Say
 from jangin.ir.graph import Array, CompileError
 
 LSTM_GATES = ("inputGate", "forgetGate", "outputGate", "blockInput")
-"""An LSTM's gates in MIL's order."""
+"""The gates of an LSTM in the order of MIL's weights."""
 GRU_GATES = ("resetGate", "outputGate", "updateGate")
 
 
@@ -28,7 +28,7 @@ def _function(net: Network, activation: Any) -> str:
 
 
 def _stacked(net: Network, m: Any, gates: Sequence[str], what: str, shape: Sequence[int]) -> Array:
-    """Return the weights of all gates, concatenated along the rows."""
+    """Return the weights of all gates, concatenated along the first axis."""
     return np.concatenate([net.weights(getattr(m, f"{g}{what}"), shape, f"{g}{what}") for g in gates])
 
 
@@ -47,10 +47,11 @@ def _recurrence(
     states: Sequence[str],
     directions: int = 1,
 ) -> None:
-    """Add MIL's recurrent operation on arrays [steps, batch, size] and [batch, size], with reshapes from and
-    to the layer's arrays.
+    """Add MIL's recurrent operation, which takes arrays [steps, batch, size] and states [batch, size]. The
+    layer's arrays are reshaped to these, and the results back.
 
-    `states` are MIL's names of the initial states. The layer has its states direction by direction."""
+    `states` are MIL's names of the initial states. The layer's inputs have all states of the first direction
+    before those of the second."""
     out = layer.output[0]
     wanted = 1 + len(states) * directions
     if len(layer.input) not in (1, wanted) or len(layer.output) not in (1, wanted):
@@ -79,7 +80,8 @@ def _rows(net: Network, name: str, made: str, axes: Sequence[int]) -> str:
 
 
 def _given(net: Network, sequence: str, out: str, axes: Sequence[int] | None) -> None:
-    """Reshape a sequence [steps, batch, size] to the network's array."""
+    """Reshape a sequence [steps, batch, size] to the network's array, with the axes `axes` added. If `axes`
+    is None, the sequence's first axis is removed first."""
     if axes is None:
         sequence = _rows(net, sequence, f"{out} last", [0])
     net.node("mil.expand_dims", {"x": [sequence]}, [out], {"axes": list(axes or (2, 3))})
@@ -90,7 +92,8 @@ def _direction(m: Any) -> str:
 
 
 def _lstm_weights(net: Network, m: Any, weights: Any, size: int, hidden: int) -> dict[str, Any]:
-    """Return the weights of one direction, by MIL's names."""
+    """Return the weights of one direction, by MIL's names. 1 is added to the forget gate's bias if the layer
+    says so."""
     found: dict[str, Any] = _matrices(net, weights, LSTM_GATES, size, hidden)
     bias = np.zeros(4 * hidden, np.float32)
     if m.hasBiasVectors:

@@ -98,8 +98,7 @@ def _inner_product(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
-    """Multiply two inputs, or one input by weights. The weights are stored transposed, with their second
-    dimension first."""
+    """Multiply two inputs, or one input by weights. The weights are stored transposed."""
     given: dict[str, Any] = {"transpose_x": bool(m.transposeA), "transpose_y": bool(m.transposeB)}
     if len(layer.input) > 1:
         net.add(layer, "matmul", given, inputs=("x", "y"))
@@ -112,7 +111,9 @@ def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _looked_up(net: Network, layer: Layer, m: Any, words: int, width: int, axes: Sequence[int]) -> str:
-    """Look up rows of a table by indices, which are floats. The indices' axes `axes`, of size 1, are
+    """Look up rows of the layer's table by indices, which are floats. Return the name of the rows.
+
+    The table has `words` rows of `width` elements. The axes `axes` of the indices, which have size 1, are
     removed."""
     table = np.ascontiguousarray(net.weights(m.weights, [width, words], "weights").T)
     if m.hasBias:
@@ -126,7 +127,7 @@ def _looked_up(net: Network, layer: Layer, m: Any, words: int, width: int, axes:
 
 
 def _embedding(net: Network, layer: Layer, m: Any) -> None:
-    """Look up rows by the indices along the last axis, which has size 1."""
+    """Look up rows by indices [..., 1]. The result is [..., width]."""
     rows = _looked_up(net, layer, m, int(m.vocabSize), int(m.embeddingSize), [-1])
     net.add(layer, "identity", start=rows)
 
@@ -152,8 +153,8 @@ def _layer_norm(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _mvn(net: Network, layer: Layer, m: Any) -> None:
-    """Subtract the mean of each channel, or of all channels, and divide by the deviation. The mean is
-    subtracted twice, as in `ops.normalize.moments`."""
+    """Subtract the mean and divide by the standard deviation, of each channel or of all channels together.
+    The mean is subtracted twice, for exactness, as in `ops.normalize.moments`."""
     axes, out = list(range(-3 if m.acrossChannels else -2, 0)), layer.output[0]
     whole = {"axes": axes, "keep_dims": True}
     near, last = layer.input[0], layer.input[0]
@@ -180,7 +181,7 @@ def _resized(net: Network, layer: Layer, m: Any) -> None:
 
 
 def _solid(m: Any) -> dict[str, Any]:
-    """Return the strides and paddings of three axes."""
+    """Return MIL's arguments for the strides and paddings of three spatial axes."""
     sides = (("Front", "Back"), ("Top", "Bottom"), ("Left", "Right"))
     pads = [int(getattr(m, f"customPadding{s}")) for pair in sides for s in pair]
     strides = [int(getattr(m, f"stride{n}")) or 1 for n in ("Depth", "Height", "Width")]

@@ -46,7 +46,8 @@ class Program:
         """Maps each state to the value that it holds at this point."""
 
     def types(self) -> Mapping[str, tuple[DType, list[int | str]]]:
-        """Return the inputs' element types and sizes, with "" for a free size."""
+        """Return the inputs' element types and sizes, by name. A size is "" if any size is allowed. States
+        aren't included."""
         found = {}
         for given in self.function.inputs:
             if given.type.WhichOneof("type") != "stateType":
@@ -54,13 +55,14 @@ class Program:
         return found
 
     def states(self) -> Mapping[str, tuple[DType, list[int | str]]]:
-        """Return the same as `types`, for the states that are kept between runs."""
+        """Return the element types and sizes of the states that are kept between runs, by name, like
+        `types`."""
         kept = [i for i in self.function.inputs if i.type.WhichOneof("type") == "stateType"]
         return {i.name: _tensor(i.name, i.type.stateType.wrappedType) for i in kept}
 
     def read(self) -> list[str]:
-        """Import all operations and return the names of the outputs. A state becomes an input, and its next
-        value an output."""
+        """Import all operations, and return the names of the outputs. A state also becomes an input, and its
+        value after the run is called "NAME.next"."""
         self.held = {name: name for name in self.states()}
         for operation in self.block.operations:
             self._operation(operation)
@@ -69,7 +71,8 @@ class Program:
         return list(self.block.outputs)
 
     def _state(self, kind: str, operation: Any, names: list[str]) -> None:
-        """Read a state's current value, or set its value for the operations that follow."""
+        """Import an operation that reads a state's current value or sets its value. Raises CompileError if a
+        branch or loop sets it."""
         state, *_ = (a.name for a in operation.inputs["input"].arguments)
         source = Sources.of(kind, state)
         if state not in self.held:
@@ -88,8 +91,8 @@ class Program:
     # -- control flow ---------------------------------------------------------------------------
 
     def _control(self, operation: Any, names: list[str], source: Sources) -> None:
-        """Import `cond` with two blocks, or `while_loop` with the blocks of a condition and a body. Both
-        blocks of a loop take the carried values."""
+        """Import `cond` with its two blocks, or `while_loop` with the blocks of its condition and its body.
+        Both blocks of a loop have the carried values as inputs."""
         if operation.type not in ("cond", "while_loop") or len(operation.blocks) != 2:
             raise CompileError(
                 f"{source}: operations with blocks, other than cond and while_loop, are not supported"
@@ -115,8 +118,8 @@ class Program:
         self.nodes.append(looping(names[0], start, body, carried, names, source))
 
     def _body(self, block: Any, given: Sequence[str] = ()) -> Graph:
-        """Return a block as a graph that may read outer values. The block's inputs are the values `given`, or
-        keep their names."""
+        """Return a block as a graph, which may read the values around it. The block's inputs are replaced by
+        the values `given`, or keep their names if there are none."""
         around = self.nodes, self.called
         self.nodes, self.called = (
             [],
@@ -187,7 +190,8 @@ class Program:
         return name
 
     def _decompressed(self, kind: str, given: Mapping[str, Any], source: Sources) -> list[Array]:
-        """Return the decompressed weights of a constexpr operation."""
+        """Return the results of a constexpr operation, computed from its arguments. Raises CompileError if an
+        argument isn't constant."""
         arrays = {}
         for key, names in given.items():
             if isinstance(names, str) or names[0] in self.texts:
@@ -200,7 +204,8 @@ class Program:
 
 
 def _tensor(name: str, kind: Any) -> tuple[DType, list[int | str]]:
-    """Return an input's element type and sizes."""
+    """Return an input's element type and sizes. A size is "" if any size is allowed. Raises CompileError if
+    it isn't a tensor of a supported type."""
     tensor = kind.tensorType
     if kind.WhichOneof("type") != "tensorType" or tensor.dataType not in TYPES:
         raise CompileError(f"the input '{name}' is no tensor of a type that is supported")

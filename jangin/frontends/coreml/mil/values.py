@@ -1,4 +1,4 @@
-"""Convert MIL's constants to arrays, from the program or from its files of weights."""
+"""Convert MIL's constants to arrays. Their elements are in the program, or in its files of weights."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ TYPES: dict[int, Any] = {
     1: np.bool_, 10: np.float16, 11: np.float32, 12: np.float64, 13: ml_dtypes.bfloat16, 21: np.int8,
     22: np.int16, 23: np.int32, 24: np.int64, 31: np.uint8, 32: np.uint16, 33: np.uint32, 34: np.uint64,
 }  # fmt: skip
-"""NumPy's types by MIL's DataType."""
+"""NumPy's types by the numbers of MIL's DataType."""
 BITS = {25: 4, 35: 4, 36: 2, 37: 1, 38: 6, 39: 3}
-"""The bits of the element types smaller than a byte. The first of them is signed."""
+"""The number of bits of the element types smaller than a byte, by the numbers of MIL's DataType. Only the
+type `SIGNED` is signed."""
 SIGNED = 25
 STRING = 2
 SENTINEL = 0xDEADBEEF
-"""The number with which an entry of a file of weights begins."""
+"""The number at the start of each entry in a file of weights."""
 Value = Array | str | list[str]
 
 
 class Weights:
-    """The files of weights beside a model. A model in a single file has none."""
+    """The files of weights in a model's folder. A model in a single file has none."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._files: dict[str, Any] = {}
 
     def entry(self, name: str, offset: int, size: int, what: str) -> Any:
-        """Return the bytes of an entry. Its header of 64 bytes tells where they lie."""
+        """Return `size` bytes of the entry at `offset` in a file. The entry begins with a header of 64 bytes,
+        which has the position of its bytes. Raises CompileError if the entry is damaged or too small."""
         data = self._file(name, what)
         if offset + 64 > len(data):
             raise CompileError(f"{what} should lie at {offset} of {name}, which has {len(data)} bytes")
@@ -58,8 +60,8 @@ class Weights:
 
 
 def value(message: Any, weights: Weights, what: str) -> Value:
-    """Return a value of MIL: an array, or strings. Raises CompileError for other types and for missing
-    bytes."""
+    """Return a value of MIL: an array, a text or a list of texts. Raises CompileError for other types and if
+    bytes are missing."""
     kind = message.type.WhichOneof("type")
     if kind != "tensorType":
         raise CompileError(f"{what} is a {kind}, which is not supported")
@@ -94,7 +96,8 @@ def _immediate(tensor: Any, kind: int, count: int) -> Array:
 
 
 def _stored(read: Any, kind: int, count: int) -> Array:
-    """Return elements stored as bytes. Elements smaller than a byte are packed from the lowest bit on."""
+    """Return the first `count` elements of stored bytes. `read` returns as many bytes as requested. Elements
+    smaller than a byte are packed from each byte's lowest bit on."""
     if kind not in BITS:
         dtype = np.dtype(TYPES[kind])
         data = read(count * dtype.itemsize)

@@ -1,4 +1,5 @@
-"""Decompress the weights of MIL programs (constexpr operations)."""
+"""Decompress the weights of MIL programs, which are results of the operations whose names begin with
+"constexpr"."""
 
 from __future__ import annotations
 
@@ -44,9 +45,10 @@ def _table(a: Arrays) -> Array:
 
 
 def _tables(a: Arrays) -> Array:
-    """Look up each index in the table of its own block; the tables are [*blocks, entries, length].
+    """Return the vectors for an array of indices. Each block of the indices has its own table, and the tables
+    are [*blocks, entries, length].
 
-    The vectors lie along one axis."""
+    A vector's elements are along the axis `vector_axis`."""
     indices, lut = a["indices"], a["lut"]
     places = np.indices(indices.shape)
     blocks = [p * n // s for p, n, s in zip(places, lut.shape, indices.shape, strict=False)]
@@ -58,7 +60,8 @@ def _tables(a: Arrays) -> Array:
 
 
 def _sparse(a: Arrays) -> Array:
-    """Expand sparse values by a mask. The mask has bytes, or bits of a given shape."""
+    """Return an array with the values where the mask isn't 0, and 0 elsewhere. The mask has an element for
+    each element of the result, or a bit if `shape` is given."""
     values, mask = a["nonzero_data"], a["mask"]
     if "shape" in a:
         shape = tuple(int(n) for n in a["shape"])
@@ -69,8 +72,8 @@ def _sparse(a: Arrays) -> Array:
 
 
 def _sparse_tables(a: Arrays) -> Arrays:
-    """Look up the indices that the mask keeps. Returns the mask of all elements of the vectors, and the kept
-    elements."""
+    """Look up the indices that the mask keeps. Return the mask for the vectors' elements, and the elements
+    that it keeps."""
     mask, lut = a["indices_mask"], a["lut"]
     indices = _sparse({"nonzero_data": a["indices_nonzero_data"], "mask": mask})
     if lut.shape[-1] > 1:
@@ -99,9 +102,9 @@ KINDS: Mapping[str, Callable[[Arrays], Array | Arrays]] = {
 
 
 def decompressed(kind: str, arrays: Arrays, source: Sources) -> list[Array]:
-    """Return the results of a constexpr operation: the weights, or a mask and the weights.
+    """Return the results of the constexpr operation `kind`: the weights, or a mask and the weights.
 
-    Raises CompileError for an unknown compression, and for parts that don't fit."""
+    Raises CompileError if the operation is unknown, and if its arguments don't fit together."""
     if kind not in KINDS:
         raise CompileError(
             f"{source}: weights compressed by {kind} are not supported; {', '.join(KINDS)} are"

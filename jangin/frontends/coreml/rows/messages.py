@@ -1,4 +1,4 @@
-"""Convert the messages of models of rows to plain values, which become attributes of their nodes."""
+"""Convert the messages of models of rows to plain values, which become the attributes of their nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _labels(m: Any) -> tuple[Any, ...]:
 
 
 def _word(m: Any, field: str) -> str:
-    """Return the name of an enumeration's value."""
+    """Return the name of an enumeration's value in a field. Raises CompileError if the value is unknown."""
     value = getattr(m, field)
     known = m.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
     if value not in known:
@@ -34,7 +34,8 @@ def _word(m: Any, field: str) -> str:
 
 
 def _glm(m: Any) -> Found:
-    """Return weights [outputs, features] and an offset for each output."""
+    """Return the attributes of a linear model, such as its weights [outputs, features] and an offset for each
+    output."""
     weights = [list(row.value) for row in m.weights]
     if len({len(row) for row in weights}) != 1 or len(m.offset) not in (0, len(weights)):
         raise CompileError("its rows of weights and its offsets don't fit")
@@ -49,7 +50,8 @@ def _glm(m: Any) -> Found:
 
 
 def _trees(m: Any) -> Found:
-    """Return an ensemble's nodes, read field by field. An ensemble has millions of nodes, each a message."""
+    """Return the attributes of an ensemble of trees: for each field of its nodes, an array over all nodes. An
+    ensemble may have millions of nodes, and each is a message."""
     trees, nodes = m.treeEnsemble, list(m.treeEnsemble.nodes)
     held = [len(n.evaluationInfo) for n in nodes]
     leaves = [w for n, count in zip(nodes, held, strict=True) if count for w in n.evaluationInfo]
@@ -75,7 +77,7 @@ def _field(messages: Sequence[Any], name: str, dtype: Any = np.int64) -> Array:
 
 
 def _modes(nodes: Sequence[Any]) -> Array:
-    """Return the test of each node, by its number in `ops.trees.MODES`, or LEAF."""
+    """Return each node's test as its position in `ops.trees.MODES`, or LEAF for a leaf."""
     given = _field(nodes, "nodeBehavior")
     modes = np.empty(given.size, np.int64)
     for value in np.unique(given):
@@ -147,4 +149,4 @@ READ: Mapping[str, Callable[[Any], Found]] = {
     "supportVectorClassifier": _svm, "supportVectorRegressor": _svm, "treeEnsembleClassifier": _trees,
     "treeEnsembleRegressor": _trees,
 }  # fmt: skip
-"""Readers of messages by the names of the models' types."""
+"""Functions that convert a model's message to attributes, by the name of the model's type."""

@@ -1,4 +1,5 @@
-"""Lower models of rows of features, as scikit-learn has them. Each stage of a pipeline is one node."""
+"""Lower models that predict from rows of features, such as those converted from scikit-learn. Each stage of a
+pipeline is one node."""
 
 from __future__ import annotations
 
@@ -21,18 +22,20 @@ from jangin.ops.trees import LEAF, Ensemble, Numbered, Weights, grown, planted
 from jangin.ops.values import Tensor
 
 Given = Mapping[str, Any]
-"""The attributes that the importer read from a model's message."""
+"""A model's attributes, which the importer read from its message."""
 
 
 def rows(b: Builder, xs: Sequence[Tensor]) -> Tensor:
-    """Return columns and matrices joined to [rows, features], in f64 if one of them is f64."""
+    """Return vectors (as columns) and matrices concatenated to [rows, features]. The result is f64 if one of
+    them is f64, else f32."""
     dtype = F64 if any(x.dtype is F64 for x in xs) else F32
     parts = [b.cast(x if x.rank == 2 else b.reshape(x, [*x.shape, 1]), dtype) for x in xs]
     return parts[0] if len(parts) == 1 else b.concat(parts, 1)
 
 
 def feature_vectorizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """Put columns side by side. Each input must have the given number of columns."""
+    """Return all inputs concatenated to [rows, features]. Raises CompileError if an input doesn't have its
+    declared number of columns."""
     whole = [rows(b, [x]) for x in xs]
     for x, width in zip(whole, given["widths"], strict=True):
         if x.shape[1] != const(width):
@@ -56,7 +59,7 @@ def imputer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def normalizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """Divide each row by its norm: the largest absolute value (LMax), L1 or L2."""
+    """Return each row divided by its norm: the largest absolute value (LMax), the L1 norm or the L2 norm."""
     x, kind = rows(b, xs), given["norm"]
     sizes = b.map(lambda v: v * v if kind == "L2" else call("abs", v), x)
     total = b.reduce("max" if kind == "LMax" else "sum", sizes, [1], True)
@@ -64,7 +67,8 @@ def normalizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def one_hot(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
-    """Return 1 at the category that an integer equals. An unknown integer gives zeros."""
+    """Return a row for each integer, with 1 at the category that equals it and 0 elsewhere. An unknown
+    integer gives only zeros."""
     x = xs[0] if xs[0].rank == 1 else b.reshape(xs[0], [xs[0].shape[0]])
     known = b.const(np.asarray(given["categories"], np.int64))
 
@@ -86,7 +90,8 @@ def identity(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def classified(b: Builder, scores: Tensor, best: Tensor, given: Given) -> tuple[Item, Tensor]:
-    """Return the label of each row's best class, and the scores [rows, classes]."""
+    """Return the label of each row's best class, and the scores [rows, classes]. `best` has the positions of
+    the best classes."""
     labels = given["labels"]
     if labels and isinstance(labels[0], str):
         result = tensor_type(STRING, best.shape)
@@ -101,7 +106,7 @@ def _best(b: Builder, scores: Tensor) -> Tensor:
 
 
 def _value(b: Builder, scores: Tensor) -> Tensor:
-    """Return a single target as a vector."""
+    """Return predictions [rows, targets]. If there is one target, they are [rows]."""
     return b.reshape(scores, [scores.shape[0]]) if scores.shape[1] == const(1) else scores
 
 
@@ -116,7 +121,8 @@ def _linked(b: Builder, scores: Tensor, link: str) -> Tensor:
 
 
 def linear_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Classify by linear scores. A reference class has no weights of its own, and its odds are 1."""
+    """Return the likeliest class and all classes' probabilities, by linear scores. The first of several
+    classes may be the reference class, which has no weights. Its score is 0."""
     scores = affine(b, rows(b, xs), given["weights"], given["offset"])
     if given["encoding"] == "OneVsRest" and scores.shape[1] != const(1):
         odds = _linked(b, scores, given["link"])
@@ -132,7 +138,8 @@ def linear_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[I
 
 
 def _forest(b: Builder, x: Tensor, given: Given) -> Tensor:
-    """Return [rows, targets]: the sum of all leaves that a row reaches, in f64."""
+    """Return [rows, targets] in f64: for each target, the sum of the values of the leaves that a row
+    reaches."""
     tree, mode = given["tree"], given["mode"]
     known, tests = Numbered(tree, given["number"]), np.flatnonzero(mode != LEAF)
     below = np.zeros((2, tree.size), np.int64)
@@ -190,7 +197,7 @@ def svm_regressor(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor:
 
 
 def svm_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Classify by support vectors. Each pair of classes has a decision, and the class that wins most often is
+    """Classify by support vectors. Each pair of classes has a decision, and the class with the most wins is
     chosen (Chang & Lin 2011)."""
     near = kernel(b, rows(b, xs), given["vectors"], given["kernel"], given["params"])
     counts: Sequence[int] = given["counts"]
@@ -207,7 +214,8 @@ def svm_classifier(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item
 
 
 def nearest_neighbors(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Return the share of each class among the nearest samples, weighted by distance if the model says so."""
+    """Return the likeliest class and the share of each class among the nearest samples. The samples are
+    weighted by their distances if the model says so."""
     x = rows(b, xs)
     samples: Array = given["samples"]
     held = b.const(samples.astype(x.dtype.numpy))
@@ -232,7 +240,8 @@ def nearest_neighbors(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[I
 
 
 def likeliest(b: Builder, xs: Sequence[Tensor], given: Given) -> tuple[Item, Tensor]:
-    """Return the likeliest class by a network's scores, which may have any axes."""
+    """Return the likeliest class and all scores [rows, classes]. The scores of a network may have additional
+    axes."""
     count = const(len(given["labels"]))
     scores = b.reshape(xs[0], [divide(product(xs[0].shape), count, b.symbols), count])
     return classified(b, scores, _best(b, scores), given)
@@ -247,4 +256,4 @@ MODELS: Mapping[str, Callable[[Builder, Sequence[Tensor], Given], Any]] = {
     "supportVectorRegressor": svm_regressor, "treeEnsembleClassifier": tree_classifier,
     "treeEnsembleRegressor": tree_regressor,
 }  # fmt: skip
-"""Lowerings by the names of the models' types."""
+"""Lowerings of models of rows, by the names of their types."""

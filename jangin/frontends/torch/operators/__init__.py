@@ -18,4 +18,5 @@ from jangin.frontends.torch.operators import (
 OPERATORS = declared(
     (conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
 )
-"""Lowerings by name, of all overloads ("add") or of one overload ("max.dim")."""
+"""Lowerings by the name of an operator, for all its overloads ("add"), or by the name of one overload
+("max.dim")."""

@@ -4,8 +4,8 @@
 lowering for one overload takes precedence.
 
 A lowering is called with the `Builder`, the `Result` and the operator's arguments by their names in its
-schema. Tensors are `Tensor`, types are `DType`, and sizes are numbers or expressions. Arguments that are None
-are left out. The lowering returns a `Tensor`, or a tuple with None for each unwanted result."""
+schema. Tensors are given as `Tensor`, types as `DType`, and sizes as numbers or expressions. Arguments that
+are None are left out. The lowering returns a `Tensor`, or a tuple in which unwanted results may be None."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Operand = Tensor | Number
 class Result:
     """The results of a node, as PyTorch traced them.
 
-    `all` has the types and shapes of all results, and `wanted` tells which are read. `common` is the type to
-    which operands are promoted. `dtype` and `shape` are those of the first result."""
+    `all` has the types and shapes of all results, and `wanted` tells for each if it is read. `common` is the
+    type to which operands are converted, or None. `dtype` and `shape` are those of the first result."""
 
     all: tuple[tuple[DType, Shape], ...]
     wanted: tuple[bool, ...]
@@ -45,13 +45,13 @@ class Result:
 
     @property
     def operands(self) -> DType:
-        """The type in which operands are computed."""
+        """The type in which the operator is computed: `common`, or else the first result's type."""
         return self.common or self.dtype
 
 
 def applied(b: Builder, dtype: DType, body: Body, *operands: Operand, corner: str | None = None) -> Tensor:
-    """Apply `body` to each element. Operands are first converted to `dtype`, and 16-bit floats are computed
-    in f32. `corner`: see `ir.core.Map`."""
+    """Return `body` applied to each element of the operands. Tensors are converted to `dtype` first. 16-bit
+    floats are computed in f32. `corner`: see `ir.core.Map`."""
     tensors = [b.cast(x, dtype) for x in operands if isinstance(x, Tensor)]
 
     def fn(*elements: Expr) -> Expr:
@@ -66,7 +66,7 @@ def _number(x: Number, dtype: DType) -> Expr:
 
 
 def scalar(b: Builder, x: Operand, dtype: DType) -> Tensor:
-    """Return an operand as a tensor."""
+    """Return an operand as a tensor of type `dtype`. A number or a size becomes a tensor without axes."""
     if isinstance(x, Tensor):
         return b.cast(x, dtype)
     if isinstance(x, Expr):
@@ -75,7 +75,8 @@ def scalar(b: Builder, x: Operand, dtype: DType) -> Tensor:
 
 
 def axes_given(dim: Any, rank: int) -> tuple[int, ...]:
-    """Return the axes of a `dim` argument. An empty argument means all axes."""
+    """Return the axes, counted from 0, that the argument `dim` means. None or an empty list means all
+    axes."""
     if dim is None or dim == []:
         return tuple(range(rank))
     given = dim if isinstance(dim, (list, tuple)) else [dim]
@@ -83,5 +84,5 @@ def axes_given(dim: Any, rank: int) -> tuple[int, ...]:
 
 
 def size(x: ExprLike) -> Expr:
-    """Return a size as an expression."""
+    """Return a size, which may be a number, as an expression."""
     return x if isinstance(x, Expr) else const(int(x))

@@ -25,7 +25,8 @@ from jangin.ops.window import Window
 
 
 def _each(given: Sequence[int], rank: int, default: int = 1) -> list[int]:
-    """Return one number for each axis. A single number holds for all axes."""
+    """Return one number for each of `rank` axes. A single given number applies to all axes, and none means
+    `default`."""
     if not given:
         return [default] * rank
     return [int(g) for g in (given if len(given) == rank else list(given) * rank)]
@@ -114,8 +115,10 @@ POOLS = Table({
 
 @lowers("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d")
 def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]) -> Tensor:
-    """Average adaptively. Result i of n is the mean of the entries from floor(i m / n) to ceil((i + 1) m / n)
-    of m."""
+    """Return averages of windows whose sizes follow from the result's size.
+
+    Result i of n is the mean of the entries from floor(i m / n) up to, but without, ceil((i + 1) m / n), if
+    there are m entries."""
     rank = len(output_size)
     axes = range(self.rank - rank, self.rank)
     wanted = [out.shape[a] for a in axes]
@@ -130,7 +133,8 @@ def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequen
 
 
 def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
-    """Average one axis adaptively, by a product with a matrix of shares."""
+    """Average one axis adaptively to n entries, by a product with a matrix of the entries' shares. Raises
+    CompileError if a size isn't fixed."""
     m = x.shape[axis]
     if m == n:
         return x
@@ -150,8 +154,8 @@ def _averaged(b: Builder, x: Tensor, axis: int, n: Expr) -> Tensor:
 def adaptive_max_pool(
     b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the maximum of each window of `adaptive_avg_pool`, and its position in the plane. Shorter
-    windows repeat their last entry."""
+    """Return the maximum of each window of `adaptive_avg_pool`, and its position in the plane. In windows
+    that are shorter than the longest, the last entry is repeated."""
     rank = len(output_size)
     x = _batched(b, self, rank)
     places = []
@@ -183,7 +187,7 @@ def adaptive_max_pool(
 
 
 def _entries(m: int, n: int) -> Any:
-    """Return which of m entries each of n results reads, [n, longest window]."""
+    """Return the positions of the entries, among m, that each of n results reads, as [n, longest window]."""
     first = np.arange(n) * m // n
     last = -(-(np.arange(n) + 1) * m // n) - 1
     longest = int((last - first).max(initial=0)) + 1
@@ -194,7 +198,7 @@ def _entries(m: int, n: int) -> Any:
 def max_pool_backward(
     b: Builder, out: Result, grad_output: Tensor, self: Tensor, indices: Tensor, **given: Any
 ) -> Tensor:
-    """Add each gradient at the position that its maximum was taken from."""
+    """Return the input's gradients: each result's gradient is added at the position of the maximum."""
     rows = simplify(product(self.shape[:-2]), b.symbols)
     plane = simplify(product(self.shape[-2:]), b.symbols)
     each = simplify(product(indices.shape[-2:]), b.symbols)

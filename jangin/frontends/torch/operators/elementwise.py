@@ -26,7 +26,8 @@ from jangin.ops.values import Tensor
 
 
 def _unary(body: Body) -> Lowering:
-    """Return a lowering in the result's type. Integers are converted if the result is a float."""
+    """Return a lowering of a function of one element, computed in the result's type. Integers are converted
+    first if the result is a float."""
 
     def lower(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
         return applied(b, out.dtype, partial(body, **given), self)
@@ -35,7 +36,8 @@ def _unary(body: Body) -> Lowering:
 
 
 def _predicate(body: Body) -> Lowering:
-    """Return a lowering of a test of floats. Integers are first converted to f32."""
+    """Return a lowering of a test of floats, whose result is a boolean. Integers are converted to f32
+    first."""
 
     def lower(b: Builder, out: Result, self: Tensor) -> Tensor:
         return applied(b, self.dtype if self.dtype.is_float else F32, body, self)
@@ -44,7 +46,8 @@ def _predicate(body: Body) -> Lowering:
 
 
 def _round(x: Expr, decimals: int = 0) -> Expr:
-    """Round half to even, to `decimals` decimals."""
+    """Return x rounded to `decimals` decimals. Halves are rounded to the even neighbour. Integers are
+    unchanged."""
     if x.dtype.is_int:
         return x
     scale = 10.0 ** abs(decimals)
@@ -54,7 +57,7 @@ def _round(x: Expr, decimals: int = 0) -> Expr:
 
 
 def _exact(fn: str) -> Body:
-    """Return a rounding to integers, which leaves integers unchanged."""
+    """Return the rounding function `fn`, such as "floor". It leaves integers unchanged."""
     return lambda x: x if x.dtype.is_int else call(fn, x)
 
 
@@ -120,7 +123,8 @@ def _remainder(x: Expr, y: Expr) -> Expr:
 
 
 def _floor_divide(x: Expr, y: Expr) -> Expr:
-    """Return the floor of the exact quotient. The rounded x / y may be a larger integer."""
+    """Return the exact quotient, rounded down. The floor of x / y might be too large, because x / y itself is
+    rounded. A division by 0 gives x / y."""
     if x.dtype.is_int:
         return operation("floordiv", x, y)
     rest = operation("rem", x, y)
@@ -132,7 +136,8 @@ def _floor_divide(x: Expr, y: Expr) -> Expr:
 
 
 def _binary(body: Body) -> Lowering:
-    """Return a lowering in the type to which both operands are promoted."""
+    """Return a lowering of a function of two elements, computed in the type to which both operands are
+    promoted."""
 
     def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
         return applied(b, out.operands, body, self, other)
@@ -141,7 +146,7 @@ def _binary(body: Body) -> Lowering:
 
 
 def _boolean(body: Body) -> Lowering:
-    """Return a lowering on truth values: an operand is true if it isn't 0."""
+    """Return a lowering of a logical function of two operands. An operand is true if it isn't 0."""
 
     def lower(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
         return applied(b, BOOL, body, *(_truth(b, x) for x in (self, other)))
@@ -196,7 +201,7 @@ BINARY = Table({
 
 @lowers("atan2", "arctan2")
 def atan2(b: Builder, out: Result, self: Operand, other: Operand) -> Tensor:
-    """Return atan2 in the result's type, which is a float for integers too."""
+    """Return atan2(self, other) in the result's type, which is a float even if the operands are integers."""
     return applied(b, out.dtype, lambda x, y: call("atan2", x, y), self, other)
 
 
@@ -226,7 +231,7 @@ def _times(x: Expr, factor: Number) -> Expr:
 
 @lowers("div", "true_divide")
 def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
-    """Return the quotient, which is a float unless it is rounded."""
+    """Return the quotient. It is a float unless `rounding_mode` is "floor" or "trunc"."""
     if rounding_mode == "floor":
         return applied(b, out.dtype, _floor_divide, self, other)
     if rounding_mode == "trunc" and out.dtype.is_float:
@@ -262,7 +267,8 @@ def clamp(
 
 @lowers("_to_copy", "to")
 def to_copy(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
-    """Convert to the result's type. Floats are truncated to integers, and a nonzero number is true."""
+    """Convert to the result's type. Floats are truncated to integers. As booleans, all numbers but 0 are
+    true."""
     return converted(b, self, out)
 
 
@@ -272,7 +278,7 @@ def convert_element_type(b: Builder, out: Result, a: Tensor, **given: Any) -> Te
 
 
 def converted(b: Builder, x: Tensor, out: Result) -> Tensor:
-    """Convert to the result's type."""
+    """Convert to the result's type. As booleans, all numbers but 0 are true."""
     if out.dtype is BOOL and x.dtype is not BOOL:
         return b.map(lambda v: ne(v, const(0, v.dtype)), x)
     return b.cast(x, out.dtype)

@@ -40,8 +40,8 @@ Indices = Sequence[Tensor | None]
 
 
 def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
-    """Replace each mask among the indices by the positions of its true elements, one index for each axis of
-    the mask."""
+    """Replace each mask among the indices by the positions of its true elements. A mask then becomes several
+    indices, one for each of its axes."""
     found: list[Tensor | None] = []
     for index in indices:
         if index is None or (index.dtype.is_int and index.dtype.name != "u8"):
@@ -55,10 +55,10 @@ def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
 
 
 def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Tensor, Shape, int]:
-    """Return the arguments of a gather by index tuples.
+    """Return the arguments of a gather by index tuples that does the same as indexing by tensors.
 
-    They are the order of axes with the indexed axes first, index tuples along a last axis, and the indices'
-    broadcast shape. The last one is the number of axes before that shape in a result."""
+    They are the order of `self`'s axes with the indexed axes first, the index tuples along a last axis, and
+    the indices' broadcast shape. The last one is the number of axes that precede this shape in a result."""
     found = _by_number(b, indices)
     at = [i for i, t in enumerate(found) if t is not None]
     given = [t for t in found if t is not None]
@@ -71,10 +71,10 @@ def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Te
 
 @lowers("index")
 def index(b: Builder, out: Result, self: Tensor, indices: Indices) -> Tensor:
-    """Index by tensors, as NumPy does.
+    """Return the elements of `self` at indices, as NumPy's indexing by arrays does.
 
-    The indices' broadcast axes stand in place of the first indexed axis. They stand first if the indexed axes
-    aren't adjacent."""
+    The indices' broadcast axes replace the indexed axes. They are the first axes of the result if the indexed
+    axes aren't adjacent."""
     whole = [i for i, t in enumerate(indices) if t is not None]
     one = indices[whole[0]] if len(whole) == 1 else None
     if one is not None and one.dtype.is_int and one.dtype.name != "u8":
@@ -114,10 +114,10 @@ def scatter(
     b: Builder, out: Result, self: Tensor, dim: int, index: Tensor, src: Tensor | None = None,
     value: Number | None = None, reduce: str = "", include_self: bool = True,
 ) -> Tensor:  # fmt: skip
-    """Write elements at indices along an axis. Several elements of one position are combined by `reduce`:
-    their sum, product, extreme or mean.
+    """Return `self` with elements written at indices along an axis.
 
-    The old element is combined too, unless `include_self` is false."""
+    `reduce` tells how several elements at one position are combined: by their sum, product, extreme or mean.
+    The element that was there before is combined too, unless `include_self` is false."""
     kind = {"": "none", "sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max",
             "amin": "min", "mean": "add"}[reduce]  # fmt: skip
     x, at = (b.reshape(t, [1]) if not t.rank else t for t in (self, index))
@@ -173,7 +173,8 @@ def masked_fill(b: Builder, out: Result, self: Tensor, mask: Tensor, value: Oper
 
 @lowers("masked_scatter")
 def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Return `self` with the elements at true `mask` replaced by those of `source`, in order."""
+    """Return `self` with its elements replaced where `mask` is true. The elements of `source` are taken in
+    order."""
     flags = b.reshape(b.expand(mask, out.shape), [simplify(product(out.shape), b.symbols)])
     place = b.map(lambda v: v - 1, cumulate(b, b.cast(flags, I64), "sum", axis=0))
     flat = b.reshape(source, [simplify(product(source.shape), b.symbols)])
@@ -183,7 +184,7 @@ def masked_scatter(b: Builder, out: Result, self: Tensor, mask: Tensor, source: 
 
 @lowers("masked_select")
 def masked_select(b: Builder, out: Result, self: Tensor, mask: Tensor) -> Tensor:
-    """Return the elements at true `mask`, in order."""
+    """Return the elements where `mask` is true, in order, as a vector."""
     shape = broadcast(self.shape, mask.shape)
     return index(b, out, b.expand(self, shape), [b.expand(mask, shape)])
 
@@ -194,8 +195,10 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
     **given: Any,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Return the sum (mode 0), mean (1) or maximum (2) of each bag's rows. A bag begins at its offset. The
-    other results aren't computed."""
+    """Return the sum (mode 0), mean (1) or maximum (2) of the rows of each bag. A bag begins at its offset
+    and ends at the next one.
+
+    The operator's other results aren't computed. Raises CompileError if they are read."""
     if any(out.wanted[1:]):
         raise CompileError("sizes of bags are read: only the bags' sums, means or extremes can be")
     if padding_idx >= 0:

@@ -46,7 +46,7 @@ def matmul(
 def addmm(
     b: Builder, out: Result, self: Tensor, beta: Number = 1, alpha: Number = 1, **matrices: Tensor
 ) -> Tensor:
-    """Return beta * self + alpha * (a product). `self` isn't read if beta is 0."""
+    """Return beta * self + alpha * (the product of the two other tensors). `self` isn't read if beta is 0."""
     left, right = matrices.values()
     y = multiply(b, widen(b, left), widen(b, right))
     if y.rank > len(out.shape):
@@ -65,7 +65,8 @@ def _scaled_sum(b: Builder, out: Result, y: Tensor, c: Tensor, alpha: float, bet
 
 @lowers("linear")
 def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return input [..., K] times transposed weight [N, K], plus bias [N]. 16-bit floats are rounded once."""
+    """Return the product of the input [..., K] and the transposed weight [N, K], plus the bias [N]. 16-bit
+    floats are rounded only at the end."""
     x, w = widen(b, input), widen(b, weight)
     if w.rank == 1:
         y = multiply(b, x, w)
@@ -82,8 +83,8 @@ def int_mm(b: Builder, out: Result, self: Tensor, mat2: Tensor) -> Tensor:
 
 @lowers("linalg_inv_ex")
 def inv_ex(b: Builder, out: Result, A: Tensor, check_errors: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Return the inverse of a matrix. The second result, which would report a singular matrix, isn't
-    computed; such an inverse is infinite or NaN."""
+    """Return the inverse of a matrix. A singular matrix gives infinite numbers or NaN. The second result,
+    which would report this, isn't computed. Raises CompileError if it is read."""
     _untold(out, 1)
     return b.cast(factorize.inverse(b, widen(b, A)), out.dtype), None
 
@@ -104,10 +105,10 @@ def solve_ex(
 
 
 def _solved(b: Builder, out: Result, a: Tensor, y: Tensor, left: bool) -> Tensor:
-    """Solve the linear system.
+    """Return the solution of a linear system with the matrices a and the right sides y.
 
-    The right side is vectors if it has one axis less than the matrices, or if its shape is the matrices'
-    shape without their columns."""
+    The right sides are vectors if y has one axis fewer than a, or if y's shape is a's without the last
+    axis."""
     a, y = widen(b, a), widen(b, y)
     vector = y.rank == 1 or (y.rank == a.rank - 1 and y.shape == a.shape[:-1])
     if vector:
@@ -128,8 +129,8 @@ def _turned(b: Builder, x: Tensor) -> Tensor:
 def cholesky_ex(
     b: Builder, out: Result, self: Tensor, upper: bool = False, check_errors: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the Cholesky factor. The second result, which would report a matrix that isn't positive
-    definite, isn't computed; such a factor has NaN."""
+    """Return the Cholesky factor. A matrix that isn't positive definite gives NaN. The second result, which
+    would report this, isn't computed. Raises CompileError if it is read."""
     _untold(out, 1)
     return cholesky(b, out, self, upper), None
 
@@ -169,8 +170,8 @@ def attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Return attention of query [..., L, E], key [..., S, E] and value [..., S, V]. In causal attention a
-    query sees the keys up to its own position."""
+    """Return attention of the query [..., L, E], key [..., S, E] and value [..., S, V]. With `is_causal`, a
+    query attends to the keys up to its own position."""
     if dropout_p and not b.trained:
         raise CompileError(f"dropout_p={dropout_p}: export the model in eval mode")
     q, k, v = (_with_heads(b, x) for x in (query, key, value))
@@ -185,7 +186,8 @@ def attention(
 
 
 def _with_heads(b: Builder, x: Tensor) -> Tensor:
-    """Return [batch, heads, rows, columns]. More leading axes are joined into one."""
+    """Return x as [batch, heads, rows, columns]. If there are more leading axes, all but the last of them are
+    joined into the batch."""
     if x.rank == 4:
         return x
     *outer, rows, columns = x.shape
@@ -198,8 +200,8 @@ def flash_attention(
     b: Builder, out: Result, query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0,
     is_causal: bool = False, attn_mask: Tensor | None = None, scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return attention. PyTorch uses this operator instead if gradients were requested. The sums of
-    exponentials aren't computed."""
+    """Return attention. PyTorch exports this operator in place of `scaled_dot_product_attention` if gradients
+    were requested. Its second result isn't computed. Raises CompileError if it is read."""
     if out.wanted[1]:
         raise CompileError("the sums of exponentials of flash attention are read: export without gradients")
     return attention(b, out, query, key, value, attn_mask, dropout_p, is_causal, scale), None

@@ -1,4 +1,4 @@
-"""Lower ATen's operators that make, move, join and cut tensors. Results have the shapes that PyTorch
+"""Lower ATen's operators that create, move, join and cut tensors. Results have the shapes that PyTorch
 traced."""
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def select_int(b: Builder, out: Result, self: Tensor, dim: int, index: Number) -
 
 
 def _from_front(index: Number, length: Expr) -> Expr:
-    """Return a position from the front, for one that may be counted from the end."""
+    """Return a position, which may be negative to count from the end, as one that counts from the front."""
     if isinstance(index, Expr):
         return index
     return length + int(index) if index < 0 else const(int(index))
@@ -111,7 +111,8 @@ def unbind(b: Builder, out: Result, self: Tensor, dim: int = 0) -> tuple[Tensor,
 
 @lowers("cat")
 def cat(b: Builder, out: Result, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Concatenate. Empty vectors are ignored, whatever the other tensors' rank is."""
+    """Return the tensors concatenated along an axis. Empty vectors are ignored, even if the other tensors
+    have more axes."""
     rank = len(out.shape)
     joined = [b.cast(t, out.dtype) for t in tensors if t.rank == rank]
     joined = [t for t in joined if rank > 1 or t.shape != (const(0),)] or joined[:1]
@@ -143,8 +144,8 @@ def flip(b: Builder, out: Result, self: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def _pads(x: Tensor, pad: Sequence[Number]) -> list[Expr]:
-    """Return PyTorch's pads, which list begin and end from the last axis on, as begins and ends of all
-    axes."""
+    """Return pads as those before each axis, then those after each. PyTorch's pads begin with both of the
+    last axis, and go on with those of the axis before."""
     begins, ends = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pad) // 2):
         begins[-1 - n], ends[-1 - n] = size(pad[2 * n]), size(pad[2 * n + 1])  # type: ignore[call-overload]
@@ -170,8 +171,8 @@ def replication_pad(b: Builder, out: Result, self: Tensor, padding: Sequence[Num
 
 @lowers("diagonal", "diagonal_copy")
 def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Return the elements whose index along `dim2` is `offset` more than the index along `dim1`. They lie
-    along the last axis."""
+    """Return the elements whose index along `dim2` is `offset` more than that along `dim1`. The result has
+    them along its last axis."""
     rows, columns = dim1 % self.rank, dim2 % self.rank
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -203,7 +204,7 @@ def slice_scatter(
 
 
 def _written(b: Builder, x: Tensor, rows: Tensor, axis: int, first: Expr, step: int) -> Tensor:
-    """Return x with rows[k] written at first + k * step along an axis."""
+    """Return x with the entry k of `rows` written at position first + k * step along an axis, for all k."""
     count = rows.shape[axis]
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -220,8 +221,8 @@ def as_strided(
     b: Builder, out: Result, self: Tensor, size: Sequence[Number], stride: Sequence[Number],
     storage_offset: Number = 0, order: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """View a tensor's memory by strides. The tensor's axes lie in memory in this `order` (see
-    `torch.strided`)."""
+    """Return a view of a tensor's memory by sizes and strides. `order` is the order of the tensor's axes in
+    memory (see `torch.strided`)."""
     lying = self if order is None else b.transpose(self, order)
     flat = b.reshape(lying, [simplify(product(self.shape), b.symbols)])
 
@@ -239,8 +240,8 @@ def as_strided_scatter(
     b: Builder, out: Result, self: Tensor, src: Tensor, size: Sequence[Number], stride: Sequence[Number],
     storage_offset: Number = 0, order: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return `self` with `src` written at the positions that `as_strided` reads. The later of two writes to
-    one position counts."""
+    """Return `self` with `src` written at the positions that `as_strided` reads. If two elements have one
+    position, the later one is kept. Raises CompileError if a size isn't fixed."""
     axes = list(range(self.rank)) if order is None else list(order)
     lying = b.transpose(self, axes)
     shape = static_shape(lying.shape)
@@ -303,7 +304,8 @@ FILLED = Table({
     "new_empty": _filled(0), "new_empty_strided": _filled(0), "ones": _filled(1), "ones_like": _filled(1),
     "new_ones": _filled(1),
 })  # fmt: skip
-"""Lowerings of operators that fill tensors. `empty` is filled with 0, because its contents are undefined."""
+"""Lowerings of operators that fill new tensors with one number. The contents of `empty` are undefined, and 0
+is used."""
 
 
 @lowers("copy")
@@ -313,7 +315,7 @@ def copy(b: Builder, out: Result, self: Tensor, src: Tensor, non_blocking: bool 
 
 @lowers("pixel_shuffle")
 def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) -> Tensor:
-    """Return [..., C r², H, W] as [..., C, H r, W r] (Shi et al. 2016)."""
+    """Return [..., C r², H, W] rearranged as [..., C, H r, W r] (Shi et al. 2016)."""
     *outer, _, height, width = self.shape
     r, count = upscale_factor, len(outer)
     depth = out.shape[count]

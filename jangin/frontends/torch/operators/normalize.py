@@ -27,7 +27,8 @@ def layer_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], eps: float = 1e-5,
     weight: Tensor | None = None, bias: Tensor | None = None, cudnn_enable: bool = True,
 ) -> Any:  # fmt: skip
-    """Normalize the last axes. The mean and 1 / sqrt(variance + eps) are computed if they are wanted."""
+    """Return the input normalized over its last axes. The mean and 1 / sqrt(variance + eps) follow, computed
+    only if they are read."""
     axis = input.rank - len(normalized_shape)
     y = b.normalize(widen(b, input), range(axis, input.rank), eps)
     if weight is not None:
@@ -48,7 +49,8 @@ def rms_norm(
     b: Builder, out: Result, input: Tensor, normalized_shape: Sequence[Any], weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """Divide by the root mean square. `eps` is by default the type's smallest difference from 1."""
+    """Return the input divided by its root mean square over the last axes. By default, `eps` is the machine
+    epsilon of the input's type."""
     epsilon = float(ml_dtypes.finfo(input.dtype.numpy).eps) if eps is None else eps
     axes = range(input.rank - len(normalized_shape), input.rank)
     y = b.normalize(widen(b, input), axes, epsilon, rms=True)
@@ -99,8 +101,8 @@ def batch_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, running_mean: Tensor | None = None,
     running_var: Tensor | None = None, **given: Any,
 ) -> Any:  # fmt: skip
-    """Normalize by stored statistics. In training, normalize by the batch's own, and return the mean and 1 /
-    sqrt(variance + eps) too."""
+    """Return the input normalized by the stored statistics. In training, it is normalized by the batch's own
+    statistics. The mean and 1 / sqrt(variance + eps) then follow."""
     channels = input.shape[1]
     scale = weight if weight is not None else _ones(b, input, channels)
     shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])

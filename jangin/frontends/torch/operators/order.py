@@ -20,8 +20,8 @@ from jangin.ops.values import Tensor
 
 
 def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
-    """Return the first k elements in order along an axis, and their positions. Equal elements keep their
-    order."""
+    """Return the first k elements, in order, along an axis, and their positions. The largest are first if
+    `largest` is set, else the smallest. Equal elements keep their order."""
     at = top_indices(b, b.cast(x, I64) if x.dtype is BOOL else x, k, axis, largest)
     return take_along(b, x, at, axis), at
 
@@ -30,8 +30,8 @@ def _best(b: Builder, x: Tensor, k: Expr, axis: int, largest: bool) -> tuple[Ten
 def topk(
     b: Builder, out: Result, self: Tensor, k: Number, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest or smallest elements. The first of equal elements is chosen; PyTorch doesn't
-    define which."""
+    """Return the k largest or smallest elements along an axis, and their positions. The first of equal
+    elements is chosen. PyTorch leaves this choice open."""
     if not self.rank:
         return self, b.scalar(0, I64)
     return _best(b, self, size(k), dim % self.rank, largest)
@@ -41,7 +41,7 @@ def topk(
 def sort(
     b: Builder, out: Result, self: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Sort. Equal elements keep their order."""
+    """Return the elements sorted along an axis, and their positions. Equal elements keep their order."""
     if not self.rank:
         return self, b.scalar(0, I64)
     axis = dim % self.rank
@@ -72,7 +72,8 @@ def _entry(b: Builder, x: Tensor, axis: int, at: Expr) -> Tensor:
 def median(
     b: Builder, out: Result, self: Tensor, dim: int = -1, keepdim: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the middle element, the lower of two, or NaN if there is any."""
+    """Return the middle element along an axis, and its position. The lower one of two middle elements is
+    returned, and NaN if any element is NaN."""
     if not self.rank:
         return self, b.scalar(0, I64)
     axis = dim % self.rank
@@ -99,8 +100,8 @@ def median_of_all(b: Builder, out: Result, self: Tensor) -> Tensor:
 
 
 def _running(combiner: str) -> Any:
-    """Return a lowering of the running extreme and the position of its last equal element. From the first NaN
-    on, the extreme is NaN."""
+    """Return a lowering of the running maximum or minimum, and of its position. The last of equal elements
+    counts. After a NaN, all results are NaN."""
 
     def lower(b: Builder, out: Result, self: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         if not self.rank:
@@ -125,7 +126,8 @@ RUNNING = Table({"cummax": _running("max"), "cummin": _running("min")})
 
 
 def _one_of(combiner: str) -> Any:
-    """Return a lowering of the extreme of two operands. If one is NaN, the result is the other."""
+    """Return a lowering of the maximum or minimum of two operands. If one operand is NaN, the result is the
+    other one."""
 
     def lower(b: Builder, out: Result, self: Tensor, other: Tensor) -> Tensor:
         def body(x: Expr, y: Expr) -> Expr:

@@ -1,5 +1,5 @@
-"""Lower ATen's recurrent layers: LSTM, GRU and Elman's, stacked and in both directions. An export's
-replacements (see `torch.recurrent`) are lowered alike."""
+"""Lower ATen's recurrent layers (LSTM, GRU and Elman's), with several layers and in one or both directions.
+The operators that replace them in an export (see `torch.recurrent`) are lowered in the same way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jangin.ops.values import Tensor
 
 LSTM_GATES = ("input", "forget", "candidate", "output")
 GRU_GATES = ("reset", "update", "candidate")
-"""A GRU's gates in the order of PyTorch's weights."""
+"""The gates of a GRU in the order of PyTorch's weights."""
 Run = Callable[..., tuple[Tensor, ...]]
 
 
@@ -27,11 +27,12 @@ def _stacked(
     params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the sequence of results, and the last states.
+    """Return the last layer's sequence of results, and the last states of all layers.
 
-    For each layer and direction, `params` has weights [gates * hidden, inputs] and [gates * hidden, hidden],
-    and two biases [gates * hidden]. An LSTM may add a projection [size, hidden]; the state's weights then
-    have `size` columns. `states` are the first states, [layers * directions, batch, hidden or size]."""
+    `params` has the weights [gates * hidden, inputs] and [gates * hidden, hidden] of each layer and
+    direction, and two biases [gates * hidden]. An LSTM may add a projection [size, hidden]. The second
+    weights then have `size` columns. `states` are the first states, [layers * directions, batch, hidden or
+    size]."""
     dropped = dropout if train and num_layers > 1 else 0.0
     if dropped and not b.trained:
         raise CompileError(f"dropout={dropout} between layers: export the model in eval mode")
@@ -63,7 +64,7 @@ def _stacked(
 
 
 def _joined(b: Builder, parts: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of one shape along a new first axis."""
+    """Return tensors of the same shape, stacked along a new first axis."""
     rows = [b.reshape(p, [1, *p.shape]) for p in parts]
     return rows[0] if len(rows) == 1 else b.concat(rows, 0)
 

@@ -1,4 +1,4 @@
-"""Lower ATen's reductions, running sums, softmax, sorting and selecting."""
+"""Lower ATen's reductions, running sums, softmax, norms and selections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jangin.ops.values import Tensor
 
 
 def _reduction(kind: str) -> Any:
-    """Return a lowering of a reduction, which is computed in the result's type."""
+    """Return a lowering of a reduction over some or all axes. It is computed in the result's type."""
 
     def lower(
         b: Builder, out: Result, self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
@@ -58,7 +58,7 @@ REDUCTIONS = Table({
 
 
 def _extreme(combiner: str) -> Any:
-    """Return a lowering of the extreme element along an axis and its first position."""
+    """Return a lowering of the maximum or minimum along an axis, and of its first position."""
 
     def lower(
         b: Builder, out: Result, self: Tensor, dim: int, keepdim: bool = False
@@ -85,7 +85,7 @@ def _arg(combiner: str) -> Any:
 
 
 def _ordered(b: Builder, x: Tensor) -> Tensor:
-    """Convert truth values to integers, which can be ordered."""
+    """Convert booleans to i64, because reductions can't order booleans. Other tensors are unchanged."""
     return b.cast(x, I64) if x.dtype is BOOL else x
 
 
@@ -99,8 +99,8 @@ def var(
     b: Builder, out: Result, self: Tensor, dim: Any = None, correction: Number | None = None,
     keepdim: bool = False, unbiased: bool = True,
 ) -> Any:  # fmt: skip
-    """Return the variance: squared distances from the mean, summed, over `correction` elements fewer (1 by
-    default)."""
+    """Return the variance: the sum of squared distances from the mean, divided by the number of elements
+    minus `correction` (1 by default)."""
     less = correction if isinstance(correction, (int, float)) else float(unbiased)
     axes = axes_given(dim, self.rank)
     found = moments(b, self, axes)
@@ -153,7 +153,7 @@ def logsumexp(b: Builder, out: Result, self: Tensor, dim: Any, keepdim: bool = F
 
 @lowers("nonzero")
 def nonzero(b: Builder, out: Result, self: Tensor) -> Tensor:
-    """Return the positions of the elements that aren't 0, in order, [count, rank]."""
+    """Return the positions of all elements but 0, in order, as [count, rank]."""
     return b.transpose(non_zero(b, self), [1, 0])
 
 
@@ -175,7 +175,7 @@ def vector_norm(
     b: Builder, out: Result, self: Tensor, ord: Number = 2, dim: Any = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return the p-norm over some axes. `ord` 0 counts the elements that aren't 0."""
+    """Return the p-norm over some axes, for p = `ord`. The norm 0 is the number of elements other than 0."""
     axes = axes_given(dim, self.rank)
     return _norm(b, b.cast(self, out.dtype), float(ord), axes, keepdim)  # type: ignore[arg-type]
 
@@ -196,7 +196,8 @@ def _norm(b: Builder, x: Tensor, p: float, axes: Any, keepdim: bool = False) -> 
 
 @lowers("_pdist_forward")
 def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
-    """Return the p-norms of the differences between every two rows of [N, M], [N (N - 1) / 2]."""
+    """Return the p-norms of the differences of all pairs of rows of [N, M], as a vector of N (N - 1) / 2.
+    Raises CompileError if a size isn't fixed."""
     n, _ = static_shape(self.shape) or (None, None)
     if n is None:
         raise CompileError(f"distances between the rows of {self}: fix its sizes with shapes=")
@@ -207,7 +208,8 @@ def pdist(b: Builder, out: Result, self: Tensor, p: float = 2) -> Tensor:
 
 @lowers("_cdist_forward")
 def cdist(b: Builder, out: Result, x1: Tensor, x2: Tensor, p: float, compute_mode: Any = None) -> Tensor:
-    """Return the p-norms of the differences between rows x1 [..., P, M] and x2 [..., R, M], [..., P, R]."""
+    """Return the p-norms of the differences of all pairs of a row of x1 [..., P, M] and a row of x2 [..., R,
+    M]. The result is [..., P, R]."""
     rows = b.reshape(x1, (*x1.shape[:-1], const(1), x1.shape[-1]))
     columns = b.reshape(x2, (*x2.shape[:-2], const(1), *x2.shape[-2:]))
     return _norm(b, b.map(lambda v, w: v - w, rows, columns), p, [len(out.shape)])

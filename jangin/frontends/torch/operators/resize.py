@@ -26,7 +26,8 @@ from jangin.ops.values import Tensor
 
 
 def _lines(b: Builder, x: Tensor, out: Result, rank: int, scales: Sequence[float | None]) -> list[Line]:
-    """Return the spatial axes, resized by their scales if these are given, else by their sizes."""
+    """Return how the spatial axes are resized: by their scales if all are given, else by the sizes of the
+    result."""
     axes = range(x.rank - rank, x.rank)
     given = [s for s in scales if s is not None]
     if len(given) == rank:

@@ -1,4 +1,5 @@
-"""Lower operators on sizes: sizes as a program's results, and sizes that become known during a run."""
+"""Lower operators on sizes: those that return sizes as results, and those that give sizes known only during a
+run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def _size(b: Builder, out: Result, self: Tensor, axis: int) -> Tensor:
 
 
 def _item(b: Builder, out: Result, self: Tensor) -> Tensor:
-    """Return a number that a run computes and uses as a size."""
+    """Return a number that the run computes and that is used as a size."""
     found = b.require_sizes(b.reshape(b.cast(self, I64), [1]), "a size")
     return b.reshape(b.sizes(found), ())
 

@@ -4,4 +4,4 @@ from jangin.frontends.coreml.mil.operators import elementwise, move, recurrent, 
 from jangin.frontends.registry import declared
 
 OPERATIONS = declared((elementwise, move, recurrent, window))
-"""Lowerings by MIL's names."""
+"""Lowerings by MIL's names of the operations."""

@@ -1,7 +1,7 @@
-"""The arguments of a MIL operation's lowering, by MIL's names.
+"""Access to the arguments of a MIL operation in its lowering, by MIL's names.
 
-`frontends.registry.lowers` declares a lowering. A lowering takes a `Call` and returns a Tensor, or one for
-each output."""
+`frontends.registry.lowers` declares a lowering. A lowering takes a `Call`. It returns a Tensor, or a tuple or
+list of them with one for each output."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ IDLE: Mapping[str, frozenset[str]] = {
     "l2_pool": _PADS,
     "max_pool": _PADS,
 }
-"""Arguments that change no result, by operation.
+"""Arguments that a lowering needn't read, by operation, because they change no result.
 
-They are pads that the type of padding already decides, flags that request a check of indices, and flags that
-request sorted results."""
+Some are pads that the type of padding already determines. Others are flags that request a check of indices or
+sorted results."""
 
 
 @dataclass(frozen=True)
 class Call:
     """An operation that is being lowered.
 
-    `given` has its tensors, `texts` its strings, and `outputs` is the number of its outputs. Arguments that
-    the lowering doesn't read are an error (`unread`)."""
+    `given` has its tensors and `texts` its strings, by argument. `outputs` is the number of its outputs. An
+    argument that the lowering doesn't read is an error (see `unread`)."""
 
     b: Builder
     given: Mapping[str, Sequence[Tensor]]
@@ -56,7 +56,7 @@ class Call:
     asked: set[str] = field(default_factory=set)
 
     def x(self, name: str = "x") -> Tensor:
-        """Return an argument. Raises CompileError if it is missing."""
+        """Return the tensor of an argument. Raises CompileError if it is missing."""
         self.asked.add(name)
         if not self.given.get(name):
             raise CompileError(f"it has no argument {name}")
@@ -76,7 +76,7 @@ class Call:
         return str(self.texts.get(name, default))
 
     def dtype(self, name: str, default: str) -> DType:
-        """Return an element type by MIL's name."""
+        """Return the element type that a text argument names. Raises CompileError if the type is unknown."""
         word = self.text(name, default)
         if word not in DTYPES:
             raise CompileError(f"the type {word} is none of {', '.join(DTYPES)}")
@@ -85,7 +85,8 @@ class Call:
     # -- arguments that must be known -----------------------------------------------------------
 
     def numbers(self, name: str, default: Sequence[float] | None = None) -> list[Any]:
-        """Return the elements of a constant as Python numbers."""
+        """Return the elements of a constant argument as Python numbers, or `default` if it is missing. Raises
+        CompileError if it isn't constant."""
         found = self.optional(name)
         if found is None and default is not None:
             return list(default)
@@ -108,7 +109,8 @@ class Call:
         return axis_of(self.integer(name, default), self.x().rank if rank is None else rank)
 
     def sizes(self, name: str) -> list[Expr]:
-        """Return sizes that are constant or follow from the inputs' sizes."""
+        """Return an argument's sizes, which are constant or computed from the inputs' sizes. Raises
+        CompileError for other values."""
         found = self.x(name)
         value = self.b.constant_value(found)
         if value is not None:
@@ -116,6 +118,7 @@ class Call:
         return self.b.require_sizes(found, f"the argument {name}", low=-1)
 
     def unread(self, kind: str) -> list[str]:
-        """Return the given arguments that the lowering of `kind` didn't read."""
+        """Return the names of the arguments that the lowering of `kind` didn't read and that may change its
+        result."""
         given = [*(name for name, values in self.given.items() if values), *self.texts]
         return [name for name in given if name not in self.asked and name not in IDLE.get(kind, ())]

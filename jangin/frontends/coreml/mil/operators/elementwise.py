@@ -56,8 +56,8 @@ UNARY = Table({
 
 
 def _scaled(body: Callable[..., Expr], **defaults: float) -> Lowering:
-    """Return a lowering of a function of an element and numbers. The keys of `defaults` are MIL's names of
-    the numbers."""
+    """Return a lowering of a function of an element and of numbers. `defaults` has the numbers' defaults by
+    MIL's names."""
 
     def lower(c: Call) -> Tensor:
         numbers = [c.number(name, default) for name, default in defaults.items()]
@@ -130,7 +130,8 @@ def _floored(c: Call) -> Tensor:
 
 
 def _quotient(v: Expr, w: Expr) -> Expr:
-    """Divide integers and round down. Floats of 64 bits hold all of MIL's integers exactly."""
+    """Return the quotient of integers, rounded down. It is computed in f64, which holds all of MIL's integers
+    exactly."""
     return cast(v.dtype, call("floor", cast(F64, v) / cast(F64, w)))
 
 

@@ -1,4 +1,4 @@
-"""Lower operations that move, reduce, sort and pick elements."""
+"""Lower operations that move, reduce, sort and select elements."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def split(c: Call) -> list[Tensor]:
 
 @lowers("sliding_windows")
 def sliding_windows(c: Call) -> Tensor:
-    """Return windows of an axis, one after another. The elements of a window lie along a new axis after
-    it."""
+    """Return the windows along an axis. The axis then has one entry for each window, and a new axis after it
+    has the window's elements."""
     b, x, axis = c.b, c.x(), c.axis()
     size, stride = c.integer("size"), c.integer("stride", 1)
     if size < 1 or stride < 1:
@@ -123,7 +123,8 @@ def slice_by_size(c: Call) -> Tensor:
 
 @lowers("pad")
 def pad(c: Call) -> Tensor:
-    """Pad the last axes. MIL lists the begin and the end of one axis after another."""
+    """Pad the last axes of x. MIL lists the pads axis by axis: the begin and the end of the first padded
+    axis, then of the next."""
     x, given = c.x(), c.integers("pad")
     none = [0] * (x.rank - len(given) // 2)
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(c.text("mode", "constant"))

@@ -17,8 +17,8 @@ from jangin.ops.values import Tensor
 
 LSTM = ("input", "forget", "output", "candidate")
 GRU = (2, 0, 1)
-"""The positions of a GRU's gates update, reset and candidate in MIL's order, which is reset, candidate,
-update."""
+"""The positions of the update, reset and candidate gates among MIL's gates of a GRU, whose order is reset,
+candidate, update."""
 FUNCTIONS: dict[str, Activation] = {
     "relu": activation.relu, "sigmoid": activation.sigmoid, "tanh": activation.tanh,
     "sigmoid_hard": activation.hard_sigmoid, "linear_activation": lambda v: v,
@@ -34,8 +34,8 @@ def _functions(c: Call, defaults: Sequence[tuple[str, str]], directions: int) ->
 
 
 def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Tensor | None:
-    """Return a weight of all directions, [directions, ...], or None if the operation lacks it. `order`
-    rearranges its gates."""
+    """Return a weight of all directions as [directions, ...], or None if the operation doesn't have it.
+    `order` has the positions of its gates in the order to return."""
     parts = [c.optional(n) for n in (name, f"{name}_back")[:directions]]
     found = [p for p in parts if p is not None]
     if not found:
@@ -52,7 +52,8 @@ def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Ten
 def _layer(
     c: Call, gates: int, functions: Sequence[tuple[str, str]], order: Sequence[int] = ()
 ) -> tuple[Layer, int]:
-    """Return the layer and its number of directions. `order` rearranges its gates."""
+    """Return a recurrent layer and its number of directions. `functions` are the default activations. `order`
+    has the positions of the gates in the order of `Layer`."""
     b, direction = c.b, c.text("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise CompileError(f"the direction {direction} is not supported")
@@ -71,15 +72,17 @@ def _layer(
 
 
 def _state(b: Builder, t: Tensor | None, count: int) -> Tensor | None:
-    """Return [batch, directions * hidden] as [directions, batch, hidden]."""
+    """Return a state [batch, directions * hidden] as [directions, batch, hidden], or None for None."""
     if t is None:
         return None
     return b.transpose(b.reshape(t, [t.shape[0], count, t.shape[1] // count]), [1, 0, 2])
 
 
 def _given(c: Call, y: Tensor, states: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the sequence [steps, batch, directions * hidden] or its last step, and the states [batch,
-    directions * hidden]."""
+    """Return an operation's results: the sequence, then the last states [batch, directions * hidden].
+
+    The sequence is [steps, batch, directions * hidden]. It is only the last step unless `output_sequence` is
+    set."""
     b = c.b
 
     def joined(t: Tensor) -> Tensor:

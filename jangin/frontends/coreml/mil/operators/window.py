@@ -31,7 +31,8 @@ from jangin.ops.window import Window, explicit_pads, same_pads, steps
 def _pads(
     c: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Expr]:
-    """Return the spatial axes' begins, then their ends. MIL lists them axis by axis."""
+    """Return the pads before each spatial axis, then those after each. MIL's custom pads are listed axis by
+    axis."""
     rank = len(kernel)
     kind = c.text("pad_type", "valid")
     if kind == "custom":
@@ -184,7 +185,7 @@ def _scaled(c: Call, y: Tensor, *, channel: bool) -> Tensor:
 
 @lowers("l2_norm")
 def l2_norm(c: Call) -> Tensor:
-    """Divide x by its L2 norm over the last three axes."""
+    """Return x divided by its L2 norm over the last three axes. Epsilon is added to the sum of squares."""
     x, epsilon = c.x(), c.number("epsilon", 1e-6)
     total = c.b.reduce("sum", c.b.map(lambda v: v * v, x), range(max(x.rank - 3, 0), x.rank), True)
     return c.b.map(lambda v, t: v / call("sqrt", t + epsilon), x, total)
