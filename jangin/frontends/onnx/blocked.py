@@ -1,6 +1,7 @@
-"""Combine a matrix product and the blockwise DequantizeLinear of its constant weights into one operator.
+"""Combine a matrix product and the blockwise DequantizeLinear of its constant weights into one operator,
+which keeps the weights in blocks.
 
-The combined operator keeps the weights in their blocks. The pattern is matched in the imported graph."""
+The pattern is matched in the imported graph."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ WHOLE = ("int2", "uint2", "int4", "uint4", "int8", "uint8")
 
 
 def keep_blocks(graph: Graph) -> Graph:
-    """Return the graph with each product and its DequantizeLinear combined. The old DequantizeLinear stays,
-    and isn't lowered if no other node reads its result."""
+    """Return the graph with each such product and its DequantizeLinear combined. The old DequantizeLinear
+    remains. It isn't lowered if no other node reads its result."""
     makers = {o: n for n in graph.nodes if n.op == DEQUANTIZE for o in n.outputs}
     return replace(graph, nodes=tuple(_kept(n, makers, graph) or n for n in graph.nodes)) if makers else graph
 
 
 def _kept(node: Node, makers: Mapping[str, Node], graph: Graph) -> Node | None:
-    """Return the combined operator of a product and the DequantizeLinear of its weights, or None for any
-    other node."""
+    """Return the operator that combines a product and the DequantizeLinear of its weights. Return None if the
+    node isn't such a product."""
     weights = makers.get(node.inputs[1]) if node.op in PRODUCTS else None
     if weights is None:
         return None

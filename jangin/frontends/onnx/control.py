@@ -15,7 +15,7 @@ from jangin.ops.values import Tensor
 
 
 def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Lower `If`."""
+    """Lower `If`: run one of two sub-graphs, chosen by a condition."""
     (condition,) = inputs
     assert isinstance(condition, Tensor)
     attrs = node.of(ImportedAttributes)
@@ -24,7 +24,8 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Lower `Loop`."""
+    """Lower `Loop`: run a sub-graph repeatedly, up to a count of iterations or until its condition is
+    false."""
     trips, condition, *carried = inputs
     body: Graph = node.of(ImportedAttributes)["body"]
     stacking = (Slicing(),) * (len(body.outputs) - 1 - len(carried))
@@ -36,7 +37,7 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Lower `Scan`."""
+    """Lower `Scan`: run a sub-graph for each slice of some inputs."""
     attrs = node.of(ImportedAttributes)
     if attrs["opset"] < 9:
         return _of_each_entry(b, node, inputs, bodies)
@@ -50,7 +51,8 @@ def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 Ways = tuple[Sequence[int] | None, Sequence[int] | None]
-"""The axes of a scan's slices, and whether each scan goes backwards. None means axis 0, and forwards."""
+"""The axis of each scanned tensor's slices, and whether its slices are taken backwards. None means axis 0 and
+forwards for all."""
 
 
 def _scan(
@@ -68,8 +70,8 @@ def _scan(
 
 
 def _of_each_entry(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Lower `Scan` of opset 8, whose inputs have a batch axis before the scanned axis. Each batch entry is
-    scanned by itself."""
+    """Lower `Scan` of opset 8, whose inputs have a batch axis before the scanned axis. The entries of the
+    batch are scanned one after another. Raises CompileError if the batch size isn't fixed."""
     if inputs[0] is not None:
         raise CompileError("sequence_lens is not supported; export the model with opset 9 or newer")
     given = [v for v in inputs[1:] if isinstance(v, Tensor)]

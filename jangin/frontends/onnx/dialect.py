@@ -25,19 +25,19 @@ CONTROL: Mapping[str, Lowering] = {
     "onnx.Loop": control.loop,
     "onnx.Scan": control.scan,
 }
-"""Lowerings of the operators that have sub-graphs."""
+"""Lowerings of the operators with sub-graphs."""
 REMARKS = frozenset({"opset", "consumed_inputs"})
-"""Attributes that no operator reads: the opset in force, and a hint about memory of opset 1."""
+"""Attributes that no lowering reads: the version of the node's domain, and a hint about memory of opset 1."""
 
 IN_BLOCKS = frozenset({"MatMulNBits", "MatMulBlocks"})
-"""Operators that multiply by blockwise quantized weights. They have an attribute `accuracy_level`."""
+"""Operators that multiply by blockwise quantized weights. They have the attribute `accuracy_level`."""
 UNSET = 0
-"""The `accuracy_level` that requests nothing."""
+"""The value of `accuracy_level` that demands no accuracy."""
 
 
 class Onnx(Dialect):
-    """The dialect finds a lowering by a node's domain, name and opset. `OnnxFormat` describes `activations`
-    and `block`."""
+    """ONNX's dialect, which finds a lowering by a node's domain, name and opset. `OnnxFormat` explains
+    `activations` and `block`."""
 
     domain = "onnx"
 
@@ -53,7 +53,7 @@ class Onnx(Dialect):
         return self._by_body if has_body(*split_op(node.op), opset) else None
 
     def _by_operator(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        """Lower a node by the version of its operator that is in force."""
+        """Lower a node by the version of its operator that belongs to the node's opset."""
         domain, name = split_op(node.op)
         opset: int = node.of(ImportedAttributes)["opset"]
         operator = find(OPERATORS, domain, name, opset)
@@ -69,14 +69,16 @@ class Onnx(Dialect):
         return lowered
 
     def level(self, asked: int) -> int:
-        """Return the `accuracy_level` at which a product by blockwise quantized weights is computed."""
+        """Return the `accuracy_level` at which a product by blockwise quantized weights is computed, if a
+        model asks for `asked`."""
         allowed = self.activations == "int8" and asked in (UNSET, LEVEL_OF_INT8)
         return LEVEL_OF_INT8 if allowed else UNSET
 
     def _by_body(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        """Lower a node by the function body that the standard gives for its operator.
+        """Lower a node by the function body that the standard gives for its operator. Raises CompileError if
+        there is none for these inputs.
 
-        Few models need such a body, and finding it imports all of ONNX's library."""
+        Few models need such a body, and finding one imports ONNX's whole library."""
         from jangin.frontends.onnx import functions
 
         types = [None if t is None else type_of(t) for t in inputs]

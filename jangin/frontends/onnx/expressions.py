@@ -1,8 +1,8 @@
 """Write expressions and tensor expressions as ONNX operators.
 
 Each operation of an expression on elements becomes one operator. A tensor expression becomes operators on
-whole tensors. Each axis of the result and of the reduction is an axis of all these tensors. An index becomes
-the numbers along its axis, and a load becomes a gather."""
+whole tensors. These have an axis for each axis of the result and of the reduction. An index becomes a tensor
+of the numbers along its axis, and a load becomes a gather."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ CALLS = {
 }  # fmt: skip
 REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
 COMPUTED = (F64, F32, I64, I32, U64)
-"""The number types that ONNX Runtime computes with. Smaller types are computed in one of them."""
+"""The types of numbers in which ONNX Runtime computes. Smaller types are computed in one of these."""
 TOP = 1 << 63
 
 
 def words(e: Expr) -> Words | None:
-    """Return the ONNX operator of one operation on elements, or None if ONNX has none."""
+    """Return the ONNX operator for the outermost operation of an expression, or None if ONNX has none."""
     match e:
         case Cast():
             # numbers out of range of an 8-bit float may saturate
@@ -128,13 +128,13 @@ def _binary(op: str, a: Expr, b: Expr) -> Words | None:
 
 
 def _wide(dtype: DType) -> DType:
-    """Return the type in which a smaller type is computed."""
+    """Return the type of `COMPUTED` in which a smaller type is computed."""
     return F32 if dtype.is_float else I32 if dtype.bits < 32 else I64
 
 
 def _shifted(op: str, a: Expr, b: Expr) -> Words:
-    """Return a shift by BitShift, which takes unsigned numbers. A signed number is converted before and
-    after."""
+    """Return a shift by the operator BitShift, which needs unsigned numbers. Signed numbers are converted
+    before and back after it."""
     if a.dtype is U64:
         return Words("BitShift", (a, b), {"direction": "RIGHT" if op == "shr" else "LEFT"})
     x, count = cast(U64, cast(I64, a)), cast(U64, b)
@@ -166,22 +166,22 @@ def _call(fn: str, args: tuple[Expr, ...]) -> Words | None:
 
 
 class Stages(Writer):
-    """The part of the writer that writes tensor expressions."""
+    """The part of ONNX's writer that writes tensor expressions."""
 
     @abstractmethod
     def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
-        """Return a constant with these values."""
+        """Return the name of a constant with these values."""
 
     @abstractmethod
     def dims(self, shape: Shape) -> Name:
-        """Return sizes as a tensor of one axis."""
+        """Return the name of a vector of sizes."""
 
     @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        """Return a size as a tensor of no axes."""
+        """Return the name of a tensor without axes that holds a size."""
 
     def staged(self, node: Node, attrs: core.CoreAttributes) -> None:
-        """Write a node as the computation of its tensor expression's stages."""
+        """Write a node as the stages of its tensor expression, one after another."""
         inputs = tuple(
             Buffer(f"x{i}", self.graph.dtype(n), self.graph.shape(n)) for i, n in enumerate(node.inputs)
         )
@@ -212,7 +212,8 @@ class Stages(Writer):
     def reduced(
         self, combiner: str, x: Name, dtype: DType, axes: Sequence[int], result: str, keeps: bool
     ) -> Name:
-        """Return a reduction. Truth values are reduced as the minimum or maximum of 0 and 1."""
+        """Add a reduction over some axes, and return its result's name. Booleans are reduced as the numbers 0
+        and 1, by the minimum or the maximum."""
         given: dict[str, Any] = {"keepdims": int(keeps)}
         over = self.array(list(axes), hint="axes")
         wide = I32 if dtype is BOOL else dtype if dtype in COMPUTED else _wide(dtype)
@@ -224,11 +225,11 @@ class Stages(Writer):
 
 
 class _Space:
-    """The index space of one stage.
+    """The index space of one stage: the axes of its result and of its reduction.
 
-    `known` maps expressions to the tensors that hold their values. A tensor has one axis for each axis of the
-    stage, or no axes. `along` maps a tensor with axes to the axes along which it varies; its other axes have
-    size 1."""
+    `known` has the tensors with the values of expressions. Such a tensor has an axis for each axis of the
+    stage, or no axes. `along` has the axes along which a tensor with axes varies. Its other axes have size
+    1."""
 
     def __init__(
         self, writer: Stages, stage: Stage, held: Mapping[str, Name], hint: str, rank: int | None = None
@@ -244,7 +245,7 @@ class _Space:
         }
 
     def value(self, body: Expr) -> Name:
-        """Return the value of an expression of indices, loads and sizes."""
+        """Write an expression of indices, loads and sizes. Return the name of its value."""
         loaded: dict[Expr, Name] = {}
 
         def held(e: Expr) -> Expr | None:
@@ -271,14 +272,14 @@ class _Space:
         return found
 
     def keep(self, e: Expr, value: Name, along: Iterable[int] | None = None) -> None:
-        """Record the tensor of an expression. `along` has the axes along which the tensor varies, if it has
-        axes."""
+        """Record the tensor that holds an expression's value. `along` has the axes along which it varies, or
+        is None for a tensor without axes."""
         self.known[e] = value
         if along is not None:
             self.along[value] = frozenset(along)
 
     def whole(self, value: Name) -> Name:
-        """Return the tensor broadcast to all axes of the stage."""
+        """Return the name of a tensor broadcast to all axes of the stage."""
         along = self.along.get(value)
         if along is not None and all(i in along or is_const(a.extent, 1) for i, a in enumerate(self.axes)):
             return value
@@ -286,7 +287,7 @@ class _Space:
         return self.writer.emit("Expand", value, sizes, hint=self.hint)
 
     def _index(self, v: Var) -> None:
-        """Write the numbers along an axis."""
+        """Write a tensor of the numbers along the axis of an index."""
         place = self.places[v]
         extent = self.axes[place].extent
         spread = [-1 if i == place else 1 for i in range(len(self.axes))]
@@ -299,8 +300,8 @@ class _Space:
         self.keep(v, found, [place])
 
     def _load(self, e: Load, loaded: Mapping[Expr, Name]) -> Name:
-        """Return the values loaded at an index. The index is clamped to the range, because a load may be
-        computed even where a `select` discards it."""
+        """Write the values at an index, and return their name. The index is clamped to the valid range,
+        because ONNX also computes values that a `select` then discards."""
         x, shape = self.held[e.buffer.name], e.buffer.shape
         if not shape:
             return x
@@ -321,8 +322,8 @@ class _Space:
         return i if prove(i < size, self.ranges) else minimum(i, size - 1)
 
     def _straight(self, index: Sequence[Expr], shape: Shape) -> list[int | None] | None:
-        """Return the stage's axis that each index equals, with None for the only entry of an axis of size 1.
-        The result is None if some index is anything else."""
+        """Return the stage's axis for each index of a load. None stands for the only entry of an axis of size
+        1. The result is None if an index is neither."""
         found: list[int | None] = []
         for i, size in zip(index, shape, strict=True):
             place = self.places.get(i) if isinstance(i, Var) else None
@@ -335,7 +336,8 @@ class _Space:
         return found
 
     def _spread(self, x: Name, places: Sequence[int | None]) -> Name:
-        """Return a tensor with its axes moved to their places in the stage. All other axes have size 1."""
+        """Return the name of a tensor with its axes moved to their places in the stage. All other axes of the
+        stage have size 1."""
         order = sorted(range(len(places)), key=lambda i: -1 if places[i] is None else places[i])  # type: ignore
         if order != sorted(order):
             x = self.writer.emit("Transpose", x, hint=self.hint, perm=order)

@@ -17,7 +17,7 @@ from pathlib import Path
 from jangin.ir.records import dataclass
 
 LARGE = 1 << 16
-"""The least size in bytes of a constant whose contents stay outside the message."""
+"""Constants of at least this many bytes are kept outside of the message."""
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
 _PARTS = {
@@ -29,17 +29,16 @@ _PARTS = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""The fields of each message that lead to the entries with the location of external data."""
+"""For each message, the fields that lead to the places of external data, by their numbers."""
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _NUMBERS = (1, 5)
 """The numbers of ModelProto's integer fields: ir_version and model_version."""
 _TEXTS = (2, 3, 4, 6, GRAPH, 8, 14, 20, 25, 26)
-"""The numbers of ModelProto's other fields, which are all length-delimited."""
+"""The numbers of ModelProto's other fields, whose contents are all preceded by their length."""
 
 
 def begins_model(data: mmap | bytes) -> bool:
-    """Tell if bytes begin with a field of ModelProto. The bytes may be cut short or continue with something
-    else."""
+    """Tell if bytes begin with a field of ModelProto. The rest of the bytes isn't examined."""
     try:
         tag, _ = _varint(memoryview(data), 0)
     except (IndexError, ValueError):
@@ -49,9 +48,9 @@ def begins_model(data: mmap | bytes) -> bool:
 
 @dataclass
 class Split:
-    """A model's bytes without large contents.
+    """A model's bytes without the contents of large constants.
 
-    `message` is a ModelProto in which some initializers have no `raw_data`. `contents` has the missing data
+    `message` is a ModelProto in which some initializers have no `raw_data`. `contents` has the data of these
     by the initializer's number."""
 
     message: bytes
@@ -59,10 +58,10 @@ class Split:
 
 
 def split(data: memoryview) -> Split:
-    """Take the large constants out of a model's bytes.
+    """Separate the contents of large constants from a model's bytes.
 
-    A malformed model stays unchanged, and so does one that repeats a field that should occur once. Protobuf
-    reports the error."""
+    A malformed model is left unchanged, so that Protobuf reports the error. A model is also left unchanged if
+    it repeats a field that must occur once."""
     found = Split(b"")
     try:
         found.message = b"".join(_model(data, found))
@@ -73,16 +72,16 @@ def split(data: memoryview) -> Split:
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of a model at `path`, in which its external data may lie.
+    """The folder that may hold a model's external data. The model is at `path`.
 
-    If the model is a link, the data may also lie beside the file that the link leads to. Hugging Face's cache
-    has such links."""
+    If the model is a symbolic link, the data may also be beside the file to which it leads. Hugging Face's
+    cache has such links."""
 
     path: Path
 
     def find(self, location: str) -> Path:
-        """Return the file that a tensor's `location` names. Raises ValueError with the reason if the file may
-        not be read."""
+        """Return the path of the file with a tensor's data. Raises ValueError with the reason if the file is
+        missing or mustn't be read."""
         if "\0" in location:
             raise ValueError("which is no file's name")
         try:
@@ -100,14 +99,14 @@ class Folder:
 
 _LOCATION = re.compile(b"location")
 MANY = 100
-"""Fields of a message after which the scan first searches the rest for a file's name. Trees have attributes
-of millions of numbers, each a field."""
+"""If a message has more fields than this, its rest is first searched for the name of a file. Trees have
+attributes of millions of numbers, and each number is a field."""
 
 
 def locations(data: memoryview) -> list[str]:
-    """Return the files that a model's tensors name as the location of their data, anywhere in the model.
+    """Return the names of the files that a model's tensors give as the places of their data.
 
-    Raises ValueError if the bytes are malformed or hold fields that ONNX doesn't use."""
+    Raises ValueError if the bytes are malformed or have fields that ONNX doesn't use."""
     found: set[bytes] = set()
     try:
         _locations("model", data, found)
@@ -164,8 +163,8 @@ def _delimited(number: int, pieces: list[bytes | memoryview]) -> Iterator[bytes 
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
-    """Yield (number, whole field, content if the field is length-delimited) of each field. Raises IndexError
-    or ValueError if the bytes are malformed."""
+    """Yield a message's fields: the number, the bytes of the whole field, and its content. The content is
+    None unless its length precedes it. Raises IndexError or ValueError if the bytes are malformed."""
     at = 0
     while at < len(data):
         tag, end = _varint(data, at)
@@ -187,7 +186,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | No
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of at most 64 bits, and the position after it."""
+    """Return the number at a position, of at most 64 bits, and the position after it. Raises ValueError if
+    the number is longer."""
     value = 0
     for shift in range(0, 64, 7):
         byte = data[at]

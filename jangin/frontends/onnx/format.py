@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 ORT = b"ORTM"
-"""The four bytes that follow the first offset in ONNX Runtime's own files."""
+"""The bytes 4 to 7 of a file in ONNX Runtime's own format."""
 
 
 @dataclass(frozen=True)
 class OnnxFormat(Format):
-    """ONNX models, with a choice of how activations and blocks are treated.
+    """ONNX's format, with settings for quantized weights and for ONNX Runtime's optimized files.
 
-    `activations` is the type of the input of products by blockwise quantized weights: MatMulNBits, or MatMul
-    of a blockwise DequantizeLinear. Every `accuracy_level` allows float32. The type int8 rounds the input
-    block by block, unless the model's `accuracy_level` asks for more precision (1 to 3). Raises ValueError
-    for other types.
+    `activations` is the type to which a matrix product by blockwise quantized weights converts its input. The
+    products are MatMulNBits, and MatMul of a blockwise DequantizeLinear. "float32" is right for all models.
+    "int8" rounds the input block by block, unless the model's `accuracy_level` demands more accuracy (1 to
+    3). Raises ValueError for other types.
 
-    `block` is the number of channels (8 or 16) in a block in a file that ONNX Runtime optimized for one
-    processor. `block` is used if the file doesn't tell the number."""
+    `block` is the number of channels (8 or 16) in a block, for files that ONNX Runtime optimized for one
+    processor. It is used if the file doesn't tell the number."""
 
     activations: str = "float32"
     block: int = 0

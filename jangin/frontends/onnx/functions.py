@@ -1,5 +1,5 @@
-"""The function bodies that the ONNX standard gives for composite operators. They lower operators that have no
-lowering of their own."""
+"""Read the function bodies by which the ONNX standard defines composite operators. They lower operators that
+have no lowering of their own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _CODES = {dtype: code for code, dtype in TYPES.items()}
 
 
 def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
-    """Return the standard's body of an imported node for these input types, or None if there is no body.
+    """Return the standard's body of an imported node for inputs of these types, or None if it has none.
 
-    The body's inputs and outputs are the operator's formal ones, in order."""
+    The inputs and outputs of the body are those of the operator, in order."""
     opset: int = node.of(ImportedAttributes)["opset"]
     known = schema(*split_op(node.op), opset)
     if known is None:
@@ -80,7 +80,7 @@ def _proto(node: Node) -> onnx.NodeProto:
 
 
 def _message(value: Any) -> Any:
-    """Return an attribute's value in the form that ONNX's helper takes."""
+    """Return an attribute's value in the form that ONNX's library takes."""
     if isinstance(value, np.ndarray):
         return numpy_helper.from_array(value)
     if isinstance(value, Graph):

@@ -1,8 +1,8 @@
 """Import ONNX models as graphs: each ONNX node becomes one node, without interpretation.
 
-A node's `op` is "onnx.Conv", or "domain.Name" outside the default domain. Its attributes are plain values.
-The attribute "opset" is the version of its domain that is in force. A call of a function of the model is a
-node "function", whose attribute "body" is the function's graph."""
+A node's `op` is "onnx.Conv", or "domain.Name" for other domains than the standard's. Its attributes are plain
+values. The attribute "opset" is the version of its domain in the model. A call of a function of the model is
+a node "function", whose attribute "body" is the function's graph."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from jangin.ir.sources import Sources
 from jangin.ir.types import tensor_type
 
 MOST_CALLS = 32
-"""The most functions that may be called one inside the other. A deeper nesting is taken for a function that
-calls itself."""
+"""Calls of functions may be nested up to this depth. A deeper nesting is taken for a function that calls
+itself."""
 
 
 def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
-    """Return a model's graph. Raises CompileError if the model is malformed."""
+    """Return the graph of a model that has been read. Raises CompileError if the model is malformed."""
     return _Importer(read, Symbols(shapes)).graph()
 
 
 def metadata(proto: messages.ModelProto) -> dict[str, Any]:
-    """Return the model's own description, under the names of `jangin.onnxruntime.ModelMetadata`."""
+    """Return the model's description of itself, under the names of `jangin.onnxruntime.ModelMetadata`."""
     return {
         "producer_name": proto.producer_name,
         "domain": proto.domain,
@@ -56,13 +56,14 @@ def node_op(domain: str, name: str) -> str:
 
 
 def split_op(op: str) -> tuple[str, str]:
-    """Split an imported node's `op` into (domain, operator). The default domain is ""."""
+    """Return the domain and the name of an operator from a node's `op`. The standard's domain is ""."""
     domain, _, name = op.rpartition(".")
     return "" if domain == "onnx" else domain, name
 
 
 def opsets(imports: Iterable[messages.OperatorSetIdProto]) -> dict[str, int]:
-    """Return the versions by domain. A model without imports has opset 1."""
+    """Return the version of each domain, by domain. A model that lists none has version 1 of the
+    standard's."""
     return {_domain(i.domain): i.version for i in imports} or {"": 1}
 
 
@@ -75,11 +76,11 @@ Functions = Mapping[tuple[str, str, str], messages.FunctionProto]
 
 @dataclass
 class Scope:
-    """The context in which nodes are read: opset versions, the model's functions, and the depth of function
-    calls.
+    """Everything that determines how nodes are read.
 
-    `references` has the values of the attributes that a function body refers to. `folder` holds external
-    data."""
+    `opsets` has the domains' versions, and `functions` the model's functions. `folder` holds external data.
+    `references` has the values of attributes to which a function's body refers, and `depth` is the depth of
+    function calls."""
 
     opsets: Mapping[str, int]
     functions: Functions = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Scope:
 
 
 class NodeReader:
-    """Convert NodeProtos to Nodes, with their sub-graphs and calls of the model's functions."""
+    """The conversion of NodeProtos to nodes, with their sub-graphs and the functions that they call."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -136,8 +137,8 @@ class NodeReader:
         )
 
     def check_size(self, proto: messages.FunctionProto, scope: Scope) -> None:
-        """Raise CompileError if a function has too many nodes, together with everything that it calls. Nested
-        calls multiply the nodes."""
+        """Raise CompileError if a function has too many nodes. The nodes of the functions that it calls are
+        included for each call."""
         sizes: dict[int, int] = {}
 
         def size(function: messages.FunctionProto, depth: int) -> int:
@@ -176,13 +177,14 @@ class NodeReader:
         return attrs
 
     def subgraph(self, proto: messages.GraphProto, scope: Scope) -> Graph:
-        """Return a sub-graph. Names that the sub-graph doesn't define refer to the enclosing graph."""
+        """Return a sub-graph as a graph. Names that it doesn't define are values of the graph around it."""
         constants = {t.name: tensor(t, f"constant '{t.name}'", scope.folder) for t in proto.initializer}
         inputs, outputs = [i.name for i in proto.input], [o.name for o in proto.output]
         return body_graph(proto.name, inputs, outputs, self.nodes(proto.node, scope), constants)
 
     def function(self, proto: messages.FunctionProto, attrs: Mapping[str, Any], scope: Scope) -> Graph:
-        """Return a function's body with the values of its attributes inserted."""
+        """Return the body of a function as a graph, for a call with the attributes `attrs`. Raises
+        CompileError if the calls are nested too deep."""
         if scope.depth > MOST_CALLS:
             raise CompileError(
                 f"function '{proto.name}' calls itself, or is nested more than {MOST_CALLS} deep"
@@ -196,7 +198,7 @@ class NodeReader:
 
 
 class _Importer:
-    """The import of one model."""
+    """The import of one model as a graph."""
 
     def __init__(self, read: ModelFile, symbols: Symbols) -> None:
         model, folder = read.proto, read.folder
@@ -256,8 +258,8 @@ class _Importer:
 
 
 def _declared_size(dim: messages.TensorShapeProto.Dimension) -> int | str:
-    """Return a fixed size, or a symbol's name. The name is "" for a nameless symbol, which exporters also
-    write as "?"."""
+    """Return a declared size: a number, or a symbol's name. The name is "" for any size. Exporters also write
+    "?" for this."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)
     return str(dim.dim_param) if re.search("[A-Za-z]", dim.dim_param) else ""

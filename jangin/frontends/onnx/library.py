@@ -1,7 +1,7 @@
 """Import the two parts of ONNX's library that reading a model needs: its messages and the standard's schemas.
 
-They are imported without the package around them. The package's other parts (checker, helpers, Protobuf's
-JSON) take four times as long. A later import of the package finds these same modules in it."""
+They are imported without the rest of the package (checker, helpers, Protobuf's JSON), which takes four times
+as long to import. A later import of the whole package uses these modules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find the number of channels in a block in a file that ONNX Runtime optimized for one processor.
 
-The file doesn't say the number. The number is 16 if the processor had AVX-512 or was Arm's, else 8.
-The padding of the weights often tells which."""
+The file doesn't contain the number. It is 16 if the processor had AVX-512 or was Arm's, else 8. The padding
+of the weights often tells which."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 
 DOMAIN = "com.microsoft.nchwc"
 BLOCKS = (8, 16)
-"""The numbers of channels that a block of ONNX Runtime may have."""
+"""The possible numbers of channels in a block."""
 IN_BLOCKS = ("Conv", "ReorderInput")
-"""Operators whose lowering needs the number of channels in a block."""
+"""Operators whose lowering needs to know the number of channels in a block."""
 
 
 class UnknownBlock(CompileError):
-    """A file doesn't tell the number of channels in a block."""
+    """The number of channels in a block doesn't follow from the file."""
 
 
 def with_blocks(graph: Graph, given: int = 0) -> Graph:
-    """Return the graph with an attribute `block` on operators on blocks.
+    """Return the graph, with the attribute `block` added to the operators that need it.
 
-    `given` is the number of channels in a block if the caller knows it, else 0. Raises CompileError if
-    nothing tells the number."""
+    `given` is the number of channels in a block, or 0 if the caller doesn't know it. Raises UnknownBlock, a
+    CompileError, if the file doesn't tell the number either."""
     names = [f"{DOMAIN}.{n}" for n in IN_BLOCKS]
     found = [n for n in graph.nodes if n.op in names]
     if not found:
@@ -51,10 +51,10 @@ def _block(graph: Graph, convolutions: list[Node]) -> int:
 
 
 def _fits(graph: Graph, convolutions: list[Node], block: int) -> Iterator[bool]:
-    """Yield whether each convolution fits blocks of `block` channels.
+    """Yield results of tests on each convolution, which are all true if blocks may have `block` channels.
 
-    A convolution fits if its outputs fill blocks, with no more blocks than the kept outputs need. Its inputs
-    must fill blocks too, unless they are fewer than one block holds."""
+    A convolution's outputs must fill blocks, and there may be no more blocks than its kept channels need. Its
+    inputs must fill blocks too, unless they are fewer than one block holds."""
     kept = _kept(graph)
     for node in convolutions:
         weights = graph.constants.get(node.inputs[1])
@@ -67,6 +67,6 @@ def _fits(graph: Graph, convolutions: list[Node], block: int) -> Iterator[bool]:
 
 
 def _kept(graph: Graph) -> Mapping[str, int]:
-    """Map each value in blocks to the number of channels that are taken out of it."""
+    """Return the number of channels that ReorderOutput keeps of each value in blocks, by the value's name."""
     names = f"{DOMAIN}.ReorderOutput"
     return {n.inputs[0]: n.of(ImportedAttributes)["channels"] for n in graph.nodes if n.op == names}

@@ -1,5 +1,5 @@
-"""Recognize loop nests as operators of the standard. The writer compares each operator's lowering with the
-nest."""
+"""Recognize loop nests that are the lowerings of the standard's operators. The writer lowers each possible
+operator and compares the result with the nest."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 @dataclass(frozen=True)
 class Said:
-    """An operator that may compute a nest.
+    """An operator that may have been lowered to a nest.
 
-    `more` are operands after the nest's own: an axis or a size. The nest's result is the operator's output
-    number `place`. It is `flat` if the operator's output has another shape."""
+    `more` are its operands after the nest's inputs, each an axis or a size. The nest's result is the
+    operator's output number `place`. `flat` tells if that output has another shape than the nest's result."""
 
     operation: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -34,8 +34,8 @@ class Said:
 
 
 def nests(attrs: LoopNest, inputs: int, rank: int) -> Iterator[Offer]:
-    """Yield the operators that may compute a nest with this number of inputs. `rank` is the first input's
-    rank."""
+    """Yield the operators that may have been lowered to a nest of `inputs` inputs. `rank` is the first
+    input's number of axes."""
     if inputs == 1:
         yield Said("NonZero", flat=True), lambda b, x: positions(b, x, attrs.shape[0])
         yield Said("Det"), det

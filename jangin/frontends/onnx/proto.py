@@ -1,4 +1,5 @@
-"""Convert ONNX's protobuf messages to plain Python and NumPy values. Nothing in the messages is trusted."""
+"""Convert ONNX's protobuf messages to plain Python and NumPy values. The messages may be malformed or
+malicious."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from jangin.mapped import map_file
 
 
 def dtype_of(code: int, what: str) -> DType:
-    """Return the element type of an ONNX type code. Raises CompileError that names `what` if there is
-    none."""
+    """Return the element type for an ONNX type number. Raises CompileError that names `what` if it isn't
+    supported."""
     if code in TYPES:
         return TYPES[code]
     known = code in messages.TensorProto.DataType.values()
@@ -33,7 +34,8 @@ def dtype_of(code: int, what: str) -> DType:
 
 
 def type_of(proto: messages.TypeProto, what: str) -> Type:
-    """Return the type of a value: a tensor, sequence, optional or map."""
+    """Return the type of a value: a tensor, sequence, optional or map. Raises CompileError that names `what`
+    for other types."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         code = proto.tensor_type.elem_type
@@ -56,10 +58,10 @@ def type_of(proto: messages.TypeProto, what: str) -> Type:
 def tensor(
     proto: messages.TensorProto, what: str, folder: Folder | None, raw: memoryview | None = None
 ) -> Array:
-    """Return a tensor's contents; strings become an object array.
+    """Return a tensor's contents. Strings become an array of objects.
 
-    External data lie in `folder`. `raw` has contents that were split off the message. Sizes are checked
-    before memory is allocated."""
+    External data are in `folder`. `raw` has the contents if they were separated from the message. Sizes are
+    checked before memory is allocated. Raises CompileError that names `what` if the tensor is malformed."""
     if proto.data_type == messages.TensorProto.STRING:
         return _strings(proto, what)
     dtype = dtype_of(proto.data_type, what)
@@ -95,7 +97,7 @@ def _strings(proto: messages.TensorProto, what: str) -> Array:
 
 
 def _packed(count: int, dtype: DType) -> int:
-    """Return the bytes that elements take in a file. Several elements of less than 8 bits share a byte."""
+    """Return the number of bytes that elements take in a file. Elements of fewer than 8 bits share bytes."""
     return -(-count * dtype.bits // 8)
 
 
@@ -127,20 +129,21 @@ def _external(
 
 
 def _shown(location: str) -> str:
-    """Return a location for an error message, escaped and cut short."""
+    """Return a location as it is shown in an error message: quoted, escaped and shortened."""
     return repr(location if len(location) <= 80 else location[:77] + "...")
 
 
 def _elements(proto: messages.TensorProto, dtype: DType, dims: tuple[int, ...], raw: memoryview) -> Array:
-    """Return the array that the bytes `raw` hold, as a view if the elements have whole bytes."""
+    """Return the array whose elements are in `raw`. It is a view unless the elements are smaller than a
+    byte."""
     if dtype.bits >= 8:
         return np.frombuffer(raw, dtype.numpy).reshape(dims)
     return _unpacked(messages.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw)))
 
 
 def _unpacked(proto: messages.TensorProto) -> Array:
-    """Return the array of a tensor that NumPy can't view, as ONNX's library makes it. Few models need this
-    import."""
+    """Return the array of a tensor whose elements are smaller than a byte. ONNX's library converts it, which
+    few models need."""
     from onnx import numpy_helper
 
     array: Array = numpy_helper.to_array(proto)
@@ -148,7 +151,8 @@ def _unpacked(proto: messages.TensorProto) -> Array:
 
 
 def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) -> Any:
-    """Return an attribute as a number, string, tuple of them or array. The caller converts graphs."""
+    """Return an attribute's value: a number, a string, a tuple of them, or an array. Graphs are converted by
+    the caller."""
     kind = proto.type
     kinds = messages.AttributeProto
     if kind in (kinds.FLOAT, kinds.INT):
@@ -175,16 +179,16 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
 
 
 def text(raw: bytes | str) -> str:
-    """Return a text field. Protobuf gives bytes if the field isn't UTF-8."""
+    """Return a text field as a string. Protobuf gives bytes for a field that isn't valid UTF-8."""
     return raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A parsed model.
+    """A model that has been parsed.
 
-    `contents` has the raw data of large initializers by number; the message lacks them. `folder` holds
-    external data if the model has a path."""
+    `contents` has the data of large initializers by number. They aren't in the message `proto`. `folder`
+    holds external data, and is None if the model has no path."""
 
     proto: messages.ModelProto
     contents: Mapping[int, memoryview] = field(default_factory=dict)
@@ -192,7 +196,7 @@ class ModelFile:
 
 
 def read_model(given: Contents) -> ModelFile:
-    """Parse a model. Raises CompileError if the contents are no ONNX model."""
+    """Return a model that is parsed. Raises CompileError if the contents are no ONNX model."""
     if given.message is not None:
         return ModelFile(given.message)
     parts = split(memoryview(given.data))
@@ -209,7 +213,8 @@ def read_model(given: Contents) -> ModelFile:
 
 
 def _check_text(message: Any, what: str) -> None:
-    """Raise CompileError if a name isn't UTF-8. Protobuf gives such names as bytes."""
+    """Raise CompileError if a name in a message, or in a message inside it, isn't valid UTF-8. Protobuf gives
+    such names as bytes."""
     texts, parts = _fields(message.DESCRIPTOR)
     for name, repeated in texts:
         value = getattr(message, name)
@@ -224,8 +229,8 @@ def _check_text(message: Any, what: str) -> None:
 
 @cache
 def _fields(kind: Any) -> tuple[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]]:
-    """Return a message type's text fields and message fields, each with whether it repeats. Fields that
-    Jangin doesn't read are left out."""
+    """Return the text fields and the message fields of a message type, each with whether it repeats. Fields
+    that Jangin doesn't read are left out."""
     read = [f for f in kind.fields if f.name not in ("doc_string", "value_info", "metadata_props")]
     texts = tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_STRING)
     return texts, tuple((f.name, _repeats(f)) for f in read if f.type == f.TYPE_MESSAGE)

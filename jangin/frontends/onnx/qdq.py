@@ -1,11 +1,11 @@
-"""Convert operators between DequantizeLinear and QuantizeLinear to ONNX's operators on integers, as ONNX
+"""Replace operators between DequantizeLinear and QuantizeLinear by ONNX's operators on integers, as ONNX
 Runtime does.
 
-Convolutions and matrix products get exact sums that are rounded once. A matrix product with constant weights
-whose result isn't quantized gives floats from exact sums.
+Convolutions and matrix products then have exact sums that are rounded once. A matrix product with constant
+weights whose result isn't quantized gives floats from exact sums.
 
-Operators that only move or pick elements work on the integers. A gather from an integer table dequantizes
-after the gather. The patterns are matched in the imported graph."""
+Operators that only move or select elements work on the integers. A gather from a table of integers is
+dequantized after the gather. The patterns are matched in the imported graph."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ MOVING = {
         "DepthToSpace",
     )
 }
-"""Operators whose results are elements of their first operand, and that may work on its integers. Integers
-compare like the floats that they represent."""
+"""Operators whose results are elements of their first operand. They may work on its integers, because these
+are ordered like the floats that they represent."""
 
 
 def fuse_quantized(graph: Graph) -> Graph:
-    """Return the graph with quantized operators fused. The DequantizeLinear nodes that only these operators
-    read are removed.
+    """Return the graph with such operators replaced. DequantizeLinear nodes whose results nothing reads any
+    more are removed.
 
-    Otherwise lowering would dequantize constants, and weights in f32 are four times as large."""
+    If they stayed, lowering would dequantize their constants, and weights in f32 are four times as large."""
     return _Fusing(graph).run()
 
 
@@ -81,11 +81,12 @@ class _Fusing:
         return replace(self.graph, nodes=tuple(kept))
 
     def used(self, node: Node) -> bool:
-        """Tell if the model itself reads the node's result."""
+        """Tell if an operator or an output of the graph reads a result of the node."""
         return any(self.uses[name] for name in node.outputs)
 
     def fused(self, node: Node) -> Node | None:
-        """Return the integer operator for a node and the QuantizeLinear after it, or None."""
+        """Return the operator on integers for a node and the QuantizeLinear after it, or None if there is
+        none."""
         parts = [self.makers.get(name) for name in node.inputs]
         if not all(p is not None and p.op == DEQUANTIZE for p in parts):
             return None
@@ -112,7 +113,8 @@ class _Fusing:
         return replace(node, inputs=operands, outputs=after.outputs, attrs=attrs)
 
     def in_floats(self, node: Node, x: Node, w: Node, bias: Sequence[Node]) -> Node | None:
-        """Return a matrix product of integers that gives floats, or None."""
+        """Return a product of integers with a result in floats for a matrix product, or None if there is
+        none."""
         if node.op == "onnx.Conv" or w.inputs[0] not in self.graph.constants:
             return None
         if node.op == "onnx.Gemm":
@@ -127,15 +129,16 @@ class _Fusing:
         )
 
     def outputs_axis(self, node: Node, w: Node) -> int:
-        """Return the weights' axis whose entries may each have a scale: the filters, or the columns of a
-        matrix."""
+        """Return the axis of the weights along which each entry may have a scale. These are the filters of a
+        convolution, or the columns of a matrix."""
         known = self.graph.constants.get(w.inputs[0])
         if node.op == "onnx.Conv" or known is None or node.of(ImportedAttributes).get("transB"):
             return 0
         return known.ndim - 1
 
     def moved(self, node: Node) -> Node | None:
-        """Return the node on integers if its result has the operand's quantization, else None."""
+        """Return the node on integers, without conversions around it. Return None unless its operand and its
+        result are quantized in the same way."""
         before, after = self.makers.get(node.inputs[0]), self.readers.get(node.outputs[0])
         if before is None or before.op != DEQUANTIZE or after is None or after.op != QUANTIZE:
             return None
@@ -149,7 +152,7 @@ class _Fusing:
         return replace(node, inputs=(before.inputs[0], *node.inputs[1:]), outputs=after.outputs)
 
     def picked(self, node: Node) -> Node | None:
-        """Return a gather from an integer table with one scale, or None. The table would be four times as
+        """Return a gather from a table of integers with one scale, or None. Its table would be four times as
         large in f32."""
         table = self.makers.get(node.inputs[0])
         if table is None or table.op != DEQUANTIZE or not self.fits(table):
@@ -159,8 +162,8 @@ class _Fusing:
         )
 
     def fits(self, node: Node, each: int | None = None) -> bool:
-        """Tell if a node quantizes to, or dequantizes from, 8 bits by one scale, or by one for each entry of
-        axis `each`."""
+        """Tell if a node converts to or from 8-bit integers by one scale. There may also be one scale for
+        each entry of the axis `each`, if given."""
         attrs = node.of(ImportedAttributes)
         if len(node.inputs) != 3 or attrs.get("block_size") or attrs.get("output_dtype"):
             return False
@@ -170,7 +173,8 @@ class _Fusing:
         return scale.size == 1 or (each is not None and attrs.get("axis", 1) == each and scale.ndim == 1)
 
     def is_bias(self, node: Node, x: Node, w: Node) -> bool:
-        """Tell if a node dequantizes a bias of 32-bit integers in units of both scales."""
+        """Tell if a node dequantizes a bias of 32-bit integers whose scale is the product of the scales of x
+        and w."""
         bias, scale, *zero = (self.graph.constants.get(n) for n in node.inputs)
         if bias is None or bias.dtype != np.int32 or scale is None or any(z is None or z.any() for z in zero):
             return False

@@ -1,4 +1,4 @@
-"""Declare ONNX operators. A decorated function lowers an operator to core operators."""
+"""Declare ONNX operators by decorated functions, which lower an operator to core operators."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ F = TypeVar("F", bound=Lowering)
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of ONNX, in force from opset `since` until the next entry's `since`.
+    """A version of an ONNX operator, for all opsets from `since` to the next version's.
 
     The lowering is `lower(b, *inputs, **attributes)`. `b` is the `Builder`. Inputs are `Tensor`s, or None for
     an absent optional input. Attributes are keyword arguments with the standard's defaults. It returns a
-    Tensor, or a tuple of them for several outputs. An output that it can't compute is None."""
+    Tensor, or a tuple with one for each output. An output that it can't compute is None."""
 
     domain: str
     name: str
@@ -27,8 +27,8 @@ class Operator:
 
 
 def op(name: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
-    """Declare the decorated lowering as ONNX operator `name` from opset `since`. A function may have several
-    such decorators."""
+    """Declare the decorated function as the lowering of the ONNX operator `name`, from opset `since` on. A
+    function may have several of these decorators."""
 
     def mark(fn: F) -> F:
         entries: list[Operator] = fn.__dict__.setdefault("operators", [])
@@ -42,7 +42,8 @@ Table = Mapping[tuple[str, str], tuple[Operator, ...]]
 
 
 def table(modules: Iterable[ModuleType]) -> Table:
-    """Return every operator declared in the modules, by (domain, name), with ascending versions."""
+    """Return the operators that are declared in modules, by domain and name. The versions of an operator are
+    in ascending order."""
     found: dict[tuple[str, str], dict[int, Operator]] = {}
     for module in modules:
         for value in vars(module).values():
@@ -52,6 +53,6 @@ def table(modules: Iterable[ModuleType]) -> Table:
 
 
 def find(operators: Table, domain: str, name: str, opset: int) -> Operator | None:
-    """Return the operator's version in force at `opset`, or None if it isn't supported."""
+    """Return the version of an operator for an opset, or None if it isn't supported."""
     versions = [o for o in operators.get((domain, name), ()) if o.since <= opset]
     return versions[-1] if versions else None

@@ -1,7 +1,7 @@
-"""Check nodes against the ONNX standard: their attributes, number of inputs, and types.
+"""Check nodes by the ONNX standard: their attributes, their numbers of inputs and outputs, and types.
 
-The importer checks every node first, so that lowerings see only what their operator defines. Operators
-outside the standard aren't checked."""
+The importer checks every node first, so that lowerings are only given arguments that their operator defines.
+Operators outside of the standard aren't checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS = messages.AttributeProto.AttributeType
 
 @cache
 def schema(domain: str, name: str, opset: int) -> Any:
-    """Return the standard's description of an operator in force at `opset`, or None if there is none."""
+    """Return the standard's description of an operator at an opset, or None if there is none."""
     try:
         found = schemas.get_schema(name, opset, domain)
     except (schemas.SchemaError, OverflowError, TypeError):
@@ -28,14 +28,16 @@ def schema(domain: str, name: str, opset: int) -> Any:
 
 
 def has_body(domain: str, name: str, opset: int) -> bool:
-    """Tell if the standard defines the operator by other operators."""
+    """Tell if the standard defines an operator by a function of other operators."""
     known = schema(domain, name, opset)
     return known is not None and (known.has_function or known.has_context_dependent_function)
 
 
 def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) -> None:
-    """Raise CompileError for attributes that the operator doesn't have or that have a wrong kind, and for too
-    few or too many inputs or outputs."""
+    """Raise CompileError if a node isn't as the standard defines its operator.
+
+    Its attributes must exist and be of the right kind, required ones must be given, and the numbers of inputs
+    and outputs must be allowed."""
     known = schema(domain, proto.op_type, opset)
     if known is None:
         return
@@ -66,7 +68,7 @@ def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]
     """Raise CompileError if a required input is missing, or if the operator isn't defined for an input's
     type.
 
-    CompileError is also raised if two inputs that must have the same type differ."""
+    It is also raised if two inputs have different types though the operator demands equal ones."""
     known = schema(domain, name, opset)
     if known is None:
         return

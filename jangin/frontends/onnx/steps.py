@@ -1,4 +1,5 @@
-"""Write branches and loops as ONNX's If and Loop. Their bodies read outer values by name."""
+"""Write branches and loops as ONNX's If and Loop. Their bodies read values of the graph around them by
+name."""
 
 from __future__ import annotations
 
@@ -18,25 +19,25 @@ from jangin.ir.program import Slicing
 
 
 class Steps(Wholes):
-    """The writer of a program's steps, except calls. A body's writer has the enclosing graph's writer in
-    `outer`."""
+    """The part of ONNX's writer that writes a program's steps, except calls. The writer of a body has the
+    writer of the graph around it as `outer`."""
 
     tensors: list[onnx.TensorProto]
 
     @abstractmethod
     def inner(self, graph: Graph, given: Mapping[str, Name]) -> Steps:
-        """Return a body's writer. `given` maps some of the body's inputs to outer values."""
+        """Return a writer for a body. `given` has the names of outer values for some of the body's inputs."""
 
     @abstractmethod
     def scalar(self, e: Expr) -> Name:
-        """Return a size as a tensor of no axes."""
+        """Return the name of a tensor without axes that holds a size."""
 
     @abstractmethod
     def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
-        """Return the description of a value's type and shape."""
+        """Return ONNX's description of a value's type and shape."""
 
     def write_if(self, node: Node, attrs: core.IfStep) -> None:
-        """Write If. The operands after the condition are the outer values that the bodies read."""
+        """Write If. The operands after the condition are the outer values that the two bodies read."""
         condition, *read = map(self.named, node.inputs)
         bodies = []
         for graph in (attrs.then, attrs.orelse):
@@ -49,7 +50,8 @@ class Steps(Wholes):
         self.nodes.append(helper.make_node("If", [condition], outputs, str(outputs[0]), **attributes))
 
     def write_loop(self, node: Node, attrs: core.LoopStep) -> None:
-        """Write Loop. ONNX's body takes no slices, so it gathers them by the iteration's number."""
+        """Write Loop. ONNX's body isn't given slices, so that it gathers them by the number of the iteration.
+        Raises CompileError if results are stacked along another axis than 0, or backwards."""
         if any(s != Slicing() for s in attrs.collected):
             raise CompileError("a loop that stacks along another axis, or backwards, can't be said in ONNX")
         graph, count = attrs.body, 2 + attrs.carried
@@ -73,7 +75,8 @@ class Steps(Wholes):
         self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=made))
 
     def ends(self, outputs: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        """Return a body's results. Each must be a value of its own that a node makes."""
+        """Return the descriptions of a body's results. A result that isn't made by a node, or that occurs
+        twice, is copied first."""
         made = {o for node in self.graph.nodes for o in node.outputs}
         found = []
         for name in outputs:
@@ -85,5 +88,5 @@ class Steps(Wholes):
     def proto(
         self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
     ) -> onnx.GraphProto:
-        """Return the body's graph."""
+        """Return the body as ONNX's graph."""
         return helper.make_graph(self.nodes, self.graph.name or "body", inputs, outputs, self.tensors)

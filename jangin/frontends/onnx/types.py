@@ -14,9 +14,9 @@ _CODES = {
     21: "u4", 22: "i4", 23: "f4e2m1", 24: "f8e8m0", 25: "u2", 26: "i2",
 }  # fmt: skip
 TYPES: Mapping[int, DType] = {code: DTYPES[name] for code, name in _CODES.items()}
-"""Element types by `TensorProto.DataType`. Text isn't among them; its number is `TEXT`."""
+"""Element types by their numbers in `TensorProto.DataType`. Text isn't included, and its number is `TEXT`."""
 TEXT = 8
-"""The number of the element type string."""
+"""The number of the element type string in `TensorProto.DataType`."""
 _NAMES = {
     "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "string": "string",
     "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2",
@@ -25,7 +25,8 @@ _NAMES = {
 
 
 def element_type(code: int | DType) -> DType:
-    """Return the DType of a `TensorProto.DataType`. Raises CompileError if there is none."""
+    """Return the element type for a number of `TensorProto.DataType`. Raises CompileError if it isn't
+    supported."""
     if isinstance(code, DType):
         return code
     if code not in TYPES:
@@ -34,12 +35,13 @@ def element_type(code: int | DType) -> DType:
 
 
 def element_name(dtype: DType) -> str:
-    """Return the standard's name of an element type, such as the "float" of "tensor(float)"."""
+    """Return the standard's name of an element type, such as "float" in "tensor(float)"."""
     return _NAMES.get(dtype.name) or f"{'u' if dtype.kind == 'u' else ''}int{dtype.bits}"
 
 
 def type_name(type: Type) -> str:
-    """Return a type in the standard's notation, such as "seq(tensor(float))". An unknown part is "?"."""
+    """Return a type in the standard's notation, such as "seq(tensor(float))". An unknown part is written as
+    "?"."""
     if type.kind == "tensor":
         return f"tensor({'?' if type.dtype is None else element_name(type.dtype)})"
     if type.kind == "map" and type.dtype is not None and type.of is not None and type.of.dtype is not None:

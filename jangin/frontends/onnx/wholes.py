@@ -1,5 +1,5 @@
-"""Write host calls as ONNX's operators: recurrences, suppressions and other operators that lowering keeps
-whole for a writer."""
+"""Write host calls as ONNX's operators. These are recurrent layers, box suppression and others that lowering
+keeps in one node for a writer."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ CALLS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]]
     "roi_max_pool": ("MaxRoiPool", lambda s: {"pooled_shape": s["size"], "spatial_scale": s["scale"]}),
     "unique": ("Unique", lambda s: {"axis": s["axis"], "sorted": int(s["ascending"])}),
 }  # fmt: skip
-"""The operator with the same operands as a host function, by the function's name, and its attributes from the
-call's settings."""
+"""For each host function, ONNX's operator with the same operands, and a function that gives its attributes
+from the call's settings."""
 
 
 RECURRENT: Mapping[str, tuple[str, str, int]] = {
     "rnn": ("RNN", "", 1), "gru": ("GRU", "", 2), "lstm": ("LSTM", "", 3),
     "leveled_lstm": ("DynamicQuantizeLSTM", MICROSOFT, 2),
 }  # fmt: skip
-"""The operator of each kind of recurrent layer, its domain, and the number of activations whose arguments
-`clip` bounds."""
+"""For each kind of recurrent layer, ONNX's operator, its domain, and a number. The attribute `clip` bounds
+the arguments of this many of its activations."""
 
 
 class Wholes(Writer):
-    """The writer of host steps: copies, and calls that `Builder.whole` keeps in one node."""
+    """The part of ONNX's writer that writes host steps: copies, and calls that `Builder.whole` keeps in one
+    node."""
 
     nodes: list[onnx.NodeProto]
     opset: int
     domains: set[str]
-    """Domains of the written operators that aren't the standard's."""
+    """The domains of the written operators, without the standard's."""
     counted: dict[Var, tuple[str, int]]
-    """Sizes that are known from a value, as (value, axis)."""
+    """Sizes that a value has, each with the value's name and the axis."""
 
     def write_host(self, node: Node, attrs: core.HostStep) -> None:
-        """Write a host step. Other host functions than these don't have tensors only, so ONNX can't express
-        them."""
+        """Write a host step. Raises CompileError for other host functions than those in `RECURRENT` and
+        `CALLS`. They have values that ONNX can't express."""
         settings = dict(attrs.attrs)
         if attrs.function in RECURRENT:
             self._recurrence(node, attrs.function, settings)
@@ -88,7 +89,8 @@ class Wholes(Writer):
         self.nodes.append(made)
 
     def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
-        """Write a layer that `ops.recurrent` keeps whole. Its operands are in ONNX's order."""
+        """Write a layer that `ops.recurrent` keeps in one node. Its operands are in ONNX's order. Raises
+        CompileError if ONNX can't express it."""
         direction = next((k for k, v in BACKWARD.items() if v == tuple(settings["backward"])), None)
         if direction is None or settings.get("limit"):
             why = (
@@ -108,10 +110,10 @@ class Wholes(Writer):
 
 
 def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, Any]:
-    """Return the attributes that describe each direction's activations, functions of x0. The arguments of the
-    first `clipped` ones are bounded.
+    """Return ONNX's attributes for the activations of each direction, which are functions of x0. The
+    arguments of the first `clipped` activations are bounded.
 
-    Raises CompileError if ONNX has no attributes for them."""
+    Raises CompileError if ONNX can't express them."""
     each = [[_activation(e) for e in of] for of in functions]
     bounds = {bound for of in each for _, _, bound in of[:clipped]}
     if len(bounds) > 1 or any(bound is not None for of in each for _, _, bound in of[clipped:]):
@@ -124,7 +126,8 @@ def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, 
 
 
 def _activation(e: Expr) -> tuple[str, list[float], float | None]:
-    """Return the name of a function of x0, its parameters, and the bound of its argument."""
+    """Return ONNX's name of a function of x0, its parameters, and the bound of its argument or None. Raises
+    CompileError if ONNX has no such function."""
     x0, low, high = (Var(n, F32) for n in ("x0", "low", "high"))
     for name in FUNCTIONS:
         fn, usual = ACTIVATIONS[NAMES[name]], parameters(NAMES[name])

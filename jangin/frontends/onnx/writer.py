@@ -1,7 +1,7 @@
-"""Write lowered graphs as ONNX models, by the standard's operator for each core operator.
+"""Write lowered graphs as ONNX models, with an operator of the standard for each core operator.
 
-A core operator without a counterpart is written as its tensor expressions (`expressions.py`), if they can be
-written."""
+A core operator without a counterpart is written as its tensor expressions (`expressions.py`), if ONNX can
+express them."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 OPSET = 21
-"""The opset of a written model, unless an operator or a type needs a later one."""
+"""The opset of a written model. It is later if an operator or a type needs it."""
 OPSETS: Mapping[str | DType, int] = {
     "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, BF16: 22, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
 }  # fmt: skip
 MOST_BYTES = (1 << 31) - (1 << 20)
-"""The most bytes of weights in a protocol buffer, which is limited to 2 GiB. 1 MiB is left for everything
-else."""
+"""The weights may take at most this many bytes. A protocol buffer is limited to 2 GiB, of which 1 MiB is left
+for everything else."""
 LAST = np.iinfo(np.int64).max
 
 
 def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
     """Return a lowered graph as the bytes of an ONNX model.
 
-    `described` is the model's metadata, as in `Imported`. Raises CompileError that names every part that ONNX
-    can't express."""
+    `described` is the model's metadata, as in `Imported`. Raises CompileError that names all parts that ONNX
+    can't express, or if the weights don't fit in one file."""
     size = sum(a.nbytes for a in graph.constants.values())
     if size > MOST_BYTES:
         raise CompileError(f"weights of {size / 1e9:.1f} GB don't fit into one ONNX file: it holds 2 GB")
@@ -56,7 +56,8 @@ def written(graph: Graph, described: Mapping[str, Any] | None = None) -> bytes:
 
 
 class OnnxWriter(Stages, Steps, Writer):
-    """The writer of one graph: a model's, or a step's body inside the writer `outer`."""
+    """The writer of one graph, which is a model's graph or the body of a step. `outer` is the writer of the
+    graph around a body."""
 
     format = "ONNX"
     patterns = PATTERNS
@@ -129,7 +130,7 @@ class OnnxWriter(Stages, Steps, Writer):
         )
 
     def array(self, values: Any, dtype: DType = I64, hint: str = "value") -> Name:
-        """Add a constant of the writer's own and return its name. Equal constants share one tensor."""
+        """Add a constant, unless there is an equal one, and return its name."""
         array = np.asarray(values, dtype.numpy)
         key = dtype, array.shape, array.tobytes()
         if key not in self.numbers:
@@ -149,7 +150,8 @@ class OnnxWriter(Stages, Steps, Writer):
     def emit(
         self, operation: str, *inputs: Any, result: str = "", hint: str = "", place: int = 0, **given: Any
     ) -> Name:
-        """Add an operator and return its output number `place`."""
+        """Add an operator, and return the name of its output number `place`. `result` is the output's name,
+        if given. Attributes that are None are left out."""
         name = self.named(result) if result else self.fresh(f"{hint or 'made'}.{operation.lower()}")
         self.opset = max(self.opset, OPSETS.get(operation, 0))
         unread = [self.fresh(f"{name}.{i}") for i in range(place)]
@@ -160,7 +162,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return name
 
     def dims(self, shape: Shape) -> Name:
-        """Return sizes as a tensor of one axis."""
+        """Return the name of a vector of sizes."""
         known = static_shape(shape)
         if known is not None:
             return self.array(known, hint="shape")
@@ -168,7 +170,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return parts[0] if len(parts) == 1 else self.emit("Concat", *parts, hint="shape", axis=0)
 
     def scalar(self, e: Expr) -> Name:
-        """Return a size as a tensor of no axes."""
+        """Return the name of a tensor without axes that holds a size."""
         if e not in self.numbers:
             self.numbers[e] = self.expression(e, {v: self._symbol(v) for v in free_vars(e)}, hint="size")
         return self.numbers[e]
@@ -186,7 +188,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return self.numbers[v]
 
     def write_bind(self, node: Node, attrs: core.BindStep) -> None:
-        """Write elements that become sizes."""
+        """Write the elements of a tensor as sizes, which later nodes may use."""
         flat = self.emit("Reshape", self.named(node.inputs[0]), self.array([-1]), hint=node.name)
         for i, v in enumerate(attrs.symbols):
             size = self.emit("Gather", flat, self.array(i), hint=str(v), axis=0)
@@ -208,8 +210,9 @@ class OnnxWriter(Stages, Steps, Writer):
     def write_slice(self, node: Node, attrs: core.Slice) -> None:
         """Write a slice.
 
-        A backward slice's end is counted from the end of the axis, because ONNX takes -1 for the last entry.
-        A slice that begins before the axis is empty, and is written as beginning with the axis."""
+        ONNX takes an end of -1 for the last entry. The end of a backward slice is therefore counted from the
+        end of the axis. A slice that begins before the axis is empty, and is written as one that begins with
+        the axis."""
         given = self.graph.shape(node.inputs[0])
         whole = (const(0), 1)
         rows = zip(given, attrs.starts, attrs.steps, attrs.shape, strict=True)
@@ -268,7 +271,8 @@ class OnnxWriter(Stages, Steps, Writer):
         self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], axis=attrs.axis)
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
-        """Write a normalization over the last axes. Other axes are moved to the end first."""
+        """Write a normalization over the last axes. If it is over other axes, these are moved to the end
+        first. Raises CompileError if their sizes aren't fixed."""
         shape, x = self.graph.shape(node.inputs[0]), self.named(node.inputs[0])
         rank, dtype = len(shape), self.graph.dtype(node.inputs[0])
         order = [*(i for i in range(rank) if i not in attrs.axes), *attrs.axes]
@@ -311,9 +315,9 @@ class OnnxWriter(Stages, Steps, Writer):
 
     def _in_bytes(self, node: Node) -> list[Name]:
         """Return the operands of a product of integers. If one of them isn't 8-bit, both are converted to
-        bytes, and their zero points follow.
+        bytes, and their zero points follow them.
 
-        Raises CompileError if an operand's numbers don't fit in a byte."""
+        Raises CompileError if an operand's elements don't fit in a byte."""
         if all(self.graph.dtype(n) in (I8, U8) for n in node.inputs):
             return [self.named(n) for n in node.inputs]
         found = [self._bytes(n) for n in node.inputs]
@@ -351,7 +355,7 @@ class OnnxWriter(Stages, Steps, Writer):
         )  # fmt: skip
 
     def write_pool(self, node: Node, attrs: core.Pool) -> None:
-        """Write a pool. Sums without a division and averages of integers are written as tensor
+        """Write a pool. ONNX has no pools for sums, or for averages of integers. They are written as tensor
         expressions."""
         dtype = self.graph.dtype(node.inputs[0])
         if attrs.layout != "first" or (attrs.combiner == "sum" and not (attrs.average and dtype.is_float)):
@@ -388,7 +392,7 @@ class OnnxWriter(Stages, Steps, Writer):
     # -- tensor expressions ---------------------------------------------------------------------
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
-        """Write the standard's operator with the same lowering, or else the tensor expression."""
+        """Write the standard's Resize if its lowering is the same, else the tensor expression."""
         found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
         if found is None:
             self.other(node, attrs)
@@ -412,7 +416,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return [(how, partial(_resized, wanted, how)) for how in (*nearest, *linear)]
 
     def write_loop_nest(self, node: Node, attrs: core.LoopNest) -> None:
-        """Write the standard's operator with the same lowering, or else the tensor expression."""
+        """Write the standard's operator whose lowering is the same, or else the tensor expression."""
         rank = len(self.graph.shape(node.inputs[0])) if node.inputs else 0
         said: Said | None = self.matched(node, nests(attrs, len(node.inputs), rank))
         if said is None:
@@ -428,7 +432,7 @@ class OnnxWriter(Stages, Steps, Writer):
             self.emit("Reshape", y, self.array([-1]), result=node.outputs[0])
 
     def other(self, node: Node, attrs: Any) -> None:
-        """Write the operator's tensor expression, stage by stage."""
+        """Write the tensor expression of an operator, stage by stage. Raises CompileError if it has none."""
         if node.op not in CORE or CORE[node.op].kind in ("opaque", "alias"):
             super().other(node, attrs)
         self.staged(node, attrs)
@@ -439,7 +443,7 @@ def _resized(wanted: Shape, how: Mapping[str, Any], b: Builder, x: Tensor) -> Te
 
 
 def _pooled(attrs: core.Pool, ceil: int, b: Builder, x: Tensor) -> Tensor:
-    """Return a pool. With `ceil`, its last windows may reach beyond the input."""
+    """Return a pool of x. With `ceil`, the last windows may reach beyond the input."""
     window = Window.over(
         b, x, attrs.kernel, strides=attrs.strides, dilations=attrs.dilations, pads=attrs.pads, ceil=bool(ceil)
     )

@@ -34,7 +34,8 @@ NAMES: Mapping[str, str] = {
     "Tanh": "tanh",
     "ThresholdedRelu": "thresholded_relu",
 }
-"""ONNX's activations whose attributes are the parameters of functions in `ops.activation`."""
+"""Names of functions in `ops.activation`, by ONNX's activations. The attributes of these activations are the
+functions' parameters."""
 
 
 def _gelu(x: Expr, approximate: str = "none") -> Expr:
@@ -76,7 +77,8 @@ Rowwise = Callable[[Tensor, int], Tensor]
 
 
 def _flattened(b: Builder, x: Tensor, axis: int, fn: Rowwise) -> Tensor:
-    """Apply `fn` to the axes from `axis` on, flattened into one, as opsets before 13 define it."""
+    """Return `fn` of x with the axes from `axis` on flattened into one. Softmax and its relatives are defined
+    in this way before opset 13."""
     axis = axis if axis == x.rank else axis_of(axis, x.rank)
     if axis == x.rank - 1:
         return fn(x, axis)

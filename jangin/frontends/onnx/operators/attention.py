@@ -15,7 +15,7 @@ from jangin.ops.values import Tensor
 
 
 def _heads(b: Builder, x: Tensor, heads: int | None) -> Tensor:
-    """Return [batch, heads, sequence, size] from an input of the same shape or of [batch, sequence, heads *
+    """Return x as [batch, heads, sequence, size]. It has this shape already or is [batch, sequence, heads *
     size]."""
     if x.rank == 4:
         return x
@@ -25,12 +25,12 @@ def _heads(b: Builder, x: Tensor, heads: int | None) -> Tensor:
 
 
 def after_past(b: Builder, past: Tensor | None, new: Tensor) -> Tensor:
-    """Return keys or values, with the keys or values of earlier calls before them."""
+    """Return keys or values concatenated to those of earlier calls, if there are any."""
     return new if past is None else b.concat([past, new], 2)
 
 
 def _padded(b: Builder, mask: Tensor | None, keys: Expr) -> Tensor | None:
-    """Return the mask extended to all keys. The keys that the mask lacks are hidden."""
+    """Return the mask padded to the number of keys. Keys beyond the given mask are hidden."""
     have = const(1) if mask is None else mask.shape[-1]
     if mask is None or have in (keys, const(1)) or not (isinstance(have, Const) and isinstance(keys, Const)):
         return mask
@@ -46,8 +46,8 @@ def attention_23(
     q_num_heads: int | None = None, qk_matmul_output_mode: int = 0, scale: float | None = None,
     softcap: float = 0.0, softmax_precision: int = 1, left_window_size: int = -1, right_window_size: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute attention. The other results are the present keys, the present values, and the scores at the
-    stage that the mode selects."""
+    """Return attention, the keys and values with those of earlier calls, and the scores.
+    `qk_matmul_output_mode` tells at which stage of the computation the scores are taken."""
     queries = _heads(b, q, q_num_heads)
     keys = after_past(b, past_key, _heads(b, k, kv_num_heads))
     values = after_past(b, past_value, _heads(b, v, kv_num_heads))
@@ -62,7 +62,7 @@ def attention_23(
 
 
 def _shown(b: Builder, found: Attended, mode: int) -> Tensor:
-    """Return the fourth output. The modes are: 0 the scaled products, 1 capped, 2 masked, 3 the weights."""
+    """Return the scores at a stage of the computation: 0 scaled, 1 capped, 2 masked, or 3 after softmax."""
     if mode == 3:
         return found.weights
     scores = found.scores

@@ -20,7 +20,7 @@ from jangin.ops.window import explicit_pads, same_pads
 
 
 class Arguments(TypedDict):
-    """The window arguments of `ops.conv.conv`."""
+    """The arguments of `ops.conv.conv` that describe its window."""
 
     strides: Sequence[int]
     dilations: Sequence[int]
@@ -30,19 +30,20 @@ class Arguments(TypedDict):
 
 @dataclass(frozen=True)
 class Convolution(Sliding):
-    """The window attributes of a convolution."""
+    """The attributes of a convolution that describe its window, and its number of groups."""
 
     group: int = 1
 
     def kernel(self, x: Tensor, w: Tensor) -> tuple[int, ...]:
-        """Return the kernel's size from the weights. Raises CompileError if `kernel_shape` differs."""
+        """Return the kernel's sizes, which are those of the weights. Raises CompileError if `kernel_shape`
+        differs."""
         size = kernel_size(x, w)
         if self.kernel_shape and tuple(self.kernel_shape) != size:
             raise CompileError(f"kernel_shape {list(self.kernel_shape)} does not fit the weights {w}")
         return size
 
     def arguments(self, b: Builder, x: Tensor, w: Tensor) -> Arguments:
-        """Return the window arguments of `ops.conv.conv` for x and w."""
+        """Return the arguments of `ops.conv.conv` that describe the window of a convolution of x and w."""
         kernel = self.kernel(x, w)
         strides, dilations = self.steps(len(kernel))
         pads: Sequence[ExprLike] = self.given_pads
@@ -58,7 +59,7 @@ def conv_(b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, **window
 
 
 FUSED = {**NAMES, "Clip": "clip"}
-"""The activations that FusedConv's attribute `activation` may name, as names in `ops.activation`."""
+"""The activations that FusedConv may apply, as names in `ops.activation`."""
 
 
 @op("FusedConv", domain="com.microsoft")
@@ -73,7 +74,7 @@ def fused_conv(
     activation_params: Sequence[float] = (),
     **window: Any,
 ) -> Tensor:
-    """Compute Conv, add z, then apply an activation."""
+    """Return the activation of Conv of x plus z."""
     y = conv_(b, x, w, bias, **window)
     if z is not None:
         y = b.map(lambda v, u: v + u, y, z)
@@ -89,8 +90,8 @@ def conv_transpose_(
     b: Builder, x: Tensor, w: Tensor, bias: Tensor | None = None, *,
     output_shape: Sequence[int] | None = None, output_padding: Sequence[int] | None = None, **window: Any,
 ) -> Tensor:  # fmt: skip
-    """Compute a transposed convolution. `output_shape`, or an automatic padding, decides how much is
-    cropped."""
+    """Return a transposed convolution. `output_shape` or `auto_pad` may determine how much of the full result
+    is cropped. Otherwise `pads` do."""
     g = Convolution(**window)
     kernel = g.kernel(x, w)
     rank = len(kernel)

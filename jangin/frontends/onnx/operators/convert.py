@@ -26,7 +26,7 @@ _TYPE_NAMES: Mapping[str, int] = {
     "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BOOL": 9,
     "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13,
 }  # fmt: skip
-"""The numbers of element types by the names that opset 1 of Cast uses."""
+"""The numbers of element types, by the names that the attribute `to` of Cast has in opset 1."""
 
 
 @op("CastLike")

@@ -35,7 +35,7 @@ def _is_inf(x: Expr, detect_negative: int = 1, detect_positive: int = 1) -> Expr
 
 
 def _exact(body: Callable[..., Expr]) -> Callable[..., Expr]:
-    """Return `body` with a check that raises CompileError for operands of floats."""
+    """Return `body` with a check of its operands. It raises CompileError for floats."""
 
     def checked(*xs: Expr, **attrs: Any) -> Expr:
         if any(x.dtype.is_float for x in xs):
@@ -46,7 +46,7 @@ def _exact(body: Callable[..., Expr]) -> Callable[..., Expr]:
 
 
 def _logical(body: Callable[..., Expr]) -> Callable[..., Expr]:
-    """Return `body` with a check that raises CompileError for operands that aren't booleans."""
+    """Return `body` with a check of its operands. It raises CompileError for other types than booleans."""
 
     def checked(*xs: Expr) -> Expr:
         if any(x.dtype != BOOL for x in xs):
@@ -103,7 +103,8 @@ VARIADIC = variadic(
 
 
 def _broadcast_to_left(fn: Callable[[Builder, Tensor, Tensor], Tensor], one_type: bool) -> Lowering:
-    """Return a lowering with the attributes `axis` and `broadcast` of opset 6 and older."""
+    """Return a lowering of an operator of two inputs with the attributes `axis` and `broadcast`, as before
+    opset 7. `one_type` tells if the inputs must have the same type."""
 
     def lower(b: Builder, x: Tensor, y: Tensor, axis: int | None = None, broadcast: int = 0) -> Tensor:
         if one_type:
@@ -118,14 +119,14 @@ ARITHMETIC = family({"Div": _broadcast_to_left(div, True), "Pow": _broadcast_to_
 
 @op("PRelu", since=7)
 def prelu(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
-    """Return x, or x * slope where x is negative. `slope` broadcasts to x."""
+    """Return x, multiplied by `slope` where it is negative. `slope` is broadcast to x."""
     same_types((x, slope))
     return b.map(widened(leaky_relu), x, slope)
 
 
 @op("PRelu")
 def prelu_channels(b: Builder, x: Tensor, slope: Tensor) -> Tensor:
-    """Apply PRelu before opset 7, with one slope or one for each channel (axis 1)."""
+    """Return PRelu as before opset 7. There is one slope, or one for each channel (axis 1)."""
     return prelu(b, x, per_channel(b, slope, x.rank))
 
 
@@ -148,7 +149,8 @@ def clip(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 @op("Clip")
 def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    """Clip with bounds as attributes. The defaults of opset 6, float32's extremes, leave x unbounded."""
+    """Return x clipped to bounds that are attributes. Bounds at float32's extremes, the defaults of opset 6,
+    have no effect."""
     limit = float(np.finfo(np.float32).max)
 
     def body(v: Expr) -> Expr:
@@ -160,6 +162,6 @@ def clip_1(b: Builder, x: Tensor, min: float | None = None, max: float | None = 
 
 @op("ImageScaler")
 def image_scaler(b: Builder, x: Tensor, scale: float = 1.0, bias: tuple[float, ...] = ()) -> Tensor:
-    """Return x [N, C, H, W] times `scale`, plus a bias for each channel."""
+    """Return x [N, C, H, W] multiplied by `scale`, plus a bias for each channel."""
     offset = b.const(np.array(bias, x.dtype.numpy).reshape(-1, 1, 1))
     return b.map(widened(lambda v, o: v * scale + o), x, offset)

@@ -1,4 +1,5 @@
-"""Declare operators that differ only in a scalar body, from tables. 16-bit floats are computed in f32."""
+"""Declare operators by tables, if they differ only in a function of elements. 16-bit floats are computed in
+f32."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 def same_types(xs: Sequence[Tensor]) -> None:
-    """Raise CompileError unless all operands have one element type."""
+    """Raise CompileError unless all operands have the same element type."""
     types = {x.dtype for x in xs}
     if len(types) > 1:
         shown = " and ".join(sorted(map(str, types)))
@@ -28,7 +29,7 @@ def same_types(xs: Sequence[Tensor]) -> None:
 
 
 def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) -> Tensor:
-    """Reshape y for the broadcasting of opset 6 and older: its dimensions match the dimensions of x from
+    """Return y, reshaped for the broadcasting of opset 6 and older: y's axes correspond to those of x from
     `axis` on."""
     if not broadcast or axis is None:
         return y
@@ -38,14 +39,15 @@ def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) ->
 
 @dataclass(frozen=True)
 class Family:
-    """Operators made from a table. `registry.table` finds them like decorated functions."""
+    """Operators made from a table. `registry.table` finds them in a module, as it finds decorated
+    functions."""
 
     operators: tuple[Operator, ...]
 
 
 def family(table: Mapping[str, Lowering], since: int = 1, domain: str = "") -> Family:
-    """Declare operators whose lowerings already exist, as for neutral functions that take ONNX's
-    arguments."""
+    """Return operators with existing lowerings, by name. Functions in `jangin.ops` that take ONNX's arguments
+    can be lowerings."""
     return Family(tuple(Operator(domain, name, since, lower) for name, lower in table.items()))
 
 
@@ -66,10 +68,10 @@ def unary(table: Mapping[str, Body], since: int = 1, domain: str = "", corner: s
 
 
 def binary(table: Mapping[str, Body]) -> Family:
-    """Declare operators of two inputs of one type with broadcasting. The result is `body(x, y,
-    **attributes)`.
+    """Return operators of two inputs of the same type, which are broadcast, by name. An operator's result is
+    `body(x, y, **attributes)` for elements x and y.
 
-    `axis` and `broadcast` are attributes of opset 6 and older."""
+    The operators also have the attributes `axis` and `broadcast` of opset 6 and older."""
 
     def make(body: Body) -> Lowering:
         def lower(
@@ -84,14 +86,14 @@ def binary(table: Mapping[str, Body]) -> Family:
 
 
 TOGETHER = 32
-"""The most inputs of a variadic operator that one expression combines."""
+"""One expression combines at most this many inputs of an operator."""
 
 
 def variadic(table: Mapping[str, tuple[Body, Callable[[Expr, int], ExprLike]]]) -> Family:
-    """Declare operators of any number of inputs of one type with broadcasting.
+    """Return operators of any number of inputs of the same type, which are broadcast, by name.
 
-    The table has a body that combines two inputs, and a function of the combined value and the number of
-    inputs that gives the result."""
+    For each operator, the table has a function that combines two elements, and a second function. Its
+    arguments are the combined value and the number of inputs, and it gives the result."""
 
     def make(body: tuple[Body, Callable[[Expr, int], ExprLike]]) -> Lowering:
         join, last = body

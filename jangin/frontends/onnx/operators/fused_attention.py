@@ -28,9 +28,10 @@ def _added(b: Builder, x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _key_mask(b: Builder, mask: Tensor | None, keys: Expr, hidden: float) -> Tensor | None:
-    """Return the bias added to scores [batch, heads, queries, keys]: `hidden` where the mask is 0.
+    """Return a bias for scores [batch, heads, queries, keys]: `hidden` for keys that the mask hides, else 0.
 
-    A mask is a count of keys for each item, or zeros and ones of [batch, keys] or [batch, queries, keys]."""
+    A mask of one axis has the number of keys of each item. Other masks are 0 for hidden keys, and are [batch,
+    keys] or [batch, queries, keys]."""
     if mask is None:
         return None
     if mask.rank == 1:
@@ -66,8 +67,8 @@ def fused_attention(
     scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
     rotary_embedding_dim: int = 0, past_present_share_buffer: int = 0,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Compute self-attention with its projections. `weights` is [width, q + k + v], and `past` is [2, batch,
-    heads, past, size]."""
+    """Return self-attention of x, whose queries, keys and values are its products with `weights` [width, q +
+    k + v]. The second result is `past` with the new keys and values, [2, batch, heads, keys, size]."""
     if do_rotary or past_present_share_buffer:
         raise CompileError("com.microsoft.Attention with do_rotary or a shared past buffer is not supported")
     third = divide(weights.shape[1], const(3), b.symbols)
@@ -96,10 +97,12 @@ def multi_head_attention(
     past_key: Tensor | None = None, past_value: Tensor | None = None, past_length: Tensor | None = None,
     *, num_heads: int, mask_filter_value: float = -10000.0, scale: float = 0.0, unidirectional: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute attention over projected queries, keys and values.
+    """Return attention of projected queries, keys and values. The other results are the keys and values with
+    those of earlier calls.
 
-    The inputs are separate, or packed as [batch, sequence, heads, 3, size], or keys and values are packed as
-    [batch, sequence, heads, 2, size]. The heads of keys may be split."""
+    The inputs are three tensors, or all packed in the first as [batch, sequence, heads, 3, size]. Keys and
+    values may also be packed, as [batch, sequence, heads, 2, size]. Keys and values may have an axis of
+    heads."""
     query, key, value = _unpacked(b, query, key, value)
     if bias is not None:
         parts = parts_of(b, bias, 0, [query.shape[-1], query.shape[-1], value.shape[-1]])
@@ -138,7 +141,8 @@ def fused_rotary_embedding(
     interleaved: int = 0, num_heads: int = 0, rotary_embedding_dim: int = 0, scale: float = 1.0,
     is_packed_batching: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Rotate x by positions. `position_ids` has each token's position, or only the first token's."""
+    """Return x rotated by the positions of its tokens. `position_ids` has each token's position, or only the
+    first token's."""
     if scale != 1.0 or is_packed_batching:
         raise CompileError("com.microsoft.RotaryEmbedding with a scale or packed batches is not supported")
     if position_ids.rank == 1:
@@ -169,11 +173,12 @@ def group_query_attention(
     softcap: float = 0.0, local_window_size: int = -1, do_rotary: int = 0, rotary_interleaved: int = 0,
     smooth_softmax: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute causal attention with a cache. Several query heads share the keys of one head.
+    """Return causal attention with a cache, and the cache's new keys and values. Several query heads share
+    one head of keys and values.
 
-    Item n has `seqlens_k[n]` + 1 keys, and the last of them are the new ones. The returned cache has room for
-    the past's and the new tokens. Its room is `total_sequence_length` if the past has that much room
-    already."""
+    Item n has `seqlens_k[n]` + 1 keys, of which the last are new. The new cache has room for the past's and
+    the new tokens. If `total_sequence_length` is constant, the room is this number, or the past's room if
+    that is greater."""
     if smooth_softmax:
         raise CompileError("GroupQueryAttention with smooth_softmax is not supported")
     q, k, v = _grouped_heads(b, query, key, value, num_heads, kv_num_heads)
@@ -218,7 +223,7 @@ def _grouped_heads(
 
 
 def _room(b: Builder, past: Tensor | None, tokens: Expr, total: Tensor) -> Expr:
-    """Return the number of keys that the returned cache has room for."""
+    """Return the number of keys for which the new cache has room."""
     if past is None:
         return tokens
     known = None if total.data is None else total.data.reshape(-1)[0]
@@ -231,8 +236,8 @@ def embed_layer_normalization(
     segment_table: Tensor | None, gamma: Tensor, beta: Tensor, mask: Tensor | None = None,
     position_ids: Tensor | None = None, *, epsilon: float = 1e-12, mask_index_type: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Apply LayerNormalization to the sum of embeddings. The other results are the number of tokens of each
-    item, and the sum."""
+    """Return LayerNormalization of the sum of the embeddings of words, positions and segments. The other
+    results are each item's number of tokens, and the sum."""
     n, s = words.shape
     positions = position_ids if position_ids is not None else b.compute(I64, (1, s), [], lambda _, i, j: j)
     total = _added(b, gather(b, word_table, words), gather(b, position_table, positions))

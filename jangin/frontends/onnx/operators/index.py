@@ -1,4 +1,4 @@
-"""Lower ONNX operators that pick elements, by index and by value."""
+"""Lower ONNX operators that select elements, by index or by value."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def top_k_1(b: Builder, x: Tensor, *, k: int, axis: int = -1) -> tuple[Tensor, T
 def top_k_10(
     b: Builder, x: Tensor, k: Tensor, *, axis: int = -1, largest: int = 1, sorted: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Return the k largest or smallest elements. They are always sorted, because without `sorted` any order
-    is right."""
+    """Return the k largest or smallest elements, and their positions. They are always sorted, because any
+    order is right if `sorted` is 0."""
     (count,) = b.require_sizes(k, "TopK's k")
     return top_k(b, x, count, axis=axis, largest=bool(largest))
 
 
 @op("Compress", since=9)
 def compress(b: Builder, x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    """Return the slices where `condition` is true. Missing entries of `condition` count as false."""
+    """Return the slices for which `condition` is true. Slices after the last entry of `condition` are
+    dropped."""
     at = 0 if axis is None else axis_of(axis, x.rank)
     if axis is None:
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
@@ -57,7 +58,8 @@ def non_max_suppression_10(
     b: Builder, boxes: Tensor, scores: Tensor, max_output_boxes_per_class: Tensor | None = None,
     iou_threshold: Tensor | None = None, score_threshold: Tensor | None = None, *, center_point_box: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Suppress boxes. Without a limit of boxes no box is chosen."""
+    """Return the boxes that non-maximum suppression keeps. Without `max_output_boxes_per_class`, there are
+    none."""
     return non_max_suppression(
         b, boxes, scores, limit=max_output_boxes_per_class or b.sizes([0]), overlap=iou_threshold,
         floor=score_threshold, centred=bool(center_point_box),

@@ -22,7 +22,7 @@ def gemm_(
     b: Builder, x: Tensor, y: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0,
     transA: int = 0, transB: int = 0, broadcast: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Compute Gemm. C always broadcasts, so that opset 1's attribute `broadcast` has no effect."""
+    """Return Gemm. C is always broadcast, so that the attribute `broadcast` of opset 1 has no effect."""
     turns = {"transpose_x": bool(transA), "transpose_y": bool(transB)}
     return gemm(b, x, y, c, alpha=alpha, beta=beta, **turns)
 
@@ -31,7 +31,7 @@ def gemm_(
 def fused_gemm(
     b: Builder, x: Tensor, y: Tensor, c: Tensor | None = None, *, activation: str = "", **how: Any
 ) -> Tensor:
-    """Compute Gemm, then an activation. The activation's attributes have the prefix `activation_`."""
+    """Return the activation of Gemm. The names of the activation's attributes begin with `activation_`."""
     mark = "activation_"
     settings = {n.removeprefix(mark): v for n, v in how.items() if n.startswith(mark)}
     z = gemm_(b, x, y, c, **{n: v for n, v in how.items() if not n.startswith(mark)})
@@ -43,7 +43,7 @@ def fused_gemm(
 
 
 def _rows_last(b: Builder, t: Tensor) -> Tensor:
-    """Return [rows, *batch, columns] as [*batch, rows, columns]."""
+    """Return t [rows, *batch, columns] as [*batch, rows, columns]."""
     return b.transpose(t, [*range(1, t.rank - 1), 0, t.rank - 1]) if t.rank > 2 else t
 
 
@@ -59,8 +59,8 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    """Return alpha * x' y'. With transBatchA or transBatchB, the operand's rows are its first axis, before
-    the batch axes."""
+    """Return alpha times the product of x and y. With `transBatchA` or `transBatchB`, the operand's rows are
+    its first axis, before the batch's axes."""
     x, y = (_rows_last(b, t) if turn else t for t, turn in ((x, transBatchA), (y, transBatchB)))
     if x.rank < 2 or y.rank < 2:
         out = matmul(b, x, y)

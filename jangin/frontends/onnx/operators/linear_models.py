@@ -33,8 +33,8 @@ def linear_classifier(
     classlabels_ints: Sequence[int] = (), classlabels_strings: Sequence[str] = (), multi_class: int = 0,
     post_transform: str = "NONE",
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """Classify by linear scores. A model with one class decides by the threshold 0, or 0.5 after a
-    transform."""
+    """Return the classes and their scores by a linear model. If there is one class, a row belongs to it if
+    the score is at least 0, or at least 0.5 after a transform."""
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings))
     width = static_shape(x.shape[1:])
@@ -59,8 +59,8 @@ def svm_regressor(
     support_vectors: Sequence[float] = (), kernel_type: str = "LINEAR", kernel_params: Sequence[float] = (),
     one_class: int = 0, post_transform: str = "NONE",
 ) -> Tensor:  # fmt: skip
-    """Return regression values. With `one_class`, the value is 1 for a row of the class and -1 for any other
-    row."""
+    """Return regression values. With `one_class`, the value is 1 for a row that belongs to the class, and -1
+    for any other row."""
     x = features(b, x)
     if n_supports:
         x = kernel(b, x, np.array(support_vectors).reshape(n_supports, -1), kernel_type, kernel_params)
@@ -80,7 +80,7 @@ def svm_classifier(
 ) -> tuple[Item, Tensor]:  # fmt: skip
     """Classify by support vectors.
 
-    Each pair of classes has a decision, and the class that wins most often is chosen. Scores are decisions,
+    Each pair of classes has a decision, and the class with the most wins is chosen. Scores are the decisions,
     or probabilities if `prob_a` is given (Chang & Lin 2011)."""
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings), 1)

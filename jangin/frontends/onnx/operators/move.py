@@ -79,8 +79,8 @@ def pad(
 
 @op("CenterCropPad", since=18)
 def center_crop_pad(b: Builder, x: Tensor, shape: Tensor, *, axes: Sequence[int] | None = None) -> Tensor:
-    """Crop or pad around the centre. Negative pads crop, so that one pad does both. The odd element is added
-    or removed at the end."""
+    """Return x cropped or padded around its centre to a shape. If the number of elements to crop or pad is
+    odd, the additional one is at the end."""
     at = axes_of(range(x.rank) if axes is None else axes, x.rank)
     pads: list[Expr] = [const(0)] * (2 * x.rank)
     for axis, want in zip(at, b.require_sizes(shape, "CenterCropPad's shape"), strict=True):

@@ -1,8 +1,8 @@
 """Lower the operators of files that ONNX Runtime optimized for one processor (com.microsoft.nchwc).
 
-In these files a pixel's channels lie in blocks, and weights are stored in the order in which ONNX Runtime's
-kernels read them. The lowered tensors are [N, C, H, W], with as many channels as fill the blocks, and the
-weights are in ONNX's order. `nchwc.py` beside the importer finds the block's size (the attribute `block`)."""
+In these files, a pixel's channels are stored in blocks, and weights are in the order that ONNX Runtime's
+kernels read. The lowered tensors are [N, C, H, W], with C a multiple of the block's size, and weights are in
+ONNX's order. The module `frontends.onnx.nchwc` finds the block's size, which is the attribute `block`."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def conv_in_blocks(
 
 
 def _turned_back(b: Builder, w: Tensor, block: int) -> Tensor:
-    """Return weights as [outputs, inputs, h, w].
+    """Return weights in ONNX's order, [outputs, inputs, h, w].
 
-    The file stores them as [outputs / block, inputs, h, w, block]. If their inputs fill blocks, it stores
-    [outputs / block, inputs / block, h, w, block, block], with the block of inputs first."""
+    The file stores them as [outputs / block, inputs, h, w, block] if the inputs don't fill blocks. Otherwise
+    it stores [outputs / block, inputs / block, h, w, block, block], with the block of inputs first."""
     outputs, inputs, *kernel = _known(w.shape, f"the sizes of {w}")
     if outputs % block:
         raise CompileError(f"weights of {outputs} outputs don't fill blocks of {block}")
@@ -107,6 +107,6 @@ def upsample_in_blocks(
     mode: str = "nearest",
     coordinate_transformation_mode: str = "asymmetric",
 ) -> Tensor:
-    """Upsample by integer factors. Every rounding gives the same nearest pixel."""
+    """Upsample by integer factors. How positions are rounded makes no difference then."""
     style = Style(mode, COORDINATES[coordinate_transformation_mode], ROUNDING["floor"])
     return resize(b, x, scaled_lines(b, x, range(x.rank), [float(s) for s in scales]), style)

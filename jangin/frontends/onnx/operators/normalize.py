@@ -28,7 +28,7 @@ from jangin.ops.values import Tensor
 AS_THEY_ARE = family(
     {"InstanceNormalization": instance_norm, "LpNormalization": lp_normalize, "LRN": local_response_norm}
 )
-"""Operators whose attributes are the parameters of the neutral functions."""
+"""Operators whose attributes are the parameters of functions in `jangin.ops`."""
 
 
 @op("BatchNormalization")
@@ -36,8 +36,8 @@ def batch_normalization(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, *,
     epsilon: float = 1e-5, momentum: float = 0.9, spatial: int = 1, is_test: int = 1,
 ) -> tuple[Tensor, None, None, None, None]:  # fmt: skip
-    """Normalize by stored statistics. In opset 13 and older, they are per element if `spatial` is 0. The
-    training outputs of older opsets aren't computed."""
+    """Return x normalized by stored statistics. In opset 8 and older, they are for each element if `spatial`
+    is 0. The outputs for training aren't computed."""
     return batch_norm(b, x, scale, bias, mean, variance, epsilon=epsilon), None, None, None, None
 
 
@@ -56,8 +56,8 @@ def layer_normalization(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor | None = None, *, axis: int = -1,
     epsilon: float = 1e-5, stash_type: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Normalize the last axes. The other results are the mean and the inverse deviation, in the type
-    `stash_type`."""
+    """Return x normalized over the axes from `axis` on. The other results are the mean and the inverse
+    standard deviation, in the type `stash_type`."""
     y = layer_norm(b, x, scale, bias, axis=axis, epsilon=epsilon)
     return y, *layer_statistics(b, x, axis, epsilon, element_type(stash_type))
 
@@ -74,7 +74,7 @@ def rms_normalization(
 def simplified_layer_normalization(
     b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> tuple[Tensor, None]:
-    """Compute RMSNormalization, by the name that ONNX Runtime gives it."""
+    """Return RMSNormalization. ONNX Runtime has this name for it."""
     return rms_norm(b, x, scale, axis=axis, epsilon=epsilon), None
 
 
@@ -88,7 +88,8 @@ def skip_layer_normalization(
     b: Builder, x: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None,
     bias: Tensor | None = None, *, epsilon: float = 1e-12,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Apply LayerNormalization to x + skip + bias over the last axis; the sum is the fourth output."""
+    """Return LayerNormalization of x + skip + bias over the last axis. The sum itself is the fourth
+    result."""
     total = _skip(b, x, skip, bias)
     return *layer_normalization(b, total, gamma, beta, epsilon=epsilon), total
 
@@ -97,7 +98,7 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     b: Builder, x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Tensor, None, None, Tensor]:
-    """Apply RMSNormalization to x + skip + bias over the last axis; the sum is the fourth output."""
+    """Return RMSNormalization of x + skip + bias over the last axis. The sum itself is the fourth result."""
     total = _skip(b, x, skip, bias)
     return rms_norm(b, total, gamma, epsilon=epsilon), None, None, total
 
@@ -114,7 +115,8 @@ def group_normalization(
 def group_normalization_18(
     b: Builder, x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5
 ) -> Tensor:
-    """Normalize groups as in opset 21, but with a scale and bias for each group."""
+    """Return x normalized by groups as in opset 21, but with a scale and a bias for each group instead of
+    each channel."""
     norm = normalize_groups(b, x, num_groups, epsilon)
     scaled = scale_shift(b, norm, per_channel(b, scale, 3), per_channel(b, bias, 3), x.dtype)
     return b.reshape(scaled, x.shape)
@@ -122,7 +124,7 @@ def group_normalization_18(
 
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(b: Builder, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
-    """Return (x - mean) / deviation. The standard adds 1e-9 to the deviation; here its square is added to the
-    variance."""
+    """Return (x - mean) / deviation. The standard adds 1e-9 to the standard deviation. Here its square is
+    added to the variance, which avoids a division by 0 too."""
     norm = b.normalize(widen(b, x), axes_of(axes, x.rank), 1e-18)
     return b.cast(norm, x.dtype)

@@ -1,5 +1,5 @@
 """Lower ONNX Runtime's operators on quantized tensors (com.microsoft). Most of them dequantize, compute in
-f32 and quantize again."""
+f32 and quantize the result."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
 LEVEL_OF_INT8 = 4
-"""The `accuracy_level` that allows rounding activations to int8."""
+"""The `accuracy_level` at which activations may be rounded to int8."""
 FEW_ROWS = 4
-"""The most rows that are multiplied by DequantizeLinear's weights in their blocks. More rows are multiplied
+"""Up to this many rows are multiplied by DequantizeLinear's weights in their blocks. More rows are multiplied
 by dequantized weights.
 
-Measured on AVX2 against dequantized weights: 4 rows take 0.7 of the time, 8 rows 1.8 times as long, and 64
-rows 1.4 times."""
+Measured on AVX2, the products in blocks took 0.7 times as long as those by dequantized weights for 4 rows.
+They took 1.8 times as long for 8 rows, and 1.4 times for 64."""
 
 
 def _real(b: Builder, x: Tensor, scale: Tensor, zero: Tensor | None, axis: int = 1) -> Tensor:
@@ -56,8 +56,8 @@ def _quantized(b: Builder, y: Tensor, scale: Tensor, zero: Tensor | None, dtype:
 
 
 def _in_layout(b: Builder, x: Tensor, last: int, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply `fn` to a tensor with its channels first. With `last`, the input and the result have their
-    channels last."""
+    """Return `fn` of a tensor. `fn` is given the channels first. With `last`, the tensor and the result have
+    the channels last."""
     return channels_last(b, fn(channels_first(b, x))) if last else fn(x)
 
 
@@ -76,7 +76,8 @@ def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
 
 
 def _unary(make: Callable[..., Tensor]) -> Lowering:
-    """Return a lowering that applies `make(b, x, **attributes)` to the dequantized tensor."""
+    """Return a lowering that applies `make(b, x, **attributes)` to a dequantized tensor, and quantizes the
+    result."""
 
     def lower(
         b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor,
@@ -95,7 +96,8 @@ def _elementwise(name: str) -> Lowering:
 
 
 def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
-    """Return softmax along the last axis, where all versions of Softmax agree."""
+    """Return softmax along the last axis, for which all versions of Softmax agree. Raises CompileError for
+    another axis."""
     if axis_of(axis, x.rank) != x.rank - 1:
         raise CompileError(f"QLinearSoftmax along axis {axis} of {x} is not supported, along the last it is")
     return b.softmax(x, x.rank - 1)
@@ -130,7 +132,8 @@ SIMPLE = family(
 
 @op("QLinearConcat", domain=DOMAIN)
 def qlinear_concat(b: Builder, scale: Tensor, zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
-    """Concatenate. `inputs` has each tensor followed by its scale and zero point."""
+    """Return quantized tensors concatenated along an axis. `inputs` has each tensor followed by its scale and
+    zero point."""
     parts = [_real(b, *part) for part in zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True)]
     return _quantized(b, b.concat(parts, axis), scale, zero, zero.dtype)
 
@@ -149,7 +152,8 @@ def qlinear_conv_any(
     b: Builder, x: Tensor, x_scale: Tensor, x_zero: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor,
     y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None, *, channels_last: int = 0, **window: Any,
 ) -> Tensor:  # fmt: skip
-    """Compute the standard's QLinearConv, or the same with channels last in input and output."""
+    """Return the standard's QLinearConv. With `channels_last`, the input and the result have the channels
+    last."""
     rest = (x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias)
     return _in_layout(b, x, channels_last, lambda t: qlinear_conv(b, t, *rest, **window))
 
@@ -165,8 +169,8 @@ def qgemm(
 ) -> Tensor:  # fmt: skip
     """Return alpha * x' w' + bias, quantized, or in f32 if no scale of the result is given.
 
-    The sums of integers are exact. One rescaling follows, by column if the weights' scale is by column. The
-    bias is in units of alpha and both scales."""
+    The sums are exact integers, which are rescaled once. The scale is by column if the weights' scale is. The
+    bias is in units of alpha times both scales."""
     left, right = (b.transpose(t, (1, 0)) if turned else t for t, turned in ((x, transA), (w, transB)))
     sums = integer_matmul(b, left, right, x_zero, w_zero)
     if bias is not None:
@@ -185,8 +189,8 @@ def matmul_integer_to_float(
     b: Builder, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, x_zero: Tensor | None = None,
     w_zero: Tensor | None = None, bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return an exact integer product, rescaled once to f32. The rescaling is by column if the weights' scale
-    is by column."""
+    """Return the product of integers in f32. The sums are exact integers, which are rescaled once. The scale
+    is by column if the weights' scale is."""
     for scale in (x_scale, w_scale):
         checked_scale(b, scale)
     sums = integer_matmul(b, x, w, x_zero, w_zero)
@@ -199,13 +203,14 @@ def dynamic_quantize_matmul(
     b: Builder, x: Tensor, w: Tensor, w_scale: Tensor, w_zero: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Quantize x by its range, then multiply it by w."""
+    """Return the product of x and w in f32. x is first quantized by the range of its elements."""
     q, scale, zero = dynamic_quantize(b, x)
     return matmul_integer_to_float(b, q, w, scale, w_scale, zero, w_zero, bias)
 
 
 def _unpacked(b: Builder, packed: Tensor, bits: int) -> Tensor:
-    """Return the integers in the bytes of the last axis, lowest bits first, as i32."""
+    """Return the integers in the bytes along the last axis as i32. Each has `bits` bits, and the lowest bits
+    of a byte are its first integer."""
     each = 8 // bits
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
@@ -224,9 +229,9 @@ def matmul_nbits(
 ) -> Tensor:  # fmt: skip
     """Return x times blockwise quantized weights of 2, 4 or 8 bits, [N, blocks, bytes].
 
-    Each block of a row has a scale and a zero point, which is the middle by default. `groups` names each
-    row's block instead. `accuracy_level` 4 rounds x to int8 block by block if the weights are constant and
-    have no groups."""
+    Each block of a row has a scale and a zero point, which is the middle of the integers by default. With
+    `groups`, each of a row's weights names its block. With `accuracy_level` 4, x is rounded to int8 block by
+    block if the weights are constant and have no groups."""
     if bits not in (2, 4, 8) or weight_prepacked:
         raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
     _check_blocks(w, scales, zeros, N, K, bits, block_size)
@@ -261,7 +266,7 @@ def matmul_nbits(
 def _check_blocks(
     w: Tensor, scales: Tensor, zeros: Tensor | None, rows: int, width: int, bits: int, block: int
 ) -> None:
-    """Raise CompileError if the size of the weights, scales or zero points doesn't fit the blocks."""
+    """Raise CompileError if the number of the weights, scales or zero points doesn't fit the blocks."""
     if block < 1 or block * bits % 8:
         raise CompileError(f"blocks of {block} weights of {bits} bits: there is none of such a size")
     blocks = -(-width // block)
@@ -281,8 +286,8 @@ def _check_blocks(
 def _in_blocks(
     b: Builder, x: Tensor, parts: Sequence[Array], rows: int, width: int, bits: int, block: int, level: int
 ) -> Tensor:
-    """Return the product of x and constant weights [rows, width]. `parts` are the weights' bytes, scales and
-    optional zero points."""
+    """Return the product of x and constant weights [rows, width], in their blocks. `parts` are the weights'
+    bytes, the scales and optionally the zero points. `level` is the accuracy level."""
     blocks = -(-width // block)
 
     def numbers(packed: Array, count: int) -> Array:
@@ -309,9 +314,9 @@ def matmul_of_blocks(
 ) -> Tensor:  # fmt: skip
     """Return x times constant blockwise quantized weights [K, N], or [N, K] if `turned`.
 
-    Each `block_size` neighbours along K have a scale and a zero point. `frontends.onnx.blocked` makes this
-    operator. Weights are dequantized beforehand if x has floats and more than `FEW_ROWS` rows.
-    `accuracy_level` means the same as in MatMulNBits."""
+    Every `block_size` neighbours along K share a scale and a zero point. `frontends.onnx.blocked` makes this
+    operator. The weights are dequantized at compile time if x isn't rounded and has more than `FEW_ROWS`
+    rows. `accuracy_level` means the same as in MatMulNBits."""
     checked_scale(b, scale, zero=True)
     known = (b.constant_value(t) for t in (w, scale, zero) if t is not None)
     numbers, scales, *zeros = (np.ascontiguousarray(a if turned else a.T) for a in known if a is not None)
@@ -332,7 +337,7 @@ def matmul_of_blocks(
 
 
 def _rounding(level: int, block: int) -> Rounding | None:
-    """Return the rounding of activations that `accuracy_level` allows, or None."""
+    """Return how activations are rounded at an accuracy level, or None if they aren't."""
     return Rounding(block) if level == LEVEL_OF_INT8 else None
 
 
@@ -342,12 +347,12 @@ def dynamic_quantize_lstm(
     initial_h: Tensor | None, initial_c: Tensor | None, peepholes: Tensor | None, w_scale: Tensor,
     w_zero: Tensor, r_scale: Tensor, r_zero: Tensor, **settings: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Compute an LSTM with integer weights [directions, inputs, 4 * hidden].
+    """Return the results of an LSTM with integer weights [directions, inputs, 4 * hidden].
 
     There is a scale and a zero point for each direction or for each column. The inputs are rounded to 8 bits
-    by their common range, and the states of each step by theirs. The range is that of the whole batch, as in
-    ONNX Runtime on one thread. On several threads, each of its threads has a part of the batch. `clip`
-    doesn't bound the cell from which h is computed."""
+    by the range of all of them, and the states of each step by their range. These ranges cover the whole
+    batch, as in ONNX Runtime on one thread. On several threads, ONNX Runtime has a range for each thread's
+    part of the batch. `clip` doesn't bound the cell from which h is computed."""
     for t in (w, r):
         if t.rank != 3:
             raise CompileError(f"weights {t} must have rank 3")

@@ -39,7 +39,8 @@ def quantize_linear(
     precision: int = 0,
     saturate: int = 1,
 ) -> Tensor:
-    """Quantize x. `saturate` affects only 8-bit floats. `precision` is the type of the division."""
+    """Return x quantized. `precision` is the type in which x is divided by the scale. `saturate` only affects
+    8-bit floats."""
     wanted = zero.dtype if zero is not None else element_type(output_dtype) if output_dtype else U8
     divided = element_type(precision) if precision else None
     return quantize(
@@ -68,7 +69,8 @@ DYNAMIC = family({"DynamicQuantizeLinear": dynamic_quantize})
 def _rescaled(
     b: Builder, sums: Tensor, x_scale: Tensor, w_scale: Tensor, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
-    """Return the sums, rescaled to the result's quantization."""
+    """Return exact sums of products of quantized numbers, rescaled to the result's quantization. Raises
+    CompileError for scales that aren't allowed."""
     for scale in (x_scale, w_scale):
         checked_scale(b, scale)
     checked_scale(b, y_scale, divides=True)

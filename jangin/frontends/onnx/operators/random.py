@@ -1,4 +1,4 @@
-"""Lower ONNX's random numbers. With a seed, they equal the numbers of ONNX's reference implementation."""
+"""Lower ONNX's random numbers. With a seed, they are equal to those of ONNX's reference implementation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def random_normal_like(
 
 @op("Bernoulli")
 def bernoulli(b: Builder, x: Tensor, *, dtype: int | None = None, seed: float | None = None) -> Tensor:
-    """Return 1 with the probability in the input, else 0."""
+    """Return 1 with the probability that the input has, else 0."""
     to = _like(x, dtype)
     return b.map(lambda p, u: cast(to, cast(F64, p) > u), x, uniform(b, x.shape, seed))
 
@@ -67,7 +67,8 @@ def bernoulli(b: Builder, x: Tensor, *, dtype: int | None = None, seed: float | 
 def multinomial(
     b: Builder, x: Tensor, *, dtype: int | DType = I32, sample_size: int = 1, seed: float | None = None
 ) -> Tensor:
-    """Draw classes for each row of logarithms of (unnormalized) probabilities."""
+    """Draw `sample_size` classes for each row of x. x has the logarithms of probabilities, which needn't sum
+    to 1."""
     classes = x.shape[1]
     upto = cumulate(b, b.softmax(b.cast(x, F64), 1), "sum", axis=1)
     drawn = uniform(b, (x.shape[0], const(sample_size)), seed)
@@ -81,8 +82,8 @@ def multinomial(
 
 
 def _truth(b: Builder, t: Tensor | None) -> bool | None:
-    """Return a constant flag, or whether a constant number isn't 0. None if the value is known only at run
-    time."""
+    """Return a constant as a truth value, or None if it is only known at run time. A missing input is false,
+    and a number is true unless it is 0."""
     if t is None:
         return False
     value = b.constant_value(t)
@@ -94,9 +95,10 @@ def dropout(
     b: Builder, x: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None,
     *, seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Drop elements. In inference, or with a ratio of 0, the input is passed on and the mask is all true.
+    """Return x with random elements set to 0, and the mask of the kept elements. In inference, or with a
+    ratio of 0, all elements are kept.
 
-    In training, the kept elements are scaled by 1 / (1 - ratio)."""
+    In training, the kept elements are multiplied by 1 / (1 - ratio)."""
     training = _truth(b, training_mode)
     share = b.scalar(0.5, F32) if ratio is None else b.reshape(ratio, ())
     if training is False or _truth(b, share) is False:
@@ -125,6 +127,6 @@ def dropout_10(b: Builder, x: Tensor, ratio: float = 0.5) -> tuple[Tensor, Tenso
 
 @op("Dropout")
 def dropout_1(b: Builder, x: Tensor, ratio: float = 0.5, is_test: int = 1) -> tuple[Tensor, Tensor]:
-    """Pass the input on. `is_test` has no effect, because later versions of the standard have no such
-    attribute."""
+    """Return x unchanged, and a mask. `is_test` has no effect, because later versions of the standard don't
+    have it."""
     return _kept(b, x, x.dtype)

@@ -1,5 +1,4 @@
-"""Lower ONNX's LSTM, GRU and RNN: directions, layouts and activations by name, and ONNX's packing of
-biases."""
+"""Lower ONNX's LSTM, GRU and RNN: names of directions and activations, layouts, and ONNX's form of biases."""
 
 from __future__ import annotations
 
@@ -25,19 +24,19 @@ BACKWARD: Mapping[str, tuple[bool, ...]] = {
     "reverse": (True,),
     "bidirectional": (False, True),
 }
-"""Whether each direction goes backward, by the value of the attribute `direction`."""
+"""For each value of the attribute `direction`, its directions. A direction is true if it goes backward."""
 
 FUNCTIONS = (
     "Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign",
     "Tanh", "ThresholdedRelu",
 )  # fmt: skip
-"""The activations that an attribute may name, in upper or lower case."""
+"""The activations that the attribute `activations` may name, in upper or lower case."""
 _NEUTRAL: Mapping[str, str] = {name.lower(): NAMES[name] for name in FUNCTIONS}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The attributes that all three operators share."""
+    """The attributes that LSTM, GRU and RNN share."""
 
     hidden_size: int | None = None
     direction: str = "forward"
@@ -47,13 +46,13 @@ class Settings:
     clip: float | None = None
     layout: int = 0
     output_sequence: int = 1
-    """Whether Y is wanted, before opset 7. An unwanted output is left out anyway."""
+    """Tells if Y is wanted, before opset 7. Outputs that aren't wanted are left out in any case."""
 
     def functions(self, usual: Sequence[str], clipped: int) -> list[list[Activation]]:
-        """Return the activations of each direction. The given parameters are distributed in order to the
-        activations that have parameters.
+        """Return the activations of each direction. `usual` are the default ones.
 
-        The arguments of the first `clipped` activations of each direction are clipped."""
+        The given parameters are assigned in order to the activations that have parameters. The arguments of
+        the first `clipped` activations of each direction are clipped."""
         directions = len(BACKWARD.get(self.direction, ()))
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
@@ -73,7 +72,7 @@ def _activated(fn: Callable[..., Expr], values: Sequence[float], bound: float | 
 
 
 def _swapped(b: Builder, t: Tensor) -> Tensor:
-    """Exchange a tensor's first two axes. Layout 1 has the batch first."""
+    """Return a tensor with its first two axes exchanged. In layout 1 the batch is the first axis."""
     return b.transpose(t, [1, 0, *range(2, t.rank)])
 
 
@@ -82,8 +81,10 @@ def _layer(
     states: Mapping[str, Tensor | None], attributes: Mapping[str, Any], clipped: int | None = None,
     **own: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return Y [steps, directions, batch, hidden] and each state's last value, of a neutral cell. The layer's
-    bias and sequence are in ONNX's form."""
+    """Return Y [steps, directions, batch, hidden] and the last value of each state.
+
+    `cell` is a function of `ops.recurrent`, and `usual` are its default activations. `own` are further
+    arguments of `cell`. The layer's bias and sequence are in ONNX's form."""
     settings = Settings(**attributes)
     if settings.direction not in BACKWARD:
         raise CompileError(f"direction {settings.direction!r} is none of {', '.join(BACKWARD)}")
@@ -118,7 +119,7 @@ def gru(
     lengths: Tensor | None = None, initial_h: Tensor | None = None, *,
     linear_before_reset: int = 0, **attributes: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Compute a GRU with the gates in the order z, r, h."""
+    """Return the results of a GRU. Its gates are in the order z, r, h."""
     return _layer(
         b, recurrent.gru, ["Sigmoid", "Tanh"], Layer(x, w, r, bias, lengths), {"h": initial_h}, attributes,
         gates=("update", "reset", "candidate"), reset_after=bool(linear_before_reset),
@@ -139,7 +140,8 @@ def lstm_layer(
     b: Builder, layer: Layer, states: Mapping[str, Tensor | None], peepholes: Tensor | None,
     attributes: Mapping[str, Any], clipped: int = 3,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Compute an LSTM with the gates in the order i, o, f, c, and peepholes in the order i, o, f.
+    """Return the results of an LSTM. Its gates are in the order i, o, f, c, and its peephole weights in the
+    order i, o, f.
 
     The attribute `clip` bounds the arguments of the first `clipped` of the functions f, g and h."""
     if peepholes is not None:

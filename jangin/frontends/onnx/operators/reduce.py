@@ -28,8 +28,8 @@ NAMES: Mapping[str, str] = {
 
 
 def reduced_axes(b: Builder, x: Tensor, axes: Axes, noop: int) -> tuple[int, ...]:
-    """Return the axes to reduce. No given axes mean all axes, or no axes if `noop` (noop_with_empty_axes) is
-    set."""
+    """Return the axes to reduce. If no axes are given, they are all axes, or none if `noop`
+    (noop_with_empty_axes) is set."""
     given = integers(b, axes, "axes") if isinstance(axes, Tensor) else list(axes or ())
     return axes_of(given, x.rank) if given else () if noop else tuple(range(x.rank))
 

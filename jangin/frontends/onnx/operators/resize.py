@@ -1,4 +1,4 @@
-"""Lower ONNX's Resize and Upsample, with their ways to give sizes and scales."""
+"""Lower ONNX's Resize and Upsample, which have several ways to give sizes and scales."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COORDINATES: Mapping[str, Callable[[Line, Expr], Position]] = {
     "tf_crop_and_resize": cropped,
     "tf_half_pixel_for_nn": pixel_centre,
 }
-"""The positions of pixels by `coordinate_transformation_mode`."""
+"""Functions that give the positions of pixels, by the attribute `coordinate_transformation_mode`."""
 
 ROUNDING: Mapping[str, str] = {
     "ceil": "ceil",
@@ -46,7 +46,7 @@ ROUNDING: Mapping[str, str] = {
     "round_prefer_ceil": "half_up",
     "round_prefer_floor": "half_down",
 }
-"""The roundings of positions by `nearest_mode`."""
+"""Roundings of positions to pixels, by the attribute `nearest_mode`."""
 
 
 def _proportional(
@@ -68,7 +68,8 @@ def _proportional(
 
 
 def _present(b: Builder, t: Tensor | None) -> Tensor | None:
-    """Return an optional input. Before opset 13 an empty tensor stands for an absent input."""
+    """Return an optional input, or None if it is absent. Before opset 13, an empty tensor means an absent
+    input."""
     return None if t is None or t.shape == (const(0),) else t
 
 

@@ -1,4 +1,4 @@
-"""Lower ONNX operators that read at positions computed at run time."""
+"""Lower ONNX operators that read at positions that are computed during a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def grid_sample_16(
     b: Builder, x: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
     align_corners: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Sample at a grid. Before opset 20 the modes were called bilinear and bicubic."""
+    """Return x sampled at the positions of a grid. Before opset 20 the modes "linear" and "cubic" were called
+    "bilinear" and "bicubic"."""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return grid_sample(b, x, grid, mode=mode, padding=padding_mode, align_corners=bool(align_corners))
 

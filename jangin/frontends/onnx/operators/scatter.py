@@ -30,9 +30,10 @@ def tensor_scatter(
     mode: str = "linear",
     axis: int = -2,
 ) -> Tensor:
-    """Write new entries into a cache along `axis`, from each batch item's index on.
+    """Return the cache x with `update` written along `axis`, from each batch item's index on.
 
-    In mode "circular" the entries continue at the front. In mode "linear" all entries have to fit."""
+    In mode "circular", entries beyond the end are written at the front. In mode "linear", all entries must
+    fit."""
     if mode not in ("linear", "circular") or x.rank != update.rank:
         raise CompileError(f"TensorScatter of {update} into {x} with mode {mode!r} is not defined")
     at, size = axis_of(axis, x.rank), x.shape[axis_of(axis, x.rank)]
@@ -61,8 +62,8 @@ def max_unpool(
     strides: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
 ) -> Tensor:
-    """Put values at their flat indices in the shape that the window implies, and 0 elsewhere. A given
-    `output_shape` only adds zeros at the ends or crops them."""
+    """Return values at their flat indices in the shape that the window implies, and 0 elsewhere.
+    `output_shape`, if given, only adds zeros at the ends, or crops the ends."""
     rank = x.rank - 2
     steps, edge = strides or [1] * rank, pads or [0] * (2 * rank)
     spatial = [

@@ -1,4 +1,4 @@
-"""Helpers of ai.onnx.ml's classifiers and regressors: inputs as floats, score transforms, and labels."""
+"""Helpers of ai.onnx.ml's classifiers and regressors: inputs as floats, transforms of scores, and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEAR_ZERO = 1e-7
 
 
 def features(b: Builder, x: Tensor) -> Tensor:
-    """Return [rows, features] in f32, or in f64 if the input is f64. A vector becomes one row."""
+    """Return the input as [rows, features], in f64 if it is f64, else in f32. A vector becomes one row."""
     x = x if x.dtype is F64 else b.cast(x, F32)
     if x.rank not in (1, 2):
         raise CompileError(f"{x} must have rank 2: rows of features")
@@ -29,7 +29,8 @@ def features(b: Builder, x: Tensor) -> Tensor:
 
 
 def transformed(b: Builder, scores: Tensor, transform: str) -> Tensor:
-    """Apply the attribute `post_transform` to scores [rows, classes]."""
+    """Return scores [rows, classes] transformed as the attribute `post_transform` says. Raises CompileError
+    for an unknown transform."""
     if transform == "NONE":
         return scores
     if transform == "LOGISTIC":
@@ -51,8 +52,8 @@ def transformed(b: Builder, scores: Tensor, transform: str) -> Tensor:
 
 
 def _probit(x: Expr) -> Expr:
-    """Return the normal distribution's quantile, by Winitzki's approximation of the inverse error
-    function."""
+    """Return the quantile of the standard normal distribution for a probability. It is computed by Winitzki's
+    approximation of the inverse error function."""
     z = x * 2.0 - 1.0
     inner = (1.0 - z) * (1.0 + z)
     log = call("log", inner)

@@ -1,7 +1,7 @@
 """Lower sequences and optionals.
 
-A sequence whose contents are known at compile time leaves no trace. Any other sequence is a list at run time,
-and an optional may be None."""
+A sequence whose elements are known at compile time needs no operators at run time. Any other sequence is a
+list at run time, and an optional may be None."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from jangin.ops.nontensor import (
 from jangin.ops.values import Tensor
 
 UNROLLED = 64
-"""The most parts into which a tensor is split at compile time."""
+"""A tensor is split into at most this many parts at compile time."""
 
 
 def _position(b: Builder, position: Tensor | None, count: int | None, default: int) -> int | None:
-    """Return a position in a sequence of `count` elements, counted from the front. None if the position is
-    unknown."""
+    """Return a position in a sequence of `count` elements, counted from the front. Return None if the
+    position or the count isn't known. Raises CompileError if the position is outside."""
     if count is None:
         return None
     known = np.array(default) if position is None else b.constant_value(position)
@@ -49,8 +49,8 @@ def _position(b: Builder, position: Tensor | None, count: int | None, default: i
 
 @op("SequenceEmpty", since=11)
 def sequence_empty(b: Builder, *, dtype: int | DType = F32) -> NonTensor:
-    """Return an empty sequence. `dtype` 0, in the standard's function bodies, leaves the type to the inserted
-    elements."""
+    """Return an empty sequence. If `dtype` is 0, as in the standard's function bodies, the inserted elements
+    determine its type."""
     return known_sequence((), tensor_type(element_type(dtype), None) if dtype else None)
 
 
@@ -84,7 +84,7 @@ def sequence_insert(b: Builder, sequence: NonTensor, item: Item, position: Tenso
 
 
 def _loose(type: Type) -> Type:
-    """Return an element's type, without its sizes if one of them is unknown. Other elements of the sequence
+    """Return an element's type, without its sizes if one of them isn't fixed. Other elements of a sequence
     may have other sizes."""
     if type.shape is None:
         return type
@@ -152,7 +152,7 @@ def split_to_sequence(
 
 
 def _parts(b: Builder, x: Tensor, sizes: Tensor | None, axis: int, keepdims: bool) -> list[Tensor] | None:
-    """Return the parts of a tensor, or None if their number is unknown."""
+    """Return the parts of a tensor, or None if their sizes aren't known or there are too many of them."""
     at = axis_of(axis, x.rank)
     total = static_shape((x.shape[at],))
     if sizes is not None and sizes.rank:

@@ -1,4 +1,4 @@
-"""Lower ONNX operators that make tensors or change only their shape."""
+"""Lower ONNX operators that create tensors or change only their shape."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def reshape(b: Builder, x: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tens
 
 
 def _resolved(b: Builder, x: Tensor, shape: Tensor, allowzero: bool) -> list[Expr]:
-    """Return a shape that is computed at run time. Its 0 and -1 are resolved at run time too."""
+    """Return the sizes of a shape that is computed during a run. Its entries 0 and -1 are replaced during the
+    run too."""
     if shape.rank != 1 or static_shape(shape.shape) is None:
         raise CompileError(f"Reshape of {x}: the rank of its result, {shape.shape}, must be known")
     want = b.cast(shape, I64)
@@ -89,7 +90,7 @@ def squeeze_1(b: Builder, x: Tensor, *, axes: Sequence[int] | None = None) -> Te
 
 
 def _not_one(b: Builder, size: Expr) -> None:
-    """Assume that a symbol isn't 1, because 1 would give the result another rank."""
+    """Assume that a size isn't 1, if it is a symbol. With the size 1, the result would have another rank."""
     if isinstance(size, Var) and size in b.symbols and not prove(ne(size, 1), b.symbols):
         b.not_one.setdefault(size, b.source)
 
@@ -132,7 +133,8 @@ def concat(b: Builder, *xs: Tensor, axis: int = 1) -> Tensor:
 def split_1(
     b: Builder, x: Tensor, split: Tensor | Sequence[int] | None = None, *, axis: int = 0
 ) -> tuple[Tensor, ...]:
-    """Split x. Before opset 13 the sizes are an attribute; in opset 1 they may be an input."""
+    """Return the parts of x. Before opset 13 their sizes are an attribute. In opset 1 they may also be an
+    input."""
     at = axis_of(axis, x.rank)
     if isinstance(split, Tensor):
         return split_into(b, x, at, b.require_sizes(split, "Split's sizes"))

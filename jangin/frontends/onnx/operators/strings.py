@@ -1,4 +1,4 @@
-"""Lower operators on text and other work of libraries to calls of host functions. None of it is compiled."""
+"""Lower operators on text, and other operators that aren't compiled, to calls of host functions."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def string_concat(b: Builder, x: Item, y: Item) -> Item:
 
 
 def one(b: Builder, function: str, inputs: Sequence[Item | None], result: Type, **attrs: Any) -> Item:
-    """Call a host function with one result."""
+    """Add a call of a host function with one result, and return the result. `result` is its type."""
     (made,) = host(b, function, inputs, [result], attrs)
     return made  # type: ignore[no-any-return]
 
 
 @op("Equal", since=19)
 def equal(b: Builder, x: Item, y: Item) -> Item:
-    """Compare elements. From opset 19 on the operands may be text."""
+    """Return whether elements are equal. From opset 19 on, they may be text."""
     if isinstance(x, Tensor) and isinstance(y, Tensor):
         return b.map(eq, x, y)
     return one(b, "StringEqual", [x, y], tensor_type(BOOL, _joint(x, y)))
 
 
 def string_cast(b: Builder, x: Item, to: int | DType) -> Item:
-    """Convert to or from text."""
+    """Convert elements to text, or text to numbers."""
     if to == TEXT:
         return x if isinstance(x, NonTensor) else one(b, "StringOf", [x], tensor_type(STRING, x.shape))
     dtype = element_type(to)
@@ -77,7 +77,8 @@ def string_normalizer(
     locale: str = "",
     stopwords: Sequence[str] = (),
 ) -> Item:
-    """Normalize text. `locale` has no effect, because Unicode's case rules are the same for all locales."""
+    """Return normalized text. `locale` has no effect, because Unicode's rules for upper and lower case are
+    the same in all locales."""
     shape = _shape(x)
     result = tensor_type(STRING, None if shape is None else (*shape[:-1], b.symbol()))
     return one(
@@ -112,7 +113,7 @@ def tokenizer(
 
 
 MOST_COLUMNS = 1 << 28
-"""The most columns of a vectorizer's output. A row of so many columns takes 1 GiB."""
+"""A vectorizer's result has at most this many columns. A row with so many takes 1 GiB."""
 
 
 @op("TfIdfVectorizer", since=9)
@@ -143,7 +144,9 @@ def tf_idf_vectorizer(
 def labels(
     b: Builder, x: Item, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: DType | None = None
 ) -> Item:
-    """Encode text or labels by a table. `dtype` is the type of the numbers, if it isn't the standard's."""
+    """Return the value for each element of x, by a table of keys and values, or `default` for other elements.
+
+    `dtype` is the type of the values if they are numbers. By default it is the standard's."""
     if len(keys) != len(values):
         raise CompileError(f"{len(keys)} keys with {len(values)} values: they don't fit")
     text = isinstance(values[0], str)
@@ -161,7 +164,8 @@ def label_encoder_1(
     b: Builder, x: Item, *, classes_strings: Sequence[str] = (), default_int64: int = -1,
     default_string: str = "_Unused",
 ) -> Item:  # fmt: skip
-    """Convert texts to their numbers, or numbers to their texts."""
+    """Return the numbers of texts, or the texts of numbers. A text's number is its position in
+    `classes_strings`."""
     numbers = range(len(classes_strings))
     if isinstance(x, NonTensor):
         return labels(b, x, classes_strings, numbers, default_int64)
@@ -200,7 +204,8 @@ def dict_vectorizer(
 def cast_map(
     b: Builder, x: Item, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
 ) -> Item:
-    """Convert a map to one row, as ONNX Runtime does. The standard doesn't define the shape."""
+    """Return a map's values as one row, as ONNX Runtime does. The standard doesn't define the row's
+    length."""
     _map_values(x)
     kinds = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STRING}
     if cast_to not in kinds or map_form not in ("DENSE", "SPARSE"):
@@ -212,7 +217,7 @@ def cast_map(
 
 
 def _map_values(x: Item) -> DType:
-    """Return the element type of a map's values."""
+    """Return the element type of a map's values. Raises CompileError if x isn't a map."""
     kind = type_of(x)
     if kind.kind != "map" or kind.of is None or kind.of.dtype is None:
         raise CompileError(f"its input must be a map, not {x}")
@@ -237,9 +242,9 @@ MOVING = frozenset((
     "GatherElements", "GatherND", "Reshape", "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
-"""Operators whose results are elements of their inputs, of any type."""
+"""Operators whose results are elements of their inputs. The elements may be text."""
 MEASURING = frozenset({"Shape", "Size"})
-"""Operators that only count their inputs' elements."""
+"""Operators that only read the sizes of their inputs."""
 
 
 def is_text(x: Item | None) -> bool:
@@ -247,8 +252,8 @@ def is_text(x: Item | None) -> bool:
 
 
 def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None], attrs: Any) -> list[Item]:
-    """Lower an operator of `MOVING` or `MEASURING` on text. The operator moves the elements' positions, by
-    which the host then picks the texts."""
+    """Lower an operator of `MOVING` or `MEASURING` on text. It is applied to the positions of the elements,
+    by which the host then selects the texts."""
     texts = [x for x in inputs if isinstance(x, NonTensor) and is_text(x)]
     first: Expr = const(0)
     given: list[Item | None] = []
@@ -266,7 +271,7 @@ def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None],
 
 
 def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
-    """Return the numbers from `first` on, in row-major order."""
+    """Return the numbers from `first` on in a shape, in row-major order."""
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         return row_major(index, shape) + first
@@ -275,5 +280,5 @@ def _positions(b: Builder, shape: Shape, first: Expr) -> Tensor:
 
 
 def plain(array: Array) -> list[Any]:
-    """Return an attribute's tensor as Python values."""
+    """Return the elements of an attribute's tensor as a list of Python values."""
     return [str(v) if isinstance(v, (str, bytes)) else v for v in np.asarray(array).reshape(-1).tolist()]

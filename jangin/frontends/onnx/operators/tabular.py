@@ -1,4 +1,4 @@
-"""Lower operators on columns of a table (ai.onnx.ml): scaling, imputing, encoding, picking and joining
+"""Lower operators on the columns of a table (ai.onnx.ml), which scale, impute, encode, select and join
 features."""
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ BINARIZER = unary({"Binarizer": lambda x, threshold=0.0: cast(x.dtype, x > thres
 def scaler(
     b: Builder, x: Tensor, *, scale: Sequence[float] = (1.0,), offset: Sequence[float] = (0.0,)
 ) -> Tensor:
-    """Return (x - offset) * scale. There is one offset and scale, or one of each for every column."""
+    """Return (x - offset) * scale. Each of offset and scale is one number, or one for each column."""
     parts = [b.const(np.asarray(v, np.float32)) for v in (offset, scale)]
     return b.map(lambda v, o, s: (cast(F32, v) - o) * s, x, *parts)
 
 
 @op("Normalizer", domain=DOMAIN)
 def normalizer(b: Builder, x: Tensor, *, norm: str = "MAX") -> Tensor:
-    """Divide each row by its norm: MAX, L1 or L2."""
+    """Return each row divided by its norm: the largest absolute value (MAX), the L1 norm or the L2 norm."""
     if norm not in ("MAX", "L1", "L2"):
         raise CompileError(f"norm {norm!r} is none of MAX, L1, L2")
     x = b.cast(x, F32)
@@ -66,7 +66,8 @@ def imputer(
     imputed_value_int64s: Sequence[int] = (), replaced_value_float: float = 0.0,
     replaced_value_int64: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Replace one value, which may be NaN, by one new value or by one for each column."""
+    """Return x with one value, which may be NaN, replaced by a new value. There is one new value, or one for
+    each column."""
     new = b.const(np.asarray(imputed_value_floats or imputed_value_int64s, x.dtype.numpy))
     old = replaced_value_float if x.dtype.is_float else replaced_value_int64
     if not new.shape[0] == const(1) and x.rank and new.shape[0] != x.shape[-1]:
@@ -81,7 +82,7 @@ def imputer(
 
 @op("ArrayFeatureExtractor", domain=DOMAIN)
 def array_feature_extractor(b: Builder, x: Tensor, indices: Tensor) -> Tensor:
-    """Pick elements along the last axis. A vector counts as a matrix of one row."""
+    """Return the elements at indices along the last axis. A vector is treated as a matrix of one row."""
     count = product(indices.shape)
     picked = gather(b, x, b.reshape(indices, (count,)), axis=-1)
     return picked if x.rank > 1 else b.reshape(picked, (1, count))
@@ -89,8 +90,8 @@ def array_feature_extractor(b: Builder, x: Tensor, indices: Tensor) -> Tensor:
 
 @op("FeatureVectorizer", domain=DOMAIN)
 def feature_vectorizer(b: Builder, *xs: Tensor, inputdimensions: Sequence[int]) -> Tensor:
-    """Put the inputs' columns side by side, with a given width for each input. Columns are cropped or padded
-    with zeros at the end."""
+    """Return the columns of all inputs side by side. An input is cropped, or padded with zeros at the end, to
+    its width in `inputdimensions`."""
     if len(xs) != len(inputdimensions):
         raise CompileError(f"{len(xs)} inputs, but {len(inputdimensions)} inputdimensions")
     parts = []
@@ -109,7 +110,8 @@ def one_hot_encoder(
     cats_strings: Sequence[str] = (),
     zeros: int = 1,
 ) -> Tensor:
-    """Add a last axis with 1 at the category that the element equals. An unknown element gives zeros."""
+    """Return x with an additional last axis that is 1 at the category equal to the element, and 0 elsewhere.
+    An unknown element has only zeros."""
     if bool(cats_strings) != isinstance(x, NonTensor):
         raise CompileError(f"the categories are {'strings' if cats_strings else 'numbers'}, the input is {x}")
     if cats_strings:
@@ -131,8 +133,7 @@ def label_encoder(
     values_tensor: Array | None = None, default_int64: int = -1, default_float: float = -0.0,
     default_string: str = "_Unused", default_tensor: Array | None = None,
 ) -> Item:  # fmt: skip
-    """Return the value of each element as a key, or the default. Sorted keys are bisected; NaN counts as the
-    largest."""
+    """Return the value for each element's key, or the default if there is no such key. NaN may be a key."""
     texts = [t for t in (keys_tensor, values_tensor) if t is not None and t.dtype == object]
     if keys_strings or values_strings or texts:
         known = plain(keys_tensor) if keys_tensor is not None else keys_strings or keys_int64s or keys_floats
@@ -159,7 +160,8 @@ def label_encoder(
 
 
 def _looked_up(b: Builder, x: Tensor, keys: Array, values: Array, default: float) -> Tensor:
-    """Look up keys by bisection. `found` is the last key known not to be above the element."""
+    """Return the values for keys, found by bisection of sorted keys. NaN is the largest key. `default` is the
+    value for elements that are no keys."""
     inputs = [x, b.const(keys), b.const(values)]
     source, known, table = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs))
     out, found = Buffer("out", table.dtype, x.shape), Buffer("found", I64, (const(1),), "register")

@@ -1,4 +1,4 @@
-"""Lower the optimizer steps of ai.onnx.preview.training."""
+"""Lower the steps of optimizers in ai.onnx.preview.training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Step = Callable[..., tuple[Expr, ...]]
 def _each(
     b: Builder, rate: Tensor, count: Tensor, values: Sequence[Tensor], kinds: int, step: Step
 ) -> list[Tensor]:
-    """Apply `step(rate, count, weight, gradient, *state)` to every weight. Returns the new weights, then each
-    kind of new state.
+    """Apply `step(rate, count, weight, gradient, *state)` to every weight. Return all new weights, then each
+    kind of new state for all weights.
 
-    The inputs are all weights, all gradients, then each kind of state for all weights."""
+    `values` has all weights, all gradients, then each kind of state for all weights. `kinds` is the number of
+    tensors for each weight. Raises CompileError if `values` can't be divided by it."""
     if len(values) % kinds:
         raise CompileError(f"{len(values)} tensors are given; there must be {kinds} for each weight")
     weights = len(values) // kinds
@@ -39,7 +40,7 @@ def adagrad(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, decay_factor: float = 0.0,
     epsilon: float = 1e-6, norm_coefficient: float = 0.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Apply a step of Adagrad (Duchi et al. 2011)."""
+    """Return the new weights and states after a step of Adagrad (Duchi et al. 2011)."""
 
     def step(r: Expr, t: Expr, x: Expr, g: Expr, h: Expr) -> tuple[Expr, ...]:
         g = g + x * norm_coefficient
@@ -55,7 +56,7 @@ def adam(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float = 0.9, beta: float = 0.999,
     epsilon: float = 1e-6, norm_coefficient: float = 0.0, norm_coefficient_post: float = 0.0,
 ) -> list[Tensor]:  # fmt: skip
-    """Apply a step of Adam (Kingma & Ba 2015)."""
+    """Return the new weights and states after a step of Adam (Kingma & Ba 2015)."""
 
     def step(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr, h: Expr) -> tuple[Expr, ...]:
         g = g + x * norm_coefficient
@@ -75,8 +76,8 @@ def momentum(
     b: Builder, rate: Tensor, count: Tensor, *values: Tensor, alpha: float, beta: float, mode: str,
     norm_coefficient: float,
 ) -> list[Tensor]:  # fmt: skip
-    """Apply a step of gradient descent with momentum. `mode` is "standard" or "nesterov" (Sutskever et al.
-    2013)."""
+    """Return the new weights and states after a step of gradient descent with momentum. `mode` is "standard"
+    or "nesterov" (Sutskever et al. 2013)."""
     if mode not in ("standard", "nesterov"):
         raise CompileError(f"mode {mode!r} is none of standard, nesterov")
 

@@ -66,22 +66,23 @@ def tree_ensemble(
 
 
 def _sets(values: Array | None) -> tuple[Array, Array]:
-    """Split sets that are stored one after another, each with a NaN at its end. Returns each set's number of
-    members, and all members."""
+    """Return the number of members of each set, and all members. `values` has the sets one after another,
+    each with a NaN after its end."""
     flat = np.zeros(0) if values is None else values.reshape(-1)
     ends = np.flatnonzero(np.isnan(flat))
     return np.diff(ends, prepend=-1) - 1, flat[~np.isnan(flat)]
 
 
 def _column(values: Sequence[Any], count: int, what: str, dtype: Any = np.int64) -> Array:
-    """Return an attribute with one entry for each node, or zeros if the attribute is left out."""
+    """Return an attribute that has one entry for each node, or zeros if the attribute is missing. Raises
+    CompileError if the number of entries is wrong."""
     if len(values) not in (0, count):
         raise CompileError(f"{what} has {len(values)} entries for {count} nodes")
     return np.fromiter(values, dtype, count) if len(values) else np.zeros(count, dtype)
 
 
 def _based(b: Builder, scores: Tensor, base: Sequence[float], dtype: DType) -> Tensor:
-    """Add the base values of each target to scores."""
+    """Return scores plus the base value of each target, if there are base values, as `dtype`."""
     if len(base):
         scores = b.map(lambda s, v: s + v, scores, b.const(np.asarray(base, np.float64)))
     return b.cast(scores, dtype)
@@ -89,7 +90,7 @@ def _based(b: Builder, scores: Tensor, base: Sequence[float], dtype: DType) -> T
 
 @dataclass(frozen=True)
 class _Nodes:
-    """The attributes that describe trees before opset 5."""
+    """The attributes that describe the nodes of trees before opset 5."""
 
     nodes_treeids: Sequence[int]
     nodes_nodeids: Sequence[int]
@@ -106,8 +107,8 @@ class _Nodes:
     def forest(self, weights: _Leaves) -> Forest:
         """Return the forest that the attributes describe.
 
-        Before opset 5 a node is known by its tree and its number in the tree, and leaves are nodes. A tree's
-        root is the first node listed for the tree."""
+        Before opset 5, a node is identified by its tree and by its number in the tree. Leaves are nodes. The
+        first node that is listed for a tree is its root."""
         count = len(self.nodes_treeids)
         trees, numbers, feature, yes, no, missing = (
             _column(getattr(self, f"nodes_{n}"), count, f"nodes_{n}")
@@ -134,7 +135,7 @@ _mode = {"LEAF": LEAF, **{name: n for n, name in enumerate(MODES[:MEMBER])}}.__g
 
 @dataclass(frozen=True)
 class _Leaves:
-    """The values that leaves add to targets, for operators before opset 5."""
+    """The values that leaves add to targets, before opset 5."""
 
     trees: Array
     nodes: Array
@@ -181,10 +182,10 @@ def tree_ensemble_classifier(
     base_values_as_tensor: Array | None = None, classlabels_int64s: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE", **nodes: Any,
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """Classify by trees. If all weights belong to one of two classes, the other class's score is derived from
-    it.
+    """Return the classes and scores by an ensemble of trees. If there are two classes and weights for only
+    one, the other's score is derived.
 
-    The derived score is 1 minus the score, or the negative score before a transform."""
+    The derived score is 1 minus the score for the transforms NONE and PROBIT, else the negative score."""
     x = features(b, x)
     values = _numbers(class_weights, class_weights_as_tensor)
     base = _numbers(base_values, base_values_as_tensor)

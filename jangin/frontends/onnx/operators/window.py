@@ -1,4 +1,4 @@
-"""Lower ONNX's pooling operators, and interpret ONNX's window attributes."""
+"""Lower ONNX's pooling operators, and interpret the attributes that describe windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jangin.ops.window import Window, steps
 
 @dataclass(frozen=True)
 class Sliding:
-    """The window attributes of an ONNX operator, as given."""
+    """The attributes of an ONNX operator that describe its windows, unchanged."""
 
     kernel_shape: Sequence[int] = ()
     strides: Sequence[int] | None = None
@@ -41,22 +41,23 @@ class Sliding:
 
     @property
     def same(self) -> bool:
-        """Tell if the pads follow from the sizes."""
+        """Tell if the pads are to be computed from the sizes."""
         return self.auto_pad in ("SAME_UPPER", "SAME_LOWER")
 
     @property
     def given_pads(self) -> Sequence[int]:
-        """The given pads, begins before ends. Empty if there are none, or if they follow from the sizes."""
+        """The given pads: those before each axis, then those after each. It is empty if there are none, or if
+        they are computed."""
         return () if self.auto_pad == "VALID" else self.pads or ()
 
     def steps(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (strides, dilations)."""
+        """Return the strides and the dilations for `rank` axes."""
         return steps(self.strides or (), rank), steps(self.dilations or (), rank)
 
 
 @dataclass(frozen=True)
 class Pooling(Sliding):
-    """The window attributes of a pooling."""
+    """The attributes of a pooling operator that describe its windows."""
 
     ceil_mode: int = 0
 
@@ -81,7 +82,7 @@ def max_pool_(b: Builder, x: Tensor, *, storage_order: int = 0, **window: Any) -
 
 
 def _column_major(flat: Expr, spatial: Sequence[Expr]) -> Expr:
-    """Convert a row-major index to one whose spatial axes (the last ones) are in column-major order."""
+    """Return a row-major index as one in which the spatial axes, the last ones, are in column-major order."""
     area = product(spatial)
     inner, out = flat % area, flat // area * area
     step: Expr = const(1)

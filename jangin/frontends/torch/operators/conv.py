@@ -117,8 +117,7 @@ POOLS = Table({
 def adaptive_avg_pool(b: Builder, out: Result, self: Tensor, output_size: Sequence[Any]) -> Tensor:
     """Return averages of windows whose sizes follow from the result's size.
 
-    Result i of n is the mean of the entries from floor(i m / n) up to, but without, ceil((i + 1) m / n), if
-    there are m entries."""
+    With m entries, result i of n is the mean of entries floor(i m / n) to ceil((i + 1) m / n) - 1."""
     rank = len(output_size)
     axes = range(self.rank - rank, self.rank)
     wanted = [out.shape[a] for a in axes]
