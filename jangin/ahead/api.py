@@ -316,7 +316,9 @@ class Api:
         w.ret(w.convert(type, code))
 
     def _tables(self) -> None:
-        """Write the functions that return counts, names, types and texts."""
+        """Write the functions that describe the inputs, outputs and sizes: their counts, names and indices,
+        and the tensors' types. Others return the texts of errors, the version, the licence and the weights'
+        bytes."""
         w, model, p = self.w, self.model, self.model.prefix
         ends = {"input": model.inputs, "output": model.outputs}
         names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}

@@ -201,9 +201,11 @@ class SessionOptions(_Named, _Configured):
 
 @dataclass
 class RunOptions(_Named, _Configured):
-    """These are a run's options. `terminate` makes new runs and runs in progress raise Fail.
+    """These are a run's options. `terminate` makes new runs raise Fail, and runs in progress raise it at
+    their end. The entry `memory.enable_memory_arena_shrinkage` releases the run's memory after it.
 
-    No other option has an effect, and Jangin logs nothing. A run warns once of each that was changed."""
+    No other option has an effect. A warning names each other changed option once in a process, except those
+    of logging, because Jangin logs nothing."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

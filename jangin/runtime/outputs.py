@@ -59,8 +59,8 @@ class Outputs:
 
 
 class _Lent:
-    """The base of the arrays that use some memory. It is released with the last of them, and then gives the
-    memory back for reuse."""
+    """The base of the arrays that share some memory. When the last of them is released, the memory is kept
+    for reuse."""
 
     def __init__(self, memory: Array, name: str, spare: dict[str, Array]) -> None:
         self.__array_interface__ = memory.__array_interface__

@@ -128,8 +128,8 @@ class SeveralExecutable(Called, Loaded):
         return made
 
     def ways(self, feeds: Mapping[str, Any]) -> Trials | None:
-        """Return the trials for inputs of these sizes, which tell the way of the next run. Return None if the
-        inputs can't be run."""
+        """Return the trials for inputs of these sizes, which choose the way of the next run. Return None if
+        the inputs' names are wrong."""
         return self._found(feeds)
 
     def _found(self, feeds: Mapping[str, Any]) -> Trials | None:

@@ -95,11 +95,11 @@ def _table(lanes: int) -> Row:
 
 
 def _joined(needs: tuple[str, ...], becomes: str, put: Sequence[str]) -> Row:
-    """`joined`: words of four bytes, one of each vector.
+    """Return the row of `joined`, which makes words of four bytes, one byte from each of four vectors.
 
-    `put`: the instructions that make the words from %xy and %zu. The lower half of each holds two vectors.
-    LLVM would join each pair by itself and then both, so opaque assembly without instructions keeps the
-    pairs.
+    `put`: the LLVM IR that makes %words from %xy and %zu. The lower half of %xy holds x and y, and that of
+    %zu holds z and u. An empty inline assembly keeps %xy and %zu whole, because LLVM would otherwise
+    interleave each pair first, and then the results.
     """
     both, more = _picks(range(32)), _picks(n % 32 for n in range(64))
     text = list[str]()

@@ -59,7 +59,8 @@ def match(workload: Workload) -> Contraction | None:
 
 
 def roles(stage: te.Stage, workload: Workload) -> Roles | None:
-    """Return the roles of the axes in a product with weights in blocks, or None for other stages."""
+    """Return the `Roles` of the axes in a product with weights in blocks: rows, columns and terms. Return
+    None if the stage isn't such a product."""
     body = stage.body
     if stage.combiner != "sum" or len(stage.axes) != 2 or len(stage.reduce_axes) != 1:
         return None

@@ -13,7 +13,8 @@ from jangin.targets.target import Target
 
 
 def take_module(target: Target) -> str:
-    """Return the LLVM IR module of `jangin_take`, for machines with 64-bit pointers."""
+    """Return the LLVM IR module of `jangin_take`, which checks a tuple of NumPy arrays and stores their
+    addresses. It is for machines with 64-bit pointers."""
     return _TEXT.replace("<TRIPLE>", target.triple)
 
 

@@ -81,8 +81,8 @@ and others only say which operators a sub-graph has."""
 
 
 class Tflite(Dialect):
-    """Builtin operators are named as in the schema ("tflite.CONV_2D"). A custom operator is named by its
-    custom code."""
+    """A builtin operator's name is "tflite." and its name in the schema ("tflite.CONV_2D"). A custom
+    operator's is "tflite." and its custom code."""
 
     domain = "tflite"
 

@@ -171,7 +171,8 @@ def _version(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def driver_version() -> tuple[int, int] | None:
-    """The version of CUDA that the driver has, which isn't started for that; None if there is no driver."""
+    """Return the newest CUDA version that the driver supports, without starting the driver. Return None if
+    there is no driver."""
     try:
         return _version(_opened())
     except (OSError, AttributeError):
