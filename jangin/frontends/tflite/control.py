@@ -19,7 +19,8 @@ from jangin.ops.values import Tensor
 def calls(
     body: Graph, name: str, inputs: Sequence[str], outputs: Sequence[str], source: Sources = NO_SOURCE
 ) -> Node:
-    """Return a node that computes a sub-graph. The sub-graph's names are separate from the caller's."""
+    """Return a node that computes a sub-graph. The sub-graph's names have no relation to the caller's. Raises
+    CompileError if the numbers of inputs or outputs differ."""
     if len(body.inputs) != len(inputs) or len(body.outputs) != len(outputs):
         raise CompileError(
             f"sub-graph '{body.name}' takes {len(body.inputs)} values and gives {len(body.outputs)}, "
@@ -38,7 +39,8 @@ def _results(prefix: str, count: int) -> list[str]:
 
 
 def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Compute `then` of the other inputs if the first input is true, else `else` of the same inputs."""
+    """Lower IF: compute the sub-graph `then` if the first input is true, else the sub-graph `else`. Both are
+    given the other inputs."""
     condition = control.scalar(b, inputs[0])
     assert condition is not None
     made = []
@@ -50,7 +52,8 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Compute `body` of the carried values repeatedly while `cond` of the carried values is true."""
+    """Lower WHILE: compute the sub-graph `body` of the carried values as long as the sub-graph `cond` of
+    these values is true."""
     attrs, count = node.of(ImportedAttributes), len(node.inputs)
     going = f"{node.name}.going"
     start = _of([calls(attrs["cond"], going, node.inputs, [going])], (), [going])
@@ -69,8 +72,7 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
 
 
 def _flat(name: str, result: str) -> Node:
-    """Return a node that reshapes a condition to no axes. A condition may have one element along some
-    axes."""
+    """Return a node that reshapes a condition, which may have axes of size 1, to a tensor without axes."""
     return Node(result, (name,), (result,), ImportedAttributes("tflite.condition"), Sources.of(result))
 
 
@@ -81,8 +83,8 @@ def condition(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[It
 
 
 def held(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    """Return a variable's value. If there are three inputs, the first one chooses between the second and the
-    third."""
+    """Return a variable's value. If there are three inputs, it is the second one if the first one is true,
+    else the third one."""
     tensors = [t for t in inputs if isinstance(t, Tensor)]
     return [tensors[0] if len(tensors) == 1 else b.map(select, *tensors)]
 
@@ -95,5 +97,4 @@ CONTROL: Mapping[str, Lowering] = {
     "tflite.IF": branch, "tflite.WHILE": loop, "tflite.condition": condition, "tflite.held": held,
     "tflite.true": true,
 }  # fmt: skip
-"""Lowerings of the operators that have sub-graphs, and of the operators that the importer adds for conditions
-and variables."""
+"""Lowerings of IF and WHILE, and of the operators that the importer adds for conditions and variables."""

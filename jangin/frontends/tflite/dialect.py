@@ -1,4 +1,4 @@
-"""TensorFlow Lite's builtin operators behind the protocol of all dialects."""
+"""TensorFlow Lite's operators as a dialect."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 
 KINDS = frozenset({"inputs", "outputs", "intermediates"})
-"""Attributes in which the importer describes a node's tensors. The operator's own options stand beside
-them."""
+"""Attributes that the importer adds to a node to describe its tensors. A node's other attributes are the
+operator's own options."""
 SAID = frozenset({"body", "keys", "shapes", "values"})
-"""Attributes in which the importer stores further parts of an operator, such as its sub-graph. They are no
+"""Attributes with further parts of an operator, such as its sub-graph, that the importer adds. They aren't
 options."""
 
 
 class Asked(dict[str, Any]):
-    """An operator's options. The dictionary remembers which options a lowering read."""
+    """An operator's options. It records which of them a lowering reads."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         super().__init__(given)
@@ -41,13 +41,14 @@ class Asked(dict[str, Any]):
         return super().get(name, default)
 
     def unread(self, operator: str) -> list[str]:
-        """Return the options that have a value other than the default and that no lowering read."""
+        """Return the names of the options of `operator` that may change its result and that no lowering read.
+        Options with their default value aren't included."""
         idle = IDLE.get(operator, frozenset()) | SAID
         return [n for n, value in self.items() if _says(n, value) and n not in self.asked and n not in idle]
 
 
 def _says(name: str, value: Any) -> bool:
-    """Tell if an option has a value other than its default."""
+    """Tell if an option has another value than its default."""
     if isinstance(value, list | tuple):
         return len(value) > 1 or any(_says(name, one) for one in value)
     if isinstance(value, str | bytes | dict | None):
@@ -73,11 +74,11 @@ IDLE: Mapping[str, frozenset[str]] = {
     "SHAPE": frozenset({"out_type"}), "SPLIT_V": frozenset({"num_splits"}),
     "UNIQUE": frozenset({"idx_out_type"}),
 }  # fmt: skip
-"""Options, by operator, that may stay unread.
+"""Options that a lowering needn't read, by operator.
 
-A file's tensors repeat some options. Other options matter only for layers whose inputs are rounded. Some
-belong to the other of two ways to suppress boxes or to compute a recurrent layer. Some don't affect sizes,
-and others only say which operators a sub-graph has."""
+Some only repeat what the file's tensors say. Some matter only for layers whose inputs are rounded. Others
+belong to another way to suppress boxes or to compute a recurrent layer. Still others have no influence on
+sizes, or only tell which operators a sub-graph has."""
 
 
 class Tflite(Dialect):

@@ -1,4 +1,5 @@
-"""Build a TensorFlow Lite file: tensors and operators become a flatbuffer, by the package of the schema."""
+"""Write a TensorFlow Lite file: tensors and operators become a flatbuffer, by the package that has the
+schema."""
 
 from __future__ import annotations
 
@@ -33,41 +34,42 @@ OPTIONS: Mapping[str, str] = {
         "ReducerOptions",
     ),
 }  # fmt: skip
-"""The schema's options table of each operator. Operators without options are left out."""
+"""For each operator with options, the name of the schema's table for them."""
 VERSIONS: Mapping[str, tuple[int, int]] = {
     "CONV_2D": (1, 3), "DEPTHWISE_CONV_2D": (2, 3), "FULLY_CONNECTED": (5, 5), "QUANTIZE": (1, 2),
     "RESHAPE": (1, 1), "BROADCAST_TO": (2, 2), "RESIZE_BILINEAR": (3, 3), "RESIZE_NEAREST_NEIGHBOR": (3, 3),
 }  # fmt: skip
-"""The operator versions that introduced float and int8 operands. Operators that introduced them in versions 1
-and 2 are left out."""
+"""For each operator, the versions that introduced float operands and int8 operands. For operators that aren't
+listed, these are 1 and 2."""
 SPARE = 65536
 """Bytes that the flatbuffer builder reserves for a file's unique parts, such as the model's and the graph's
 tables."""
 ENTRY, RECORD = 12, 512
-"""`ENTRY` is the bytes of one scale and its zero point. `RECORD` is the most bytes of a tensor's or an
-operator's other fields."""
+"""`ENTRY` is the number of bytes of a scale with its zero point. `RECORD` is the largest number of bytes that
+the other fields of a tensor or operator take."""
 ALIGNMENT = 16
-"""Alignment of the buffers' contents in bytes, as the schema demands."""
+"""The positions of buffers' contents in a file are multiples of this number of bytes, as the schema
+demands."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The quantization of an int8 or int32 tensor: real value = (q - zero) * scale. There is a single scale,
-    or one for each entry of `axis`."""
+    """The quantization of an int8 or int32 tensor: real value = (q - zero) * scale. There is one scale, or
+    one for each entry along `axis`."""
 
     scale: tuple[float, ...]
     zero: tuple[int, ...]
     axis: int = 0
 
     def quantized(self, x: Array) -> Array:
-        """Quantize floats to int8 by the single scale."""
+        """Return floats quantized to int8 by the only scale."""
         whole = np.rint(x / np.float32(self.scale[0])) + self.zero[0]
         return np.asarray(np.clip(whole, *I8.limits), np.int8)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of the file. A constant has its contents in `data`."""
+    """A tensor of the file. `data` has the elements of a constant, and is None for other tensors."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -77,7 +79,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Operator:
-    """A builtin operator. `options` maps the schema's names to numbers or lists of integers."""
+    """A builtin operator. `options` has numbers or lists of integers by their names in the schema."""
 
     name: str
     inputs: Sequence[str]
@@ -86,14 +88,15 @@ class Operator:
 
 
 class File:
-    """The contents of a file: tensors by name, and operators in order."""
+    """The contents of a file: tensors by name, and operators in the order of the computation."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
 
     def data(self, inputs: Sequence[str], outputs: Sequence[str], described: str = "") -> bytes:
-        """Return the file's bytes."""
+        """Return the bytes of the file. `inputs` and `outputs` are names of tensors, and `described` is the
+        model's description."""
         held = [t.data for t in self.tensors.values() if t.data is not None]
         b = flatbuffers.Builder(sum(a.nbytes for a in held) + self._described())
         buffers = [_table(b, "Buffer", {}), *(_table(b, "Buffer", {"Data": _bytes(b, a)}) for a in held)]
@@ -123,8 +126,8 @@ class File:
         return bytes(memoryview(b.Bytes)[b.Head() :])  # `Output` would copy the bytes first
 
     def _described(self) -> int:
-        """Return an upper bound of the bytes of everything but the constants. A flatbuffer builder that runs
-        full doubles its buffer, constants included."""
+        """Return an upper bound of the bytes that everything but the constants takes. If a flatbuffer's
+        builder were too small, it would double its buffer, which includes the constants."""
         entries = sum(len(t.scales.scale) for t in self.tensors.values() if t.scales is not None)
         names = sum(len(name.encode()) for name in self.tensors)
         return SPARE + ENTRY * entries + names + RECORD * (len(self.tensors) + len(self.operators))
@@ -190,8 +193,8 @@ def _operator(b: Any, o: Operator, kind: int, places: Mapping[str, int]) -> int:
 
 
 LAST_OLD = 127
-"""The placeholder in the schema's older operator field. A newer field holds operator numbers above this
-one."""
+"""The number that an old field for operators' numbers has for all greater ones. A newer field has the number
+itself."""
 
 
 def _code(b: Any, name: str, version: int) -> int:

@@ -1,6 +1,6 @@
 """The fixed-point arithmetic of TensorFlow Lite's reference kernels, on exact integers.
 
-The arithmetic decides every bit of a quantized model's results. It follows
+A quantized model's results depend on every bit of it. It is the arithmetic of
 tensorflow/lite/kernels/internal/common.h and gemmlowp/fixedpoint.h.
 
 A fixed-point number with `n` integer bits is the int32 nearest to the real value times 2 ** (31 - n)."""
@@ -13,15 +13,16 @@ from jangin.ir.records import dataclass
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
 ONE = HIGH
-"""The number 1 with no integer bits."""
+"""The fixed-point number 1, with no integer bits."""
 
 
 @dataclass(frozen=True)
 class Multiplier:
     """The real factor `value` / 2 ** 31 * 2 ** `shift`.
 
-    A product is rounded twice by default. It is rounded `once` in fully connected layers of LiteRT 2 (found
-    by comparing results). A `long` multiplier multiplies an int64 by the factor's upper 16 bits."""
+    By default a product is rounded twice. It is rounded `once` in fully connected layers of LiteRT 2, which
+    was found by comparing results. A `long` multiplier multiplies an int64 by the upper 16 bits of
+    `value`."""
 
     value: int
     shift: int
@@ -30,7 +31,7 @@ class Multiplier:
 
     @classmethod
     def of(cls, factor: float, once: bool = False, long: bool = False) -> Multiplier:
-        """Return the multiplier of a real factor, as `QuantizeMultiplier` does."""
+        """Return the multiplier for a real factor, as LiteRT's `QuantizeMultiplier` does."""
         if factor == 0:
             return cls(0, 0)
         part, shift = math.frexp(factor)
@@ -42,7 +43,8 @@ class Multiplier:
         return cls(HIGH, 30) if shift > 30 else cls(value, shift, once, long)
 
     def times(self, x: int) -> int:
-        """Multiply an int32, as `MultiplyByQuantizedMultiplier` does. A `long` multiplier takes an int64."""
+        """Return an int32 multiplied by the factor, as LiteRT's `MultiplyByQuantizedMultiplier` does. If the
+        multiplier is `long`, x is an int64."""
         if self.long:
             return (x * self.upper + (1 << (14 - self.shift))) >> (15 - self.shift)
         if self.once:
@@ -56,18 +58,19 @@ class Multiplier:
 
 
 def rounded(x: float) -> int:
-    """Round to the nearest integer, and a half away from zero."""
+    """Return the nearest integer. A half is rounded away from zero."""
     return math.floor(abs(x) + 0.5) * (1 if x >= 0 else -1)
 
 
 def doubled_high(x: int, y: int) -> int:
-    """Return the upper half of twice the product, with a half rounded up, as
-    `SaturatingRoundingDoublingHighMul` does."""
+    """Return the upper 32 bits of twice the product of two int32. A half is rounded up, as in gemmlowp's
+    `SaturatingRoundingDoublingHighMul`."""
     return HIGH if x == y == LOW else (x * y + (1 << 30)) >> 31
 
 
 def divided(x: int, exponent: int) -> int:
-    """Divide by a power of two and round a half away from zero, as `RoundingDivideByPOT` does."""
+    """Return x divided by 2 ** exponent. A half is rounded away from zero, as in gemmlowp's
+    `RoundingDivideByPOT`."""
     return x if not exponent else (x + (1 << (exponent - 1)) - (x < 0)) >> exponent
 
 
@@ -76,7 +79,7 @@ def _saturated(x: int) -> int:
 
 
 EIGHTH, THIRD = 1895147668, 715827883
-"""The numbers exp(-1/8) and 1/3 with no integer bits."""
+"""The fixed-point numbers exp(-1/8) and 1/3, with no integer bits."""
 
 
 def _series(a: int) -> int:
@@ -116,8 +119,8 @@ def exp(a: int, bits: int) -> int:
 
 
 START, SLOPE = 1515870810, -1010580540
-"""The numbers 48/17 and -32/17 with 2 integer bits. They are the line from which Newton's method for a
-reciprocal begins."""
+"""The fixed-point numbers 48/17 and -32/17, with 2 integer bits. The line 48/17 - 32/17 x is the first
+approximation of 1 / x in Newton's method."""
 
 
 def _newton(a: int) -> int:
@@ -168,10 +171,10 @@ def _doubled_high_short(x: int, y: int, half: int) -> int:
 
 
 def hard_swish(x: int, whole: Multiplier, gate: Multiplier) -> int:
-    """Return hard-swish of a 16-bit x in the result's scale, except for the shift of `whole`, which the
-    caller applies.
+    """Return hard-swish of a 16-bit x. The caller must still shift the result by the shift of `whole`.
 
-    `whole` rescales x, and `gate` rescales x to the gate's fixed point, in which the gate saturates."""
+    `whole` converts x to the result's scale. `gate` converts x to the fixed-point numbers of the gate, which
+    saturates at its bounds."""
     half, shift = 1 << 14, gate.shift
     scaled = _doubled_high_short(x, whole.upper, half)
     open_ = _short(x << (shift - 1)) if shift > 0 else x
@@ -181,6 +184,6 @@ def hard_swish(x: int, whole: Multiplier, gate: Multiplier) -> int:
 
 
 def radius(bits: int, shift: int) -> int:
-    """Return the largest input with `bits` integer bits that doesn't saturate, as `CalculateInputRadius`
-    does."""
+    """Return the largest number that doesn't exceed `bits` integer bits when it is shifted left by `shift`,
+    as LiteRT's `CalculateInputRadius` does."""
     return math.floor(((1 << bits) - 1) * (1 << (31 - bits)) / (1 << shift))

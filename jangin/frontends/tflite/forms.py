@@ -1,7 +1,7 @@
-"""Represent the values of a graph as tensors of a TensorFlow Lite file, in up to four forms.
+"""Write the values of a graph as tensors of a TensorFlow Lite file, in up to four forms.
 
-A value may have its channels in the model's order or last, and may be of floats or int8. The writer makes a
-form when an operator first reads the form."""
+A form has the channels in the model's order or last, and it has floats or int8. A form is made when an
+operator first reads it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BINARIES = {
     "ge": "GREATER_EQUAL", "eq": "EQUAL", "ne": "NOT_EQUAL",
 }  # fmt: skip
 WHOLE_BINARIES = ("add", "sub", "mul", "min", "max", "lt", "le", "gt", "ge", "eq", "ne")
-"""Binary operations that LiteRT also has for integers."""
+"""Binary operations that LiteRT's operators also compute on integers."""
 TRUTHS = {"LOGICAL_AND", "LOGICAL_OR", "LOGICAL_NOT", *list(BINARIES.values())[9:]}
 CALLS = {
     "neg": "NEG", "abs": "ABS", "not": "LOGICAL_NOT", "sqrt": "SQRT", "rsqrt": "RSQRT", "exp": "EXP",
@@ -34,9 +34,9 @@ CALLS = {
     "ceil": "CEIL", "round": "ROUND", "sign": "SIGN",
 }  # fmt: skip
 ACTIVATIONS = {(-np.inf, np.inf): 0, (0.0, np.inf): 1, (-1.0, 1.0): 2, (0.0, 6.0): 3}
-"""The schema's number of each fused activation, by the activation's bounds."""
+"""The schema's number of a fused activation, by the activation's lower and upper bound."""
 BOUNDS = {1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6"}
-"""The operators that only apply an activation, by the schema's number of the activation."""
+"""Operators that only apply an activation, by the schema's number of that activation."""
 X, ALPHA = Var("x0", F32), Var("Alpha", F32)
 PATTERNS: tuple[Pattern, ...] = (
     (activation.clip(X, -1, 1), "RELU_N1_TO_1", ()),
@@ -49,16 +49,18 @@ PATTERNS: tuple[Pattern, ...] = (
 )
 
 Form = tuple[str, bool, bool]
-"""The key of a value's form: the value's name, whether its channels are last, and whether it is int8."""
+"""A value's form: the value's name, whether its channels are last, and whether it is int8."""
 
 
 def turned(rank: int) -> list[int]:
-    """Return the axes of a value in channels-last order."""
+    """Return the order of a value's axes with the channels last. The value has `rank` axes, and the channels
+    are axis 1."""
     return [0, *range(2, rank), 1] if rank > 2 else list(range(rank))
 
 
 class Forms(Writer):
-    """The writer of one lowered graph. `scales` has the quantization of each value that is int8."""
+    """The part of TFLite's writer that makes tensors of a lowered graph's values. `scales` has the
+    quantization of the values that are int8."""
 
     format = "TFLite"
     patterns = PATTERNS
@@ -92,7 +94,8 @@ class Forms(Writer):
         """Do nothing, because a constant is written in the form in which an operator reads it."""
 
     def read(self, value: str, last: bool = False, whole: bool = False) -> Name:
-        """Return a value's tensor in the requested form, which is made from an existing form if necessary."""
+        """Return the name of a value's tensor in a form. It is made from another form if it doesn't exist
+        yet. The channels are `last`, and the tensor is int8 if `whole` is set."""
         last = last and len(self.sizes(value)) > 2
         form = value, last, whole
         if form in self.made:
@@ -119,7 +122,7 @@ class Forms(Writer):
         return self.made[form]
 
     def give(self, value: str, last: bool = False, whole: bool = False) -> Name:
-        """Add and return the tensor that an operator fills with a value in a form."""
+        """Add the tensor that an operator then fills with a value in a form, and return its name."""
         shape = self.sizes(value)
         last = last and len(shape) > 2
         shape = tuple(shape[i] for i in turned(len(shape))) if last else shape
@@ -131,18 +134,18 @@ class Forms(Writer):
         return name
 
     def is_last(self, value: str) -> bool:
-        """Tell if a value exists only in forms whose channels are last."""
+        """Tell if a value exists only in forms with the channels last."""
         found = [(value, last, whole) in self.made for last in (False, True) for whole in (False, True)]
         return not any(found[:2]) and any(found[2:])
 
     def in_order(self, value: str) -> bool:
-        """Tell if a value's elements lie in the same order whether its channels are last or not."""
+        """Tell if a value's elements are in the same order with its channels last."""
         shape = self.sizes(value)
         long = [i for i in turned(len(shape)) if shape[i] != 1]
         return long == sorted(long)
 
     def array(self, array: Array, hint: str, scales: Scales | None = None) -> Name:
-        """Add a constant and return its name. Equal constants share one tensor."""
+        """Add a constant, unless there is an equal one, and return its name."""
         array = np.ascontiguousarray(array).reshape(array.shape)
         content = blake2b(
             array.reshape(-1).view(np.uint8).data
@@ -172,10 +175,10 @@ class Forms(Writer):
         self, operation: str, *inputs: Any, result: str = "", hint: str = "", dtype: DType | None = None,
         **given: Any,
     ) -> Name:  # fmt: skip
-        """Add an operator and return its result.
+        """Add an operator, and return the name of its result.
 
-        `result` names the tensor to fill. The default is a new tensor of the operands' broadcast shape and of
-        `dtype` or the operands' type."""
+        `result` is the name of an existing tensor to fill. By default a new tensor is added. It has the
+        operands' broadcast shape, and the type `dtype` or the operands'."""
         name = Name(result) if result else self._between(operation, inputs, hint, dtype)
         if operation == self.copy:
             self.reshaped(inputs[0], name)
@@ -202,8 +205,8 @@ class Forms(Writer):
         self.emit("RESHAPE", x, self.integers(shape), result=y, NewShape=shape)
 
     def tail(self, value: str, axis: int | None = None, whole: bool = False) -> Tail:
-        """Return the bias and activation to fuse into the operator that makes a value. A `whole` (int8)
-        result may have any bounds, because its quantized range already has them."""
+        """Return the bias and the activation to fuse into the operator that makes a value. An int8 result
+        (`whole`) may have any bounds, because its quantization already limits it to them."""
         found = tail(self.graph, value, self.users, axis)
         if (found.low, found.high) not in ACTIVATIONS and not whole:
             assert found.clamp is not None

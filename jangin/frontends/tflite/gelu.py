@@ -1,4 +1,5 @@
-"""Recognize GELU that a model spells out in its single operators. LiteRT has no other error function."""
+"""Recognize GELU in a model that computes it by several operators. LiteRT has no operator for the error
+function alone."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ CLOSE = 1e-6
 
 
 def gelus(graph: Graph) -> Graph:
-    """Replace each x / 2 * (erf(x / sqrt(2)) + 1), in any order of factors, by one map. Nodes whose results
-    nothing reads are removed."""
+    """Return the graph with each x / 2 * (erf(x / sqrt(2)) + 1) replaced by one map. The order of its factors
+    doesn't matter. Nodes whose results nothing reads any more are removed."""
     found = _Finder(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
@@ -41,8 +42,8 @@ class _Finder:
         self.graph, self.users, self.makers = graph, graph.consumers(), graph.producers()
 
     def whole(self, erf: Node) -> tuple[Node, str] | None:
-        """Return the last node of the GELU around an error function, and the GELU's argument. None if there
-        is no GELU."""
+        """Return the last node of the GELU that contains the error function `erf`, and the name of GELU's
+        argument. Return None if it isn't part of one."""
         x, scale = self.scaled(erf.inputs[0])
         after = self.reader(erf.outputs[0])
         one = None if after is None else self.parts(after)
@@ -70,13 +71,13 @@ class _Finder:
         return None
 
     def reader(self, value: str) -> Node | None:
-        """Return the only map that reads a value, or None."""
+        """Return the map that reads a value, or None unless it is the only reader."""
         readers = self.users.get(value, [])
         alone = len(readers) == 1 and value not in self.graph.outputs
         return readers[0] if alone and isinstance(readers[0].attrs, Map) else None
 
     def scaled(self, value: str) -> tuple[str, float]:
-        """Return the value and the factor whose product is `value`."""
+        """Return a value's name and a factor. Their product is `value`."""
         node = self.makers.get(value)
         match None if node is None else self.parts(node):
             case ("mul", str(a), float(b)) | ("mul", float(b), str(a)):
@@ -86,7 +87,8 @@ class _Finder:
         return value, 1.0
 
     def parts(self, node: Node) -> tuple[str, str | float, str | float] | None:
-        """Return a map's operation and its two operands, each a value's name or a number."""
+        """Return the operation of a map and its two operands, or None for other nodes. An operand is a
+        value's name or a number."""
         body = node.attrs.body if isinstance(node.attrs, Map) else None
         if not isinstance(body, Binary):
             return None

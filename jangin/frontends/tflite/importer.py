@@ -1,4 +1,4 @@
-"""Import TensorFlow Lite files as graphs. The package `tflite` reads `schema.fbs`, version 3."""
+"""Import TensorFlow Lite files as graphs. The package `tflite` parses them by version 3 of the schema."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ BODIES = {
     "IF": ("then", "else"),
     "WHILE": ("cond", "body"),
 }
-"""The sub-graphs of control-flow operators, by their names in the schema."""
+"""The sub-graphs of the operators for control flow, by their names in the schema's options."""
 DRAWING = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
-"""Operators whose random numbers continue where the run before ended. A variable counts the numbers drawn."""
+"""Operators for random numbers, which continue in each run after those of the run before. A variable has the
+number of blocks drawn so far."""
 SHAPED = frozenset({tflite.BuiltinOperator.CUSTOM, tflite.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR})
-"""Operators whose lowering needs the sizes of the results."""
+"""Operators whose lowering needs the declared sizes of the results."""
 JOINING = {
     "STABLEHLO_SCATTER": "update_computation_subgraph_index",
     "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
 }
-"""Operators whose sub-graph only combines two numbers, with the option that holds the sub-graph's number."""
+"""Operators whose sub-graph combines two numbers. The value is the option that has the sub-graph's number."""
 
 
 class Reader:
-    """Read one sub-graph of a file; number 0 is the main graph.
+    """The import of one sub-graph of a file. The main graph has the number 0.
 
-    `inside` has the numbers of the sub-graphs around this one. `handles` maps the positions of inputs that
-    are handles to their variables."""
+    `inside` has the numbers of the sub-graphs around this one. `handles` has the variables of those inputs
+    that are handles, by the inputs' positions."""
 
     def __init__(
         self, data: Any, number: int = 0, inside: tuple[int, ...] = (), handles: Mapping[int, str] = NONE
@@ -109,10 +110,10 @@ class Reader:
         return model_graph("model", main.inputs, main.outputs, main.nodes, constants, symbols)
 
     def body(self, reads: Sequence[str] = (), gives: Sequence[str] = ()) -> Graph:
-        """Return the sub-graph that an operator computes, without handles.
+        """Return the sub-graph of an operator as a graph without handles.
 
-        Its last inputs are the values of the variables in `reads`. Its last outputs are the final values of
-        the variables in `gives`."""
+        Its last inputs are the values of the variables in `reads`. Its last outputs are the values that the
+        variables in `gives` have at its end."""
         sides = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
         inputs, outputs = ([self.names[i] for i in _ints(s) if not self._is_handle(i)] for s in sides)
         name = (self.graph.Name() or b"").decode(errors="replace") or f"sub-graph {self.inside[-1]}"
@@ -148,8 +149,8 @@ class Reader:
         return TYPES[kind]
 
     def constants(self) -> dict[str, Array]:
-        """Return the contents of every tensor that has a buffer. Arrays are views of the file if they need no
-        conversion."""
+        """Return the contents of all tensors with a buffer, by name. Arrays are views of the file unless they
+        must be converted."""
         found = {}
         for i in range(self.graph.TensorsLength()):
             array = self._contents(self.graph.Tensors(i), f"tensor '{self.names[i]}'")
@@ -158,8 +159,8 @@ class Reader:
         return found
 
     def _contents(self, tensor: Any, what: str) -> Array | None:
-        """Return the contents of a tensor's buffer. None if the tensor is a variable or its type is
-        unknown."""
+        """Return the contents of a tensor's buffer, or None if it has none, is a variable, or has an unknown
+        type. Raises CompileError if the file is damaged."""
         if tensor.Buffer() >= self.model.BuffersLength():
             raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which is none")
         known = tensor.Type() in TYPES or _is_text(tensor)
@@ -175,8 +176,9 @@ class Reader:
         return _array(what, tensor, raw) if isinstance(raw, np.ndarray) else None
 
     def _kind(self, i: int) -> tuple[Any, ...]:
-        """Return a tensor's type and quantization as (dtype, scales, zero points, axis). The scales are None
-        if the tensor isn't quantized."""
+        """Return a tensor's type and quantization: the element type, scales, zero points and the axis of the
+        scales. The scales are None if the tensor isn't quantized. A complex tensor has a fifth entry,
+        True."""
         if i < 0:
             return (None, None, None, 0)
         if self._tensor(i).Type() == tflite.TensorType.COMPLEX64:
@@ -203,7 +205,7 @@ class Reader:
         return [node for node in found if node is not None]
 
     def _node(self, n: int) -> Node | None:
-        """Return an operator's node, or None if the operator only handles variables."""
+        """Return the node of operator number `n`, or None if the operator only handles variables."""
         found = self.graph.Operators(n)
         code, number, name = self._code(n, found)
         inputs, outputs = _ints(found.InputsAsNumpy()), _ints(found.OutputsAsNumpy())
@@ -261,8 +263,7 @@ class Reader:
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
 
     def _code(self, n: int, found: Any) -> tuple[Any, int, str]:
-        """Return the code of operator `n` of a sub-graph, the number of its builtin operator, and its
-        name."""
+        """Return the code of operator number `n`, its number among the builtin operators, and its name."""
         if found.OpcodeIndex() >= self.model.OperatorCodesLength():
             raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
         code = self.model.OperatorCodes(found.OpcodeIndex())
@@ -271,15 +272,16 @@ class Reader:
         return code, number, (code.CustomCode() or b"").decode(errors="replace") if name == "CUSTOM" else name
 
     def _names_in(self, number: int) -> tuple[str, ...]:
-        """Return the names of the operators in a sub-graph."""
+        """Return the names of the operators in a sub-graph. Raises CompileError if the sub-graph doesn't
+        exist."""
         if not 0 <= number < self.model.SubgraphsLength():
             raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
         graph = self.model.Subgraphs(number)
         return tuple(self._code(n, graph.Operators(n))[2] for n in range(graph.OperatorsLength()))
 
     def _table(self, number: int | None) -> Table:
-        """Return the keys and values of a hash table. The file must fill the table with constants, always the
-        same."""
+        """Return the values of a hash table by key. Raises CompileError unless the file fills the table with
+        the same constants everywhere."""
         made = []
         for g in range(self.model.SubgraphsLength()):
             graph, handles = self.model.Subgraphs(g), dict[int, int]()
@@ -318,8 +320,8 @@ class Reader:
         label: str,
         source: Sources,
     ) -> Node:
-        """Lower IF or WHILE. The values of all variables that the bodies use replace their handles. They
-        follow the other inputs, and their new values follow the other outputs."""
+        """Return the node of IF or WHILE. Handles are replaced by the values of all variables that the bodies
+        use. These follow the other inputs, and the variables' new values follow the other outputs."""
         skipped = 1 if name == "IF" else 0
         passed = {at: self._held(i) for at, i in enumerate(inputs[skipped:]) if self._is_handle(i)}
         bodies = {
@@ -344,7 +346,8 @@ class Reader:
         return Node(label, (*first, *values), (*results, *after.values()), kind, source)
 
     def _handles_of(self, outputs: list[int], bodies: Sequence[Reader], source: Sources) -> None:
-        """Record which variables the handles among an operator's outputs refer to."""
+        """Record the variables of those outputs of an operator that are handles. Raises CompileError if the
+        bodies give handles of different variables."""
         for at, i in enumerate(outputs):
             if self._is_handle(i):
                 found = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
@@ -413,7 +416,7 @@ def _numbers(array: Any) -> list[int] | list[float]:
 
 
 def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: DType) -> str:
-    """Describe the error in a tensor's quantization, or return "" if there is none."""
+    """Return a description of what is wrong with a tensor's quantization, or ""."""
     bad = ~np.isfinite(scales) | (scales <= 0)
     if bad.any():
         return f"a scale of {scales[bad][0]:g}; scales are positive numbers"
@@ -431,7 +434,7 @@ def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: 
 
 
 def _shape(tensor: Any) -> list[int | str]:
-    """Return a tensor's sizes, with "" for a free size. A free size is -1 in the tensor's shape signature."""
+    """Return a tensor's sizes, with "" for any size. Such a size is -1 in the tensor's shape signature."""
     sizes = _ints(tensor.ShapeAsNumpy())
     signature = _ints(tensor.ShapeSignatureAsNumpy())
     if len(signature) == len(sizes):
@@ -440,8 +443,8 @@ def _shape(tensor: Any) -> list[int | str]:
 
 
 def _options(found: Any) -> dict[str, Any]:
-    """Return an operator's options by their names in the schema, from either of the schema's two unions of
-    options."""
+    """Return an operator's options by their names in the schema. The schema has two unions for options, and
+    an operator has them in one of the two."""
     table, name = found.BuiltinOptions(), OPTIONS.get(found.BuiltinOptionsType(), "NONE")
     if table is None:
         table, name = found.BuiltinOptions2(), OPTIONS_2.get(found.BuiltinOptions2Type(), "NONE")

@@ -1,4 +1,4 @@
-"""Builtin operators without a lowering, each with the reason that its error message gives."""
+"""Builtin operators without a lowering, each with the reason for its error message."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Write convolutions, matrix products and pools with their bias and activation. They are of floats, or of
-int8 with one weight scale for each channel."""
+"""Write convolutions, matrix products and pools, with their bias and activation. They have floats, or int8
+with one scale of the weights for each channel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Weights:
-    """A product's weights and bias.
+    """The weights and the bias of a product.
 
     Weights are f32, f16, or int8 with `scales`, one for each channel of the result. The bias is f32, or int32
     with the scales `units`."""
@@ -41,13 +41,14 @@ def scales(values: Sequence[float] | None, axis: int) -> Scales | None:
 
 class Products(Forms):
     def weights(self, node: Node, tail: Tail, channels: int) -> Weights:
-        """Return a product's weights and bias."""
+        """Return the weights of a product, and its bias for each of the `channels`. The bias is 0 if there is
+        none."""
         bias = tail.bias_name(node.outputs[0])
         held = np.zeros(1, np.float32) if bias is None else self.graph.constants[bias].reshape(-1)
         return Weights(self.graph.constants[node.inputs[1]], np.broadcast_to(held, channels))
 
     def is_whole(self, node: Node) -> bool:
-        """Tell if a product and its result are int8."""
+        """Tell if a product is computed in int8 and has an int8 result."""
         return False
 
     def _operands(self, w: Weights, arranged: Array, axis: int, name: str) -> list[Name]:
@@ -92,7 +93,8 @@ class Products(Forms):
         self._back(operation, [image, *operands], y, **given, **self.fused(found))
 
     def _image(self, x: str, whole: bool) -> Name:
-        """Return a value as an image. A value with one spatial axis becomes an image of height 1."""
+        """Return a value's tensor as an image with two spatial axes. If it has only one, it becomes an image
+        of height 1. `whole` tells if it is int8."""
         name = self.read(x, True, whole)
         held = self.file.tensors[name]
         if len(held.shape) == 4:
@@ -102,8 +104,8 @@ class Products(Forms):
         return image
 
     def _back(self, operation: str, inputs: Sequence[Name], y: Name, **given: Any) -> None:
-        """Emit an operator on images whose result is `y`. A result with one spatial axis is reshaped from an
-        image of height 1."""
+        """Add an operator on images, whose result is `y`. If `y` has only one spatial axis, it is reshaped
+        from an image of height 1."""
         held = self.file.tensors[y]
         if len(held.shape) == 4:
             self.emit(operation, *inputs, result=y, **given)
@@ -113,8 +115,8 @@ class Products(Forms):
         self.reshaped(image, y)
 
     def _padded(self, x: Name, window: Window, fill: float | None = None) -> Name:
-        """Pad an image by the windows' padding, with zeros or `fill`. In int8, `fill` is the least
-        integer."""
+        """Return an image with the padding of windows added, which has zeros or `fill`. For an int8 image,
+        `fill` stands for the lowest integer."""
         held = self.file.tensors[x]
         sides = list(zip(window.begins, window.ends, strict=True))
         n, *spatial, c = held.shape
@@ -152,7 +154,7 @@ class Products(Forms):
         self._back(operation, [image], self.give(y, True, whole), **given)
 
     def is_positive(self, value: str) -> bool:
-        """Tell if no element of a value is below 0."""
+        """Tell if all elements of a value are known to be at least 0."""
         if value in self.scales:
             return self.scales[value].zero[0] == I8.limits[0]
         maker = self.makers.get(value)
@@ -162,7 +164,7 @@ class Products(Forms):
         return bounds is not None and bounds[0] >= 0
 
     def reduced(self, operation: str, x: str, y: str, axes: Sequence[int], keeps: bool) -> None:
-        """Write a reduction over some axes of a value."""
+        """Write a reduction over some axes of a value. `keeps` tells if these axes are kept, with size 1."""
         whole, last, rank = x in self.scales and y in self.scales, self.is_last(x), len(self.sizes(x))
         order = turned(rank) if last else list(range(rank))
         kept = [a for a in order if a not in axes]
@@ -200,9 +202,9 @@ class Products(Forms):
 
 @dataclass(frozen=True)
 class Window:
-    """Windows over an image and the padding around it.
+    """The windows over an image, and the padding around it.
 
-    `same` tells if the operators' own padding SAME gives it. `off` tells if there is any padding. `beyond`
+    `same` tells if the padding is the operators' padding SAME. `off` tells if there is any padding. `beyond`
     tells if the windows need more padding than the model declares."""
 
     kernel: tuple[int, ...]
@@ -223,7 +225,8 @@ class Window:
 
 
 def _square(attrs: core.Conv | core.Pool, given: Sequence[int], wanted: Sequence[int]) -> Window:
-    """Return a convolution's or pool's windows. One spatial axis becomes an image of height 1."""
+    """Return the windows of a convolution or pool over an image. An image with one spatial axis has a height
+    of 1. Raises CompileError for negative padding."""
     half, one = len(attrs.kernel), (1,) * (2 - len(attrs.kernel))
     kernel, strides, dilations = ((*one, *v) for v in (attrs.kernel, attrs.strides, attrs.dilations))
     begins, declared = ((*(0 for _ in one), *v) for v in (attrs.pads[:half], attrs.pads[half:]))

@@ -1,7 +1,7 @@
-"""Tables of sigmoid and tanh of 16 bits, as recurrent layers of TensorFlow Lite's reference kernels compute
-them.
+"""Tables of sigmoid and tanh of 16 bits, computed as in the recurrent layers of TensorFlow Lite's reference
+kernels.
 
-A table holds the results for every number from 0 on. The rounding is that of 16-bit numbers in
+A table has the results for all numbers from 0 on. The rounding is that of 16-bit numbers in
 gemmlowp/fixedpoint.h.
 
 A fixed-point number with `n` integer bits is the int16 nearest to the real value times 2 ** (15 - n)."""
@@ -14,13 +14,13 @@ from jangin.frontends.tflite import fixed
 from jangin.ir.graph import Array
 
 ONE = (1 << 15) - 1
-"""The number 1 with no integer bits."""
+"""The fixed-point number 1, with no integer bits."""
 MOST = 1 << 15
 """The largest absolute value of an int16."""
 
 
 def _constant(value: int) -> int:
-    """Round one of `fixed`'s 32-bit numbers to 16 bits."""
+    """Return one of the 32-bit numbers of `fixed`, rounded to 16 bits."""
     return fixed.divided(value, 16)
 
 
@@ -29,13 +29,14 @@ def _saturated(v: Array) -> Array:
 
 
 def _high(x: Array, y: Array | int) -> Array:
-    """Return the upper half of twice a product, rounded (`SaturatingRoundingDoublingHighMul`)."""
+    """Return the upper half of twice a product, rounded as in gemmlowp's
+    `SaturatingRoundingDoublingHighMul`."""
     found: Array = np.right_shift(x * y + (1 << 14), 15)
     return found
 
 
 def _divided(x: Array, exponent: int) -> Array:
-    """Return `fixed.divided` of an array, for an exponent above 0."""
+    """Return `fixed.divided` of each element. The exponent is above 0."""
     found: Array = np.right_shift(x + (1 << (exponent - 1)) - (x < 0), exponent)
     return found
 

@@ -1,8 +1,8 @@
-"""Convert sparse weights to dense ones, by the positions of the stored numbers (`SparsityParameters` of the
-schema).
+"""Convert sparse weights to dense ones, by the schema's `SparsityParameters`, which give the positions of the
+stored numbers.
 
-The levels are the tensor's axes, followed by the axes of blocks, in the tensor's traversal order. A dense
-level has all of its entries. A sparse level lists its entries (Kjolstad et al. 2017)."""
+The levels of a sparse tensor are its axes, followed by the axes of its blocks, in traversal order. A dense
+level has all of its entries. A sparse level lists those that it has (Kjolstad et al. 2017)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INDICES = {
 
 
 def dense(what: str, values: Array, shape: Sequence[int], given: Any) -> Array:
-    """Return the dense tensor of stored values, with zeros elsewhere. Raises CompileError if the parts don't
-    fit together."""
+    """Return a dense array with the stored values at their positions, and 0 elsewhere. Raises CompileError if
+    the parts don't fit together."""
     order = _ints(given.TraversalOrderAsNumpy()).tolist()
     blocks = _ints(given.BlockMapAsNumpy()).tolist()
     rank, levels = len(shape), given.DimMetadataLength()
@@ -60,7 +60,7 @@ def dense(what: str, values: Array, shape: Sequence[int], given: Any) -> Array:
 
 
 def _count(entry: Any, position: Array) -> int:
-    """Return the count of a level's entries."""
+    """Return the number of entries that a level has, for the entries `position` of the level before."""
     if entry.Format() == tflite.DimensionType.DENSE:
         return len(position) * max(int(entry.DenseSize()), 0)
     segments = _vector(entry.ArraySegments(), entry.ArraySegmentsType())
@@ -68,8 +68,8 @@ def _count(entry: Any, position: Array) -> int:
 
 
 def _entries(entry: Any, position: Array) -> tuple[Array, Array, Array]:
-    """Return a level's count of entries at each position of the level before, the entries' indices, and their
-    own positions."""
+    """Return, for the entries `position` of the level before, how many entries each has in this level. The
+    other results are their indices along the level's axis and their positions."""
     if entry.Format() == tflite.DimensionType.DENSE:
         size = int(entry.DenseSize())
         counts = np.full(len(position), size, np.int64)

@@ -1,6 +1,7 @@
-"""Compute sums of two 8-bit numbers in f32 with the results of TensorFlow Lite's fixed-point arithmetic.
+"""Compute sums of two 8-bit numbers in f32, with the results of TensorFlow Lite's fixed-point arithmetic.
 
-Two multiply-adds and a rounding replace three rescalings, if all 65,536 pairs give the same results."""
+Two multiply-adds and a rounding replace three rescalings. This is done only if all 65,536 pairs give the same
+results."""
 
 from __future__ import annotations
 
@@ -14,17 +15,18 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 NEAR = 2.0**-9
-"""Distance from a half within which a sum's rounding may differ. Only such sums are compared first. f32 has
-an error of at most 2 ** -17 for sums up to 256."""
+"""A sum may be rounded in another way only if it is nearer than this to a half. These sums are compared
+first. The error of f32 is at most 2 ** -17 for sums up to 256."""
 STEPS = 2
-"""f32 numbers tried on each side of a factor."""
+"""This many neighbours in f32 are tried on each side of a factor."""
 MOVES = (0.0, *(sign * 2.0**-n for n in (17, 16, 15, 14, 13) for sign in (1, -1)))
-"""Offsets that are tried in turn, each added to all sums."""
+"""Offsets that are tried one after another. An offset is added to all sums."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """The result is v * `first` + (w * `second` + `more`), rounded half to even and clamped."""
+    """The sum v * `first` + (w * `second` + `more`), rounded to the nearest integer (a half to the even one)
+    and clamped."""
 
     first: float
     second: float
@@ -39,10 +41,10 @@ def in_floats(
     values: tuple[Array, Array],
     ends: tuple[int, int],
 ) -> Sum | None:
-    """Find f32 factors, near to the given real ones, whose sums equal `wanted` for all pairs of `values`.
-    None if there are none.
+    """Return f32 factors, near to the given real ones, with which the sums equal `wanted` for all pairs of
+    `values`. Return None if none are found.
 
-    The results must hold whether or not the products are rounded before they are added."""
+    The results are equal whether or not a processor rounds the products before they are added."""
     v, w = (np.broadcast_to(a, wanted.shape) for a in (values[0][:, None], values[1]))
     sums = v * first + w * second + more
     decide = (np.abs(sums - np.floor(sums) - 0.5) < NEAR) & (sums > ends[0] - 1) & (sums < ends[1] + 1)
@@ -61,8 +63,8 @@ def _around(x: float) -> Iterator[np.float32]:
 
 
 def _gives(s: Sum, wanted: Array, v: Array, w: Array, ends: tuple[int, int]) -> bool:
-    """Tell if a sum gives all wanted results, with products rounded to f32 or not. f64 holds the products,
-    and each sum with one product, exactly."""
+    """Tell if a sum gives all wanted results, both with products that are rounded to f32 and with exact ones.
+    f64 holds a product, and a sum with one product, exactly."""
     for rounds in ("f8", "f4"):
         inner = ((w * s.second).astype(rounds).astype("f8") + s.more).astype("f4")
         total = ((v * s.first).astype(rounds).astype("f8") + inner).astype("f4")
@@ -72,8 +74,8 @@ def _gives(s: Sum, wanted: Array, v: Array, w: Array, ends: tuple[int, int]) -> 
 
 
 def times(m: Multiplier, x: Array) -> Array:
-    """Return `Multiplier.times` of int32 numbers in an int64 array, for a factor below 1 that isn't rounded
-    once."""
+    """Return `Multiplier.times` of int32 numbers, which are in an int64 array. The factor must be below 1 and
+    not rounded `once`."""
     high = (x * m.value + (1 << 30)) >> 31
     half = (1 << -m.shift) >> 1
     below = (high < 0) if half else np.False_

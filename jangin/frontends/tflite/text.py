@@ -1,7 +1,8 @@
-"""Read text in TensorFlow Lite's files: string tensors, and tables between texts and numbers.
+"""Read text in TensorFlow Lite's files: tensors of strings, and tables from texts to numbers or from numbers
+to texts.
 
-All sub-graphs know a table (HASHTABLE) by its number. HASHTABLE_IMPORT fills it once. The table is a constant
-if the file holds its contents."""
+All sub-graphs refer to a table (HASHTABLE) by its number. HASHTABLE_IMPORT fills it once. If the file has its
+contents, the table is a constant."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ Table = Mapping[Any, Any]
 
 
 def texts(what: str, raw: Array, shape: list[int]) -> Array:
-    """Return a string tensor's contents as Python strings.
+    """Return the contents of a string tensor as Python strings. Raises CompileError if the buffer is damaged.
 
-    The buffer holds the count, the start of each string, and the end, all int32, then the bytes. Invalid
-    UTF-8 becomes surrogates, which encode to the same bytes again."""
+    The buffer has the number of strings, the start of each string and the end, all int32. The bytes follow.
+    Bytes that aren't valid UTF-8 become surrogates, from which the same bytes can be encoded."""
     data = raw.tobytes()
     count = int(np.prod(shape, dtype=np.int64))
     head = np.frombuffer(data[: len(data) // 4 * 4], "<i4")[: count + 2]
@@ -38,7 +39,8 @@ def texts(what: str, raw: Array, shape: list[int]) -> Array:
 
 
 def table(what: str, keys: Array, values: Array) -> Table:
-    """Return the value of each key. The first of equal keys counts."""
+    """Return a table as a dictionary. The first value of a key counts. Raises CompileError unless keys or
+    values are text, but not both, and there are as many of each."""
     if keys.size != values.size or (keys.dtype == object) == (values.dtype == object):
         raise CompileError(
             f"{what} is filled with {keys.size} keys and {values.size} values: it needs as many, and one of "

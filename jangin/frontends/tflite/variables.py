@@ -1,8 +1,8 @@
 """Import variables. VAR_HANDLE names a variable, READ_VARIABLE reads it, and ASSIGN_VARIABLE sets it for
 later reads and runs.
 
-A graph has no variables: each becomes an input, its value before the run, and an output, its value after the
-run. Values assigned by CALL_ONCE count while the input `STARTED` is false, which is in the first run."""
+A graph has no variables. Each becomes an input, its value before the run, and an output, its value after the
+run. In the first run, in which the input `STARTED` is false, the values that CALL_ONCE assigns are used."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ STARTED = "state.started"
 
 @dataclass
 class Variables:
-    """The variables of one graph while it is imported.
+    """The variables of one graph during its import.
 
-    `handles` maps a handle's name to its variable. `now` maps a variable to the value that it holds at this
-    point, and `types` to its type."""
+    `handles` has the variable of each handle. `now` has the name of the value that each variable has at this
+    point, and `types` its type and shape."""
 
     handles: dict[str, str] = field(default_factory=dict)
     now: dict[str, str] = field(default_factory=dict)
     types: dict[str, tuple[DType, Shape]] = field(default_factory=dict)
 
     def handle(self, name: str, options: Mapping[str, Any]) -> None:
-        """Record VAR_HANDLE. Handles of the same container and name share a variable."""
+        """Record a VAR_HANDLE. Handles with the same container and name are of the same variable."""
         found = [options.get(k) for k in ("container", "shared_name")]
         texts = [v.decode(errors="replace") if isinstance(v, bytes) else v or "" for v in found]
         self.handles[name] = "/".join(filter(None, texts)) or name
 
     def read(self, handle: str, dtype: DType, shape: Shape) -> str:
-        """Return the name of the value that READ_VARIABLE gives."""
+        """Return the name of the value that READ_VARIABLE reads."""
         return self.value(self.of(handle), dtype, shape)
 
     def value(self, name: str, dtype: DType, shape: Shape) -> str:
-        """Return the name of the value that a variable holds at this point."""
+        """Return the name of the value that a variable has at this point."""
         self.types.setdefault(name, (dtype, shape))
         return self.now.setdefault(name, before(name))
 
     def last(self, name: str) -> str:
-        """Return the name of the value that a variable holds after the run."""
+        """Return the name of the value that a variable has after the run."""
         return self.now.get(name, before(name))
 
     def unchanged(self) -> set[str]:
-        """Return the variables that still hold their values from before the run."""
+        """Return the variables that still have their values from before the run."""
         return {name for name, value in self.now.items() if value == before(name)}
 
     def assign(self, handle: str, value: str, dtype: DType, shape: Shape) -> None:
-        """Record ASSIGN_VARIABLE: the variable holds `value` from now on."""
+        """Record an ASSIGN_VARIABLE: the variable has the value `value` from now on."""
         name = self.of(handle)
         self.types.setdefault(name, (dtype, shape))
         self.now[name] = value
 
     def of(self, handle: str) -> str:
-        """Return the variable of a handle."""
+        """Return the name of a handle's variable. Raises CompileError if the handle is unknown."""
         if handle not in self.handles:
             raise CompileError(f"'{handle}' is no variable's handle that the graph knows")
         return self.handles[handle]
 
 
 def before(name: str) -> str:
-    """Return the name of the value that a variable holds before the run."""
+    """Return the name of the value that a variable has before the run."""
     return f"state.{name}.before"
 
 
 @dataclass
 class Parts:
-    """The parts of the main graph. `state` maps each input that is kept from run to run to the output that is
+    """The parts of the main graph. `state` has, for each input that is kept from run to run, the output with
     its next value."""
 
     inputs: list[Value]
@@ -81,7 +81,7 @@ class Parts:
     state: dict[str, str] = field(default_factory=dict)
 
     def keep(self, name: str, dtype: DType, shape: Shape, node: Node) -> None:
-        """Add an input that is kept from run to run. The node computes its value for the next run."""
+        """Add an input that is kept from run to run. `node` computes its value for the next run."""
         self.inputs.append(Value(name, dtype, shape))
         self.outputs.append(node.outputs[0])
         self.nodes.append(node)
@@ -89,7 +89,7 @@ class Parts:
 
 
 def stateful(main: Parts, variables: Variables, start: Graph | None, started: Variables) -> None:
-    """Add the variables' state to the main graph.
+    """Add the variables to the main graph, as inputs that are kept from run to run.
 
     CALL_ONCE runs the graph `start`. Its results are the first values of the variables in `started`."""
     first: dict[str, str] = {}

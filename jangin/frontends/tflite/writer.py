@@ -1,7 +1,7 @@
-"""Write lowered graphs as TensorFlow Lite files, by LiteRT's builtin operator for each core operator.
+"""Write lowered graphs as TensorFlow Lite files, with LiteRT's builtin operator for each core operator.
 
-Convolutions and pools have the channels last, and so do the values between them. Inputs and outputs keep the
-model's order. Values with a scale are int8 if the operators around them take int8."""
+Convolutions and pools have the channels last, and so have the values between them. Inputs and outputs keep
+the model's order. Values with a scale are int8 if the operators that make and read them support it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from jangin.ops.resize import (
 from jangin.ops.values import Tensor as Operand
 
 MOST_BYTES = (1 << 31) - (1 << 20)
-"""The most bytes of weights in a flatbuffer, which is limited to 2 GiB. 1 MiB is left for everything else."""
+"""The weights may take at most this many bytes. A flatbuffer is limited to 2 GiB, of which 1 MiB is left for
+everything else."""
 REDUCTIONS = {"sum": "SUM", "max": "REDUCE_MAX", "min": "REDUCE_MIN", "prod": "REDUCE_PROD",
               "or": "REDUCE_ANY", "and": "REDUCE_ALL"}  # fmt: skip
 LARGEST = (1 << 31) - 1
@@ -43,7 +44,7 @@ FIXED = {
     "LOGISTIC": Scales((1 / 256,), (-128,)), "TANH": Scales((1 / 128,), (0,)),
     "SOFTMAX": Scales((1 / 256,), (-128,)), "LOG_SOFTMAX": Scales((16 / 256,), (127,)),
 }  # fmt: skip
-"""The quantization of some operators' int8 results, by LiteRT's specification."""
+"""The quantization that LiteRT's specification demands of the int8 results of some operators."""
 FUSING = ("ADD", "SUB", "MUL", "DIV")
 RESIZES: Sequence[tuple[str, Style, dict[str, bool]]] = (
     ("RESIZE_BILINEAR", Style("linear", half_pixel, "floor"), {"HalfPixelCenters": True}),
@@ -58,18 +59,18 @@ RESIZES: Sequence[tuple[str, Style, dict[str, bool]]] = (
 def written(graph: Graph, description: str = "") -> bytes:
     """Return a lowered graph as the bytes of a TensorFlow Lite file.
 
-    Raises CompileError that names every part that TFLite can't represent, or if sizes aren't fixed."""
+    Raises CompileError that names all parts that TFLite can't express, or if sizes aren't fixed."""
     return TfliteWriter(graph).model(description)
 
 
 def check(graph: Graph) -> None:
-    """Raise CompileError if `written` would raise it. No file is made, because it would take several times
-    the memory of the weights."""
+    """Raise CompileError if `written` would raise it. The file itself isn't made, because this takes several
+    times the memory of the weights."""
     TfliteWriter(graph).laid()
 
 
 def step(node: Node) -> str:
-    """Return the int8 operator that computes a map, or "" if there is none."""
+    """Return the name of the int8 operator for a map, or "" if there is none."""
     match node.of(core.Map).body:
         case Binary("add" | "sub" | "mul" as op, Var(), Var()):
             return BINARIES[op]
@@ -87,7 +88,7 @@ class TfliteWriter(Products):
         return self.file.data(*self.laid(), description)
 
     def laid(self) -> tuple[list[Name], list[Name]]:
-        """Fill the file, and return its inputs and outputs."""
+        """Add all tensors and operators to the file. Return the names of its inputs and outputs."""
         graph = self.graph
         if sum(a.nbytes for a in graph.constants.values()) > MOST_BYTES:
             raise CompileError("the weights don't fit into one TFLite file: it holds 2 GB")
@@ -106,8 +107,8 @@ class TfliteWriter(Products):
         self.reshaped(self.read(x, last, whole), self.give(y, False, whole))
 
     def write_transpose(self, node: Node, attrs: core.Transpose) -> None:
-        """Transpose from the form that exists. No operator is needed if the result's other form equals that
-        form."""
+        """Write a transpose of the form that exists. No operator is written if this form is already another
+        form of the result."""
         x, y, rank = node.inputs[0], node.outputs[0], len(attrs.perm)
         whole, last = x in self.scales, self.is_last(x)
         if not last and rank > 2 and [attrs.perm[i] for i in turned(rank)] == list(range(rank)):
@@ -157,7 +158,7 @@ class TfliteWriter(Products):
         self.emit("CONCATENATION", *parts, result=self.give(y, last, whole), Axis=axis)
 
     def _rescaled(self, x: Name, y: str, whole: bool) -> Name:
-        """Return an int8 tensor, rescaled to a value's scale if necessary."""
+        """Return an int8 tensor, rescaled to the scale of the value y if it has another one."""
         held = self.file.tensors[x]
         if not whole or held.scales == self.scales[y]:
             return x
@@ -190,7 +191,8 @@ class TfliteWriter(Products):
         self.emit("GATHER", self.read(x), places, result=self.give(y), Axis=attrs.axis)
 
     def _places(self, name: str, size: int) -> Name:
-        """Return indices from 0, for indices of which negative ones count from the end."""
+        """Return indices that count from 0, for indices that count from the end if they are negative. `size`
+        is the number of entries."""
         dtype = self.graph.dtype(name)
         if name in self.graph.constants:
             held = self.graph.constants[name]
@@ -201,8 +203,8 @@ class TfliteWriter(Products):
     # -- computing ------------------------------------------------------------------------------
 
     def follows(self, names: Sequence[str], rank: int) -> bool:
-        """Tell if an operator on values of `rank` axes computes with channels last, because one of its
-        operands has them last."""
+        """Tell if an operator on values of `rank` axes is to compute with the channels last. This is so if
+        one of its operands has them last."""
         return any(len(self.sizes(n)) == rank and self.is_last(n) for n in names)
 
     def write_map(self, node: Node, attrs: core.Map) -> None:
@@ -237,7 +239,8 @@ class TfliteWriter(Products):
         self.emit("BROADCAST_TO", part, self.integers(wanted), result=self.give(y, last))
 
     def _operand_of(self, name: str, rank: int, last: bool, whole: bool) -> Name:
-        """Return an operand in a form that broadcasts with values of `rank` axes."""
+        """Return an operand's tensor in a form that can be broadcast with values of `rank` axes. `last` and
+        `whole` describe the form, as in `read`."""
         shape = self.sizes(name)
         if not last or len(shape) in (0, rank):
             return self.read(name, last, whole)
@@ -265,7 +268,7 @@ class TfliteWriter(Products):
             raise CompileError(f"a reduction by '{attrs.combiner}' is none of TFLite's")
 
     def write_softmax(self, node: Node, attrs: core.Softmax) -> None:
-        """Write a softmax over the last axis. Any other axis is first moved to the end."""
+        """Write a softmax. It is computed over the last axis, to which another axis is moved first."""
         x, y, rank = node.inputs[0], node.outputs[0], len(self.sizes(node.inputs[0]))
         operation = "LOG_SOFTMAX" if attrs.log else "SOFTMAX"
         whole, last = x in self.scales and y in self.scales, attrs.axis == 1 and rank > 2
@@ -282,7 +285,7 @@ class TfliteWriter(Products):
         self.emit("TRANSPOSE", other, self.integers(back), result=self.give(y))
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
-        """Write a normalization as its single operators."""
+        """Write a normalization as several operators."""
         x, y = node.inputs[0], node.outputs[0]
         given, axes = self.read(x), self.integers(attrs.axes)
         kept = tuple(1 if i in attrs.axes else d for i, d in enumerate(self.sizes(x)))
@@ -299,7 +302,8 @@ class TfliteWriter(Products):
         self.emit("MUL", given, self.emit("RSQRT", moved, hint=y), result=self.give(y))
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
-        """Write the resize operator that lowers to the same computation."""
+        """Write the resize operator whose lowering is the same computation. Raises CompileError if there is
+        none."""
         found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
         if found is None:
             self.other(node, attrs)

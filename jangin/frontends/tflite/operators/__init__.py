@@ -1,4 +1,4 @@
-"""Lower TensorFlow Lite's builtin operators, one file for each family, and some custom operators."""
+"""Lower TensorFlow Lite's builtin operators, with one file for each family, and some custom operators."""
 
 from jangin.frontends.registry import declared
 from jangin.frontends.tflite.operators import (
@@ -19,4 +19,4 @@ from jangin.frontends.tflite.operators import (
 BUILTINS = declared(
     (complex, conv, custom, elementwise, move, newton, parts, random, recurrent, reduce, stablehlo, text)
 )
-"""Lowerings by the operators' names in the schema."""
+"""Lowerings by the names that the operators have in the schema."""

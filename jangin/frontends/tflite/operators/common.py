@@ -1,5 +1,5 @@
-"""The arguments of a builtin operator's lowering, and fixed-point rescaling, which quantized operators
-share."""
+"""Access to the arguments of an operator in its lowering, and fixed-point rescaling, which quantized
+operators share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Quantization:
-    """A tensor's type and quantization: real value = (q - zero) * scale, with a single scale or one for each
-    entry of `axis`.
+    """A tensor's type and quantization: real value = (q - zero) * scale. There is one scale, or one for each
+    entry along `axis`.
 
-    `scales` is None if the tensor isn't quantized. A `complex` tensor holds pairs of f32 along one more
-    axis."""
+    `scales` is None if the tensor isn't quantized. A `complex` tensor has pairs of f32 along an additional
+    last axis."""
 
     dtype: DType | None
     scales: Array | None = None
@@ -36,12 +36,13 @@ class Quantization:
 
     @property
     def integer(self) -> bool:
-        """Tell if the tensor is quantized. LiteRT's kernels ignore the scales of larger integers."""
+        """Tell if the tensor is quantized to at most 16 bits. LiteRT's kernels ignore the scales of wider
+        integers."""
         return self.scales is not None and self.dtype in (I4, I8, U8, I16)
 
     @property
     def scale(self) -> float:
-        """The single scale, rounded to f32."""
+        """The only scale, rounded to f32. Raises CompileError if there are several or none."""
         if self.scales is None or self.scales.size != 1:
             raise CompileError("an operand must be quantized by one scale")
         return float(self.scales[0])
@@ -60,8 +61,8 @@ class Quantization:
 class Call:
     """An operator that is being lowered.
 
-    `given` and `gives` are the quantization of its inputs and outputs. `between` is the quantization of
-    intermediate tensors inside the operator."""
+    `given` and `gives` are the quantization of its inputs and outputs. `between` is that of its intermediate
+    tensors."""
 
     b: Builder
     inputs: tuple[Item | None, ...]
@@ -71,7 +72,7 @@ class Call:
     between: tuple[Quantization, ...] = ()
 
     def x(self, i: int = 0) -> Tensor:
-        """Return an input that must be a tensor."""
+        """Return input number `i`. Raises CompileError if it isn't a tensor."""
         found = self.inputs[i] if i < len(self.inputs) else None
         if not isinstance(found, Tensor):
             raise CompileError(f"input {i} must be a tensor")
@@ -82,7 +83,7 @@ class Call:
         return found if isinstance(found, Tensor) else None
 
     def integers(self, i: int) -> list[int]:
-        """Return the elements of an input that must be constant."""
+        """Return the elements of a constant input as ints. Raises CompileError if it isn't constant."""
         value = self.b.require_constant(self.x(i), f"input {i}")
         return [int(v) for v in value.reshape(-1)]
 
@@ -97,17 +98,18 @@ class Call:
 
     @property
     def is_integer(self) -> bool:
-        """Tell if the operator computes on quantized integers."""
+        """Tell if the operator computes on quantized integers: its first input and its result are
+        quantized."""
         return self.out.integer and self.given[0].integer
 
     def only(self, *dtypes: DType) -> None:
-        """Raise CompileError if the operator is quantized to a type that the reference kernel doesn't
-        take."""
+        """Raise CompileError if the operator is quantized to a type that LiteRT's reference kernel doesn't
+        support."""
         if self.given[0].dtype not in dtypes or self.out.dtype not in dtypes:
             raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
 
     def only_floats(self) -> None:
-        """Raise CompileError if the operator is quantized, because a result in floats would differ from the
+        """Raise CompileError if the operator is quantized. A result computed in floats would differ from the
         reference kernel's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
             raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
@@ -117,7 +119,7 @@ class Call:
 
 NONE, RELU, RELU_N1_TO_1, RELU6 = range(4)
 RELU_0_TO_1 = 6
-"""The activation to [0, 1]. It exists only as an operator of its own, because no operator fuses it."""
+"""The activation with the bounds 0 and 1. It is only an operator, because operators can't fuse it."""
 _BOUNDS = {
     NONE: (None, None), RELU: (0.0, None), RELU_N1_TO_1: (-1.0, 1.0), RELU6: (0.0, 6.0),
     RELU_0_TO_1: (0.0, 1.0),
@@ -125,7 +127,8 @@ _BOUNDS = {
 
 
 def activated(call: Call, y: Tensor) -> Tensor:
-    """Apply the operator's fused activation to floats."""
+    """Return floats after the operator's fused activation. Raises CompileError if LiteRT has no such
+    activation."""
     kind = call.options.get("fused_activation_function", NONE)
     if kind not in _BOUNDS:
         raise CompileError(f"the fused activation {kind} is not supported: LiteRT's kernels leave it out")
@@ -139,8 +142,8 @@ def clipped(v: Expr, low: float | None, high: float | None) -> Expr:
 
 
 def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
-    """Return the bounds of quantized results after the fused activation, as
-    `CalculateActivationRangeQuantized` does."""
+    """Return the lowest and the highest quantized result after the fused activation, as LiteRT's
+    `CalculateActivationRangeQuantized` does. `kind` is another activation than the operator's."""
     kind = call.options.get("fused_activation_function", NONE) if kind is None else kind
     low, high = call.out.limits
     if kind == NONE:
@@ -163,10 +166,10 @@ def limits(call: Call, kind: int | None = None) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Factors:
-    """Fixed-point multipliers in the form that `rescaled` takes: single numbers, or tensors that broadcast
-    along one axis.
+    """Operands of `rescaled`, which stand for fixed-point multipliers. They are single numbers, or tensors
+    that are broadcast along one axis.
 
-    `zero` is the zero point that the multipliers already add to their results."""
+    `zero` is the zero point that rescaling with these operands also adds, or 0."""
 
     operands: tuple[Tensor | Expr, ...]
     zero: int = 0
@@ -176,11 +179,13 @@ class Factors:
         cls, b: Builder, factors: Sequence[float], axis: int = 0, rank: int = 0, *, once: bool = False,
         long: bool = False, up: bool = False, narrow: bool = False, reach: float = math.inf, zero: int = 0,
     ) -> Factors:  # fmt: skip
-        """Return the operands of `rescaled` for real factors.
+        """Return the operands of `rescaled` for real factors. If there are several, they are along the axis
+        `axis` of tensors with `rank` axes.
 
-        A `narrow` input is an int32 even if there is a single factor. `reach` bounds the input's absolute
-        value; only a bounded rescaling can add `zero`. With `up`, any result up to 0 is allowed for a
-        negative input."""
+        `once` and `long` are those of `Multiplier`. With `narrow`, the numbers to rescale are int32 even if
+        there is only one factor. `reach` is the largest absolute value of these numbers. The operands can
+        only include `zero` if it is finite. With `up`, negative numbers may give any result that isn't above
+        0."""
         found = [Multiplier.of(f, once, long) for f in factors]
         below_one = all(m.shift <= 0 for m in found) and not long
         rows: Sequence[tuple[int, ...]]
@@ -207,15 +212,15 @@ class Factors:
 def _near(
     found: Sequence[Multiplier], reach: float, zero: int, up: bool
 ) -> tuple[Sequence[tuple[int, ...]], int] | None:
-    """Return the operands of a rescaling whose sums fit in i32, and the zero point that it adds. None if a
-    sum could overflow for inputs up to `reach`.
+    """Return the operands of a rescaling whose sums fit in i32, and the zero point that it adds. Return None
+    if a sum could overflow for numbers up to `reach`.
 
     The zero point is 0 if adding the real one could overflow. The rescaling keeps one bit of the product
-    behind the point, so that a single shift rounds twice. It adds half of the bits that the shift drops, and
-    1 for the product.
+    behind the point, so that one shift does both roundings. It adds half of the bits that the shift drops,
+    and 1 for the rounding of the product.
 
-    If both roundings take place, a negative number is first made smaller by 1, which is 2 here. The
-    correction is left out with `up`."""
+    If there are two roundings, a negative number is first made smaller by 1, which is 2 here. This correction
+    is left out with `up`."""
     for added in dict.fromkeys((zero, 0)):
         rows = []
         for m in found:
@@ -238,36 +243,35 @@ def _parts(m: Multiplier) -> tuple[int, ...]:
 
 
 def _short_parts(m: Multiplier) -> tuple[int, ...]:
-    """Return the operands of `rescaled` in i32 for a factor below 1. They are its value, a mask of the bits
-    that the last shift drops, and the shift's distance."""
+    """Return the operands of `rescaled` in i32 for a factor below 1. They are the multiplier's value, a mask
+    of the bits that the last shift drops, and the shift's distance."""
     return m.value, (1 << -m.shift) - 1, -m.shift
 
 
 def constants(m: Multiplier) -> tuple[Expr, ...]:
-    """Return a multiplier as operands of `rescaled` in i64."""
+    """Return a multiplier as operands of `rescaled` that are constants in i64."""
     return tuple(const(v, I64) for v in _parts(m))
 
 
 def operands(m: Multiplier) -> tuple[Expr, ...]:
-    """Return a multiplier of an int32 as operands of `rescaled`: in i32 if the factor is below 1, else in
-    i64."""
+    """Return a multiplier of int32 numbers as operands of `rescaled`. They are constants in i32 if the factor
+    is below 1, else in i64."""
     if m.shift > 0:
         return constants(m)
     return tuple(const(v, I32) for v in _short_parts(m))
 
 
 def factor_of(one: float, other: float, result: float) -> float:
-    """Return the factor that converts a product of numbers of two scales to a third scale, computed in
+    """Return the factor that converts products of numbers with two scales to a third scale. It is computed in
     f32."""
     return float(np.float32(one) * np.float32(other) / np.float32(result))
 
 
 def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
-    """Multiply an integer by a fixed-point factor, with the results of `fixed.Multiplier.times`.
+    """Return an integer multiplied by a fixed-point factor, equal to the result of `fixed.Multiplier.times`.
 
-    The last steps run in i32 if `value` is i32, because a vector holds more lanes of i32; otherwise they run
-    in i64. `half` rounds the last shift. The last of `rest` is the shift's distance. With two i64 numbers in
-    `rest`, the first is 1, or 0 if nothing is shifted."""
+    The operands after x come from `Factors.of`, `constants` or `operands`. If they are i32, so are the last
+    steps, because a vector has more elements of i32. Otherwise all steps are in i64."""
     product = cast(I64, x) * cast(I64, value)
     if value.dtype is I32:
         return _nearly(product, half, *rest) if len(rest) > 1 else _shifted(product, half, *rest)
@@ -279,7 +283,7 @@ def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
 
 
 def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
-    """Rescale with the operands that `_near` made."""
+    """Return a product rescaled by operands that `_near` made."""
     x = cast(I32, binary("shr", product, const(30, I64)))
     total = x + whole
     if below != const(0, I32):
@@ -288,21 +292,22 @@ def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
 
 
 def _shifted(product: Expr, dropped: Expr, right: Expr) -> Expr:
-    """Return `fixed.divided` of the product's upper half. It can't overflow, because 1 is added only if the
-    dropped bits exceed a half."""
+    """Return `fixed.divided` of the product's upper half. `dropped` is a mask of the bits that the shift
+    drops. The result can't overflow, because 1 is added only if these bits exceed a half."""
     x = cast(I32, binary("shr", product + (1 << 30), const(31, I64)))
     over = binary("and", x, dropped) > binary("shr", dropped, const(1, I32)) + cast(I32, x < 0)
     return binary("shr", x, right) + cast(I32, over)
 
 
 def leading_zeros(v: Expr) -> Expr:
-    """Count the leading zeros of a positive int32, by the exponent of its f64."""
+    """Return the number of leading zeros of a positive int32. They follow from the exponent of the number in
+    f64."""
     exponent = binary("shr", intrinsic("bitcast_i64", cast(F64, v)), const(52, I64))
     return const(31 + 1023, I64) - exponent
 
 
 def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> Tensor:
-    """Apply `Builder.map` to operands of which some may be constants."""
+    """Return `body` of operands, some of which may be constants, for each element."""
     tensors = [t for t in operands if isinstance(t, Tensor)]
 
     def fn(*elements: Expr) -> Expr:
@@ -313,13 +318,14 @@ def mapped(b: Builder, body: Callable[..., Expr], *operands: Tensor | Expr) -> T
 
 
 def stored(v: Expr, zero: int, low: int, high: int, dtype: DType) -> Expr:
-    """Convert a sum (i32 or i64) to a quantized result: add the zero point and clamp."""
+    """Return a sum (i32 or i64) as a quantized result: the zero point is added, and the result is clamped to
+    `low` and `high`."""
     ends = (const(end - zero, v.dtype) for end in (low, high))
     return cast(dtype, minimum(maximum(v, next(ends)), next(ends)) + zero)
 
 
 def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = None) -> Tensor:
-    """Rescale integer sums, add the result's zero point, and clamp to the activation's limits."""
+    """Return integer sums rescaled to the result's quantization and clamped to the activation's limits."""
     low, high = limits(call, kind)
     dtype, zero = call.out.dtype, call.out.zero - factors.zero
     assert dtype is not None
@@ -331,13 +337,14 @@ def requantized(call: Call, sums: Tensor, factors: Factors, kind: int | None = N
 
 
 def is_rounded_up(call: Call, kind: int | None = None) -> bool:
-    """Tell if all negative sums become the least result. The two roundings of a product are then one for all
-    other sums, because a half is always rounded up."""
+    """Tell if all negative sums give the lowest result. For all other sums, the two roundings of a product
+    are equal to one that rounds a half up."""
     return limits(call, kind)[0] >= call.out.zero
 
 
 def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
-    """Apply a function of an 8-bit input by a lookup table, which `fn` fills exactly."""
+    """Return a function of an 8-bit input by a lookup table. `fn` gives the result for each possible
+    input."""
     q, dtype = call.given[0], call.out.dtype
     call.only(I8, U8)
     assert dtype is not None
@@ -348,7 +355,8 @@ def lookup(call: Call, fn: Callable[[int], int]) -> Tensor:
 
 
 def real(call: Call, i: int = 0) -> Tensor:
-    """Dequantize an input to f32. An input of floats is returned unchanged."""
+    """Return input number `i` as floats. A quantized input is dequantized to f32. Raises CompileError for
+    integers that aren't quantized."""
     q = call.given[i]
     x = call.x(i)
     if not q.integer and x.dtype.is_int:

@@ -17,7 +17,7 @@ MOVES = frozenset({
     "CONCATENATION", "EXPAND_DIMS", "GATHER", "PACK", "RESHAPE", "SLICE", "SQUEEZE", "STRIDED_SLICE",
     "TRANSPOSE",
 })  # fmt: skip
-"""Operators that move the real and imaginary parts alike, as they move real numbers."""
+"""Operators that move elements. They are applied to the real and to the imaginary parts."""
 
 
 def _part(call: Call, i: int, part: int) -> Tensor:
@@ -29,8 +29,7 @@ def _part(call: Call, i: int, part: int) -> Tensor:
 
 
 def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
-    """Lower an operator that takes or gives complex numbers. Raises CompileError if the operator isn't
-    defined for them."""
+    """Lower an operator with complex inputs or results. Raises CompileError if this isn't supported."""
     if name in OWN:
         made: Tensor = OWN[name](call)
         return made
@@ -46,9 +45,9 @@ def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
 
 @lowers("RFFT2D")
 def rfft2d(call: Call) -> Tensor:
-    """Return the Fourier transform of x [..., rows, columns], cut or padded with 0 to the lengths in input 1.
-
-    The result has half of the bins along the columns, and all bins along the rows."""
+    """Return the Fourier transform of x [..., rows, columns], which is first cropped, or padded with 0, to
+    the lengths in input 1. The result has half of the frequencies along the columns, and all along the
+    rows."""
     rows, columns = call.integers(1)
     x = call.x()
     y = dft(call.b, call.b.reshape(x, [*x.shape, 1]), axis=x.rank - 1, length=columns, onesided=True)
@@ -72,8 +71,8 @@ def magnitude(call: Call) -> Tensor:
 
 
 def _cast(call: Call) -> Tensor:
-    """Convert between complex and real numbers: the real part is taken, or an imaginary part of 0 is
-    added."""
+    """Convert complex numbers to their real parts, or real numbers to complex ones with the imaginary part
+    0."""
     if call.given[0].complex:
         return call.b.cast(_part(call, 0, 0), call.out.dtype or F32)
     x = call.b.cast(call.x(), F32)

@@ -37,7 +37,7 @@ SAME, VALID = 0, 1
 def _pads(
     call: Call, x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Expr]:
-    """Return the padding of x, whose channels are first."""
+    """Return the pads of x before each spatial axis, then those after each. The channels of x are axis 1."""
     if call.options["padding"] == SAME:
         return same_pads(x.shape[2:], kernel, strides, dilations, call.b.symbols)
     return [const(0)] * (2 * len(kernel))
@@ -62,7 +62,7 @@ def conv_2d(call: Call) -> Tensor:
 
 @lowers("CONV_3D")
 def conv_3d(call: Call) -> Tensor:
-    """Convolve x [N, D, H, W, C] with filters [D, H, W, in, out]."""
+    """Return the convolution of x [N, D, H, W, C] and filters [D, H, W, in, out]."""
     b, o = call.b, call.options
     call.only_floats()
     x, w = channels_first(b, call.x()), b.transpose(call.x(1), [4, 3, 0, 1, 2])
@@ -79,7 +79,8 @@ def conv_3d(call: Call) -> Tensor:
 
 @lowers("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(call: Call) -> Tensor:
-    """Inputs: the result's shape, filters [D, H, W, out, in], x, and an optional bias."""
+    """Return a transposed convolution. Its inputs are the result's shape, filters [D, H, W, out, in], x and
+    an optional bias."""
     b, o = call.b, call.options
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [4, 3, 0, 1, 2])
     y = _transposed(call, x, w, call.optional(3), [o[f"stride_{d}"] for d in "dhw"])
@@ -88,7 +89,7 @@ def conv_3d_transpose(call: Call) -> Tensor:
 
 @lowers("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(call: Call) -> Tensor:
-    """Convolve each channel by itself. Filters are [1, H, W, C * multiplier]."""
+    """Return a convolution of each channel alone. The filters are [1, H, W, C * multiplier]."""
     x = channels_first(call.b, call.x())
     w = call.b.transpose(call.x(1), [3, 0, 1, 2])
     return _convolved(call, x, w, x.shape[1])
@@ -128,15 +129,15 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
 
 
 def _float_weights(w: Tensor) -> Tensor:
-    """Return the weights of a layer of floats. Raises CompileError for integer weights, because LiteRT's
-    kernels multiply floats by int8 only and read uint8 as int8."""
+    """Return the weights of a layer of floats. Raises CompileError for integers, because LiteRT's kernels
+    multiply floats only by int8, and read uint8 as int8."""
     if not w.dtype.is_float:
         raise CompileError(f"weights of {w.dtype} for floats are not supported: convert the model again")
     return w
 
 
 def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
-    """Return an operand's zero point, or None if it is 0."""
+    """Return an operand's zero point, or None if it is 0. Raises CompileError if there are different ones."""
     if q.zeros is None or not q.zeros.any():
         return None
     if (q.zeros != q.zeros[0]).any():
@@ -147,8 +148,8 @@ def _zero(b: Builder, q: Quantization, x: Tensor) -> Tensor | None:
 def _scaled(
     call: Call, sums: Tensor, bias: Tensor | None, once: bool = False, operands: tuple[int, int] = (0, 1)
 ) -> Tensor:
-    """Return exact sums [..., out] plus bias, in the result's quantization. `operands` are the positions of
-    the two multiplied inputs; the weights are second."""
+    """Return exact sums [..., out] of products plus the bias, in the result's quantization. `operands` are
+    the positions of the two inputs that were multiplied, with the weights second."""
     first, weights = (call.given[i] for i in operands)
     b = call.b
     long = first.dtype is I16 and not once
@@ -169,8 +170,8 @@ def _scaled(
 
 
 def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> float:
-    """Return a bound of the absolute value of all sums of 8-bit products with their bias. The bound is
-    infinite if a size or the bias is unknown."""
+    """Return an upper bound of the absolute values of sums of 8-bit products with their bias. It is infinite
+    if a size or the bias isn't known."""
     sizes = static_shape((*weights.shape, sums.shape[-1]))
     known = np.zeros(1) if bias is None else b.constant_value(bias)
     if sizes is None or known is None or weights.dtype not in (I8, U8):
@@ -183,8 +184,8 @@ def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> fl
 
 @lowers("FULLY_CONNECTED")
 def fully_connected(call: Call) -> Tensor:
-    """Multiply rows by the transposed weights [out, in]. Integer weights of a layer of floats are
-    dequantized."""
+    """Return the product of rows and the transposed weights [out, in]. Integer weights of a layer of floats
+    are dequantized."""
     b, x, w = call.b, call.x(), call.x(1)
     if call.options.get("weights_format", 0):
         raise CompileError("weights in a shuffled order are not supported: convert the model again")
@@ -213,7 +214,8 @@ def fully_connected(call: Call) -> Tensor:
 
 @lowers("TRANSPOSE_CONV")
 def transpose_conv(call: Call) -> Tensor:
-    """Inputs: the result's shape, filters [out, H, W, in], x, and an optional bias."""
+    """Return a transposed convolution. Its inputs are the result's shape, filters [out, H, W, in], x and an
+    optional bias."""
     b = call.b
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [3, 0, 1, 2])
     integer = call.given[2].integer and call.out.integer
@@ -235,7 +237,8 @@ def transpose_conv(call: Call) -> Tensor:
 
 
 def _transposed(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, strides: Sequence[int]) -> Tensor:
-    """Convolve x [N, C, ...] with w [in, out, ...] transposed, for the result's sizes in input 0."""
+    """Return the transposed convolution of x [N, C, ...] with w [in, out, ...]. Input 0 of the operator has
+    the result's sizes."""
     kernel = static_shape(w.shape[2:])
     assert kernel is not None
     wanted = call.sizes(0)[1:-1]
@@ -280,7 +283,8 @@ def _limited(call: Call, y: Tensor) -> Tensor:
 
 @lowers("AVERAGE_POOL_2D")
 def average_pool_2d(call: Call) -> Tensor:
-    """Average windows. An integer mean is the sum divided by the count, rounded half away from zero."""
+    """Return the averages of windows. An average of integers is their sum divided by their count, with halves
+    rounded away from zero."""
     b, x = call.b, channels_first(call.b, call.x())
     window = pool_window(call, x)
     if not call.is_integer:
@@ -305,7 +309,7 @@ def average_pool_2d(call: Call) -> Tensor:
 
 
 FEW = 1 << 12
-"""The most 8-bit numbers whose mean is computed by a product. See `mean_of_few`."""
+"""The mean of at most this many 8-bit numbers is computed by a product (see `mean_of_few`)."""
 
 
 def _mean(total: Expr, count: Expr) -> Expr:
@@ -314,10 +318,11 @@ def _mean(total: Expr, count: Expr) -> Expr:
 
 
 def mean_of_few(total: Expr, count: Expr) -> Expr:
-    """Return the same mean by a product with a number slightly above 1 / count, by less than 2 ** -20 of it.
+    """Return the same mean as `_mean`, by a product with a number slightly above 1 / count, by less than 2 **
+    -20 of it.
 
-    f32 holds the sum exactly. A sum that count divides exactly can't fall below its quotient. Any other sum
-    misses the next integer by at least 1 / count."""
+    f32 holds the sum exactly. If count divides a sum, the product can't be below the quotient. Any other sum
+    differs from the next integer by at least 1 / count."""
     size, half = cast(F32, intrinsic("abs", total)), cast(F32, binary("div", count, const(2, I32)))
     factor = const(1 + 2.0**-21, F32) / cast(F32, count)
     mean = cast(I32, (size + half) * factor)

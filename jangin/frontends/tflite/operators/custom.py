@@ -1,6 +1,7 @@
 """Lower the custom operators of published models: SSD's detections and those of MediaPipe.
 
-Their options are FlexBuffers or the bytes of a C structure, not a table of the schema."""
+Their options are in the format FlexBuffers or are the bytes of a C structure. They aren't a table of the
+schema."""
 
 from __future__ import annotations
 
@@ -31,18 +32,19 @@ FIELDS = {
     "MaxPoolingWithArgmax2D": POOL,
     "MaxUnpooling2D": POOL,
 }
-"""Fields of the C structures that hold options, all 32-bit integers (`TfLitePoolParams`)."""
+"""The fields of the C structures with options (`TfLitePoolParams`), by operator. All are 32-bit integers."""
 PADDINGS = {1: SAME, 2: VALID}
-"""The kinds of padding by their numbers in the C structures."""
+"""The kinds of padding, by their numbers in the C structures."""
 COUNTS = ("max_detections", "max_classes_per_detection", "num_classes")
 SCALES = ("y_scale", "x_scale", "h_scale", "w_scale")
 THRESHOLDS = ("nms_score_threshold", "nms_iou_threshold")
 
 
 def options(name: str, data: bytes) -> dict[str, Any]:
-    """Decode a custom operator's options. The options of an unknown operator stay bytes.
+    """Return a custom operator's options by name. Those of an unknown operator are an array of bytes,
+    `custom_options`.
 
-    Damaged options raise CompileError or the decoder's own error."""
+    Damaged options raise CompileError or the decoder's error."""
     if name in FIELDS:
         fields = FIELDS[name]
         made = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
@@ -68,8 +70,10 @@ def options(name: str, data: bytes) -> dict[str, Any]:
 
 @lowers("Convolution2DTransposeBias")
 def transposed_convolution(c: Call) -> Tensor:
-    """Inputs: x, filters [out, H, W, in], a bias. With padding `SAME`, the result is cropped by the padding
-    that a convolution over x would add, half of it in front."""
+    """Return a transposed convolution. Its inputs are x, filters [out, H, W, in] and a bias.
+
+    With the padding `SAME`, the result is cropped by the padding that a convolution of x would have, half of
+    it at the front."""
     b, x, w = c.b, channels_first(c.b, c.x()), c.b.transpose(c.x(1), [3, 0, 1, 2])
     kernel, sizes = static_shape(w.shape[2:]), static_shape(x.shape[2:])
     if kernel is None or sizes is None:
@@ -84,7 +88,8 @@ def transposed_convolution(c: Call) -> Tensor:
 
 @lowers("MaxPoolingWithArgmax2D")
 def max_pool_with_places(c: Call) -> tuple[Tensor, Tensor]:
-    """Return the maximum of each window and its position in the window, row by row, as a float plus 0.1."""
+    """Return the maximum of each window, and its position in the window. Positions are counted row by row,
+    and are floats to which 0.1 is added."""
     b, x = c.b, channels_first(c.b, c.x())
     window = pool_window(c, x)
     best, where = max_pool_with_indices(b, x, window)
@@ -104,8 +109,8 @@ def max_pool_with_places(c: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("MaxUnpooling2D")
 def max_unpooling(c: Call) -> Tensor:
-    """Put each element of x at its position in its window, and 0 elsewhere. The positions are those of
-    `max_pool_with_places`."""
+    """Return each element of x at its position in its window, and 0 elsewhere. The positions are in the form
+    of `max_pool_with_places`."""
     b, x, places, o = c.b, c.x(), c.x(1), c.options
     sizes = static_shape(x.shape)
     if sizes is None:
@@ -130,8 +135,8 @@ def max_unpooling(c: Call) -> Tensor:
 
 @lowers("TransformTensorBilinear")
 def transform_bilinear(c: Call) -> Tensor:
-    """Sample x [1, H, W, C] bilinearly where a matrix [1, 4, 4] maps the centres of the result's pixels.
-    Outside the image x counts as 0."""
+    """Return x [1, H, W, C] sampled bilinearly. A matrix [1, 4, 4] maps the centres of the result's pixels to
+    positions in x. x is 0 outside of the image."""
     b, x, matrix = c.b, c.x(), c.b.reshape(c.x(1), [4, 4])
     wanted = c.options["shapes"][0]
     if len(wanted) != 4 or x.rank != 4:
@@ -161,8 +166,8 @@ def transform_bilinear(c: Call) -> Tensor:
 
 
 def _place(bufs: Sequence[Buffer], which: Expr, y: Expr, x: Expr) -> Expr:
-    """Return the source column (`which` 0) or row (`which` 1) of pixel (x, y). Pixel centres are at
-    halves."""
+    """Return the column (`which` 0) or the row (`which` 1) in the source for pixel (x, y). The centres of
+    pixels are at halves."""
     m = [bufs[0][which, const(i)] for i in (0, 1, 3)]
     moved = m[2] + (m[0] * 0.5 + m[1] * 0.5 - 0.5)
     return m[0] * cast(F32, x) + m[1] * cast(F32, y) + moved
@@ -173,7 +178,8 @@ def _part(b: Builder, x: Tensor, i: int) -> Tensor:
 
 
 def _held(v: Expr, step: int, size: Expr) -> Expr:
-    """Return a float's integer part plus a step, clamped to an axis. Clamped positions have weight 0."""
+    """Return the integer part of a float plus a step, clamped to the entries of an axis. Entries at positions
+    outside have the weight 0."""
     top = cast(F32, size - 1)
     return minimum(maximum(cast(I64, minimum(maximum(v, const(0.0, F32)), top)) + step, 0), size - 1)
 
@@ -183,11 +189,11 @@ def _held(v: Expr, step: int, size: Expr) -> Expr:
 
 @lowers("TFLite_Detection_PostProcess")
 def detections(c: Call) -> tuple[Tensor, ...]:
-    """Decode and filter SSD's boxes.
+    """Return the boxes that SSD detects, the best first: corners, classes, scores and the number of boxes.
+    Rows after the last box are 0.
 
-    Inputs: boxes [1, count, 4] as offsets of anchors, scores [1, count, classes with background], anchors
-    [count, 4] as centres and sizes. Results: corners, classes, scores and the number of boxes, best first.
-    Unused rows are 0."""
+    The inputs are boxes [1, count, 4] as offsets from anchors, scores [1, count, classes] and anchors [count,
+    4]. The classes may include the background, first. Anchors are centres and sizes."""
     b, o = c.b, c.options
     boxes, scores = _corners(c), real(c, 1)
     sizes, classes = static_shape(scores.shape), o["num_classes"]
@@ -220,8 +226,8 @@ def detections(c: Call) -> tuple[Tensor, ...]:
 
 
 def _corners(c: Call) -> Tensor:
-    """Return the top, left, bottom and right of boxes, [1, count, 4]. The boxes are anchors, moved and
-    stretched by the offsets."""
+    """Return the boxes as top, left, bottom and right, [1, count, 4]. A box is its anchor, moved and scaled
+    by its offsets."""
     b, moves, anchors, o = c.b, real(c, 0), real(c, 2), c.options
     scales = [o[f"{n}_scale"] for n in "yx"], [o[f"{n}_scale"] for n in "hw"]
 
@@ -237,8 +243,8 @@ def _corners(c: Call) -> Tensor:
 
 
 def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Choose up to `most` boxes that overlap no better box, for each row of scores [1, rows, count]. Returns
-    the boxes' numbers, and whether each entry is a box."""
+    """Return the positions of up to `most` boxes for each row of scores [1, rows, count], and whether each
+    position has a box. The boxes overlap no better one."""
     b, o = c.b, c.options
     floor = np.nextafter(np.float32(o["nms_score_threshold"]), np.float32(-math.inf))
     _, rows, count = static_shape(scores.shape) or (1, 1, 1)
@@ -251,7 +257,8 @@ def _chosen(c: Call, boxes: Tensor, scores: Tensor, most: int) -> tuple[Tensor, 
 
 
 def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tensor, ...]:
-    """Suppress the boxes of each class separately, then keep the best boxes of all classes."""
+    """Choose boxes for each class alone, at most `per` of each. Return the best of them in the form of
+    `detections`."""
     b, most = c.b, c.options["max_detections"]
     _, count, classes = static_shape(scores.shape) or (1, 1, 1)
     by_class = b.transpose(scores, [0, 2, 1])
@@ -277,7 +284,7 @@ def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tenso
 
 
 def _filled(b: Builder, x: Tensor, rows: int) -> Tensor:
-    """Return x as [1, rows, ...], padded with 0 at the end."""
+    """Return x as [1, rows, ...], with zeros after its last row."""
     held = static_shape(x.shape[:1]) or (rows,)
     x = b.pad(x, [0] * x.rank + [rows - held[0]] + [0] * (x.rank - 1))
     return b.reshape(x, [1, *x.shape])

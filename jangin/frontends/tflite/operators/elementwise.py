@@ -1,4 +1,5 @@
-"""Lower elementwise operators. Integers give the results of TensorFlow Lite's reference kernels."""
+"""Lower elementwise operators. Results of integers are equal to those of TensorFlow Lite's reference
+kernels."""
 
 from __future__ import annotations
 
@@ -37,10 +38,10 @@ from jangin.ops.values import Tensor
 
 
 def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> Lowering:
-    """Return a lowering that applies `body` to floats. With `table`, quantized integers go through a lookup
-    table, as in the reference kernel.
+    """Return a lowering that applies `body` to floats. With `table`, quantized integers are also supported,
+    by a lookup table as in the reference kernel.
 
-    `named` maps parameters of `body` to the operator's options."""
+    `named` has the operator's options for parameters of `body`, by the parameter."""
 
     def lower(call: Call) -> Tensor:
         given = {k: call.options[v] for k, v in named.items()}
@@ -53,7 +54,7 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
 
 
 def _floats(call: Call) -> Tensor:
-    """Return the input of a function that is defined for floats only."""
+    """Return the input of a function that is defined only for floats. Raises CompileError for other types."""
     if not call.x().dtype.is_float:
         raise CompileError(f"of {call.x().dtype} it is not defined")
     return call.x()
@@ -66,12 +67,13 @@ def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _steps(v: Expr, scale: float) -> Expr:
-    """Return a real result as a whole number of its scale's steps."""
+    """Return a real number as the nearest integer multiple of a scale. The result is the multiple's integer,
+    as a float."""
     return rounded(v * float(np.float32(1) / np.float32(scale)))
 
 
 def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
-    """Apply a function of floats to an 8-bit input by a table of its 256 dequantized values, as
+    """Return a function of an 8-bit input by a table of its results for all dequantized inputs, as LiteRT's
     `LUTPopulateInt8` does."""
     b, q, out = call.b, call.given[0], call.out
     (low, high), (bottom, top), dtype = q.limits, out.limits, out.dtype
@@ -88,7 +90,8 @@ def _tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _gelu(v: Expr, tanh: bool) -> Expr:
-    """Return GELU by an error function in f64, which rounds to the nearest f32."""
+    """Return GELU. The error function is computed in f64 and rounded to f32, unless the approximation by
+    `tanh` is asked for."""
     if tanh:
         return activation.gelu_tanh(v)
     if v.dtype is not F32:
@@ -109,14 +112,14 @@ FUNCTIONS = Table({
 
 @lowers("SIGN")
 def sign(call: Call) -> Tensor:
-    """Return the sign of x; integers are taken without their scale."""
+    """Return the sign of x. Integers are used without their scale."""
     return call.b.map(partial(intrinsic, "sign"), _number(call))
 
 
 @lowers("LOG")
 def log(call: Call) -> Tensor:
-    """Return log(x). An integer result is at least the least number that the result's quantization can
-    represent."""
+    """Return log(x). A quantized result isn't below the lowest real value of its quantization, which is also
+    the result if x isn't positive."""
     if call.is_integer:
         low = _least(call, 0)
         return _by_table(call, lambda v: select(v > 0, maximum(intrinsic("log", v), low), low))
@@ -126,8 +129,8 @@ def log(call: Call) -> Tensor:
 
 @lowers("RSQRT")
 def rsqrt(call: Call) -> Tensor:
-    """Return 1 / sqrt(x). An integer result is at most the largest number that the result's quantization can
-    represent."""
+    """Return 1 / sqrt(x). A quantized result isn't above the highest real value of its quantization, which is
+    also the result if x isn't positive."""
     if call.is_integer:
         high = _least(call, 1)
         return _by_table(call, lambda v: select(v > 0, minimum(1 / intrinsic("sqrt", v), high), high))
@@ -136,13 +139,13 @@ def rsqrt(call: Call) -> Tensor:
 
 
 def _least(call: Call, end: int) -> Expr:
-    """Return the real value of the result's least integer (`end` 0) or largest integer (`end` 1)."""
+    """Return the real value of the result's lowest integer (`end` 0) or of its highest integer (`end` 1)."""
     return const(float(np.float32(call.out.limits[end] - call.out.zero) * np.float32(call.out.scale)), F32)
 
 
 @lowers("SQRT")
 def sqrt(call: Call) -> Tensor:
-    """Return sqrt(x). An integer result is truncated, not rounded."""
+    """Return sqrt(x). A quantized result is truncated instead of rounded."""
     if call.given[0].dtype in (I8, I16) and call.is_integer:
         b, q, out = call.b, call.given[0], call.out
         step = float(np.float32(out.scale))
@@ -159,7 +162,8 @@ def sqrt(call: Call) -> Tensor:
 
 
 def _bounded(kind: int) -> Lowering:
-    """Return a lowering of an activation that only clamps. Integers are rescaled and clamped."""
+    """Return a lowering of an activation that only clamps its input. Quantized integers are rescaled and
+    clamped."""
 
     def lower(call: Call) -> Tensor:
         fused = Call(call.b, call.inputs, call.given, call.gives, {"fused_activation_function": kind})
@@ -173,7 +177,7 @@ def _bounded(kind: int) -> Lowering:
 
 
 def _ratio(call: Call) -> float:
-    """Return the input's scale divided by the result's scale, in f32."""
+    """Return the input's scale divided by the result's scale, computed in f32."""
     return float(np.float32(call.given[0].scale) / np.float32(call.out.scale))
 
 
@@ -198,8 +202,8 @@ def tanh(call: Call) -> Tensor:
 
 
 def _saturating(call: Call, fn: Callable[[int, int], int], digits: int) -> Tensor:
-    """Apply a function of 8 bits in fixed point. Its argument has 4 integer bits, and its result has `digits`
-    fractional bits."""
+    """Return a function of an 8-bit input by fixed-point arithmetic. The argument of `fn` has 4 integer bits,
+    and its result is rounded to `digits` fractional bits."""
     q, low, high = call.given[0], *call.out.limits
     part, shift = math.frexp(q.scale * (1 << 27))
     factor, reach = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift), fixed.radius(4, shift)
@@ -290,8 +294,8 @@ def prelu(call: Call) -> Tensor:
 
 
 def _sum(sign: int) -> Lowering:
-    """Return a lowering of x + y or x - y. Integers are first brought to twice the larger of the two
-    scales."""
+    """Return a lowering of x + y (`sign` 1) or x - y (`sign` -1). Integers are first rescaled to twice the
+    larger of the two scales."""
 
     def lower(call: Call) -> Tensor:
         b = call.b
@@ -325,8 +329,8 @@ def _sum(sign: int) -> Lowering:
 
 
 def _are_powers(call: Call) -> bool:
-    """Tell if a sum's scales are different powers of two. LiteRT only shifts and rounds 16-bit numbers of
-    such scales."""
+    """Tell if the scales of a sum are powers of two that aren't all equal. LiteRT adds 16-bit numbers with
+    such scales only by shifts."""
     scales = {q.scale for q in (*call.given[:2], call.out)}
     return len(scales) > 1 and all(math.frexp(scale)[0] == 0.5 for scale in scales)
 
@@ -334,8 +338,8 @@ def _are_powers(call: Call) -> bool:
 def _sum_in_floats(
     call: Call, parts: Sequence[fixed.Multiplier], whole: fixed.Multiplier, sign: int
 ) -> Callable[[Expr, Expr], Expr] | None:
-    """Return the 8-bit sum as two multiply-adds in f32, or None if some pair of operands would give another
-    result."""
+    """Return a function that adds 8-bit numbers by two multiply-adds in f32. Return None if it would give
+    another result than fixed-point arithmetic for any pair of operands."""
     ends, dtype, left = limits(call), call.out.dtype, 20
     if dtype not in (I8, U8) or any(m.shift > 0 for m in (*parts, whole)):
         return None
@@ -361,7 +365,7 @@ def _sum_in_floats(
 
 @lowers("SQUARED_DIFFERENCE")
 def squared_difference(call: Call) -> Tensor:
-    """Return (x - y) ** 2. Integers are brought to twice the larger scale, with 7 fractional bits."""
+    """Return (x - y) ** 2. Integers are first rescaled to twice the larger scale, with 7 fractional bits."""
     if not call.is_integer:
         return call.b.map(lambda v, w: (v - w) * (v - w), _number(call), call.x(1))
     twice, left = 2 * max(q.scale for q in call.given[:2]), 7
@@ -402,7 +406,8 @@ def _binary(body: Callable[[Expr, Expr], Expr]) -> Lowering:
 
 
 def _plain(body: Callable[[Expr, Expr], Expr], floats: bool = True) -> Lowering:
-    """Return a lowering that applies `body` to integers without their scale, quantized or not."""
+    """Return a lowering that applies `body` to integers without their scales, whether they are quantized or
+    not. `floats` tells if floats are supported too."""
 
     def lower(call: Call) -> Tensor:
         if call.x().dtype.is_float and not floats:
@@ -432,7 +437,7 @@ def logical_not(call: Call) -> Tensor:
 
 @lowers("NEG")
 def negated(call: Call) -> Tensor:
-    """Negate x; integers are taken without their scale."""
+    """Return -x. Integers are used without their scale."""
     return call.b.map(partial(intrinsic, "neg"), _number(call))
 
 
@@ -443,8 +448,8 @@ def _number(call: Call) -> Tensor:
 
 
 def _extreme(body: Callable[[Expr, Expr], Expr]) -> Lowering:
-    """Return a lowering of a minimum or maximum. Quantized operands and result must have the same
-    quantization, which their converter ensures."""
+    """Return a lowering of a minimum or maximum. Quantized operands and results must have the same
+    quantization. Converters ensure this."""
 
     def lower(call: Call) -> Tensor:
         kinds = {
@@ -463,8 +468,8 @@ def _floor_div(v: Expr, w: Expr) -> Expr:
 
 
 def _shifted_left(v: Expr, by: Expr) -> Expr:
-    """Shift left. A distance that is negative or at least the type's width gives 0, as StableHLO's shift_left
-    does."""
+    """Return v shifted left. If the distance is negative, or isn't below the type's number of bits, the
+    result is 0, as in StableHLO's shift_left."""
     inside = land(by >= 0, by < v.dtype.bits)
     return select(inside, binary("shl", v, select(inside, by, 0)), 0)
 
@@ -505,8 +510,8 @@ def add_n(call: Call) -> Tensor:
 
 
 def _comparison(body: Callable[[Expr, Expr], Expr]) -> Lowering:
-    """Return a lowering of a comparison. 8-bit operands of different quantization are compared by their real
-    values, at one scale. 16-bit operands are compared as integers, as in LiteRT."""
+    """Return a lowering of a comparison. 8-bit operands with different quantizations are rescaled to the same
+    scale first. 16-bit operands are compared as integers, as in LiteRT."""
 
     def lower(call: Call) -> Tensor:
         x, y = call.given[:2]
@@ -532,7 +537,8 @@ COMPARISONS = Table({
 
 @lowers("SELECT", "SELECT_V2")
 def select_v2(call: Call) -> Tensor:
-    """Choose elementwise. SELECT's condition may be a vector that chooses whole rows."""
+    """Return elements of input 1 where the condition is true, else of input 2. The condition of SELECT may be
+    a vector that chooses whole rows."""
     condition, x = call.x(), call.x(1)
     if condition.rank == 1 and x.rank > 1 and condition.shape != x.shape[-1:]:
         condition = call.b.reshape(condition, [*condition.shape, *[1] * (x.rank - 1)])
@@ -554,8 +560,8 @@ def cast_(call: Call) -> Tensor:
 
 
 def _saturated(v: Expr, dtype: DType) -> Expr:
-    """Convert a float to an integer type, truncated towards 0 and clamped. NaN becomes the largest
-    integer."""
+    """Return a float as an integer, truncated towards 0 and clamped to the type's limits. NaN becomes the
+    largest integer."""
     low, high = dtype.limits
     beyond, least = const(float(high + 1), F64), const(float(low), F64)
     real = cast(F64, v)
@@ -567,7 +573,8 @@ def _saturated(v: Expr, dtype: DType) -> Expr:
 
 @lowers("QUANTIZE")
 def quantize(call: Call) -> Tensor:
-    """Quantize floats: x / scale, rounded half away from zero. Quantized integers are rescaled."""
+    """Return floats quantized: x / scale, with halves rounded away from zero, plus the zero point. Quantized
+    integers are rescaled."""
     out, b = call.out, call.b
     dtype = out.dtype
     assert dtype is not None
@@ -595,8 +602,8 @@ def dequantize(call: Call) -> Tensor:
 
 @lowers("FAKE_QUANT")
 def fake_quant(call: Call) -> Tensor:
-    """Apply fake quantization: round x to the values that integers of `num_bits` bits represent between `min`
-    and `max`."""
+    """Return x rounded to the values that integers of `num_bits` bits can represent between `min` and
+    `max`."""
     o = call.options
     steps = (1 << o["num_bits"]) - 1 - int(o.get("narrow_range", False))
     scale = (o["max"] - o["min"]) / steps

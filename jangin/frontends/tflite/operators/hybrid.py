@@ -1,5 +1,5 @@
-"""Lower hybrid layers, which multiply floats by 8-bit weights. Each row or image is quantized at run time by
-its own range (`ops.levels`)."""
+"""Lower hybrid layers, which multiply floats by 8-bit weights. Each row or image of the floats is quantized
+during the run, by the range of its elements (`ops.levels`)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ def is_hybrid(call: Call, x: Tensor, w: Tensor) -> bool:
 
 
 def multiplied(call: Call, x: Tensor, axes: Sequence[int], zeros: bool, sums: Sums) -> Tensor:
-    """Return the product of x, quantized along `axes`, and the weights, as floats. The last axis of the
-    product is the filters'."""
+    """Return the product of x and the weights as floats. x is quantized by its range along `axes`, and `sums`
+    computes the sums of integers. The last axis of the product has the filters."""
     return RowLevels(asymmetric=zeros).multiplied(
         call.b, x, axes, sums, call.b.const(scales_of(call.given[1]))
     )
 
 
 def scales_of(q: Quantization) -> Array:
-    """Return the scales of weights in f32. Raises CompileError if the weights have zero points."""
+    """Return the scales of weights in f32. Raises CompileError if the weights have zero points other than
+    0."""
     assert q.scales is not None
     if q.zeros is not None and q.zeros.any():
         raise CompileError("weights of 8 bits with zero points, for floats, are not supported")

@@ -1,7 +1,7 @@
-"""Lower LSTM layers of int8, with gates and cells of 16 bits.
+"""Lower LSTM layers of int8, whose gates and cells have 16 bits.
 
-The fixed-point arithmetic is that of LiteRT's reference kernel `lstm_eval::EvalInteger8x8_16`. The steps run
-in the loop nest of all recurrent layers."""
+The fixed-point arithmetic is that of LiteRT's reference kernel `lstm_eval::EvalInteger8x8_16`. The steps are
+computed by the same loop nest as for all recurrent layers."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from jangin.ops.rounds import INNER, Activation, Phase, Scan, Sums
 from jangin.ops.values import Tensor
 
 GATES = ("input", "forget", "candidate", "output")
-"""The gates in the order of the schema's inputs."""
+"""The gates in the order of the operator's inputs in the schema."""
 GATE = 2.0**-12
-"""The scale of the gates' 16-bit arguments, which have 3 integer bits."""
+"""The scale of the gates' arguments, which are 16-bit fixed-point numbers with 3 integer bits."""
 HIDDEN = 4
-"""The index, among the layer's intermediate tensors, of the tensor that its projection takes."""
+"""The position, among the layer's intermediate tensors, of the one that the projection multiplies."""
 ROWS: Mapping[str, int] = {"input": 0, "output": 1, "forget": 2}
-"""The row of each gate's peephole weights in the tensor that `_seen` makes."""
+"""For each gate with peephole weights, its row in the tensor that `_seen` makes."""
 POWERS = -15, -9
-"""The least and the largest exponent of the cell's scale, which must be a power of two."""
+"""The lowest and the highest exponent of the cell's scale. The scale must be a power of two."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The rescaling of one layer.
+    """The multipliers and bounds of one layer.
 
-    `gates` rescales each gate's sum of state products, and `seen` the peephole products. `hidden` rescales
-    the cell's value at the output gate, and `projection` the projected sums. `power` is the exponent of the
-    cell's scale. `limit` clamps cells, and `bound` clamps projected values; 0 means no clamping."""
+    `gates` rescales the products of the state, by gate, and `seen` those of the peephole weights. `hidden`
+    rescales the cell's value at the output gate, and `projection` the sums of the projection. `power` is the
+    exponent of the cell's scale. `limit` bounds the cell's absolute value, and `bound` that of projected
+    values. Both are 0 for no bound."""
 
     gates: Mapping[str, Multiplier]
     seen: Mapping[str, Multiplier]
@@ -73,12 +74,12 @@ def _saturated(v: Expr) -> Expr:
 
 
 def _divided(v: Expr, exponent: int) -> Expr:
-    """Return `fixed.divided` as an expression, for an exponent above 0."""
+    """Return the expression for `fixed.divided` of v. The exponent is above 0."""
     return binary("shr", v + (1 << (exponent - 1)) - cast(I32, v < 0), const(exponent, I32))
 
 
 def _looked_up(scan: Scan, name: str, v: Expr) -> tuple[Expr, Expr]:
-    """Look up |v| in a table of `short`. Returns the entry, and whether v is negative."""
+    """Return the entry for |v| in a table of `short`, and whether v is negative."""
     place = minimum(maximum(v, -v), short.MOST)
     return cast(I32, scan.inputs[name][(cast(I64, place),)]), v < 0
 
@@ -102,7 +103,7 @@ def _within(v: Expr, bound: int) -> Expr:
 
 
 def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Phase]:
-    """Return the phases of a step. The state h is stored minus its zero point."""
+    """Return the phases of a step. The state h is stored without its zero point, which is subtracted."""
     (h, at), (c, _at) = scan.register(0), scan.register(1)
     old, projects = scan.state(1), "r1" in scan.inputs
 
@@ -143,8 +144,8 @@ def step(scan: Scan, _: Sequence[Activation], by: Arithmetic) -> list[Phase]:
 def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
     """Return y [steps, batch, size], the last h and the last cell, for x [steps, batch, width].
 
-    All are int8, except the cell, which is int16. `places` is `recurrent.LSTM_INPUTS`. The h that enters and
-    leaves is stored minus its zero point, modulo 256, so that it can begin as 0."""
+    All are int8, except the cell, which is int16. `places` is `recurrent.LSTM_INPUTS`. The state h has its
+    zero point subtracted, modulo 256, before and after the run. It can therefore be 0 at first."""
     b = call.b
     weights, turned, peepholes, biases, projection, factors, (h, c) = places
     there = [n for n, i in enumerate(weights) if call.optional(i) is not None]
@@ -178,7 +179,7 @@ def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tupl
 
 
 def _centred(v: Expr, zero: int) -> Expr:
-    """Return a stored state minus its zero point, between -128 - zero and 127 - zero."""
+    """Return a stored state minus its zero point. The result is between -128 - zero and 127 - zero."""
     return cast(I32, cast(I8, cast(I32, v) + zero)) - zero
 
 
@@ -228,7 +229,8 @@ def _arithmetic(call: Call, there: Sequence[int], places: Sequence[Sequence[int]
 def _entering(
     call: Call, layer: Layer, blocks: Blocks, there: Sequence[int], weights: Sequence[int], bias: Tensor
 ) -> Tensor:
-    """Return the inputs' contributions to the gates of all steps, [1, steps, batch, blocks, gates, lanes]."""
+    """Return what the inputs contribute to the gates in all steps, [1, steps, batch, blocks, gates,
+    lanes]."""
     b, x = call.b, call.given[0]
     steps, batch, width = layer.x.shape
     columns, offset = blocks.columns(layer.w), blocks.columns(b.reshape(bias, [*bias.shape, 1]))
@@ -247,7 +249,7 @@ def _entering(
 def _seen(call: Call, x: Tensor, peepholes: Sequence[int], units: int, size: int) -> Tensor:
     """Return the peephole weights of the input, output and forget gates, [1, 3, size].
 
-    In a layer with a projection, LiteRT's gates see only the first `size` cells of a row."""
+    If the layer has a projection, LiteRT's gates use only the first `size` cells of a row."""
     b = call.b
     alone = call.options.get("time_major") is False or x.shape[1] == const(1)
     if size != units and not alone:

@@ -1,5 +1,5 @@
-"""Lower operators that move, join and cut tensors, and operators that make new ones. Quantized integers stay
-unchanged."""
+"""Lower operators that move, join and cut tensors, and operators that create tensors. Most keep quantized
+integers unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reshape(call: Call) -> Tensor:
 
 @lowers("DENSIFY")
 def densify(call: Call) -> Tensor:
-    """Return x, because sparse weights become dense when the importer reads them."""
+    """Return x. The importer has already converted sparse weights to dense ones."""
     return call.x()
 
 
@@ -82,7 +82,7 @@ def _alike(q: Quantization, other: Quantization) -> bool:
 
 
 def _into(call: Call, i: int, x: Tensor) -> Tensor:
-    """Return an input, rescaled to the result's quantization if necessary."""
+    """Return x, which is input number `i`, rescaled to the result's quantization if it has another one."""
     if _alike(call.given[i], call.out):
         return x
     zero = call.given[i].zero
@@ -92,7 +92,8 @@ def _into(call: Call, i: int, x: Tensor) -> Tensor:
 
 @lowers("CONCATENATION")
 def concatenation(call: Call) -> Tensor:
-    """Join tensors. Only 8-bit operands are rescaled, as in the reference kernel."""
+    """Return the inputs concatenated along an axis. Only 8-bit inputs are rescaled to the result's
+    quantization, as in the reference kernel."""
     parts = [call.x(i) for i in range(len(call.inputs))]
     if call.out.dtype is not I16:
         parts = [_into(call, i, x) for i, x in enumerate(parts)]
@@ -117,7 +118,7 @@ def unpack(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SPLIT")
 def split(call: Call) -> tuple[Tensor, ...]:
-    """Split x into equal parts. Inputs: the axis, x."""
+    """Return x, the second input, split into equal parts along an axis, the first input."""
     x = call.x(1)
     at, count = axis_of(call.integers(0)[0], x.rank), call.options["num_splits"]
     return move.split_into(call.b, x, at, move.equal_sizes(call.b, x, at, count))
@@ -125,7 +126,8 @@ def split(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SPLIT_V")
 def split_v(call: Call) -> tuple[Tensor, ...]:
-    """Split x. Inputs: x, the sizes, the axis. A size of -1 takes the rest."""
+    """Return x split into parts of given sizes along an axis. The inputs are x, the sizes and the axis. A
+    size of -1 means all other entries."""
     x, sizes = call.x(), call.integers(1)
     at = axis_of(call.integers(2)[0], x.rank)
     parts: list[Expr] = [const(n) for n in sizes]
@@ -136,7 +138,7 @@ def split_v(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("SLICE")
 def slice_(call: Call) -> Tensor:
-    """Slice x from the starts by the given sizes. A size of -1 takes all following entries."""
+    """Return x from the starts on, in the given sizes. A size of -1 means all entries from the start on."""
     x, starts, sizes = call.x(), call.sizes(1), call.sizes(2)
     counts = [d - s if n == const(-1) else n for d, s, n in zip(x.shape, starts, sizes, strict=True)]
     return call.b.slice(x, starts, counts, [1] * x.rank)
@@ -144,7 +146,8 @@ def slice_(call: Call) -> Tensor:
 
 @lowers("STRIDED_SLICE")
 def strided_slice(call: Call) -> Tensor:
-    """Slice as NumPy does. Bit masks tell which bounds are open, and which axes an index removes."""
+    """Return a slice of x as in NumPy. Bit masks tell which bounds are left out, and which entries are single
+    indices that remove their axis."""
     b, x, o = call.b, call.x(), call.options
     begins, ends, steps = call.sizes(1), call.sizes(2), call.integers(3)
     axes, gone, new = _sliced(o, len(begins), x.rank)
@@ -165,10 +168,10 @@ def strided_slice(call: Call) -> Tensor:
 
 
 def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int], set[int], list[int]]:
-    """Return the axis that each entry of the bounds cuts, the axes that an index removes, and the axes before
-    which new ones are inserted.
+    """Return the axis for each entry of the bounds, the axes that an index removes, and the axes before which
+    new ones are inserted.
 
-    An ellipsis stands for all axes that no other entry names. There may be one."""
+    An ellipsis stands for all axes without another entry. Raises CompileError if there are several."""
     masks = [o.get(f"{name}_mask", 0) for name in ("ellipsis", "new_axis", "shrink_axis")]
     ellipses = [i for i in range(count) if masks[0] >> i & 1]
     if len(ellipses) > 1:
@@ -192,7 +195,7 @@ def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int]
 
 @lowers("PAD", "PADV2")
 def pad(call: Call) -> Tensor:
-    """Pad x. Quantized integers are padded with their zero point."""
+    """Return x padded with a constant. By default it is 0, or the zero point if x is quantized."""
     pads, value = call.integers(1), call.optional(2)
     begins, ends = pads[0::2], pads[1::2]
     fill: float = call.given[0].zero if call.given[0].integer else 0
@@ -255,7 +258,7 @@ def range_(call: Call) -> Tensor:
 
 @lowers("GATHER")
 def gather(call: Call) -> Tensor:
-    """Gather slices. The first `batch_dims` axes of both inputs are aligned."""
+    """Return slices of x at indices. The first `batch_dims` axes of x and of the indices are the same."""
     b, x, places = call.b, call.x(), call.x(1)
     axis = axis_of(call.options.get("axis", 0), x.rank)
     batch = call.options.get("batch_dims", 0)
@@ -282,8 +285,7 @@ def gather_nd(call: Call) -> Tensor:
 
 @lowers("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> Tensor:
-    """Look up rows. Inputs: indices, and the table. An integer table with one scale for each row gives
-    floats."""
+    """Return the rows of a table, the second input, at indices. A quantized table may give floats."""
     b, q, table = call.b, call.given[1], call.x(1)
     rows = index.gather(b, table, call.x(0), axis=0)
     if call.out.dtype is table.dtype:
@@ -301,15 +303,15 @@ def embedding_lookup(call: Call) -> Tensor:
 
 @lowers("SCATTER_ND")
 def scatter(call: Call) -> Tensor:
-    """Add updates into zeros. Inputs: index tuples, updates, the shape. Updates of the same position are
-    summed."""
+    """Return zeros to which updates are added. The inputs are index tuples, updates and the shape. Updates of
+    the same position are summed."""
     zeros = call.b.expand(call.b.scalar(0, call.x(1).dtype), call.sizes(2))
     return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add")
 
 
 @lowers("ONE_HOT")
 def one_hot(call: Call) -> Tensor:
-    """Inputs: indices, depth, the value for on, and the value for off."""
+    """Return one-hot encodings. The inputs are indices, the depth, and the values for on and for off."""
     values = call.b.concat([call.b.reshape(call.x(i), [1]) for i in (3, 2)], 0)
     (depth,) = call.sizes(1)
     return index.one_hot(call.b, call.x(), depth, values, axis=call.options["axis"])
@@ -340,7 +342,7 @@ def space_to_depth(call: Call) -> Tensor:
 
 @lowers("SPACE_TO_BATCH_ND")
 def space_to_batch(call: Call) -> Tensor:
-    """Pad x, then move blocks of the spatial axes into the batch."""
+    """Return x padded, with blocks of its spatial axes moved to the batch."""
     b, x, blocks, pads = call.b, call.x(), call.integers(1), call.integers(2)
     count = len(blocks)
     rest = x.rank - 1 - count
@@ -362,7 +364,7 @@ def _exact(d: Expr, n: int, call: Call) -> Expr:
 
 @lowers("BATCH_TO_SPACE_ND")
 def batch_to_space(call: Call) -> Tensor:
-    """Move blocks from the batch back to the spatial axes, then crop. This is the inverse of
+    """Return blocks moved from the batch back to the spatial axes, then cropped. This is the inverse of
     `space_to_batch`."""
     b, x, blocks, crops = call.b, call.x(), call.integers(1), call.integers(2)
     count = len(blocks)
@@ -387,8 +389,8 @@ def _resized(call: Call, style: Style) -> Tensor:
 
 @lowers("RESIZE_BILINEAR")
 def resize_bilinear(call: Call) -> Tensor:
-    """Resize bilinearly. Integers use positions and weights with 10 fractional bits, as
-    `ResizeBilinearInteger` does."""
+    """Return images resized bilinearly. int8 and int16 are computed with positions and weights of 10
+    fractional bits, as in LiteRT's `ResizeBilinearInteger`."""
     o = call.options
     if o["align_corners"] and o["half_pixel_centers"]:
         raise CompileError("aligned corners and centres of half pixels exclude each other")
@@ -402,7 +404,7 @@ def resize_bilinear(call: Call) -> Tensor:
 
 
 def _resized_bytes(call: Call) -> Tensor:
-    """Resize uint8 with f32 arithmetic; a half is rounded up (`ResizeBilinear` of the type)."""
+    """Return uint8 images resized in f32. A half is rounded up, as in LiteRT's `ResizeBilinear` of uint8."""
     *corners, down, right = _corners(call, _real_places)
 
     def mixed(a: Expr, c: Expr, d: Expr, e: Expr, v: Expr, h: Expr) -> Expr:
@@ -414,7 +416,8 @@ def _resized_bytes(call: Call) -> Tensor:
 
 
 def _real_places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
-    """Return the same as `_places`, in f32."""
+    """Return the source entries before and after each entry of the result's axis, and its distance from the
+    first. Like `_places`, but distances are f32 and in entries."""
     scale = np.float32(old) / np.float32(new)
     if o["align_corners"] and new > 1:
         scale = np.float32(old - 1) / np.float32(new - 1)
@@ -428,8 +431,8 @@ def _real_places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array
 
 
 def _corners(call: Call, places_of: Callable[[Mapping[str, Any], int, int], Any]) -> list[Tensor]:
-    """Return the four elements around each element of the result, and its vertical and horizontal distances
-    from the first."""
+    """Return the four source elements around each element of the result, and its vertical and horizontal
+    distance from the first. Raises CompileError if a size isn't fixed."""
     b, x = call.b, call.x()
     sizes = static_shape((*x.shape[1:3], *call.sizes(1)))
     if sizes is None:
@@ -456,7 +459,7 @@ def _resized_integers(call: Call) -> Tensor:
 
 def _places(o: Mapping[str, Any], old: int, new: int) -> tuple[Array, Array, Array]:
     """Return the source entries before and after each entry of the result's axis, and its distance from the
-    first in 1024ths."""
+    first in 1024ths of an entry."""
     scale = ((old << 10) + new // 2) // new
     if o["align_corners"] and new > 1:
         scale = (((old - 1) << 10) + (new - 1) // 2) // (new - 1)
@@ -480,8 +483,8 @@ def resize_nearest(call: Call) -> Tensor:
 
 @lowers("DYNAMIC_UPDATE_SLICE")
 def dynamic_update_slice(call: Call) -> Tensor:
-    """Return x with `update` written from `start` on. A start that is too large is moved so that the update
-    fits."""
+    """Return x with `update` written at the start that input 2 has. A start that is too large is reduced so
+    that the update fits."""
     b, x, update = call.b, call.x(), call.x(1)
     starts = b.cast(call.x(2), I64)
 

@@ -1,6 +1,6 @@
-"""Lower quotients, logarithms and L2 normalization of quantized numbers in fixed point.
+"""Lower division, logarithms and L2 normalization of quantized numbers in fixed-point arithmetic.
 
-LiteRT's reference kernels compute them by Newton's method (`fixed`)."""
+LiteRT's reference kernels compute them by Newton's method (see `fixed`)."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from jangin.ops.values import Tensor
 
 
 def doubled_high(x: Expr, y: ExprLike) -> Expr:
-    """Return `fixed.doubled_high` as an expression in i64."""
+    """Return the expression for `fixed.doubled_high`, in i64."""
     return binary("shr", x * y + (1 << 30), const(31, I64))
 
 
 def inside(x: Expr) -> Expr:
-    """Clamp to the range of an int32."""
+    """Return x clamped to the range of an int32."""
     return minimum(maximum(x, const(fixed.LOW, I64)), const(fixed.HIGH, I64))
 
 
 def divided(x: Expr, exponent: Expr) -> Expr:
-    """Return `fixed.divided` as an expression in i64."""
+    """Return the expression for `fixed.divided`, in i64."""
     half = select(exponent > 0, binary("shl", const(1, I64), maximum(exponent - 1, 0)), const(0, I64))
     below = select(exponent > 0, cast(I64, x < 0), const(0, I64))
     return binary("shr", x + half - below, exponent)
 
 
 def reciprocal(a: Expr) -> Expr:
-    """Return `fixed.reciprocal` as an expression in i64."""
+    """Return the expression for `fixed.reciprocal`, in i64."""
     half = binary("shr", a + fixed.ONE + 1, const(1, I64))
     y = doubled_high(half, const(fixed.SLOPE, I64)) + fixed.START
     for _ in range(3):
@@ -54,9 +54,10 @@ def reciprocal(a: Expr) -> Expr:
 
 @lowers("DIV")
 def div(call: Call) -> Tensor:
-    """Divide x by y.
+    """Return x / y.
 
-    For integers, the numerator with all its bits is multiplied by the denominator's reciprocal."""
+    For integers, the numerator is shifted to use all its bits, and multiplied by the denominator's
+    reciprocal."""
     if not call.is_integer:
         if call.x().dtype is BOOL:
             raise CompileError("of truths it is not defined")
@@ -88,12 +89,12 @@ def _quotient(v: Expr, w: Expr) -> Expr:
 
 
 HALF_ROOT = 1518500250
-"""The square root of 1/2 with no integer bits."""
+"""The fixed-point number sqrt(1/2), with no integer bits."""
 
 
 def quantized_lengths(call: Call) -> Tensor:
-    """Divide each row by its length, as `GetInvSqrtQuantizedMultiplierExp` of the sum of squares does.
-    Results are in 128ths."""
+    """Return each row divided by its length, in 128ths. The length is computed as in LiteRT's
+    `GetInvSqrtQuantizedMultiplierExp`."""
     b, x, q, dtype = call.b, call.x(), call.given[0], call.out.dtype
     if q.dtype not in (I8, U8) or dtype is not q.dtype:
         call.only_floats()
@@ -115,8 +116,8 @@ def quantized_lengths(call: Call) -> Tensor:
 
 
 def _inverse_root(v: Expr) -> tuple[Expr, Expr]:
-    """Return 1 / sqrt of an int32 as a factor, and the distance of the right shift after the
-    multiplication."""
+    """Return 1 / sqrt(v) for an int32 as a fixed-point factor, and the distance of the right shift after
+    multiplying by it."""
     large = v >= 1 << 29
     near = maximum(select(large, binary("shr", v, const(2, I64)), v), 2)
     pairs = binary("shr", leading_zeros(near) - 1, const(1, I64)) - 1
@@ -135,10 +136,10 @@ def _inverse_root(v: Expr) -> tuple[Expr, Expr]:
 
 
 def quantized_log_softmax(call: Call) -> Tensor:
-    """Return log-softmax over the last axis: differences from the row's maximum, minus the logarithm of the
-    sum of exponentials.
+    """Return log-softmax over the last axis, in 16ths. It is the difference from the row's maximum, minus the
+    logarithm of the sum of exponentials.
 
-    The arguments have 5 integer bits, and results are in 16ths."""
+    The differences have 5 integer bits."""
     b, x, q, dtype = call.b, call.x(), call.given[0], call.out.dtype
     if q.dtype not in (I8, U8) or dtype is not q.dtype:
         call.only_floats()
@@ -166,8 +167,8 @@ def quantized_log_softmax(call: Call) -> Tensor:
 
 
 def _log(z: Expr) -> Expr:
-    """Return log(z) with 5 integer bits for z >= 1 with 12 integer bits, as
-    `log_x_for_x_greater_than_or_equal_to_1` does."""
+    """Return log(z) with 5 integer bits. z has 12 integer bits and is at least 1. It is computed as in
+    LiteRT's `log_x_for_x_greater_than_or_equal_to_1`."""
     root = 1805811301
     quarter = const(1 << 23, I64)
     room = leading_zeros(z)

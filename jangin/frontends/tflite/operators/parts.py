@@ -1,4 +1,4 @@
-"""Lower operators that place elements by indices, lengths or bounds: segments, diagonals, buckets and
+"""Lower operators that place elements by indices, lengths or bounds, such as segments, diagonals, buckets and
 boxes."""
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def reverse_sequence(call: Call) -> Tensor:
 
 @lowers("SPARSE_TO_DENSE")
 def sparse_to_dense(call: Call) -> Tensor:
-    """Inputs: indices (one, several, or rows), the shape, values (or one), and the value elsewhere."""
+    """Return a dense tensor. The inputs are indices, the shape, values and the value of all other elements.
+    The indices are one number, a vector or rows. There may be one value for all indices."""
     b, at, shape = call.b, call.x(), call.sizes(1)
     tuples = at if at.rank == 2 else b.reshape(at, [at.shape[0] if at.rank else const(1), const(1)])
     values = b.expand(call.x(2), [tuples.shape[0]])
@@ -40,10 +41,10 @@ def sparse_to_dense(call: Call) -> Tensor:
 
 
 def _segments(reduction: str, neutral: str) -> Callable[..., Tensor]:
-    """Return a lowering that reduces slices by their segment numbers [...], for a known count of segments.
+    """Return a lowering that reduces slices by their segment's number. The number of segments must be known.
 
-    Slices of negative numbers are left out. An empty segment holds the reduction's neutral element; for
-    extrema it is the largest or least finite number."""
+    Slices with a negative number are left out. An empty segment has the reduction's neutral element, which is
+    the lowest or the highest finite number for extrema."""
 
     def lower(call: Call, given: Expr | None = None) -> Tensor:
         b, x, numbers = call.b, call.x(), call.x(1)
@@ -65,8 +66,8 @@ SEGMENTS = Table({
 
 @lowers("SEGMENT_SUM")
 def segment_sum(call: Call) -> Tensor:
-    """Sum neighbouring slices by their ascending segment numbers [n]. The numbers must be constant, because
-    the last one decides the count of segments."""
+    """Return sums of neighbouring slices with the same segment number. The numbers [n] are ascending. They
+    must be constant, because the last one determines the number of segments."""
     numbers = call.b.require_constant(call.x(1), "segments' numbers")
     count = int(numbers.max()) + 1 if numbers.size else 0
     return _segments("add", "sum")(call, const(count))
@@ -74,7 +75,7 @@ def segment_sum(call: Call) -> Tensor:
 
 @lowers("MATRIX_DIAG")
 def matrix_diag(call: Call) -> Tensor:
-    """Return matrices whose diagonals are x [..., n]."""
+    """Return matrices with x [..., n] as their diagonals, and 0 elsewhere."""
     x = call.x()
     zero = const(0, x.dtype)
 
@@ -86,7 +87,7 @@ def matrix_diag(call: Call) -> Tensor:
 
 @lowers("MATRIX_SET_DIAG")
 def matrix_set_diag(call: Call) -> Tensor:
-    """Return matrices [..., m, n] whose diagonals are replaced by [..., min(m, n)]."""
+    """Return matrices [..., m, n] with their diagonals replaced by the second input [..., min(m, n)]."""
     x, diagonal = call.x(), call.x(1)
     last = diagonal.shape[-1] - 1
 
@@ -99,7 +100,7 @@ def matrix_set_diag(call: Call) -> Tensor:
 
 @lowers("BUCKETIZE")
 def bucketize(call: Call) -> Tensor:
-    """Return the number of ascending boundaries that each element has reached."""
+    """Return the number of boundaries, which are ascending, that each element isn't below."""
     b, x = call.b, call.x()
     bounds = np.array(call.options["boundaries"], np.float32)
     apart = b.reshape(x, [*x.shape, 1])
@@ -109,7 +110,8 @@ def bucketize(call: Call) -> Tensor:
 
 @lowers("UNIQUE")
 def unique(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the distinct elements in order of first appearance, and the index of each element among them."""
+    """Return the distinct elements in the order of their first appearance, and the position of each element
+    of x among them."""
     values, _, which, _ = chosen.unique(call.b, call.x(), ascending=False)
     return values, call.b.cast(which, call.gives[1].dtype or I32)
 
@@ -129,7 +131,7 @@ def broadcast_args(call: Call) -> Tensor:
 
 @lowers("RIGHT_SHIFT")
 def right_shift(call: Call) -> Tensor:
-    """Shift right. Distances are clamped between 0 and the type's width minus 1."""
+    """Return x shifted right. Distances are clamped to 0 and the type's number of bits minus 1."""
     x, by = call.x(), call.x(1)
     if not x.dtype.is_int:
         raise CompileError(f"of {x.dtype} it is not defined")
@@ -139,7 +141,8 @@ def right_shift(call: Call) -> Tensor:
 
 @lowers("BITCAST")
 def bit_cast(call: Call) -> Tensor:
-    """Reinterpret the bytes. If the types' sizes differ, the last axis holds the parts of one element."""
+    """Return the bytes of x as another type. If the types' sizes differ, the last axis has the parts of each
+    larger element."""
     b, x, dtype = call.b, call.x(), call.out.dtype
     assert dtype is not None
     if x.dtype.bits == dtype.bits:
@@ -151,18 +154,19 @@ def bit_cast(call: Call) -> Tensor:
 
 @lowers("NON_MAX_SUPPRESSION_V4")
 def suppressed(call: Call) -> tuple[Tensor, Tensor]:
-    """Choose boxes by non-maximum suppression.
+    """Return the positions of the boxes that non-maximum suppression keeps, followed by zeros, and their
+    number.
 
-    Inputs: boxes [n, 4] (corners), scores [n], the most boxes to choose, the overlap threshold and the least
-    score. Returns the boxes' numbers, padded with 0, and their count."""
+    The inputs are boxes [n, 4] (corners), scores [n], the largest number of boxes, the overlap threshold and
+    the lowest score."""
     at, there = _suppressed(call)
     return call.b.cast(at, I32), _count(call.b, there)
 
 
 @lowers("NON_MAX_SUPPRESSION_V5")
 def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Do as version 4 does, and return the scores of the chosen boxes too. A sixth input, sigma, lowers the
-    scores of overlapping boxes unless sigma is 0."""
+    """Return the results of version 4 and the scores of the kept boxes, as the second result. A sixth input,
+    sigma, lowers the scores of overlapping boxes, unless it is 0."""
     b, scores = call.b, call.x(1)
     if float(b.require_constant(call.x(5), "the sigma of soft suppression").reshape(-1)[0]):
         found, scores = softly_chosen(
@@ -179,8 +183,8 @@ def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the positions of the chosen boxes, and whether each entry is a box. A box is dropped if its
-    overlap with a better one equals the threshold or exceeds it."""
+    """Return the positions of the kept boxes, and whether each position has a box. A box is dropped if its
+    overlap with a better one is at least the threshold."""
     b, boxes, scores = call.b, call.x(), call.x(1)
     n = boxes.shape[0]
     bits = b.map(lambda v: v - 1, bitcast(b, call.x(3), I32))
@@ -193,7 +197,7 @@ def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _filled(call: Call, found: Tensor) -> tuple[Tensor, Tensor]:
-    """Return as many positions as requested, 0 if there are no more boxes, and whether each entry is a
+    """Return as many positions as requested, with 0 after the last box, and whether each position has a
     box."""
     b, (most,), n = call.b, call.sizes(2), found.shape[0]
     at = b.compute(I64, [most], [found], lambda bufs, i: select(i < n, bufs[0][minimum(i, n - 1)], -1))
@@ -206,8 +210,8 @@ def _count(b: Builder, there: Tensor) -> Tensor:
 
 @lowers("HASHTABLE_LOOKUP")
 def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: wanted keys [n], keys [m] and their rows of values. Returns rows, which are 0 for unknown keys,
-    and whether each key is known (uint8)."""
+    """Return the rows for wanted keys [n], or 0 for unknown keys, and whether each key is known (uint8). The
+    inputs are the wanted keys, the table's keys [m] and its rows."""
     b, wanted, keys, values = call.b, call.x(), call.x(1), call.x(2)
     same = b.map(lambda w, k: cast(I64, eq(w, k)), b.reshape(wanted, [wanted.shape[0], 1]), keys)
     there = b.reduce("max", same, [1])
@@ -218,7 +222,8 @@ def table_lookup(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("DILATE")
 def dilate(call: Call) -> Tensor:
-    """Inputs: x, the distances of its elements along each axis, and the fill value between elements."""
+    """Return x with a fill value between its elements. The inputs are x, the distance between its elements
+    along each axis, and the fill value."""
     return padded(call, [(0, 0, d - 1) for d in call.integers(1)], 2)
 
 
@@ -229,8 +234,8 @@ def pad(call: Call) -> Tensor:
 
 
 def padded(call: Call, pads: Sequence[tuple[int, int, int]], value: int) -> Tensor:
-    """Pad each axis of x before, behind and between its elements by the given counts. Negative counts crop.
-    The input number `value` is the fill value."""
+    """Return x with the given numbers of elements added before, after and between its elements along each
+    axis. Negative numbers crop. The added elements are the input number `value`."""
     b, x = call.b, call.x()
     shape = [
         maximum(d + (d - 1) * inner + low + high, 0)

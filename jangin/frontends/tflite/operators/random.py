@@ -1,7 +1,7 @@
-"""Lower random numbers by TensorFlow's generator, Philox, with the same results as LiteRT's.
+"""Lower random numbers by TensorFlow's generator, Philox. They are equal to LiteRT's.
 
-The generator's counter continues from run to run. If both seeds are 0, LiteRT takes other seeds in each
-process; here the operator's name makes the seed."""
+The generator continues from run to run. If both seeds are 0, LiteRT uses other seeds in each process. Here
+the seed is then computed from the operator's name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from jangin.ops.scan import cumulate
 from jangin.ops.values import Tensor
 
 WORDS = 4
-"""The 32-bit words in a block of Philox."""
+"""The number of 32-bit words in a block of Philox."""
 DEFAULT, PHILOX, THREEFRY = range(3)
 
 
 def _blocks(call: Call, count: Expr, before: Tensor) -> Tensor:
-    """Return `count` blocks of the operator's generator, u32 [blocks, 4], after the blocks drawn `before`.
-    Seeds are cut to 32 signed bits, as LiteRT does."""
+    """Return `count` blocks of the operator's generator, u32 [blocks, 4], that follow the first `before`
+    blocks. Seeds are reduced to signed 32-bit integers, as in LiteRT."""
     b = call.b
     seeds = [(int(call.options[n]) + (1 << 31)) % (1 << 32) - (1 << 31) for n in ("seed", "seed2")]
     if not any(seeds):
@@ -44,20 +44,21 @@ def _blocks(call: Call, count: Expr, before: Tensor) -> Tensor:
 
 
 def _part(v: Expr) -> Expr:
-    """Return a float in [0, 1) from 23 bits of a word."""
+    """Return a float in [0, 1) that is made from 23 bits of a word."""
     return cast(F32, binary("and", v, const((1 << 23) - 1, U32))) * 2.0**-23
 
 
 @lowers("RANDOM_UNIFORM")
 def uniform(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: sizes, and the count of blocks drawn before. The second result is the count afterwards."""
+    """Return random numbers in [0, 1), and the number of blocks drawn so far. The inputs are the sizes and
+    the number of blocks drawn before."""
     return _numbers(call, False)
 
 
 @lowers("RANDOM_STANDARD_NORMAL")
 def normal(call: Call) -> tuple[Tensor, Tensor]:
-    """Draw numbers of mean 0 and deviation 1 (Box & Muller 1958). Inputs and results are those of
-    `uniform`."""
+    """Return random numbers with mean 0 and standard deviation 1 (Box & Muller 1958), and the number of
+    blocks drawn so far. The inputs are those of `uniform`."""
     return _numbers(call, True)
 
 
@@ -82,10 +83,10 @@ def _numbers(call: Call, normal: bool) -> tuple[Tensor, Tensor]:
 
 @lowers("MULTINOMIAL")
 def multinomial(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: the logarithms of odds [rows, classes], the count of draws for each row, and the count of
-    blocks drawn before.
+    """Return classes [rows, draws], and the number of blocks drawn so far.
 
-    Results: classes [rows, draws], and the count of blocks drawn afterwards."""
+    The inputs are logarithms of odds [rows, classes], the number of draws for each row, and the number of
+    blocks drawn before."""
     b, logits, (draws,), before = call.b, call.x(), call.sizes(1), call.x(2)
     rows, classes = logits.shape
     finite = b.map(lambda v: intrinsic("abs", v) < math.inf, logits)
@@ -114,8 +115,8 @@ def multinomial(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("STABLEHLO_RNG_BIT_GENERATOR")
 def bits(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the next state and random bits. A state is u64 [2] or [3]: the key, the block's number, and the
-    number's upper half."""
+    """Return the next state and random bits. A state is u64 [2] or [3]: the key, the number of the block, and
+    the upper half of that number."""
     b, state, (_, out) = call.b, call.x(), call.gives
     shape = call.options["shapes"][1]
     wide = out.dtype is not None and out.dtype.bits == 64

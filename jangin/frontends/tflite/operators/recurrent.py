@@ -1,4 +1,4 @@
-"""Lower recurrent layers. Their states are variables: inputs whose next values are further results."""
+"""Lower recurrent layers. Their states are variables: inputs whose next values are additional results."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from jangin.ops.values import Tensor
 FUNCTIONS: tuple[Callable[[Expr], Expr], ...] = (
     lambda v: v, relu, partial(clip, low=-1.0, high=1.0), partial(clip, low=0.0, high=6.0), tanh,
 )  # fmt: skip
-"""The activations of a layer by the schema's numbers."""
+"""The activations of a layer, in the order of the schema's numbers."""
 LSTM_INPUTS = (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), range(20, 24), (18, 19))
 """The positions of an LSTM layer's inputs.
 
-They are, by gate: the input weights, the state weights, the peephole weights of the input, forget and output
-gates, and the biases. The projection's weights and bias, the factors of normalized gates and the states
-follow."""
+The first four groups are the weights of the input, those of the state, the peephole weights and the biases.
+Each has one position for each gate, and the peephole weights are those of the input, forget and output gates.
+The other groups are the projection's weights and bias, the factors of normalized gates, and the states."""
 BOTH_INPUTS = (
     (range(1, 5), range(5, 9), range(9, 12), range(12, 16), (16, 17), (), (35, 36)),
     (range(18, 22), range(22, 26), range(26, 29), range(29, 33), (33, 34), (), (37, 38)),
 )
-"""`LSTM_INPUTS` of each direction of a bidirectional layer."""
+"""`LSTM_INPUTS` for each direction of a bidirectional layer."""
 
 
 def _function(call: Call) -> Callable[[Expr], Expr]:
@@ -60,8 +60,8 @@ def _function(call: Call) -> Callable[[Expr], Expr]:
 
 
 def _floats(call: Call) -> None:
-    """Raise CompileError for integers, because LiteRT's kernels round them in ways of their own. 8-bit
-    weights are allowed."""
+    """Raise CompileError for integers, which LiteRT's kernels round in their own ways. 8-bit weights are
+    allowed."""
     for i, (t, q) in enumerate(zip(call.inputs, call.given, strict=True)):
         leveled = i > 0 and q.dtype is I8 and q.scales is not None
         if isinstance(t, Tensor) and not t.dtype.is_float and not leveled:
@@ -69,8 +69,8 @@ def _floats(call: Call) -> None:
 
 
 def _leveled(call: Call, w: Sequence[int], r: Sequence[int], negative: bool = False) -> dict[str, Any]:
-    """Return the further arguments of a `Layer` with 8-bit weights. `w` and `r` are the positions of the
-    input and state weights.
+    """Return the additional arguments of a `Layer` with 8-bit weights, or none for other weights. `w` and `r`
+    are the positions of the weights of the input and of the state.
 
     With `negative`, the scales of the first gate's weights are negated."""
     if call.given[w[-1]].dtype is not I8:
@@ -89,7 +89,7 @@ def _levels(call: Call) -> RowLevels:
 
 
 def _scales(call: Call, places: Sequence[int]) -> Array:
-    """Return the scales of all rows of the weights, [1, rows]."""
+    """Return the scales of all rows of the weights at these positions, [1, rows]."""
     found = []
     for i in places:
         rows = static_shape(call.x(i).shape)
@@ -100,8 +100,8 @@ def _scales(call: Call, places: Sequence[int]) -> Array:
 
 
 def _steps_first(call: Call, x: Tensor) -> Tensor:
-    """Return x as [steps, batch, ...] from [batch, steps, ...] unless it already is. The same function
-    converts back."""
+    """Return x [batch, steps, ...] as [steps, batch, ...], or unchanged if the layer's steps are first. The
+    same function converts back."""
     return x if call.options.get("time_major") else call.b.transpose(x, [1, 0, 2])
 
 
@@ -111,7 +111,7 @@ def _tupled(b: Builder, t: Tensor) -> Tensor:
 
 def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[Tensor, Tensor]:
     """Return y [steps, batch, units] and the last state [batch, units]. `places` are the positions of the
-    weights, bias and state."""
+    input's weights, the state's weights, the bias and the state."""
     b = call.b
     w, r, bias, state = (call.x(i) for i in places)
     units = bias.shape[0]
@@ -125,7 +125,8 @@ def _rnn(call: Call, x: Tensor, places: Sequence[int], backward: bool) -> tuple[
 
 @lowers("RNN")
 def rnn(call: Call) -> tuple[Tensor, Tensor]:
-    """Inputs: x [batch, size], weights, the state's weights, a bias, and the state [batch, units]."""
+    """Return the result of one step and the next state. The inputs are x [batch, size], its weights, the
+    state's weights, a bias and the state [batch, units]."""
     _floats(call)
     y, last = _rnn(call, _tupled(call.b, call.x()), (1, 2, 3, 4), False)
     return call.b.reshape(y, y.shape[1:]), last
@@ -140,7 +141,8 @@ def sequence_rnn(call: Call) -> tuple[Tensor, Tensor]:
 
 @lowers("BIDIRECTIONAL_SEQUENCE_RNN")
 def both_ways_rnn(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: x, then the inputs of `rnn` except x for each direction."""
+    """Return the results of both directions, and the last states. The inputs are x, then the other inputs of
+    `rnn` for each direction."""
     _floats(call)
     _no_auxiliary(call, range(9, 12))
     x = _steps_first(call, call.x())
@@ -154,7 +156,7 @@ def _no_auxiliary(call: Call, places: Sequence[int]) -> None:
 
 
 def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
-    """Return the results of both directions, joined if the layer's options say so."""
+    """Return the results of both directions, concatenated if the layer's options say so."""
     if call.options.get("merge_outputs"):
         ys = [call.b.concat(ys, 2)]
     return [_steps_first(call, y) for y in ys]
@@ -165,8 +167,8 @@ def _merged(call: Call, ys: Sequence[Tensor]) -> list[Tensor]:
 
 @lowers("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def sequence_lstm(call: Call) -> tuple[Tensor, ...]:
-    """Lower an LSTM over x [steps, batch, size] or [batch, steps, size]. `LSTM_INPUTS` describes the other
-    inputs."""
+    """Return the results of an LSTM for x [steps, batch, size] or [batch, steps, size], and its last states.
+    `LSTM_INPUTS` describes the other inputs."""
     y, *states = _lstm(call, _steps_first(call, call.x()), LSTM_INPUTS, False)
     return _steps_first(call, y), *states
 
@@ -183,7 +185,8 @@ def both_ways_lstm(call: Call) -> tuple[Tensor, ...]:
 
 @lowers("LSTM")
 def lstm(call: Call) -> tuple[Tensor, ...]:
-    """Lower a single step of an LSTM with the inputs `LSTM_INPUTS`, or of the kind with five inputs."""
+    """Return the results of one step of an LSTM. Its inputs are described by `LSTM_INPUTS`, or by
+    `_joined_lstm` for the other kind."""
     if call.options.get("kernel_type"):
         _floats(call)
         return _joined_lstm(call)
@@ -193,8 +196,10 @@ def lstm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _joined_lstm(call: Call) -> tuple[Tensor, ...]:
-    """Inputs: x [batch, size], h [batch, units], weights [4 * units, size + units], a bias, the cell. Returns
-    h, the cell, x beside h, and the gates' sums."""
+    """Return h, the cell, x concatenated to h, and the gates' sums.
+
+    The inputs are x [batch, size], h [batch, units], weights [4 * units, size + units], a bias and the
+    cell."""
     b, (x, h, w, bias, c) = call.b, (call.x(i) for i in range(5))
     both = b.concat([x, h], 1)
     sums = b.map(lambda v, o: v + o, b.matmul(both, w, transpose_b=True), bias)
@@ -204,7 +209,7 @@ def _joined_lstm(call: Call) -> tuple[Tensor, ...]:
 
 
 def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
-    """Split [rows, columns] into equal parts along the columns."""
+    """Return [rows, columns] split into `count` equal parts along the columns."""
     rows, columns = x.shape[0], static_shape(x.shape[1:])
     if columns is None:
         raise CompileError(f"the columns of {x} must be known")
@@ -215,10 +220,10 @@ def _columns(b: Builder, x: Tensor, count: int) -> list[Tensor]:
 def _lstm(
     call: Call, x: Tensor, places: Sequence[Sequence[int]], backward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return y [steps, batch, size], the last h, and the last cell [batch, units].
+    """Return y [steps, batch, size], the last h and the last cell [batch, units].
 
-    `size` is the projection's width, or the units' number without a projection. If the input gate has no
-    weights, it is 1 minus the forget gate."""
+    `size` is the width of the projection, or the number of units if there is none. If the input gate has no
+    weights, its value is 1 minus the forget gate's."""
     b = call.b
     w, r, peepholes, biases, _, factors, states = ([call.optional(i) for i in p] for p in places)
     h, c = states
@@ -254,7 +259,8 @@ def _lstm(
 
 
 def _run(call: Call, layer: Layer, places: Sequence[int], given: dict[str, Any]) -> tuple[Tensor, ...]:
-    """Run the layer, with a projection if the positions `places` hold its weights and bias."""
+    """Return the results of an LSTM. It has a projection if there are weights at the positions `places`,
+    which are those of its weights and bias."""
     b, (weight, offset) = call.b, (call.optional(i) for i in places)
     if weight is None:
         return recurrent.lstm(b, layer, **given)
@@ -275,11 +281,12 @@ def _negative(b: Builder, t: Tensor | None) -> Tensor | None:
 
 @lowers("SVDF")
 def svdf(call: Call) -> tuple[Tensor, Tensor]:
-    """Lower SVDF: filters that are factored into features and time (Nakkiran et al. 2015).
+    """Return the results of SVDF and the next state. Its filters are products of factors for features and for
+    time (Nakkiran et al. 2015).
 
-    Inputs: x [batch, size], feature weights [filters, size], time weights [filters, memory], a bias [filters
-    / rank], and the state [batch, memory * filters]. Integers are 8-bit, except the time weights and the
-    state, which are 16-bit."""
+    The inputs are x [batch, size] and the weights of features [filters, size] and of time [filters, memory].
+    A bias [filters / rank] and the state [batch, memory * filters] follow. Quantized inputs have 8 bits,
+    except the weights of time and the state, which have 16."""
     if not call.is_integer:
         _floats(call)
     b, (x, features, times, state) = call.b, (call.x(i) for i in (0, 1, 2, 4))
@@ -299,7 +306,7 @@ def svdf(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _features(call: Call, features: Tensor) -> Tensor:
-    """Return the feature filters' results. Integers are in the state's quantization."""
+    """Return the results of the filters for features. Quantized ones have the state's quantization."""
     b, (x, weights, state) = call.b, (call.given[i] for i in (0, 1, 4))
     turned = b.transpose(features, [1, 0])
     if hybrid.is_hybrid(call, call.x(), features):
@@ -318,7 +325,7 @@ def _product(v: Expr, w: Expr) -> Expr:
 
 
 def _rescaled_units(call: Call, sums: Tensor) -> Tensor:
-    """Return the layer's results. Integer results are only clamped to their type, whichever activation the
-    layer names."""
+    """Return the layer's results in their quantization. They are only clamped to their type, even if the
+    layer has an activation."""
     factor = factor_of(call.given[4].scale, call.given[2].scale, call.out.scale)
     return requantized(call, sums, Factors.of(call.b, [factor]), NONE)

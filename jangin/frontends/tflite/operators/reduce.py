@@ -1,5 +1,5 @@
-"""Lower reductions, softmax and normalizations. Integers give the results of TensorFlow Lite's reference
-kernels."""
+"""Lower reductions, softmax and normalizations. Results of integers are equal to those of TensorFlow Lite's
+reference kernels."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _reduction(kind: str) -> Lowering:
 
 
 def _integer_mean(c: Call, axes: tuple[int, ...], keeps: bool, mean: bool) -> Tensor:
-    """Reduce integers as `QuantizedMeanOrSum` does. The multiplier of a mean includes the count of
-    elements."""
+    """Return the sum or the `mean` of integers over axes, as LiteRT's `QuantizedMeanOrSum` does. The
+    multiplier of a mean includes the number of elements."""
     sizes = static_shape(tuple(c.x().shape[a] for a in axes))
     if sizes is None:
         raise CompileError(f"the mean of quantized {c.x()}: fix its sizes with shapes=")
@@ -100,12 +100,12 @@ def softmax(c: Call) -> Tensor:
 
 
 ACCUMULATED = 12
-"""Integer bits of the sum of exponentials."""
+"""The number of integer bits of the sum of exponentials."""
 
 
 def _integer_softmax(c: Call, beta: float) -> Tensor:
-    """Return softmax of 8 bits as `reference_ops::Softmax` does: all in fixed point, with exponentials by a
-    lookup table and the sum's reciprocal by Newton's method."""
+    """Return softmax of 8-bit integers as LiteRT's `reference_ops::Softmax` does, in fixed-point arithmetic.
+    Exponentials are looked up in a table, and the sum's reciprocal is computed by Newton's method."""
     b, x, dtype, (low, high) = c.b, c.x(), c.out.dtype, c.out.limits
     if c.given[0].dtype is not dtype or dtype not in (I8, U8):
         raise CompileError(f"a softmax of {c.given[0].dtype} to {dtype} is not supported")
@@ -147,7 +147,7 @@ def log_softmax(c: Call) -> Tensor:
 
 @lowers("L2_NORMALIZATION")
 def l2_normalization(c: Call) -> Tensor:
-    """Divide x by its L2 norm over the last axis."""
+    """Return x divided by its L2 norm over the last axis."""
     if c.options.get("fused_activation_function", 0):
         raise CompileError("it has no fused activation")
     if c.is_integer:
@@ -158,7 +158,8 @@ def l2_normalization(c: Call) -> Tensor:
 
 @lowers("LOCAL_RESPONSE_NORMALIZATION")
 def lrn(c: Call) -> Tensor:
-    """Return x / (bias + alpha * the sum of squares within `radius` channels) ** beta."""
+    """Return x / (bias + alpha * the sum of squares of the channels at a distance of at most `radius`) **
+    beta."""
     o = c.options
     size = 2 * o["radius"] + 1
     x = c.b.transpose(c.x(), [0, 3, 1, 2])

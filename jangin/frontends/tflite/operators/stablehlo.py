@@ -1,5 +1,5 @@
 """Lower StableHLO's operators in their general forms: slices at positions, and windows over any axes.
-Integers are never rescaled."""
+Integers aren't rescaled."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ REDUCTIONS = {
     "ADD": "sum", "MUL": "prod", "MULTIPLY": "prod", "MAXIMUM": "max", "MINIMUM": "min",
     "AND": "all", "LOGICAL_AND": "all", "OR": "any", "LOGICAL_OR": "any",
 }  # fmt: skip
-"""The reduction that a sub-graph of one operator computes, by the operator's name without STABLEHLO_."""
+"""The reduction that a sub-graph of one operator computes, by the operator's name without the prefix
+STABLEHLO_."""
 SCATTERED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 FUNCTIONS = ("", "sum", "prod", "min", "max", "all", "any")
-"""The reductions of REDUCE_WINDOW by the schema's numbers."""
+"""The reductions of REDUCE_WINDOW, in the order of the schema's numbers."""
 
 
 def _reduction(call: Call) -> str:
-    """Return the reduction that the operator's sub-graph computes of two numbers, or "" if the sub-graph
-    returns the second number."""
+    """Return the reduction by which the operator's sub-graph combines two numbers. It is "" if the sub-graph
+    returns the second number. Raises CompileError for other sub-graphs."""
     body: Sequence[str] = call.options["body"]
     names = [name.removeprefix("STABLEHLO_") for name in body]
     if len(names) > 1 or not {*names} <= REDUCTIONS.keys():
@@ -41,7 +42,8 @@ def _reduction(call: Call) -> str:
 
 
 def _split(index: Sequence[Expr], windows: Sequence[int]) -> tuple[list[Expr], list[Expr]]:
-    """Split an index into its part inside a slice, along the axes `windows`, and its part among slices."""
+    """Split an index into a part inside a slice and a part among the slices. The first part has the entries
+    of the axes `windows`."""
     return [index[i] for i in windows], [v for i, v in enumerate(index) if i not in windows]
 
 
@@ -49,10 +51,10 @@ def _place(
     positions: Buffer, axis: int, vector: int, inner: Sequence[Expr | None], outer: Sequence[Expr],
     mapped: Sequence[int],
 ) -> tuple[Expr | None, Expr]:  # fmt: skip
-    """Return a slice's start along an axis (None for 0) and the element's offset from the start.
+    """Return the start of a slice along an axis (None for 0), and the element's offset from it.
 
-    `vector` is the axis of `positions` that holds a position's coordinates, and `mapped` are the axes that
-    they refer to."""
+    `vector` is the axis of `positions` that has a position's coordinates. `mapped` are the axes to which the
+    coordinates belong."""
     offset = inner[axis]
     offset = const(0) if offset is None else offset
     if axis not in mapped:
@@ -61,13 +63,14 @@ def _place(
 
 
 def _along(rank: int, inner: Sequence[Expr], gone: Sequence[int]) -> list[Expr | None]:
-    """Return an index inside a slice by axis of the tensor, with None for the axes that the slice lacks."""
+    """Return an index inside a slice with an entry for each axis of the tensor. The entry is None for the
+    axes `gone`, which the slice doesn't have."""
     rest = iter(inner)
     return [None if i in gone else next(rest) for i in range(rank)]
 
 
 def _numbered(at: Tensor, vector: int) -> None:
-    """Raise CompileError if a position's single coordinate has no axis of its own. LiteRT crashes at such
+    """Raise CompileError if positions have no axis for their coordinates. LiteRT crashes at such
     positions."""
     if not 0 <= vector < at.rank:
         raise CompileError(f"positions {at} whose numbers lie along no axis are not supported")
@@ -75,8 +78,7 @@ def _numbered(at: Tensor, vector: int) -> None:
 
 @lowers("STABLEHLO_GATHER")
 def gather(call: Call) -> Tensor:
-    """Return slices of given sizes at the given positions. A slice that would reach outside is moved
-    inside."""
+    """Return slices of given sizes at positions. A slice that would reach outside of x is moved inside."""
     b, o, x, at = call.b, call.options, call.x(), call.b.cast(call.x(1), I64)
     windows, gone, vector = o["offset_dims"], o["collapsed_slice_dims"], o["index_vector_dim"]
     kept = iter([n for i, n in enumerate(o["slice_sizes"]) if i not in gone])
@@ -100,7 +102,8 @@ def gather(call: Call) -> Tensor:
 
 @lowers("STABLEHLO_SCATTER")
 def scatter(call: Call) -> Tensor:
-    """Return x with slices combined into it at their positions. Elements outside x are left out."""
+    """Return x with slices combined into it at positions. Elements that would be outside of x are left
+    out."""
     b, o, x, updates = call.b, call.options, call.x(), call.x(2)
     at, kind = b.cast(call.x(1), I64), _reduction(call)
     windows, gone, vector = o["update_window_dims"], o["inserted_window_dims"], o["index_vector_dim"]
@@ -130,8 +133,8 @@ def scatter(call: Call) -> Tensor:
 
 @lowers("STABLEHLO_REDUCE_WINDOW")
 def stablehlo_reduce_window(call: Call) -> Tensor:
-    """Inputs: x, and the initial value of windows, which also fills the padding around x and between its
-    elements."""
+    """Return the reductions of windows. The inputs are x and the initial value. The padding around x and
+    between its elements has this value too."""
     o, padding = call.options, call.options["padding"]
     if min(o["base_dilations"], default=1) < 1:
         raise CompileError(f"the elements of {call.x()} can't lie {o['base_dilations']} apart")
@@ -144,7 +147,8 @@ def stablehlo_reduce_window(call: Call) -> Tensor:
 
 @lowers("REDUCE_WINDOW")
 def reduce_window(call: Call) -> Tensor:
-    """Inputs: x, the initial value of windows, and the windows' sizes, strides and dilations."""
+    """Return the reductions of windows. The inputs are x, the initial value, and the windows' sizes, strides
+    and dilations."""
     kind = FUNCTIONS[call.options["reduce_function"]]
     return _windows(call, call.x(), kind, *(call.integers(i) for i in (2, 3, 4)))
 
@@ -152,7 +156,8 @@ def reduce_window(call: Call) -> Tensor:
 def _windows(
     call: Call, x: Tensor, kind: str, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Tensor:
-    """Return the initial value combined with each window of x."""
+    """Return the initial value combined with each window of x by the reduction `kind`. Raises CompileError if
+    this isn't supported."""
     b = call.b
     if kind in ("all", "any"):
         if x.dtype is not BOOL:
@@ -176,16 +181,16 @@ def _windows(
 
 
 COMBINED = ("sum", "mean", "sqrtn")
-"""The combiners of a position's rows, by the schema's numbers."""
+"""The ways to combine the rows of a position, in the order of the schema's numbers."""
 
 
 @lowers("EMBEDDING_LOOKUP_SPARSE")
 def embedding_lookup_sparse(call: Call) -> Tensor:
-    """Sum rows [n] of a table, each times its weight [n], at their positions [n, axes] in a tensor of given
-    sizes.
+    """Return sums of rows of a table, each multiplied by its weight, at positions [n, axes] in a tensor of
+    given sizes. The rows' indices and the weights are [n].
 
-    Rows whose positions differ only along the last axis share a sum. "mean" divides by the sum of the
-    weights. "sqrtn" divides by the root of the sum of squared weights."""
+    Rows whose positions differ only along the last axis are summed. For "mean" the sum is divided by the sum
+    of the weights. For "sqrtn" it is divided by the square root of the sum of squared weights."""
     b, (rows, at, weights, table) = call.b, (call.x(i) for i in (0, 1, 3, 4))
     kind, sizes = COMBINED[call.options["combiner"]], call.sizes(2)[:-1]
     count, size = rows.shape[0], product(table.shape[1:])

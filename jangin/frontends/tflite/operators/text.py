@@ -1,4 +1,4 @@
-"""Lower operators on text, which run on the host, and on hashes."""
+"""Lower operators on text, which the host computes, and hashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jangin.ops.values import Tensor
 
 @lowers("HASHTABLE_FIND")
 def find(call: Call) -> Item:
-    """Return the value of each key in a constant table, or the default for unknown keys."""
+    """Return the value of each key in a constant table, or the table's default for unknown keys."""
     x = call.inputs[0]
     assert x is not None
     keys, values, default = (call.options[n] for n in ("keys", "values", "default"))
@@ -38,8 +38,8 @@ def size(call: Call) -> Tensor:
 
 @lowers("SKIP_GRAM")
 def skip_gram(call: Call) -> Item:
-    """Return groups of `ngram_size` words of a text, with at most `max_skip_size` words left out between
-    two."""
+    """Return groups of `ngram_size` words of a text. At most `max_skip_size` words are left out between two
+    neighbours in a group."""
     o = call.options
     attrs = {"size": o["ngram_size"], "skips": o["max_skip_size"], "shorter": bool(o["include_all_ngrams"])}
     x = call.inputs[0]
@@ -68,7 +68,8 @@ def _mixed(v: Expr) -> Expr:
 
 
 def fingerprint(first: Expr, last: Expr, length: int) -> Expr:
-    """Return FarmHash's fingerprint of 8 to 16 bytes, from the first eight and the last eight bytes (u64)."""
+    """Return FarmHash's fingerprint of 8 to 16 bytes. `first` and `last` are their first and last eight bytes
+    as u64."""
     factor = _u64(PRIME + 2 * length)
     start = first + _u64(PRIME)
     c = _turned(last, 37) * factor + start
@@ -79,10 +80,10 @@ def fingerprint(first: Expr, last: Expr, length: int) -> Expr:
 
 @lowers("LSH_PROJECTION")
 def lsh_projection(call: Call) -> Tensor:
-    """Return bits [functions * bits], or one number of `bits` bits for each function if the option is sparse.
+    """Return bits [functions * bits]. With a sparse type, return a number of `bits` bits for each function.
 
-    A bit tells if the weighted hashes of the rows of x sum to more than 0. Each hash begins with the bytes of
-    a seed, from [functions, bits]."""
+    A bit tells if the weighted sum of the hashes of the rows of x is positive. The hashed bytes begin with a
+    seed, and seeds are [functions, bits]."""
     b, seeds, x = call.b, call.x(), call.x(1)
     (functions, bits), each = seeds.shape, x.dtype.bytes
     if (x.rank > 1 and product(x.shape[1:]) != const(1)) or each not in (4, 8):

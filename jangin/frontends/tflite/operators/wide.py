@@ -1,7 +1,7 @@
-"""Lower LOGISTIC, TANH, SOFTMAX and other functions of 16 bits as TensorFlow Lite's reference kernels do.
+"""Lower LOGISTIC, TANH, SOFTMAX and other functions of 16 bits, with the same results as TensorFlow Lite's
+reference kernels.
 
-The kernels interpolate linearly between the entries of a table. (Found by comparing; tests hold every
-input.)"""
+The kernels interpolate linearly in a table. This was found by comparing results. Tests compare all inputs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ops.values import Tensor
 
 STEPS = 24
-"""Entries of the sigmoid's table per unit of its argument."""
+"""The number of entries in the sigmoid's table for each unit of its argument."""
 
 
 def sigmoid_table() -> Array:
-    """Return the sigmoid from 0 on in 65536ths. Each entry is moved by half of the error of linear
-    interpolation in the middle."""
+    """Return the sigmoid for arguments from 0 on, in 65536ths. Each entry is moved by half of the error that
+    linear interpolation has in the middle after it."""
 
     def at(i: float) -> float:
         return 65536 / (1 + math.exp(-i / STEPS))
@@ -33,10 +33,10 @@ def sigmoid_table() -> Array:
 
 
 def _argument(call: Call, powers: tuple[int, ...]) -> Callable[[Expr], Expr]:
-    """Return a function that multiplies an input by 3 * 4096 and its scale.
+    """Return a function that multiplies an input by 3 * 4096 and by its scale.
 
-    The result is exact if the scale is a power of two of `powers`. Otherwise a 15-bit multiplier rounds
-    it."""
+    The result is exact if the scale is a power of two in `powers`. Otherwise it is rounded by a 15-bit
+    multiplier."""
     q = call.given[0]
     if q.zero or call.out.zero or call.out.scale != 2.0**-15:
         raise CompileError("of 16 bits it has no zero points, and results of a scale of 2 ** -15")
@@ -70,9 +70,10 @@ def tanh(call: Call) -> Tensor:
 def _interpolated(
     call: Call, powers: tuple[int, ...], bits: int, most: int, result: Callable[[Expr, Expr], Expr]
 ) -> Tensor:
-    """Apply `result` to the argument and the table's interpolated value at the absolute argument.
+    """Return `result` of the argument and of the table's interpolated value for the argument's absolute
+    value.
 
-    There are `bits` fractional bits between entries. The value beyond the last entry is `most`."""
+    `bits` is the number of fractional bits between two entries. The value after the last entry is `most`."""
     b, table = call.b, sigmoid_table()
     at = b.map(_argument(call, powers), call.x())
     absolute = b.map(lambda v: select(v < 0, -v, v), at)
@@ -88,8 +89,8 @@ def _interpolated(
 
 
 def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
-    """Return 512 steps of a function from -1 to 1, in 32768ths. Each entry but the last is moved as in
-    `sigmoid_table`, in integers."""
+    """Return a function from `low` to `high` at 513 points, in 32768ths. Each entry but the last is moved as
+    in `sigmoid_table`, by integers."""
     step = (high - low) / 512
     exact = [fn(low + step * i / 2) * 32768 for i in range(1025)]
     found = []
@@ -102,8 +103,8 @@ def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
 
 
 def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
-    """Apply a function by a table of 512 steps over the input's range, computed in f32 as `LUTPopulateInt16`
-    does. Each entry is moved as in `table_of`."""
+    """Return a function of a 16-bit input by a table of 513 points over the input's range. The table is
+    computed in f32, as LiteRT's `LUTPopulateInt16` does. Each entry is moved as in `table_of`."""
     b, q, out = call.b, call.given[0], call.out
     low, high = (np.float32(end - q.zero) * np.float32(q.scale) for end in q.limits)
     bottom, top = (np.float32(end - out.zero) * np.float32(out.scale) for end in out.limits)
@@ -124,13 +125,13 @@ def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
 
 
 def _away(v: Array) -> Array:
-    """Round to the nearest integer, and a half away from 0."""
+    """Return the nearest integers. Halves are rounded away from 0."""
     found: Array = np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v)
     return found
 
 
 def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
-    """Interpolate a table of 513 entries at 16-bit numbers."""
+    """Return values of a table of 513 entries, interpolated linearly at 16-bit numbers."""
     b = call.b
     x = b.cast(x, I64)
     entry = b.map(lambda v: binary("shr", v, const(7, I64)) + 256, x)
@@ -144,8 +145,8 @@ def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:
 
 
 def softmax(call: Call, beta: float) -> Tensor:
-    """Return softmax: exponentials of differences from the maximum, in 65535ths of -10 to 0, times the
-    reciprocal of their sum."""
+    """Return softmax of 16-bit integers. The exponentials of the differences from the maximum are multiplied
+    by the reciprocal of their sum. Differences are in 65535ths of the range from -10 to 0."""
     b, x = call.b, call.x()
     if call.out.zero or call.out.scale != 2.0**-15:
         raise CompileError("a softmax of 16 bits has results of a scale of 2 ** -15")
