@@ -37,12 +37,14 @@ def lower(
     whole: bool = False,
     trained: bool = False,
 ) -> Graph:
-    """Return the imported graph in core operators. `custom` has a caller's own operators.
+    """Return the imported graph in core operators.
 
-    An `unchecked` model runs without checks of indices. A `whole` graph is written to a file, not run. In a
-    `trained` one, random operators draw (see `Builder`). Raises CompileError that lists every unsupported
-    node before any work. A node that can't be lowered raises CompileError that names the node, its inputs
-    and the reason."""
+    `custom` has a caller's own operators. An `unchecked` model runs without checks of indices. A `whole`
+    graph is written to a file, not run. If the graph is `trained`, operators such as dropout draw random
+    numbers (see `Builder`).
+
+    Raises CompileError, which lists all unsupported nodes, before any other work. A node that can't be
+    lowered raises CompileError, which names the node, its inputs and the reason."""
     graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained)
     _, results = _found(imported.dialect, graph, b, custom or {})

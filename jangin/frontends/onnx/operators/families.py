@@ -56,7 +56,8 @@ def _made(table: Mapping[str, T], make: Callable[[T], Lowering]) -> Mapping[str,
 
 
 def unary(table: Mapping[str, Body], since: int = 1, domain: str = "", corner: str | None = None) -> Family:
-    """Declare operators of one input. The result is `body(x, **attributes)`. `corner`: see `ir.core.Map`."""
+    """Return operators of one input, by name. An operator's result is `body(x, **attributes)` for each
+    element x. `corner` chooses slopes for gradients (see `ir.core.Map`)."""
 
     def make(body: Body) -> Lowering:
         def lower(b: Builder, x: Tensor, **attrs: Attribute) -> Tensor:

@@ -67,8 +67,11 @@ def fused_attention(
     scale: float = 0.0, mask_filter_value: float = -10000.0, do_rotary: int = 0,
     rotary_embedding_dim: int = 0, past_present_share_buffer: int = 0,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return self-attention of x, whose queries, keys and values are its products with `weights` [width, q +
-    k + v]. The second result is `past` with the new keys and values, [2, batch, heads, keys, size]."""
+    """Return self-attention of x. Its queries, keys and values are the products of x with `weights` [width, q
+    + k + v].
+
+    The second result is the keys and values with those of `past` before them, [2, batch, heads, keys, size].
+    It is None if nothing reads it."""
     if do_rotary or past_present_share_buffer:
         raise CompileError("com.microsoft.Attention with do_rotary or a shared past buffer is not supported")
     third = divide(weights.shape[1], const(3), b.symbols)

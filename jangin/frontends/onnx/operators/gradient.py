@@ -1,4 +1,5 @@
-"""Gradient (ai.onnx.preview.training): reverse-mode differentiation of the core nodes built so far."""
+"""Lower Gradient (ai.onnx.preview.training) by reverse-mode differentiation of the core nodes that were built
+before it."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from jangin.ops.values import Tensor
 
 @op("Gradient", domain=DOMAIN)
 def gradient(b: Builder, *inputs: Tensor, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> list[Tensor]:
-    """Derivatives of the value named `y`, which nodes before this one compute, by those named `xs`.
-    The inputs must be these themselves, and those named `zs`."""
+    """Return the derivatives of the value named `y`, which earlier nodes compute, by the values named `xs`.
+    The inputs must be exactly the values named `xs` and `zs`. Raises CompileError otherwise."""
     named = [b.scope.get(n) for n in (*xs, *zs)]
     result = b.scope.get(y)
     if not isinstance(result, Tensor):

@@ -182,8 +182,8 @@ def tree_ensemble_classifier(
     base_values_as_tensor: Array | None = None, classlabels_int64s: Sequence[int] = (),
     classlabels_strings: Sequence[str] = (), post_transform: str = "NONE", **nodes: Any,
 ) -> tuple[Item, Tensor]:  # fmt: skip
-    """Return the classes and scores by an ensemble of trees. If there are two classes and weights for only
-    one, the other's score is derived.
+    """Return the classes and scores by an ensemble of trees. If there are at most two classes and weights for
+    only one, the other's score is derived.
 
     The derived score is 1 minus the score for the transforms NONE and PROBIT, else the negative score."""
     x = features(b, x)

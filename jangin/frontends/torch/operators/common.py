@@ -51,7 +51,7 @@ class Result:
 
 def applied(b: Builder, dtype: DType, body: Body, *operands: Operand, corner: str | None = None) -> Tensor:
     """Return `body` applied to each element of the operands. Tensors are converted to `dtype` first. 16-bit
-    floats are computed in f32. `corner`: see `ir.core.Map`."""
+    floats are computed in f32. `corner` chooses slopes for gradients (see `ir.core.Map`)."""
     tensors = [b.cast(x, dtype) for x in operands if isinstance(x, Tensor)]
 
     def fn(*elements: Expr) -> Expr:

@@ -41,7 +41,7 @@ def _reshaped(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
 
 @lowers("detach", "detach_copy")
 def detach(b: Builder, out: Result, self: Tensor) -> Tensor:
-    """The same numbers, through which no gradient goes."""
+    """Return the input's elements, as constants for gradients: no gradient passes through them."""
     return b.map(lambda v: v, self, corner="constant")
 
 
@@ -329,7 +329,11 @@ def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) ->
 def native_dropout(
     b: Builder, out: Result, input: Tensor, p: float, train: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the input, of which inference drops nothing, and a mask of the elements that are kept."""
+    """Return the input with random elements set to 0, and a mask of those that are kept. In inference, all
+    are kept.
+
+    Raises CompileError if elements are to be dropped in a graph that isn't trained, unless all of them are
+    dropped."""
     if train and p == 1:
         return b.map(lambda v: v * 0, input), b.expand(b.scalar(False, out.all[1][0]), out.all[1][1])
     if train and p and b.trained:

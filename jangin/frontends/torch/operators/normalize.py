@@ -122,7 +122,8 @@ def batch_norm_functional(
     b: Builder, out: Result, input: Tensor, running_mean: Tensor, running_var: Tensor, training: bool,
     momentum: float, eps: float, weight: Tensor | None = None, bias: Tensor | None = None,
 ) -> Any:  # fmt: skip
-    """`batch_norm`, and the new running mean and variance (a sample's) as further results."""
+    """Return the results of `batch_norm`, then the new running mean and variance. The variance that they are
+    updated with is the unbiased one of the batch. Without training, they are unchanged."""
     if not training:
         first = Result(out.all[:3], out.wanted[:3], out.common)
         given = (momentum, training, weight, bias, running_mean, running_var)
