@@ -67,7 +67,8 @@ def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 
 
 def _half(first: int, a: Any) -> Any:
-    """Every second int8 of words of four, as pairs of int16."""
+    """Return two of the four int8 in each 32-bit word, as a word of two int16. They are the first and the
+    third (`first` 0), or the second and the fourth (`first` 1)."""
     words = np.asarray(a, np.int32)
     pairs = np.ascontiguousarray(words).reshape(-1).view(np.int8).reshape(-1, 4)[:, first::2].astype(np.int16)
     return np.ascontiguousarray(pairs).view(np.int32).reshape(words.shape)
