@@ -88,7 +88,8 @@ def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    """Pool maxima. `padding` is that of both sides together. Half of it, rounded down, is in front."""
+    """Return the maxima of windows, or of groups of channels at each pixel. `padding` is that of both sides
+    together. Half of it, rounded down, is in front."""
     x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
     if "channels" in o:  # maximum over groups of channels, pixel by pixel
         n, c, h, w = x.shape

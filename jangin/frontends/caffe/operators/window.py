@@ -83,8 +83,11 @@ def inner_product(layer: Layer) -> Tensor:
 
 @lowers("Pooling")
 def pooling(layer: Layer) -> Tensor | tuple[Tensor, Tensor]:
-    """Pool windows. The last window may extend beyond the input, and means count the padding. A second top
-    gets the positions of the maxima in their channels."""
+    """Return the maxima or the means of windows. The last window may extend beyond the input, and means count
+    the padding.
+
+    A second top gets the positions of the maxima in their channels. Raises CompileError for stochastic
+    pooling."""
     b, x, p = layer.b, layer.x(), "pooling_param."
     kind = layer.choice(p + "pool", ("MAX", "AVE", "STOCHASTIC"), "MAX")
     ceil = layer.choice(p + "round_mode", ("CEIL", "FLOOR"), "CEIL") == "CEIL" and layer.flag(
