@@ -207,7 +207,8 @@ def current() -> Budget | None:
 
 
 def sized(size: int) -> None:
-    """Tell the budget the model's size in bytes."""
+    """Tell the budget the model's size in bytes. If the process is the compiler's own, also limit its memory
+    to the budget's."""
     budget = _budget.get()
     if budget is not None:
         budget.size = max(budget.size, size)
