@@ -338,7 +338,9 @@ def _whole(e: Expr) -> Expr:
 
 
 def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:
-    """Enter the parts of one number `e` in `parts`."""
+    """Split a number into a quotient and a remainder by a factor of its terms, as often as `ranges` prove
+    that this is possible. Enter the parts in `parts`, by names that begin with `axes`. A number that can't be
+    split is the only part."""
     found = terms(e)
     for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
         rest = simplify(sum((_term(n, atoms) for n, atoms in found if n % c), const(0)), ranges)
