@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from on_device import usable
 from onnx import TensorProto
@@ -238,6 +239,11 @@ def test_a_host_without_memory(device: Found) -> None:
             module.room("x", size)
 
 
+TOP = """<ir_version: 10, opset_import: ["": 20]>
+g (float[n, 500] x) => (float[n, 3] y, int64[n, 3] i) <int64[1] k = {3}> { y, i = TopK(x, k) }"""
+"""A kernel that sorts each row in scratch memory."""
+
+
 @on_each
 def test_buffers_that_are_too_large(device: Found, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [replace(d, largest=2400) for d in opencl_devices.devices()]
@@ -250,5 +256,6 @@ def test_buffers_that_are_too_large(device: Found, monkeypatch: pytest.MonkeyPat
     net = jangin.compile(network(), name(device), cache=False)
     with pytest.raises(MemoryError, match=rf"^what lies between kernels takes \d+ bytes, but {limit}.*Conv"):
         net(X)
-    with pytest.raises(MemoryError, match=rf"^scratch takes \d+ bytes, but {limit}.*Softmax"):
-        net(X[:1])
+    rows = jangin.compile(onnx.parser.parse_model(TOP), name(device), cache=False)
+    with pytest.raises(MemoryError, match=rf"^scratch takes \d+ bytes, but {limit}.*TopK"):
+        rows(np.ones((1, 500), np.float32))
