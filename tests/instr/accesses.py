@@ -90,7 +90,8 @@ class Case:
             elif self.way == "blend":
                 found[row] = np.arange(self.lanes)
             else:
-                found[row] = (np.arange(self.lanes) - on[0]) * self.step
+                first = on[0] if on else 0  # a row may have no active lane
+                found[row] = (np.arange(self.lanes) - first) * self.step
         return found
 
     def sizes(self) -> list[int]:
