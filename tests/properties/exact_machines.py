@@ -40,6 +40,10 @@ MACHINES = {
 }
 
 
+UNTRANSLATED = "decode_save_opc: Assertion"
+"""QEMU 7.2 ends with this message at RISC-V's vector conversions from float to integer that don't round."""
+
+
 @cache
 def _main(compiler: str) -> bytes:
     """Compile run.c. It calls a model's entry with the memory in a file, and writes the memory after the call
@@ -70,6 +74,8 @@ def emulated(target: str, case: Case) -> list[str]:
         (folder / "image").write_bytes(image.file)
         command = [emulator, "-cpu", processor, folder / "program", folder / "image", folder / "after"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if UNTRANSLATED in done.stderr:
+            raise Skipped
         if done.returncode:
             return [f"the program ended with {done.returncode}: {done.stderr[-300:]}"]
         after = np.fromfile(folder / "after", np.uint8)
