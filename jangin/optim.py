@@ -42,8 +42,8 @@ class Optimizer:
     def update(
         self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The new parameter and what is kept."""
-        raise NotImplementedError
+        """Return the new parameter and the tensors that are kept. Each optimizer has its own update."""
+        raise NotImplementedError(f"{type(self).__name__} has no update: write one, as jangin.optim.SGD does")
 
 
 def _less(w: Expr, change: Expr, rate: Expr) -> Expr:

@@ -33,7 +33,7 @@ class Architecture:
     costs speed, never correctness."""
 
     name: str
-    """As NVIDIA's compilers call it."""
+    """The architecture's name in NVIDIA's compilers, such as sm_80."""
     units: int
     """Streaming multiprocessors of the device."""
     width: int

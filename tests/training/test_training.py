@@ -120,7 +120,7 @@ def test_smoothing_and_ignored_labels() -> None:
 
 
 class Lion(torch.optim.Optimizer):  # type: ignore[misc]
-    """As Chen et al. have it; PyTorch has none."""
+    """Lion follows Chen et al. (2023), because PyTorch has no Lion to compare with."""
 
     def __init__(self, params: Any, lr: float, decay: float) -> None:
         super().__init__(params, {"lr": lr, "decay": decay})
