@@ -17,9 +17,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler import handed, isolated
-from jangin.compiler.forked import sendable
-from jangin.compiler.interrupts import kept_interrupts
+from jangin.compiler.processes import handed, isolated
+from jangin.compiler.processes.forked import sendable
+from jangin.compiler.processes.interrupts import kept_interrupts
 
 
 def layers(count: int) -> onnx.ModelProto:
@@ -215,7 +215,7 @@ def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
 WORK = """
 from functools import partial
 import os
-from jangin.compiler.forked import Workers
+from jangin.compiler.processes.forked import Workers
 told = []
 with Workers(2, lambda: 1 / 0) as workers:
     squares = workers.do([partial(pow, n, 2) for n in range(9)], 2, lambda *step: told.append(step))

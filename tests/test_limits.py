@@ -134,7 +134,7 @@ def test_what_python_has_of_memory_and_depth(error: type[Exception], monkeypatch
 WORKERS = """
 from functools import partial
 import time
-from jangin.compiler.forked import Workers
+from jangin.compiler.processes.forked import Workers
 from jangin.ir.errors import CompileError
 from jangin.ir.limits import Limits, within
 try:
@@ -159,7 +159,7 @@ def stuck(*_, **__):
     time.sleep(1000)
 class Finder:
     def find_spec(self, name, *_):
-        if name == "jangin.compiler.server":
+        if name == "jangin.compiler.processes.server":
             import jangin.compiler.request, jangin.ir.limits
             jangin.compiler.request.carry_out, jangin.ir.limits.GRACE = stuck, 0.5
 sys.meta_path.insert(0, Finder())

@@ -67,7 +67,7 @@ def test_bars_only_grow_and_end_full() -> None:
 WORK = """
 import time
 from functools import partial
-from jangin.compiler.forked import Workers
+from jangin.compiler.processes.forked import Workers
 told = []
 def job(n):
     time.sleep(0.01)

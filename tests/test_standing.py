@@ -16,7 +16,7 @@ import pytest
 from test_isolated import X, children, layers, runs
 
 import jangin
-from jangin.compiler import isolated
+from jangin.compiler.processes import isolated
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="the test finds processes by Linux's /proc"
@@ -84,7 +84,8 @@ def test_it_sees_what_the_caller_changed(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_it_ends_when_nothing_is_asked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     start = isolated._START.replace(
-        "server import serve;", "server import serve; import jangin.compiler.server as s; s.IDLE = 0.1;"
+        "server import serve;",
+        "server import serve; import jangin.compiler.processes.server as s; s.IDLE = 0.1;",
     )
     assert start != isolated._START
     monkeypatch.setattr(isolated, "_START", start)
@@ -143,7 +144,7 @@ if os.fork():
     print(os.wait()[1], shape())
 else:
     ok = shape() == (4, 18)
-    from jangin.compiler.isolated import _end_waiting
+    from jangin.compiler.processes.isolated import _end_waiting
     _end_waiting()
     os._exit(0 if ok else 1)
 """

@@ -24,8 +24,8 @@ from jangin.frontends.tflite import format as tflite
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.limits import within
 from jangin.options import Options
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.dce import dce
+from jangin.passes.algebra.batchnorm import batchnorm
+from jangin.passes.algebra.dce import dce
 from jangin.passes.partition import has_steps
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.stateful import StatefulExecutable

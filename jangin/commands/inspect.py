@@ -18,7 +18,7 @@ from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
 from jangin.compiler.driver import build_by
-from jangin.compiler.kernels import Job, make_plan, schedule_kernels, used_symbols
+from jangin.compiler.kernels import Job, schedule_kernels, used_symbols
 from jangin.compiler.pipeline import (
     Planned,
     Progress,
@@ -32,6 +32,7 @@ from jangin.compiler.pipeline import (
     plan_graph,
     plan_model,
 )
+from jangin.compiler.plans import make_plan
 from jangin.files import write_text
 from jangin.frontends.format import ModelSource
 from jangin.ir import te
@@ -41,8 +42,8 @@ from jangin.ir.limits import within
 from jangin.ir.plan import Plan
 from jangin.ir.text import print_func, print_plan
 from jangin.options import Options
+from jangin.passes.fusion.stages import is_opaque, opaque_func, stages
 from jangin.passes.partition import has_steps
-from jangin.passes.stages import is_opaque, opaque_func, stages
 from jangin.passes.table import Pass
 from jangin.passes.work import flops
 from jangin.runtime.artifact import Artifact

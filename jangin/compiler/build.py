@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from jangin.backends.backend import Kernel, backend_of
 from jangin.compiler.account import Account, KernelSeconds
-from jangin.compiler.forked import Workers
 from jangin.compiler.kernels import Job
+from jangin.compiler.processes.forked import Workers
 from jangin.compiler.shared import Made, SharedKernels
 from jangin.ir import limits
 from jangin.ir.graph import CompileError

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from jangin.compiler.interrupts import kept_interrupts
-from jangin.compiler.isolated import Apart
+from jangin.compiler.processes.interrupts import kept_interrupts
+from jangin.compiler.processes.isolated import Apart
 from jangin.environment import target_name
 from jangin.options import Given, Options, takes
 from jangin.runtime.system.processes import FORKS

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jangin.compiler.isolated import Apart
+from jangin.compiler.processes.isolated import Apart
 from jangin.compiler.request import Progress, Request, carry_out, entry_name
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
 from jangin.compiler.build import Build
-from jangin.compiler.forked import Workers
 from jangin.compiler.hints import settled
-from jangin.compiler.kernels import Job, make_plan, schedule_kernels
+from jangin.compiler.kernels import Job, schedule_kernels
+from jangin.compiler.plans import make_plan
+from jangin.compiler.processes.forked import Workers
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.assemble import with_sizes
 from jangin.frontends.dialect import Imported

@@ -18,7 +18,7 @@ from jangin.runtime.threads import counted
 
 if TYPE_CHECKING:
     from jangin.compiler.account import Account
-    from jangin.compiler.forked import Workers
+    from jangin.compiler.processes.forked import Workers
     from jangin.compiler.shared import SharedKernels
     from jangin.frontends.format import ModelSource
     from jangin.runtime.compiled import Compiled

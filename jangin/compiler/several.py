@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jangin.compiler.account import Account
-from jangin.compiler.forked import Workers
 from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases, loaded
 from jangin.compiler.place import Placing, Times, Unit, branches, runs, stages, unit_seconds, units
+from jangin.compiler.processes.forked import Workers
 from jangin.compiler.shared import SharedKernels
 from jangin.frontends.format import ModelSource
 from jangin.ir.graph import Graph

@@ -6,28 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass
-from jangin.passes.attention import attention
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.bf16 import bf16
-from jangin.passes.cse import cse
-from jangin.passes.dce import dce
-from jangin.passes.extrema import extrema
-from jangin.passes.fold import fold
-from jangin.passes.fuse import fuse
-from jangin.passes.halves import halves
-from jangin.passes.in_place import in_place
-from jangin.passes.integers import integers
-from jangin.passes.large_windows import large_windows
-from jangin.passes.layout import all_last, layout
-from jangin.passes.lookups import lookups
-from jangin.passes.reductions import reductions
-from jangin.passes.scalars import scalars
-from jangin.passes.separable import separable
-from jangin.passes.simplify import simplify
-from jangin.passes.taps import taps
-from jangin.passes.widen import widen
-from jangin.passes.windows import windows
-from jangin.passes.winograd import winograd
+from jangin.passes.algebra.batchnorm import batchnorm
+from jangin.passes.algebra.cse import cse
+from jangin.passes.algebra.dce import dce
+from jangin.passes.algebra.fold import fold
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.fusion.attention import attention
+from jangin.passes.fusion.extrema import extrema
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.fusion.reductions import reductions
+from jangin.passes.fusion.scalars import scalars
+from jangin.passes.layouts.layout import all_last, layout
+from jangin.passes.memory.in_place import in_place
+from jangin.passes.precision.bf16 import bf16
+from jangin.passes.precision.halves import halves
+from jangin.passes.precision.integers import integers
+from jangin.passes.precision.lookups import lookups
+from jangin.passes.precision.widen import widen
+from jangin.passes.windows.large_windows import large_windows
+from jangin.passes.windows.pools import windows
+from jangin.passes.windows.separable import separable
+from jangin.passes.windows.taps import taps
+from jangin.passes.windows.winograd import winograd
 from jangin.targets.target import Target
 
 

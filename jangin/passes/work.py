@@ -11,7 +11,7 @@ from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, filled, simplify
 from jangin.ir.te import Stage
 from jangin.ir.traversal import loads
-from jangin.passes.stages import is_opaque, opaque_stages, stages
+from jangin.passes.fusion.stages import is_opaque, opaque_stages, stages
 
 Symbols = Mapping[Var, Range]
 

@@ -16,8 +16,8 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, CompileError, Graph, Node
 from jangin.ir.records import dataclass
-from jangin.passes.batchnorm import batchnorm
-from jangin.passes.dce import dce
+from jangin.passes.algebra.batchnorm import batchnorm
+from jangin.passes.algebra.dce import dce
 from jangin.passes.partition import has_steps
 
 MOVES = (Reshape, Slice, Transpose)

@@ -10,7 +10,7 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class WinogradFigures:
-    """Figures for `passes.winograd`. The unit of time is that of one multiply-add of the product.
+    """Figures for `passes.windows.winograd`. The unit of time is that of one multiply-add of the product.
 
     - `gain`: the estimated time must be below this share of the plain convolution's.
     - `tile_rows`: rows of the product's register tile. Part of the tile is idle unless the number of tiles is

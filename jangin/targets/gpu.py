@@ -35,7 +35,7 @@ class Gpu(Machine):
     winograd: WinogradFigures = field(
         default_factory=lambda: WinogradFigures(near=0, far=1 << 40, lanes=NEVER)
     )
-    """The figures for `passes.winograd`: its transforms have no blocks of tiles and no vectors."""
+    """The figures for `passes.windows.winograd`: its transforms have no blocks of tiles and no vectors."""
     fusion: FusionFigures = field(default_factory=lambda: FusionFigures(heads=1, head=HEAD, image_rows=NEVER))
     """The figures for the passes `layout`, `fuse` and `attention`."""
     recurrence: RecurrenceFigures = field(

@@ -38,7 +38,7 @@ class Machine:
     instruction adds up several products, or takes smaller floats than it adds to. Products that multiply
     matrices come before products for single rows. The passes `bf16` and `integers` choose by the order."""
     winograd: WinogradFigures = field(default_factory=WinogradFigures)
-    """The figures for `passes.winograd`."""
+    """The figures for `passes.windows.winograd`."""
     fusion: FusionFigures = field(default_factory=FusionFigures)
     """The figures for the passes `layout`, `fuse`, `attention` and `separable`."""
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)

@@ -45,15 +45,16 @@ class Processor(Machine):
     atomics: bool = True
     """There are atomic additions. Without them a program has one thread. `ahead` writes the API by it."""
     floats: bool = True
-    """There are instructions for f32. Without them `passes.integers` multiplies no integers as f32."""
+    """There are instructions for f32. Without them `passes.precision.integers` multiplies no integers as
+    f32."""
     hints: bool = True
-    """Prefetch hints pay. Templates and `passes.winograd` write them."""
+    """Prefetch hints pay. Templates and `passes.windows.winograd` write them."""
     masks: bool = True
     """Masked loads and stores exist. Without them, LLVM writes one access an element. The template `window`
     reads it."""
     wide_products: bool = False
-    """Multiply-adds of vectors take int16 and add to int32. `passes.integers` and the template `window` use
-    them."""
+    """Multiply-adds of vectors take int16 and add to int32. `passes.precision.integers` and the template
+    `window` use them."""
     multiply_adds: int = 2
     """Vector multiply-adds a cycle of a core, for estimates."""
     latency: int = 4

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import kernel_workload, make_kernel, make_plan
+from jangin.compiler.kernels import kernel_workload, make_kernel
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Kernel, Map
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, const

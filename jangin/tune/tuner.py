@@ -19,16 +19,16 @@ from jangin.compiler.kernels import (
     kernel_candidates,
     kernel_workload,
     make_kernel,
-    make_plan,
     schedule_kernels,
 )
+from jangin.compiler.plans import make_plan
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
 from jangin.ir.text import print_func
 from jangin.options import Options
-from jangin.passes.stages import is_opaque
+from jangin.passes.fusion.stages import is_opaque
 from jangin.runtime.executable import Executable
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.scheduled import Scheduled

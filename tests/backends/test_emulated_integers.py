@@ -9,8 +9,9 @@ import pytest
 from test_emulated_kernels import execute
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.dtype import F32, I8, U8
 from jangin.ir.expr import const
 from jangin.ir.graph import Array

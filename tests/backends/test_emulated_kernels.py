@@ -24,8 +24,9 @@ from repeatable import RNG
 
 import jangin
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Conv, MatMul
 from jangin.ir.dtype import F16, F32
 from jangin.ir.expr import const

@@ -17,7 +17,7 @@ import pytest
 from kinds import kind
 
 import jangin
-from jangin.compiler import isolated
+from jangin.compiler.processes import isolated
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_isolated import ENDED, X, children, layers, runs

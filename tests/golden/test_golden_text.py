@@ -12,7 +12,8 @@ from golden_models import MODELS
 from rules import RULES, model_of
 from templates.kernels import Built, buffer, conv, node, workload
 
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
+from jangin.compiler.plans import make_plan
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir import te

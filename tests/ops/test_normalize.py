@@ -7,7 +7,7 @@ import pytest
 from one_node import Array, f32, lowered, model, run
 from onnx.reference import ReferenceEvaluator
 
-from jangin.passes.simplify import simplify
+from jangin.passes.algebra.simplify import simplify
 
 
 def normal(x: Array, axes: tuple[int, ...], epsilon: float = 1e-5) -> Array:

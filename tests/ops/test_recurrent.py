@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from one_node import Array, f32, lowered, model
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.core import Kernel

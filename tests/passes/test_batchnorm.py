@@ -14,8 +14,8 @@ from jangin.ir.graph import Graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
-from jangin.passes.batchnorm import affine, batchnorm
-from jangin.passes.simplify import simplify
+from jangin.passes.algebra.batchnorm import affine, batchnorm
+from jangin.passes.algebra.simplify import simplify
 
 
 def check(graph: Graph, **expected: int) -> Graph:

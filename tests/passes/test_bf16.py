@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Conv, Kernel, MatMul, Pool
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.expr import call, const, maximum

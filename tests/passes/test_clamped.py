@@ -8,8 +8,8 @@ import pytest
 from jangin.ir.dtype import F32, I8, I32, U8, DType
 from jangin.ir.expr import Binary, Cast, Expr, Var, call, cast, const, maximum, minimum
 from jangin.ir.traversal import walk
-from jangin.passes.clamped import in_integers
-from jangin.passes.simplify_map import evaluate
+from jangin.passes.algebra.simplify_map import evaluate
+from jangin.passes.precision.clamped import in_integers
 
 SUM, SCALE = Var("x0", I32), Var("x1", F32)
 

@@ -12,9 +12,9 @@ from jangin.ir.graph import Graph, Node, Value
 from jangin.ir.te import compute
 from jangin.ir.verify import verify_graph
 from jangin.ops.interpret import run_graph
-from jangin.passes.cse import cse, frozen
-from jangin.passes.dce import dce
-from jangin.passes.fold import GROWTH_LIMIT, fold
+from jangin.passes.algebra.cse import cse, frozen
+from jangin.passes.algebra.dce import dce
+from jangin.passes.algebra.fold import GROWTH_LIMIT, fold
 
 
 def same(graph: Graph, new: Graph) -> None:

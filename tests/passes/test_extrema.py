@@ -20,11 +20,11 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dynamic_quantize
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.passes.extrema import extrema
-from jangin.passes.fuse import fuse
-from jangin.passes.reductions import reductions
-from jangin.passes.scalars import scalars
-from jangin.passes.stages import stages
+from jangin.passes.fusion.extrema import extrema
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.fusion.reductions import reductions
+from jangin.passes.fusion.scalars import scalars
+from jangin.passes.fusion.stages import stages
 
 N = Var("n")
 WIDE = 200

@@ -17,9 +17,9 @@ from jangin.ir.te import lower
 from jangin.ir.text import print_func
 from jangin.ir.traversal import loads
 from jangin.ops.interpret import run_graph
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import channels_last
-from jangin.passes.stages import canonical, is_opaque, opaque_func, stages
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.fusion.stages import canonical, is_opaque, opaque_func, stages
+from jangin.passes.layouts.layout import channels_last
 
 
 def kernels(graph: Graph) -> list[list[str]]:

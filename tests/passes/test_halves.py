@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph
@@ -18,7 +19,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.passes.halves import LEAST, half_of
+from jangin.passes.precision.halves import LEAST, half_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve
 from jangin.targets.gpu import Gpu

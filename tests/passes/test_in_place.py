@@ -9,8 +9,9 @@ import pytest
 from nets import RANGES, N, Net, feeds
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Kernel
 from jangin.ir.expr import Var
 from jangin.ir.graph import Graph
@@ -20,7 +21,7 @@ from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
-from jangin.passes.views import View, views
+from jangin.passes.memory.views import View, views
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, resolve
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Compute, Conv, Kernel, Map, MatMul, Reshape
 from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
 from jangin.ir.expr import Call, Var, cast, const, maximum, minimum
@@ -23,8 +24,8 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_conv, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.passes.winograd_cost import Estimate
-from jangin.passes.winograd_transform import PAIRED, PairTransform
+from jangin.passes.windows.winograd_cost import Estimate
+from jangin.passes.windows.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1, NEOVERSE_V1

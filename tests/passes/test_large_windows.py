@@ -10,8 +10,9 @@ import pytest
 from nets import TARGET, N, Net
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Array, Graph
 from jangin.ir.verify import verify_graph
@@ -19,10 +20,10 @@ from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.passes.fuse import fuse
-from jangin.passes.large_windows import large_windows
-from jangin.passes.layout import channels_last
-from jangin.passes.simplify import simplify
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.layouts.layout import channels_last
+from jangin.passes.windows.large_windows import large_windows
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

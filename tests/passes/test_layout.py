@@ -12,10 +12,10 @@ from jangin.ir.core import Conv, Kernel, Pool
 from jangin.ir.expr import call
 from jangin.ir.graph import Graph
 from jangin.ops.interpret import run_graph
-from jangin.passes.channels_last import inverse, moves_nothing, to_last
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import channels_last, layout
-from jangin.passes.simplify import simplify
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.layouts.channels_last import inverse, moves_nothing, to_last
+from jangin.passes.layouts.layout import channels_last, layout
 
 
 def ops(graph: Graph) -> Counter[str]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.core import Gather, Kernel, Map, MatMul
 from jangin.ir.dtype import F32, I8, I16, U8, DType
 from jangin.ir.expr import Var, call, cast, const
@@ -17,8 +18,8 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import dequantize, integer_matmul, quantize, requantize
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.passes.lookups import lookups
-from jangin.passes.simplify import simplify
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.precision.lookups import lookups
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.targets.x86 import V3

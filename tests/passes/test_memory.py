@@ -18,10 +18,10 @@ from jangin.ir.interpret import run_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.te import lower
 from jangin.ops.interpret import run_graph
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import channels_last
-from jangin.passes.memory import plan_buffers
-from jangin.passes.stages import stages
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.fusion.stages import stages
+from jangin.passes.layouts.layout import channels_last
+from jangin.passes.memory.buffers import plan_buffers
 
 
 def planned(graph: Graph) -> Plan:

@@ -14,9 +14,9 @@ from jangin.ir.graph import Graph
 from jangin.ir.interpret import bind_symbols, evaluate_stage
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import layout
-from jangin.passes.stages import stages
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.fusion.stages import stages
+from jangin.passes.layouts.layout import layout
 
 C, H, W = 4, 3, 2
 

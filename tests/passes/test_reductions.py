@@ -13,7 +13,7 @@ from jangin.ir.expr import Var, const
 from jangin.ir.graph import Graph
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
-from jangin.passes.reductions import reductions
+from jangin.passes.fusion.reductions import reductions
 
 N = Var("n")
 

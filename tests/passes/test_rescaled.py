@@ -11,7 +11,7 @@ from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func
 from jangin.ir.loop import For, Func, Store
 from jangin.ir.traversal import substitute, walk
-from jangin.passes.rescaled import by_factors
+from jangin.passes.precision.rescaled import by_factors
 
 X = Var("x0", U8)
 

@@ -18,8 +18,8 @@ from jangin.ir.traversal import substitute
 from jangin.ir.verify import verify_graph
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
-from jangin.passes.simplify import simplify
-from jangin.passes.simplify_map import evaluate, is_exact, simplify_body
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.algebra.simplify_map import evaluate, is_exact, simplify_body
 
 A, B, C = Var("a", F32), Var("b", F32), Var("c", I32)
 

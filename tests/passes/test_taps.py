@@ -14,7 +14,7 @@ from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
-from jangin.passes.taps import Axis, taps
+from jangin.passes.windows.taps import Axis, taps
 
 RNG = np.random.default_rng(5)
 

@@ -14,8 +14,8 @@ from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.ops.values import Tensor
+from jangin.passes.precision.widen import widen
 from jangin.passes.table import GRAPH_PASSES
-from jangin.passes.widen import widen
 from jangin.targets import NAMED
 
 

@@ -14,7 +14,7 @@ from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
 from jangin.ops.core_window import window_extent
 from jangin.ops.interpret import run_graph
-from jangin.passes.windows import windows
+from jangin.passes.windows.pools import windows
 
 
 def pool(

@@ -22,13 +22,13 @@ from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
-from jangin.passes.cse import cse
-from jangin.passes.fuse import fuse
-from jangin.passes.layout import channels_last
-from jangin.passes.simplify import simplify
-from jangin.passes.winograd import match, winograd
-from jangin.passes.winograd_cost import Estimate
-from jangin.passes.winograd_transform import F2, F4, Transform
+from jangin.passes.algebra.cse import cse
+from jangin.passes.algebra.simplify import simplify
+from jangin.passes.fusion.fuse import fuse
+from jangin.passes.layouts.layout import channels_last
+from jangin.passes.windows.winograd import match, winograd
+from jangin.passes.windows.winograd_cost import Estimate
+from jangin.passes.windows.winograd_transform import F2, F4, Transform
 from jangin.targets import NAMED
 from jangin.targets.figures import WinogradFigures
 

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 from repeatable import repeated_by
 
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
-from jangin.passes import extrema
+from jangin.passes.fusion import extrema
 from jangin.runtime.device import device_of
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, Target, resolve

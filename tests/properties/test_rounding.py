@@ -22,8 +22,9 @@ from test_random_graphs import TARGETS, compiled
 
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir.expr import Buffer, call, select
 from jangin.ir.graph import Array, Graph
 from jangin.ir.interpret import run_plan, size

@@ -11,7 +11,7 @@ import pytest
 
 from jangin.backends.backend import Kernel
 from jangin.backends.llvm.backend import LLVM
-from jangin.compiler import kernels as planning
+from jangin.compiler import plans as planning
 from jangin.compiler.build import build
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Expr

@@ -9,8 +9,9 @@ import pytest
 
 from jangin.backends.llvm.backend import LLVM
 from jangin.compiler.build import build
-from jangin.compiler.kernels import make_plan, schedule_kernels
+from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.compiler.plans import make_plan
 from jangin.ir import te
 from jangin.ir.core import Normalize, Reduce
 from jangin.ir.dtype import F32

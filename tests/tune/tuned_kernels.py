@@ -22,7 +22,7 @@ from jangin.compiler.pipeline import import_model
 from jangin.ir.graph import Graph, Node
 from jangin.ir.text import print_func
 from jangin.options import Options
-from jangin.passes.stages import is_opaque
+from jangin.passes.fusion.stages import is_opaque
 from jangin.runtime.system.processor import processor_name
 from jangin.targets import NAMED, resolve
 from jangin.templates.scheduled import Scheduled

@@ -1,0 +1,328 @@
+"""Channels-last (NHWC) layout for the convolutional parts of the whole graph.
+
+Convolutions and pools are computed on channels-last copies (see `channels_last`), unless too few of them
+would pay for the copies (`planes`). Operators for which the layout makes no difference follow their inputs.
+The original order is restored only for nodes that need it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from jangin.ir.core import (
+    Compute,
+    Concat,
+    Conv,
+    CoreAttributes,
+    Expand,
+    Gather,
+    Normalize,
+    Pad,
+    Pool,
+    Reduce,
+    Reshape,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from jangin.ir.expr import Buffer, Expr, Load, const, is_const
+from jangin.ir.graph import Graph, Node
+from jangin.ir.simplify import interval, simplify
+from jangin.ir.sources import Sources
+from jangin.ir.te import Stage
+from jangin.ir.traversal import rewrite
+from jangin.passes.layouts.channels_last import ChannelsLast, inverse, permuted, to_last
+from jangin.passes.layouts.planes import in_planes
+from jangin.targets.target import Target
+from jangin.templates.window import LARGEST_WINDOW
+
+LONGEST_TESTED = 16
+"""Most taps along a row of a depthwise convolution that tests for the image's border itself. With longer
+windows, most positions would be tested instead of a row's ends only."""
+
+
+def layout(graph: Graph, target: Target) -> Graph:
+    """Return the graph with convolutions and pools channels-last if this is quicker. Inputs and outputs keep
+    their order."""
+    if not _is_first(graph):
+        return graph
+
+    def rewrite(part: Graph, kept: Collection[str]) -> Graph:
+        return channels_last(part, target, kept)
+
+    return rewrite(graph, in_planes(graph, target, FOLLOW, rewrite))
+
+
+def all_last(graph: Graph, target: Target) -> Graph:
+    """Return the graph with all convolutions and pools channels-last, for machines on which this always
+    pays."""
+    return channels_last(graph, target) if _is_first(graph) else graph
+
+
+def _is_first(graph: Graph) -> bool:
+    """Return whether any convolution or pool is channels-first."""
+    return any(isinstance(n.attrs, (Conv, Pool)) and n.attrs.layout == "first" for n in graph.nodes)
+
+
+def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
+    """Return the graph with all convolutions and pools channels-last, except for the nodes named in
+    `kept`."""
+    run = ChannelsLast(graph, target.machine.fusion.few_channels)
+    for node in graph.nodes:
+        follow = None if node.name in kept else FOLLOW.get(node.op)
+        if follow is None or not follow(run, node):
+            run.compute(node, [run.original(n) for n in node.inputs], node.of(CoreAttributes))
+    for name in graph.outputs:
+        actual = run.original(name)
+        if actual != name:
+            run.move(actual, run.shape(actual), range(len(run.shape(actual))), out=name)
+    return run.rewritten(graph)
+
+
+# --- convolutions and maps -------------------------------------------------------------------
+
+
+def _window(run: ChannelsLast, node: Node) -> bool:
+    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy.
+    Return whether it is done."""
+    window = node.attrs
+    if not isinstance(window, (Conv, Pool)) or window.layout != "first":
+        return False
+    x, pads = node.inputs[0], window.pads
+    others = [run.original(n) for n in node.inputs[1:]]
+    last = replace(window, layout="last")
+    if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
+        return run.compute_last(node, 1, [run.last(x, 1), *others], last)
+    # A product over all channels reads a padded copy, so its inner loop has no tests.
+    few = interval(run.shape(others[0])[1])[1]
+    if few is not None and few < run.few_channels and (x, 1) not in run.copies:
+        padded = _padded(run, run.original(x), pads, (0, 0), node.source)
+        run.originals[padded] = padded
+        padded = run.last(padded, 1)
+    else:
+        padded = _padded(run, run.last(x, 1), pads, (0,), node.source)
+    return run.compute_last(node, 1, [padded, *others], replace(last, pads=(0,) * len(pads)))
+
+
+def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
+    """Return whether a convolution is depthwise with windows that may test for the border: only few tiles lie
+    at a row's ends."""
+    outputs, inputs, *_ = run.shape(weights)
+    alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
+    return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
+
+
+def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources) -> str:
+    """Return the name of `x` with zeros around its spatial axes. `lead`: zeros for the axes before these."""
+    half, rank = len(pads) // 2, len(run.shape(x))
+    trail = (0,) * (rank - half - len(lead))
+    amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *lead, *pads[half:], *trail))
+    return run.add(Pad(amounts), [x], f"{x}.pad", source)
+
+
+def _map(run: ChannelsLast, node: Node) -> bool:
+    """Compute a map channels-last if an operand of the result's shape is, or else one of its rank. The other
+    operands are rearranged to broadcast as before. Return whether it is done."""
+    shape = run.shape(node.outputs[0])
+    rank = len(shape)
+    full = [n for n in node.inputs if run.shape(n) == shape and n not in run.constants]
+    leaders = full or [n for n in node.inputs if len(run.shape(n)) == rank]
+    channels = next((run.computed[n] for n in leaders if n in run.computed), 0)
+    if not channels:
+        return False
+    inputs = [run.operand(n, rank, channels) for n in node.inputs]
+    return run.compute_last(node, channels, inputs, node.of(CoreAttributes))
+
+
+def _compute(run: ChannelsLast, node: Node) -> bool:
+    """Compute a tensor expression channels-last if an operand of the result's rank is. It reads channels-last
+    copies by permuted indices. Return whether it is done."""
+    rank, own = len(run.shape(node.outputs[0])), node.of(Compute)
+    like = {n: run.computed[n] for n in node.inputs if n in run.computed and len(run.shape(n)) == rank}
+    channels = next(iter(like.values()), 0)
+    if not channels:
+        return False
+    perm = to_last(rank, channels)
+    moved = {f"x{i}" for i, n in enumerate(node.inputs) if like.get(n) == channels}
+
+    def load(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer.name in moved:
+            return Load(_permuted(e.buffer, perm), permuted(e.index, perm))
+        return None
+
+    *inner, last = (_reloaded(s, load) for s in own.stages)
+    last = replace(last, out=_permuted(last.out, perm), axes=permuted(last.axes, perm))
+    inputs = [
+        run.last(n, channels) if f"x{i}" in moved else run.original(n) for i, n in enumerate(node.inputs)
+    ]
+    return run.compute_last(node, channels, inputs, replace(own, stages=(*inner, last)))
+
+
+def _permuted(buffer: Buffer, perm: Sequence[int]) -> Buffer:
+    return replace(buffer, shape=permuted(buffer.shape, perm))
+
+
+def _reloaded(stage: Stage, load: Callable[[Expr], Expr | None]) -> Stage:
+    epilogue = None if stage.epilogue is None else rewrite(stage.epilogue, load)
+    return replace(stage, body=rewrite(stage.body, load), epilogue=epilogue)
+
+
+# --- operators along axes --------------------------------------------------------------------
+
+
+def _concat(run: ChannelsLast, node: Node) -> bool:
+    """Compute a concatenation channels-last if at least half of its inputs are, constants aside. Return
+    whether it is done."""
+    moving = [n for n in node.inputs if n not in run.constants]
+    found = [run.computed[n] for n in moving if n in run.computed]
+    if not found or 2 * len(found) < len(moving):
+        return False
+    axis = run.perm(node, found[0]).index(node.of(Concat).axis)
+    return run.compute_last(node, found[0], [run.last(n, found[0]) for n in node.inputs], Concat(axis))
+
+
+def _alike(run: ChannelsLast, node: Node) -> bool:
+    """Compute an operator channels-last if operand 0 is. The operator's attributes name axes, and its result
+    has operand 0's axes. Return whether it is done."""
+    channels = run.channels(node)
+    attrs = _turned(node, run.perm(node, channels)) if channels else None
+    if attrs is None or (isinstance(attrs, Gather) and len(run.shape(node.inputs[1])) != 1):
+        return False
+    x, *others = node.inputs
+    inputs = [run.last(x, channels), *(run.original(n) for n in others)]
+    return run.compute_last(node, channels, inputs, attrs)
+
+
+def _turned(node: Node, perm: Sequence[int]) -> CoreAttributes | None:
+    """Return the attributes for an operand whose axes are permuted, or None for other operators."""
+    match node.attrs:
+        case Pad(pads) as own:
+            half = len(perm)
+            return replace(own, pads=(*permuted(pads[:half], perm), *permuted(pads[half:], perm)))
+        case Slice(starts, steps, shape):
+            return Slice(permuted(starts, perm), permuted(steps, perm), permuted(shape, perm))
+        case Expand(shape):
+            return Expand(permuted(shape, perm))
+        case Gather(axis):
+            return Gather(perm.index(axis))
+        case Softmax(axis) as own:
+            return replace(own, axis=perm.index(axis))
+        case Normalize(axes) as own:
+            return replace(own, axes=tuple(sorted(map(perm.index, axes))))
+    return None
+
+
+def _reduce(run: ChannelsLast, node: Node) -> bool:
+    """Compute a reduction channels-last if operand 0 is. Return whether it is done.
+
+    Without `keepdims` the result may have no channel or no spatial axis left; both orders are then the same.
+    """
+    name, own = node.inputs[0], node.of(Reduce)
+    channels = run.computed.get(name, 0)
+    if not channels:
+        return False
+    perm, axes = run.perm(node, channels), own.axes
+    moved = replace(own, axes=tuple(sorted(map(perm.index, axes))))
+    x = [run.last(name, channels)]
+    if own.keepdims:
+        return run.compute_last(node, channels, x, moved)
+    kept = sum(a not in axes for a in range(1, channels + 1))
+    spatial = sum(a not in axes for a in range(channels + 1, len(perm)))
+    if not kept or not spatial:
+        return run.compute(node, x, moved)
+    return 0 not in axes and run.compute_last(node, kept, x, moved)
+
+
+# --- transposes and reshapes -----------------------------------------------------------------
+
+
+def _transpose(run: ChannelsLast, node: Node) -> bool:
+    """Compute a transpose without a copy if it is just a change of layout; otherwise start from the
+    channels-last copy if there is one. Return whether it is done."""
+    name, out, perm = node.inputs[0], node.outputs[0], node.of(Transpose).perm
+    channels = run.computed.get(name, 0)
+    if not channels:
+        if len(perm) < 3 or perm != inverse(to_last(len(perm))):
+            return False
+        run.copies[out, 1] = run.original(name)
+        run.computed[out] = 1
+        return True
+    last = to_last(len(perm), channels)
+    if perm == last:
+        run.originals[out] = run.copies[name, channels]
+        return True
+    x = run.last(name, channels)
+    apart = range(1, channels + 1)
+    if perm[0] == 0 and all((i in apart) == (p in apart) for i, p in enumerate(perm)):
+        inner = tuple(last.index(perm[d]) for d in last)
+        return run.compute_last(node, channels, [x], Transpose(inner))
+    if kept := _interleaved(run, node, channels):
+        inner = tuple(last.index(perm[d]) for d in to_last(len(perm), kept))
+        return run.compute_last(node, kept, [x], Transpose(inner))
+    run.originals[out] = run.move(x, run.shape(out), tuple(last.index(p) for p in perm), out=out)
+    return True
+
+
+def _interleaved(run: ChannelsLast, node: Node, channels: int) -> int:
+    """Return the number of channel axes in front of a transpose's result that interleaves channels and
+    positions, for reshapes to merge (depth to space).
+
+    Return 0 for any other transpose.
+    """
+    perm, out = node.of(Transpose).perm, node.outputs[0]
+    kept = next((i - 1 for i in range(1, len(perm)) if perm[i] > channels), len(perm) - 1)
+    users = run.users.get(out, ())
+    if perm[0] != 0 or not kept or not users or out in run.graph.outputs:
+        return 0
+    apart = all(isinstance(u.attrs, Reshape) and _channels_of(run, u, kept) for u in users)
+    return kept if apart else 0
+
+
+def _reshape(run: ChannelsLast, node: Node) -> bool:
+    """Compute a reshape channels-last if operand 0 is, and batch, channels and positions stay apart. Return
+    whether it is done."""
+    name, shape = node.inputs[0], run.shape(node.outputs[0])
+    channels = run.computed.get(name, 0)
+    cut = _channels_of(run, node, channels) if channels else 0
+    if not cut:
+        return False
+    x, tail = [run.last(name, channels)], shape[cut + 1 :]
+    target = Reshape((shape[0], *tail, *shape[1 : cut + 1]))
+    return run.compute_last(node, cut, x, target) if tail else run.compute(node, x, target)
+
+
+def _channels_of(run: ChannelsLast, node: Node, channels: int) -> int:
+    """Return the number of axes of a reshape's result that hold its input's channel axes. Return 0 if the
+    reshape mixes batch, channels and positions."""
+    before, shape = run.shape(node.inputs[0]), run.shape(node.outputs[0])
+    if not shape or shape[0] != before[0]:
+        return 0
+
+    def size(dims: Sequence[Expr]) -> Expr:
+        return simplify(math.prod(dims, start=const(1)), run.symbols)
+
+    wanted = size(before[1 : channels + 1]), size(before[channels + 1 :])
+    cuts = range(1, len(shape))
+    return next((c for c in cuts if (size(shape[1 : c + 1]), size(shape[c + 1 :])) == wanted), 0)
+
+
+FOLLOW: Mapping[str, Callable[[ChannelsLast, Node], bool]] = {
+    "conv": _window,
+    "pool": _window,
+    "map": _map,
+    "compute": _compute,
+    "concat": _concat,
+    "pad": _alike,
+    "slice": _alike,
+    "expand": _alike,
+    "gather": _alike,
+    "softmax": _alike,
+    "normalize": _alike,
+    "reduce": _reduce,
+    "transpose": _transpose,
+    "reshape": _reshape,
+}
+"""For each operator, the function that computes it channels-last. The function returns False, with nothing
+done, if the operator needs its operands in their own order."""

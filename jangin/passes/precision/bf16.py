@@ -1,0 +1,80 @@
+"""Marks products of bfloat16 and float16 for instructions that take 16-bit numbers.
+
+One instruction adds two products of bfloat16 to a sum of f32, while a multiply-add of f32 adds one. For
+float16, Arm's FMLAL multiplies f16 and adds to f32. FMLAL makes as many products as a multiply-add of f32.
+Nothing is widened for FMLAL, and registers and loads hold twice the numbers.
+
+Products are marked here, while the types are the model's, with the Product that is to make them. `widen`
+keeps the operands of marked products at 16 bits in memory. `integers` makes marked products of bfloat16 read
+words of two numbers. The sums of marked products are f32.
+
+Numbers are rounded at the model's own points, as far as the numbers go through memory. Subnormal numbers of
+bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once, like a sum of f32. For
+bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
+odd.
+
+Some instructions multiply matrices of two rows by two columns, of four numbers each. They serve products of
+several rows. Arm's matrix instruction adds two pairs, one after the other, like the instruction for pairs.
+Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin.ir.core import Conv, MatMul
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.products import Product
+from jangin.passes.precision.integer_readings import axes, fewest, of_matrices
+from jangin.passes.windows.winograd_cost import Estimate, is_window
+from jangin.targets.target import Target
+
+
+def bf16(graph: Graph, target: Target) -> Graph:
+    """Return the graph with the products marked that instructions for 16-bit numbers make. A product is
+    marked only if that should be quicker."""
+    products = [p for p in target.machine.products if p.left.is_float]
+    if not products:
+        return graph
+    found = [_marked(n, products, graph, target) for n in graph.nodes]
+    return graph if found == list(graph.nodes) else graph.with_nodes(found)
+
+
+def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Target) -> Node:
+    attrs, dot = node.attrs, next((p for p in products if _pays(node, p, graph, target)), None)
+    if dot is None or not isinstance(attrs, (Conv, MatMul)):
+        return node
+    return replace(node, attrs=replace(attrs, dot=dot))
+
+
+def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
+    """Return whether a product has constant weights and enough terms to be paired, and isn't quicker by
+    Winograd's method in f32."""
+    if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
+        return False
+    if any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
+        return False
+    _, axis = axes(node, graph)
+    (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
+    if isinstance(node.attrs, Conv) and node.attrs.groups > 1 and terms % dot.terms_of_word:
+        return False
+    if dot.of_matrices and not of_matrices(node, graph, dot):
+        return False
+    return terms >= fewest(dot) and not _by_winograd(node, dot, graph, target)
+
+
+def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
+    if target.matrix_row(dot) is not None:
+        return False  # matrix registers make hundreds of products a cycle
+    sizes = static_shape(graph.shape(node.outputs[0])[2:])
+    outputs, terms, *_ = graph.constants[node.inputs[1]].shape
+    if not isinstance(node.attrs, Conv) or sizes is None or len(sizes) != 2:
+        return False
+    if not is_window(replace(node.attrs, pads=(0,) * 4, layout="last")):
+        return False
+    estimate = Estimate(*sizes, terms, outputs, target.machine.winograd, dilations=node.attrs.dilations)
+    transform = estimate.best()
+    if transform is None:
+        return False
+    return dot.terms_of_word * min(estimate.whole(transform), estimate.blocks(transform)) < estimate.plain()

@@ -1,0 +1,97 @@
+"""Estimated costs of Winograd's method and of the direct convolution, from a machine's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jangin.ir.core import Conv
+from jangin.ir.dtype import F32, DType
+from jangin.ir.records import dataclass
+from jangin.passes.windows.winograd_transform import F2, F4, TAPS, Transform
+from jangin.targets.figures import WinogradFigures
+
+
+def is_window(conv: Conv) -> bool:
+    """Return whether Winograd's method fits a convolution's windows, over images or videos."""
+    dense = conv.layout == "last" and conv.kernel[-2:] == (TAPS, TAPS) and conv.groups == 1
+    frames = len(conv.kernel) == 2 or (len(conv.kernel) == 3 and conv.dilations[0] == 1 and not conv.dot)
+    return dense and frames and not any(conv.pads) and all(s == 1 for s in conv.strides)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated times of a 3 x 3 convolution of one image, in multiply-adds of its product.
+
+    `weight`: the type of its weights in memory, transformed ones included. `dilations`: down and across.
+    `images`: images that are computed together, such as a video's frames.
+    """
+
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    figures: WinogradFigures
+    transforms: Sequence[Transform] = (F2, F4)
+    weight: DType = F32
+    dilations: tuple[int, ...] = (1, 1)
+    images: int = 1
+
+    def best(self) -> Transform | None:
+        """Return the transform that should be quickest, or None if none is clearly quicker than the direct
+        sums.
+
+        With 16-bit weights, the larger transform must be clearly quicker than the smaller: it rounds more,
+        and has more weights.
+        """
+        best, choice = self.figures.gain * self.plain(), None
+        for t in self.transforms:
+            time = min(self.whole(t), self.blocks(t))
+            if time < best:
+                best, choice = time * (1 if self.weight.bytes == F32.bytes else self.figures.gain), t
+        return choice
+
+    def by_blocks(self, t: Transform) -> bool:
+        """Return whether one kernel over blocks of tiles should be quicker than three kernels."""
+        return self.blocks(t) < self.whole(t)
+
+    def plain(self) -> float:
+        """Return the cost of the direct convolution."""
+        return (
+            TAPS
+            * TAPS
+            * self.channels
+            * self.outputs
+            * self._per_weight(self.images * self.height * self.width)
+        )
+
+    def whole(self, t: Transform) -> float:
+        """Return the cost of three kernels, each over all tiles."""
+        count = self._tiles(t)
+        moved = count * self._kept(t)
+        slower = 2 if moved * F32.bytes > self.figures.far else 1
+        return self._product(t, count) + moved * self.figures.transform * slower
+
+    def blocks(self, t: Transform) -> float:
+        """Return the cost of one kernel over blocks of tiles, which reads the weights again for each
+        block."""
+        count, kept = self._tiles(t), self._kept(t)
+        rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
+        return -(-count // rows) * self._product(t, rows) + count * kept * self.figures.transform
+
+    def _per_weight(self, rows: int) -> float:
+        """Return the time of one weight: its multiply-adds for all rows, nearly all of which overlap with
+        loading the next weights."""
+        stream = self.figures.stream * self.weight.bytes / F32.bytes
+        return max(rows, stream) + 0.1 * min(rows, stream)
+
+    def _product(self, t: Transform, rows: int) -> float:
+        tile = self.figures.tile_rows
+        return t.products * self.channels * self.outputs * self._per_weight(-(-rows // tile) * tile)
+
+    def _tiles(self, t: Transform) -> int:
+        down, across = self.dilations
+        return self.images * t.tiles(self.height, down) * t.tiles(self.width, across)
+
+    def _kept(self, t: Transform) -> int:
+        """Return the number of elements of V and M for one tile."""
+        return t.products * (self.channels + self.outputs)
