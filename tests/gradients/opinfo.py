@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from opinfo_database import op_db
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from jangin.frontends.dialect import Imported
