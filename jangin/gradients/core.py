@@ -1,7 +1,7 @@
-"""The core operators' own rules, where existing core operators make a better kernel than the general rule.
+"""The core operators' own gradient rules. They use existing core operators, where these make a better kernel
+than the general rule.
 
-A rule asks `Step.wants` before it makes what only one input's gradient needs.
-"""
+A rule asks `Step.wants` before it makes nodes for the gradient of a single input."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from jangin.ops.values import Tensor
 
 
 def _of_map(step: Step, attrs: Map) -> None:
-    """Each operand's adjoint is one more map. The result is read instead of an operand if it says as much
-    (tanh, exp, relu), so that the operand needn't be kept."""
+    """Add each operand's gradient, which is one more map. The map reads the result instead of an operand if
+    the result suffices (tanh, exp, relu). The operand then needn't be kept."""
     if attrs.corner == "constant":
         return
     body, operands = attrs.body, [Var(f"x{i}", t.dtype) for i, t in enumerate(step.ins)]
@@ -113,7 +113,8 @@ def _of_softmax(step: Step, attrs: Softmax) -> None:
 
 
 def _of_normalize(step: Step, attrs: Normalize) -> None:
-    """With x̂ the result: (g - mean(g) - x̂ mean(g x̂)) / deviation; `rms` leaves the first mean out."""
+    """Add the gradient (g - mean(g) - x̂ mean(g x̂)) / deviation, in which x̂ is the result. With `rms`,
+    mean(g) is left out."""
     b, axes, dtype = step.b, attrs.axes, step.x.dtype.wide
     x, y, g = (b.cast(t, dtype) for t in (step.x, step.out, step.g))
     count = cast(dtype, simplify(reduce(mul, (x.shape[i] for i in axes), const(1))))
@@ -179,4 +180,4 @@ RULES: Mapping[type[Any], Rule] = {
     Softmax: _of_softmax,
     Transpose: _of_transpose,
 }
-"""How each core operator's gradients are made, by its attributes."""
+"""The gradient rules of core operators, by the types of their attributes."""

@@ -1,4 +1,4 @@
-"""The general rule, applied to a node."""
+"""The general gradient rule, applied to a node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from jangin.ops.core import CORE
 
 
 def by_stages(step: Step, first: bool = False) -> None:
-    """The gradients of a node's inputs, from its tensor expressions."""
+    """Add the gradients of a node's inputs, derived from its tensor expressions. If `first` is true, the
+    first of equal extremes has the whole gradient. Otherwise they share it."""
     names = [f"x{i}" for i in range(len(step.ins))]
     buffers = [Buffer(n, t.dtype, t.shape) for n, t in zip(names, step.ins, strict=True)]
     out = Buffer("out", step.out.dtype, step.out.shape)

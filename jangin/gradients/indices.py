@@ -1,4 +1,4 @@
-"""Index expressions turned round: for which loop indices a load reads a given element."""
+"""Solve index expressions for loop indices: find the iterations in which a load reads a given element."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from jangin.ir.te import Axis
 from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
 UNKNOWN = 1 << 20
-"""A size that is taken for one that isn't known, to compare costs by."""
+"""The size that is assumed for an unknown size when costs are compared."""
 
 
 @dataclass(frozen=True)
 class Readers:
-    """The readers of the element at `place`: every choice of the axes `left` for which the `guards` hold. The
-    other axes have the values in `solved`. `tried` counts the choices for each element that are tried because
-    an index is no sum of multiples of axes."""
+    """The iterations in which a load reads the element at `place`.
+
+    - `left` are the axes that run over all their values. An iteration reads the element if the `guards` hold.
+    - `solved` has the values of the other axes.
+    - `tried` is how many values of axes are tried for each element, because an index can't be solved for
+      them. It is 1 if all indices can be solved."""
 
     place: tuple[Var, ...]
     solved: dict[Var, Expr]
@@ -28,12 +31,13 @@ class Readers:
 
 
 def readers(index: Sequence[Expr], axes: Sequence[Axis]) -> Readers:
-    """Solve `index == place` for the axes."""
+    """Solve the equations `index == place` for the axes."""
     return _Solver(index, axes).solve()
 
 
 class _Solver:
-    """Equations between indices and places. The axis that one is solved for is replaced in all others."""
+    """Solves equations between indices and places. Once an equation is solved for an axis, the solution
+    replaces the axis in all other equations."""
 
     def __init__(self, index: Sequence[Expr], axes: Sequence[Axis]) -> None:
         self.axes = {a.var: a.extent for a in axes}
@@ -64,8 +68,11 @@ class _Solver:
         return [v for v in self.axes if any(v in free_vars(e) for e in found)]
 
     def _candidates(self) -> Iterator[tuple[tuple[bool, int, bool], int, Var, int, Expr]]:
-        """Each way to solve an equation: how good it is, the equation, the axis, its coefficient, and what is
-        added. The longest axis is best, unless a division would get into other equations."""
+        """Yield each way to solve an equation for an axis: its rank, the equation's number, the axis, its
+        coefficient, and the other terms.
+
+        The longest axis has the highest rank. A solution that would bring a division into other equations has
+        a low one."""
         for n, (e, _) in enumerate(self.open):
             for v in self._axes_of(e):
                 parts = linear(e, v)
@@ -91,7 +98,8 @@ class _Solver:
         self.guards += [value >= 0, value < extent]
 
     def _divided(self, n: int) -> bool:
-        """Whether an equation was of a quotient or a remainder. The other of both becomes an axis."""
+        """Replace a quotient or remainder in an equation by its dividend, and tell if this was possible. The
+        part that isn't known, remainder or quotient, becomes a new axis."""
         e, place = self.open[n]
         if not (isinstance(e, Binary) and isinstance(e.b, Const) and e.op in ("floordiv", "mod")):
             return False
@@ -116,7 +124,8 @@ class _Solver:
 
 
 def _unlike(letter: str, number: int, taken: Collection[str]) -> str:
-    """A variable's name that isn't taken, as it is in stages that are gradients themselves."""
+    """Return a variable's name that isn't taken. Stages that are gradients themselves already use names of
+    this form."""
     while f"{letter}{number}" in taken:
         letter += letter[0]
     return f"{letter}{number}"

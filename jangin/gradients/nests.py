@@ -1,10 +1,12 @@
-"""Loop nests run backwards.
+"""Reverse-mode differentiation of loop nests.
 
-Each store gives its element's adjoint to the loads that its value was made of. Then it puts back what it
-overwrote, so that every expression has the value that it had. If such values are needed, the nest is run
-forward before, and tapes keep what is overwritten. Each store has a tape, with an axis for each loop around
-it. All of it is one nest for each input, on one thread.
-"""
+The gradient of each input is one loop nest, which runs on one thread. This nest goes through the forward
+nest's statements in reverse order. For each store, it first restores the value that the store overwrote, so
+that every expression has its old value again. Then it adds to the adjoints of the loads from which the stored
+value was computed.
+
+If overwritten values are needed, the forward nest runs first, and saves them on tapes. A tape is a buffer
+that belongs to one statement or expression. It has an axis for each loop around the statement."""
 
 from __future__ import annotations
 
@@ -39,8 +41,8 @@ from jangin.ops.index import index_vars, nest
 from jangin.ops.values import Tensor
 
 RESULT, ADJOINT, TAPE = "result", "adjoint", "tape"
-"""The names of the forward nest's result inside a nest whose own result is a gradient, of adjoints and of
-tapes. A mark follows, as the forward nest may be a gradient itself."""
+"""The names of three kinds of buffers in a gradient's nest: the forward nest's result, adjoints and tapes. A
+mark (see `_mark`) follows each name, because the forward nest may be a gradient itself."""
 NOTHING = Block(())
 
 
@@ -67,7 +69,8 @@ def _by_input(step: Step, attrs: LoopNest, n: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Place:
-    """A statement's place: the loops around it, and its number at each level."""
+    """A statement's place in the forward nest. `loops` are the loops around the statement. `path` has its
+    number at each level of the nest."""
 
     loops: tuple[For, ...] = ()
     path: tuple[int, ...] = ()
@@ -80,7 +83,7 @@ class Place:
 
     @property
     def index(self) -> tuple[Expr, ...]:
-        """The element of a tape that belongs to an iteration."""
+        """The index of the tape's element for the current iteration of the loops."""
         return tuple(f.var for f in self.loops) or (const(0),)
 
 
@@ -88,7 +91,7 @@ HERE = Place()
 
 
 def _mark(forward: Stmt) -> str:
-    """A mark that no name of a nest has: one more than a gradient's own."""
+    """Return a suffix of underscores with which the new buffers' names don't occur in the forward nest."""
     names = {s.buffer.name for s in statements(forward) if isinstance(s, (Alloc, Store))}
     mark = ""
     while any(f"{RESULT}{mark}" in (n, n.split(".")[0]) for n in names):
@@ -97,8 +100,11 @@ def _mark(forward: Stmt) -> str:
 
 
 class _Backwards:
-    """One nest being turned round for the gradient of one input. `needed`: the buffers whose values are put
-    back. `read`: those whose values turned out to be read."""
+    """Makes the nest that computes the gradient of one input.
+
+    - `wanted` is the input's name.
+    - `needed` names the buffers whose overwritten values are restored.
+    - `read` names the buffers, written by the forward nest, whose old values the new nest reads."""
 
     def __init__(
         self, forward: Stmt, wanted: str, needed: frozenset[str], symbols: Mapping[Var, Range], mark: str
@@ -111,7 +117,7 @@ class _Backwards:
         self.depends = self._depending()
 
     def _depending(self) -> set[str]:
-        """The buffers whose floats depend on what the gradient is by."""
+        """Return the names of the buffers whose floats depend on the input `wanted`."""
         found = {self.wanted}
         stores = [s for s in statements(self.forward) if isinstance(s, Store) and s.buffer.dtype.is_float]
         before = 0
@@ -121,7 +127,8 @@ class _Backwards:
         return found
 
     def nest(self, inputs: Sequence[Tensor], attrs: LoopNest, n: int) -> Stmt:
-        """The whole nest: adjoints begin as the result's gradient, and as 0."""
+        """Return the whole nest. The result's adjoint begins as the given gradient, and all others begin as
+        0."""
         g = Buffer(f"x{len(inputs) - 1}", inputs[-1].dtype, attrs.shape)
         result = Buffer(RESULT + self.mark, attrs.dtype, attrs.shape, "scratch")
         out = Buffer("out", inputs[n].dtype.wide, inputs[n].shape)
@@ -154,7 +161,8 @@ class _Backwards:
         return self._store(s, at) if isinstance(s, Store) else NOTHING
 
     def _alloc(self, s: Alloc, at: Place) -> Stmt:
-        """A local buffer, with what it held in the end, and its adjoint, which is 0 there."""
+        """Return the reverse of a local buffer's statements. Its adjoint begins as 0. If its values are
+        needed, the buffer begins with the last values of the forward nest."""
         body, buffer = self._reversed(s.body, at.part(0)), s.buffer
         if buffer.name in self.needed:
             tape = self._tape(None, buffer.dtype, at, buffer.shape)
@@ -197,7 +205,8 @@ class _Backwards:
         self.read |= buffers_loaded(e) & self.written
 
     def _kept(self, e: Expr, at: Place) -> Expr:
-        """An expression of the forward nest. A tape has its value where it reads what the nest writes."""
+        """Return an expression of the forward nest, with its value in the forward nest. If the expression
+        reads a buffer that the nest writes, the value comes from a tape."""
         if self.written.isdisjoint(buffers_loaded(e)):
             return e
         return Load(self._tape(e, e.dtype, at), at.index)
@@ -209,7 +218,8 @@ class _Backwards:
     # -- tapes ----------------------------------------------------------------------------------
 
     def _tape(self, e: Expr | None, dtype: DType, at: Place, shape: Shape = ()) -> Buffer:
-        """A buffer for an expression's values, or, of none, for what a statement overwrites or leaves."""
+        """Return the tape of an expression's values, and make the tape if there is none. If `e` is None, the
+        tape holds what a store overwrites or a local buffer's last values."""
         key = at.path, e
         if key not in self.tapes:
             extents = tuple(self._most(f.extent) for f in at.loops) or (const(1),)
@@ -219,7 +229,8 @@ class _Backwards:
         return self.tapes[key]
 
     def _most(self, extent: Expr) -> Expr:
-        """The largest extent of a loop, which loops around it may decide."""
+        """Return the largest extent of a loop over all iterations of the loops around it. Raises CompileError
+        if this is known only while the loop runs."""
         if free_vars(extent) <= self.symbols.keys() and not buffers_loaded(extent):
             return extent
         _, most = interval(extent, self.ranges)
@@ -228,7 +239,7 @@ class _Backwards:
         return const(max(most, 1))
 
     def _taped(self, s: Stmt, at: Place) -> Stmt:
-        """The forward nest, which keeps what the tapes are for."""
+        """Return the forward nest with additional stores, which save the needed values on the tapes."""
         kept = [
             Store(self.tapes[at.path, e], at.index, e) for e in expressions(s) if (at.path, e) in self.tapes
         ]
@@ -250,7 +261,7 @@ class _Backwards:
         return NOTHING
 
     def _last(self, s: Alloc, at: Place) -> Stmt:
-        """Stores of what a local buffer holds in the end, onto its tape."""
+        """Return stores that save a local buffer's last values on its tape, if it has one."""
         tape, places = self.tapes.get((at.path, None)), index_vars(len(s.buffer.shape), "s")
         if tape is None:
             return NOTHING
@@ -258,7 +269,8 @@ class _Backwards:
 
 
 def _with_stored_lets(s: Stmt) -> Stmt:
-    """The nest with floats that are bound by a name in registers instead: what is stored has an adjoint."""
+    """Return the nest with float variables (`Let`) replaced by register buffers of one element. Only stored
+    values have adjoints."""
     s = map_children(s, _with_stored_lets)
     if not (isinstance(s, Let) and s.var.dtype.is_float):
         return s

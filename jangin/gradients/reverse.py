@@ -1,4 +1,4 @@
-"""The gradient of a graph's value by others, as more nodes of the graph."""
+"""Compute gradients of one value of a graph with respect to others, by more nodes of the graph."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from jangin.passes.partition import prune
 
 
 def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
-    """The lowered graph with further outputs: the gradient of the sum of `loss` by each of `wrt`, called
-    "d" and its name. Nodes that the gradients need are kept. CompileError names a node that has no
-    gradient, if a gradient of `wrt` would go through it."""
+    """Return the lowered graph with additional outputs: the gradients of the sum of `loss` with respect to
+    each value in `wrt`. An output's name is "d" and the value's name.
+
+    Nodes that the gradients need are kept. Raises CompileError, which names a node, if a gradient would go
+    through this node and the node has none."""
     b = builder_of(graph)
     tensors = [Tensor(n, *typed(graph.value(n))) for n in (loss, *wrt)]
     found = gradients(b, tensors[0], tensors[1:])
@@ -32,7 +34,7 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
 
 
 def builder_of(graph: Graph) -> Builder:
-    """A builder that goes on with a lowered graph."""
+    """Return a builder that adds to a lowered graph."""
     b = Builder(graph.name, graph.symbols)
     b.inputs, b.nodes = list(graph.inputs), list(graph.nodes)
     b.values, b.constants = dict(graph.values), dict(graph.constants)
@@ -40,7 +42,8 @@ def builder_of(graph: Graph) -> Builder:
 
 
 def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
-    """d sum(y) / d x for each of the tensors, zeros where y does not depend on it."""
+    """Return the gradient d sum(y) / d x for each x in `xs`. The gradient is zeros if y doesn't depend on
+    x."""
     if not y.dtype.is_float or any(not x.dtype.is_float for x in xs):
         raise CompileError(f"gradients of {y} by {', '.join(map(str, xs))}: all must be floats")
     around = b.prefix, b.source
@@ -52,7 +55,8 @@ def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
 
 
 class _Reverse:
-    """Each value's gradient so far, going backwards. `wanted`: values that depend on the named ones."""
+    """Goes through a graph backwards, and adds up each value's gradient. `wanted` has the values that depend
+    on those in `names`."""
 
     def __init__(self, b: Builder, names: Sequence[str]) -> None:
         self.b = b

@@ -1,9 +1,9 @@
-"""Adjoints of scalar expressions: what each leaf of an expression adds to a loss.
+"""Compute adjoints of scalar expressions. The adjoint of a subexpression is the derivative of the loss with
+respect to its value.
 
-The adjoint of a choice is a choice. It stays outermost, so that the branch that isn't taken adds 0, even if
-its slope is infinite. At corners the slopes are PyTorch's; `corner` says which convention an operator has
-(see `ir.core.Map`).
-"""
+The adjoint of a select is a select. It stays outermost, so that the branch that isn't taken adds 0, even if
+its slope is infinite. At points with two slopes (corners), the slopes are PyTorch's. `corner` names an
+operator's convention for corners (see `ir.core.Map`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.traversal import buffers_loaded, children, free_vars
 
 Slope = Callable[[Expr, Expr], Expr]
-"""The derivative of a function of one argument, from the argument and the value."""
+"""Returns the derivative of a function of one argument, given the argument and the function's value."""
 FUNCTIONS: Mapping[str, Slope] = {
     "neg": lambda x, y: const(-1, x.dtype),
     "abs": lambda x, y: call("sign", x),
@@ -63,14 +63,14 @@ FUNCTIONS: Mapping[str, Slope] = {
     "rounded": lambda x, y: const(1, x.dtype),
 }
 FLAT = frozenset({"sign", "floor", "ceil", "round", "trunc"})
-"""Functions whose slope is 0 wherever they have one."""
+"""Functions whose derivative is 0 wherever it exists."""
 Parts = Iterator[tuple[Expr, Expr]]
 _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 
 def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr], corner: str | None = None) -> dict[Expr, Expr]:
-    """The adjoints of those leaves (variables or loads) that `e` depends on smoothly; `seed` is that of `e`.
-    CompileError where an operation has no known derivative."""
+    """Return the adjoints of the `leaves` (variables or loads) on which `e` depends differentiably. `seed` is
+    the adjoint of `e`. Raises CompileError for an operation without a known derivative."""
     order = postorder(e)
     smooth: set[Expr] = set()
     for node in order:
@@ -87,19 +87,19 @@ def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr], corner: str | None =
 
 
 def through(adjoint: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    """`fn` of an adjoint, inside its choices; 0 stays 0."""
+    """Return `fn` of an adjoint, applied inside its selects. An adjoint of 0 stays 0."""
     if isinstance(adjoint, Select):
         return select(adjoint.cond, through(adjoint.a, fn), through(adjoint.b, fn))
     return adjoint if is_const(adjoint, 0) else fn(adjoint)
 
 
 def scaled(adjoint: Expr, slope: Expr) -> Expr:
-    """An adjoint times a slope, whose own choices stay outside too."""
+    """Return an adjoint times a slope. The selects of both stay outermost."""
     return through(slope, lambda s: through(adjoint, lambda g: g if is_const(s, 1) else g * s))
 
 
 def added(a: Expr, b: Expr) -> Expr:
-    """The sum of two adjoints. Those of one condition are added inside it."""
+    """Return the sum of two adjoints. Two selects with the same condition are added branch by branch."""
     if is_const(a, 0):
         return b
     if is_const(b, 0):
@@ -114,7 +114,7 @@ def _is_flat(node: Expr) -> bool:
 
 
 def _parts(node: Expr, g: Expr, corner: str | None) -> Parts:
-    """The node's children, each with what it is given of the node's adjoint."""
+    """Yield each child of a node with its part of the node's adjoint."""
     if isinstance(node, Select):
         zero = const(0, g.dtype)
         yield node.a, select(node.cond, g, zero)
@@ -173,9 +173,14 @@ def _of_binary(node: Binary, g: Expr, corner: str | None) -> Parts:
 
 
 def _of_extreme(node: Binary, g: Expr, corner: str | None) -> Parts:
-    """The adjoint goes to the operand that is the extreme. If both are equal, a constant has it, so that relu
-    is flat at 0. Two tensors have half each, and so have all with "shared". With "inside" the first has it,
-    as a clamp's bounds are the second."""
+    """Yield the operands of a min or max with their parts of its adjoint.
+
+    The operand that is the extreme has the whole adjoint. If both are equal, the parts depend on `corner`:
+
+    - With "inside", the first operand has the adjoint, because a clamp's bounds are second operands.
+    - With "shared", each operand has half.
+    - By default two tensors have half each. If one operand is constant, the other has none, so that relu is
+      flat at 0."""
     a, b, zero = node.a, node.b, const(0, g.dtype)
     beyond = operation("gt" if node.op == "max" else "lt", a, b)
     shared = corner == "shared" or not (is_number(a) or is_number(b))
@@ -195,13 +200,15 @@ def _of_extreme(node: Binary, g: Expr, corner: str | None) -> Parts:
 
 
 def is_number(e: Expr) -> bool:
-    """Whether an expression depends on sizes and positions alone."""
+    """Tell if an expression depends only on sizes and positions."""
     return not buffers_loaded(e) and not any(v.dtype.is_float for v in free_vars(e))
 
 
 def _of_power(node: Binary, g: Expr, corner: str | None) -> Parts:
-    """The slope of x ** 0 is 0, and so is that of 0 ** y by a y that isn't negative. "flat": that of a power
-    of 0 is 0 too."""
+    """Yield the operands of a power with their parts of its adjoint.
+
+    The derivative of x ** 0 with respect to x is 0. The derivative of 0 ** y with respect to y is 0 if y
+    isn't negative. With "flat", the derivative with respect to a base of 0 is 0 too."""
     a, b, zero, none = node.a, node.b, const(0, node.dtype), const(0, g.dtype)
     slope = through(g, lambda v: v * (b * operation("pow", a, b - 1.0)))
     slope = select(eq(a, zero), none, slope) if corner == "flat" else slope
@@ -214,7 +221,7 @@ def _of_power(node: Binary, g: Expr, corner: str | None) -> Parts:
 
 
 def reached(e: Expr, leaf: Expr) -> Expr:
-    """The condition under which an expression's value needs a leaf, by its choices."""
+    """Return the condition under which an expression's value needs a leaf, given the expression's selects."""
     met: dict[Expr, Expr] = {}
     for node in postorder(e):
         if node == leaf:

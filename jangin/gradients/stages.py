@@ -1,10 +1,11 @@
-"""The general rule: gradients of anything that has tensor expressions.
+"""The general rule: gradients of any operator that has tensor expressions.
 
 A node's stages are differentiated one by one, the last one first. The adjoint of each load in a stage's body
-is a term over the stage's loops. The gradient of what is loaded is the sum of that term over all loops which
-read the element. If they can be found (`indices`), that is one more tensor expression, a guarded sum. Else a
-nest scatters the terms.
-"""
+is a term over the stage's loops. The gradient of an element is the sum of this term over all iterations in
+which the load reads the element.
+
+If `indices` finds these iterations, the gradient is one more tensor expression, a guarded sum. Otherwise a
+loop nest scatters the terms: it adds each term to the element that the iteration reads."""
 
 from __future__ import annotations
 
@@ -26,15 +27,18 @@ from jangin.ops.operands import wide
 from jangin.ops.values import Tensor
 
 MOST_TRIED = 64
-"""Choices tried for each element, beyond which a nest scatters instead."""
+"""The most iterations that a guarded sum may try for each element. If there are more, a loop nest scatters
+the terms instead."""
 G = "gradient"
-"""The adjoint of a stage's result, in expressions."""
+"""The name that the adjoint of a stage's result has in expressions."""
 
 
 class StageAdjoints:
-    """A node's stages over buffers x0, x1, ... and `out`. `known`: tensors by the names that expressions have
-    for them. `wanted`: the names of those whose gradients are asked for. `first`: of several equal extremes
-    the first one has the gradient, not all of them."""
+    """Differentiates a node's stages, which are over buffers x0, x1, ... and `out`.
+
+    - `known` has tensors by their names in expressions.
+    - `wanted` names the buffers whose gradients are asked for.
+    - `first` tells whether the first of equal extremes has the whole gradient. Otherwise they share it."""
 
     def __init__(
         self, b: Builder, stages: Sequence[Stage], known: Mapping[str, Tensor], wanted: set[str],
@@ -49,7 +53,8 @@ class StageAdjoints:
         self.found: dict[str, Tensor] = {}
 
     def run(self, g: Tensor) -> dict[str, Tensor]:
-        """The gradients of what is wanted, by name, from the last stage's."""
+        """Return the gradients of the wanted buffers by name, given the gradient of the last stage's
+        result."""
         *_, last = self.stages
         self.found[last] = g
         for stage in reversed([*self.stages.values()]):
@@ -58,7 +63,8 @@ class StageAdjoints:
         return self.found
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor that expressions mention; a local one is computed again as a node."""
+        """Return the tensor with this name in expressions. A local buffer's tensor is computed again, by a
+        node."""
         if name not in self.known:
             self.known[name] = self._made(self.stages[name])
         return self.known[name]
@@ -95,11 +101,12 @@ class StageAdjoints:
                 self._reduction(stage, part, Load(total, point))
 
     def _followed(self, e: Expr) -> list[Load]:
-        """The loads whose adjoints are asked for."""
+        """Return an expression's loads whose adjoints are asked for."""
         return [x for x in dict.fromkeys(loads(e)) if x.buffer.name in self.wanted and x.dtype.is_float]
 
     def _reduced(self, stage: Stage) -> Buffer:
-        """The stage's reduced value, before its epilogue: its result, or one more node."""
+        """Return the buffer of a stage's reduced value. If the stage has an epilogue, one more stage computes
+        the reduced value without it."""
         if stage.epilogue is None:
             return stage.out
         name = f"{stage.out.name}.reduced"
@@ -108,7 +115,8 @@ class StageAdjoints:
         return out
 
     def _reduction(self, stage: Stage, g: Expr, value: Expr) -> None:
-        """The adjoints of a reduction's terms."""
+        """Add the adjoints of a reduction's terms, given its reduced `value` and the adjoint `g` of this
+        value."""
         axes, body = (*stage.axes, *stage.reduce_axes), stage.body
         zero = const(0, g.dtype)
         if stage.combiner == "sum":
@@ -128,13 +136,13 @@ class StageAdjoints:
             self._loads(body, select(eq(body, value), g / ties, zero), axes)
 
     def _product(self, stage: Stage) -> tuple[Expr, Expr]:
-        """The product of a stage's terms that aren't 0, and the number of those that are."""
+        """Return the product of a stage's terms that aren't 0, and the number of its terms that are 0."""
         is_zero = eq(stage.body, const(0, stage.body.dtype))
         whole = self._local(stage, "whole", select(is_zero, const(1, stage.body.dtype), stage.body), "prod")
         return whole, self._local(stage, "zeros", cast(I64, is_zero), "sum")
 
     def _local(self, stage: Stage, suffix: str, term: Expr, combiner: str) -> Expr:
-        """A further reduction over a stage's axes, at its point."""
+        """Return the value of a further reduction of `term` over a stage's axes, at the stage's point."""
         out = Buffer(f"{stage.out.name}.{suffix}", term.dtype, stage.out.shape)
         self.stages[out.name] = replace(stage, out=out, body=term, combiner=combiner, epilogue=None)
         return Load(out, tuple(a.var for a in stage.axes))
@@ -148,7 +156,7 @@ class StageAdjoints:
     # -- one load -------------------------------------------------------------------------------
 
     def _adjoint(self, load: Load, e: Expr, term: Expr, axes: Sequence[Axis]) -> None:
-        """Add the sum of `term` over the axes to the gradient of what is loaded in `e`."""
+        """Add the sum of `term` over the axes to the gradient of the buffer that `load` reads in `e`."""
         if is_const(term, 0):
             return
         name, found = load.buffer.name, readers(load.index, axes)
@@ -159,7 +167,8 @@ class StageAdjoints:
         self.found[name] = made if known is None else self.b.map(lambda v, w: v + w, known, made)
 
     def _summed(self, load: Load, term: Expr, found: Readers) -> Tensor:
-        """The gradient as a tensor expression: a sum over the axes that are left."""
+        """Return the gradient as a tensor expression. The expression is a sum over the axes that aren't
+        solved."""
         dtype, shape = load.buffer.dtype, self.tensor(load.buffer.name).shape
         ranges: dict[Var, Range] = {a.var: (const(0), simplify(a.extent - 1)) for a in found.left}
         ranges |= {j: (const(0), simplify(d - 1)) for j, d in zip(found.place, shape, strict=True)}
@@ -178,7 +187,8 @@ class StageAdjoints:
         return self._made(Stage(out, axes, cast(dtype, value)))
 
     def _scattered(self, load: Load, e: Expr, term: Expr, axes: Sequence[Axis]) -> Tensor:
-        """The gradient by a nest, which adds each term where its load reads. Sums are kept wide."""
+        """Return the gradient by a loop nest, which adds each term to the element that the load reads. The
+        sums have the wide type."""
         target = self.tensor(load.buffer.name)
         guard = simplify(reached(e, load))
         names = sorted({x.buffer.name for p in (term, guard, *load.index) for x in loads(p)})
@@ -204,7 +214,7 @@ class StageAdjoints:
 
 
 def _read(stage: Stage) -> set[str]:
-    """The names of the buffers that a stage loads."""
+    """Return the names of the buffers that a stage loads."""
     return {x.buffer.name for e in (stage.body, stage.result) for x in loads(e)}
 
 

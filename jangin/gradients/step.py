@@ -1,4 +1,4 @@
-"""A rule's arguments: one node of the forward graph, and where its inputs' gradients go."""
+"""The argument of a gradient rule: one node of the forward graph, and the place for its inputs' gradients."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from jangin.ops.values import Tensor
 
 
 class Gradients(Protocol):
-    """The gradients so far."""
+    """Collects the gradients of a graph's values."""
 
     b: Builder
 
     def wants(self, t: Tensor) -> bool:
-        """Whether a tensor's gradient is asked for."""
+        """Tell if a tensor's gradient is asked for."""
 
     def add(self, to: Tensor, part: Tensor) -> None:
-        """One more part of a tensor's gradient, summed over axes that were broadcast."""
+        """Add a part to a tensor's gradient. The part is first summed over the axes along which the tensor
+        was broadcast."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A node with its inputs, its result `out` and the result's gradient `g`."""
+    """A node with its inputs, its result `out` and the result's gradient `g`. `to` collects the inputs'
+    gradients."""
 
     to: Gradients
     node: Node
@@ -45,9 +47,9 @@ class Step:
         return self.to.wants(self.ins[n])
 
     def give(self, part: Tensor, n: int = 0) -> None:
-        """Add to the gradient of input `n`."""
+        """Add a part to the gradient of input `n`."""
         self.to.add(self.ins[n], part)
 
 
 Rule = Callable[[Step, Any], None]
-"""Gives the gradients of a node's inputs, whose attributes are its operator's."""
+"""Adds the gradients of a node's inputs. The second argument has the attributes of the node's operator."""

@@ -1,4 +1,4 @@
-"""The gradients of convolutions and pooling."""
+"""The gradient rules of convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def of_conv(step: Step, attrs: Conv) -> None:
 
 
 def _by_input(step: Step, attrs: Conv) -> Tensor:
-    """The transposed convolution of the result's gradient, cut to the input's size."""
+    """Return the input's gradient: the transposed convolution of the result's gradient, cut to the input's
+    size."""
     x, w = step.ins
     rank = len(attrs.kernel)
     full = transposed_extents(step.g, attrs.kernel, attrs.strides, attrs.dilations)
@@ -38,8 +39,10 @@ def _by_input(step: Step, attrs: Conv) -> Tensor:
 
 
 def _by_weights(step: Step, attrs: Conv) -> Tensor:
-    """Sums of products over batch and windows, [*kernel, C, O], between copies of both with channels last and
-    the padding in the memory. So the sum has no condition, and is a matrix product for each tap."""
+    """Return the weights' gradient, a sum of products over the batch and all windows.
+
+    The products are of copies of the image and the result's gradient, with channels last. The image's copy
+    includes the padding. So the sum has no condition, and is a matrix product for each tap."""
     x, w = step.ins
     b, g, rank, groups = step.b, step.g, len(attrs.kernel), attrs.groups
     last = [0, *range(2, 2 + rank), 1]
@@ -67,5 +70,6 @@ def _by_weights(step: Step, attrs: Conv) -> Tensor:
 
 
 def of_pool(step: Step, attrs: Pool) -> None:
-    """The general rule; of equal maxima the first one has the gradient, as in PyTorch."""
+    """Add the gradient by the general rule. The first of equal maxima has the whole gradient, as in
+    PyTorch."""
     by_stages(step, first=True)
