@@ -51,11 +51,11 @@ _IN_ORDER = '%sum = add {T} %both, %z\ncall {T} asm "", "=v,0"({T} %sum)'
 
 
 def _pairs(lanes: int, function: str, needs: tuple[str, ...] = (), fused: str = "") -> Row:
-    """`dot2` of one vector register. `fused`: C's function if one instruction also adds.
+    """Return the row of `dot2` for one vector register. `fused` is C's function if one instruction multiplies
+    and adds.
 
-    If not, the sum passes through opaque assembly. LLVM would otherwise add up the products of several terms
-    first, and a register tile has no registers for them.
-    """
+    If there is no such instruction, the sum passes through opaque assembly. LLVM would otherwise add up the
+    products of several terms first, and a register tile has no registers for them."""
     called = f"call {{T}} @llvm.x86.{function}({{pairs}} %a, {{pairs}} %b)"
     llvm = f"%a = bitcast {{T}} %x to {{pairs}}\n%b = bitcast {{T}} %y to {{pairs}}\n%both = {called}\n"
     x, y, z = (f"(__m{{reg}}i){n}" for n in "xyz")
@@ -81,7 +81,8 @@ extracts from a vector. Scalar loads at scalar addresses are half the instructio
 
 
 def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
-    """`dot4u` of one vector register by VNNI's instruction without saturation, so it is exact."""
+    """Return the row of `dot4u` for one vector register. VNNI's instruction doesn't saturate here, so the
+    result is exact."""
     return by_quads(
         DOT4U, f"x86.avx512.vpdpbusd.{bits}", "{quads} %a, {quads} %b", "vpdpbusd",
         f"_mm{{bits}}_{fused}((__m{{reg}}i)z, (__m{{reg}}i)x, (__m{{reg}}i)y)", feature, lanes,
@@ -89,7 +90,8 @@ def _fours(lanes: int, bits: int, feature: str, fused: str) -> Row:
 
 
 def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, ...] = ()) -> Row:
-    """`dot4s` of one vector register: sums of two products of bytes, which a product with 1 adds in pairs."""
+    """Return the row of `dot4s` for one vector register. One instruction adds pairs of products of bytes. A
+    product with 1 then adds these sums in pairs."""
     llvm = "%a = bitcast {T} %x to {quads}\n%b = bitcast {T} %y to {quads}\n"
     llvm += f"%twos = call {{pairs}} @llvm.x86.{of_bytes}({{quads}} %a, {{quads}} %b)\n"
     llvm += f"%both = call {{T}} @llvm.x86.{of_pairs}({{pairs}} %twos, {{pairs}} splat (i16 1))\n{_IN_ORDER}"
@@ -102,10 +104,9 @@ def _fours_clamped(lanes: int, of_bytes: str, of_pairs: str, needs: tuple[str, .
 
 
 def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
-    """The product of two i32 as i64, shifted right by 30 bits, as i32.
+    """Return the row of the product of two i32, computed in i64, shifted right by 30 bits and cut to i32.
 
-    One instruction multiplies the even lanes and one the odd lanes. A blend then interleaves them.
-    """
+    One instruction multiplies the even lanes and one the odd lanes. A blend then interleaves them."""
     half, evens = f"<{lanes // 2} x i64>", ", ".join(f"i1 {n % 2}" for n in range(lanes))
     lines = [f"%{v}_both = bitcast {{T}} %{v} to {half}" for v in "xy"]
     for v in "xy":
@@ -129,8 +130,8 @@ def _upper(lanes: int, c: str, needs: tuple[str, ...] = ()) -> Row:
 
 
 def _fours_by_pairs(lanes: int, function: str, needs: tuple[str, ...] = ()) -> Row:
-    """`dot4u` of one vector register by two products of pairs, with bytes extended to int16. These never
-    saturate."""
+    """Return the row of `dot4u` for one vector register, by two products of pairs. The bytes are first
+    extended to int16, so that no sum saturates."""
     llvm = "%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
     llvm += "%b_even = shl {pairs} %b, splat (i16 8)\n"
     for n, a, b in (
@@ -156,7 +157,7 @@ of range."""
 
 
 def _nearest_by_fours(lanes: int) -> Row:
-    """`nearest` of several vector registers by the intrinsic of the instruction."""
+    """Return the row of `nearest` for several vector registers, by the intrinsic of the instruction."""
     lines, parts = [], []
     for first in range(0, lanes, 4):
         places = ", ".join(f"i32 {n}" for n in range(first, first + 4))

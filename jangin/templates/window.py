@@ -220,11 +220,10 @@ class Window(Image, Template):
         return cycles + looped + cost.LOOP + tile * vectors + self._evicted(tile, vectors, height * reach)
 
     def _evicted(self, tile: int, vectors: int, reads: float) -> float:
-        """Return the cycles to fetch cache lines again that are read in parts, if one cache set can't hold
-        all of them.
+        """Return the cycles for fetching cache lines a second time. Lines that are read in parts are evicted
+        in between if one cache set can't hold all of them.
 
-        Pixels at a multiple of a large power of two share few sets.
-        """
+        Pixels at a multiple of a large power of two share few sets."""
         t, parts = self.processor, LINE // (vectors * self.processor.vector_bytes)
         apart = math.gcd(self.pixel_bytes, t.l1 // WAYS)
         if parts <= 1 or reads + tile <= WAYS * (t.l1 // WAYS) / apart:
@@ -248,11 +247,8 @@ class Window(Image, Template):
         _Scheduler(self, rec, params).run()
 
     def tiles(self, tile: int) -> tuple[int, int, int, int | None]:
-        """Return the number of a row's tiles with padding before them, without padding, and with padding
-        after them. The last number is the remaining pixels.
-
-        The remaining pixels are None if the row's size isn't known.
-        """
+        """Return how many of a row's tiles read padding before the row, no padding, and padding after the
+        row. The fourth number is the remaining pixels, or None if the row's size isn't known."""
         if not isinstance(self.extent, Const):
             return 0, 1, 0, None
         full, rest = divmod(self.size, tile)

@@ -181,10 +181,10 @@ def _quoted(signature: Signature) -> str:
 
 
 def _passed(type: str) -> str:
-    """Return a parameter's type. Some ABIs want 32-bit numbers extended."""
+    """Return a parameter's type. An i32 is marked for sign extension, because some ABIs require that."""
     return "i32 signext" if type == "i32" else _TYPES[type]
 
 
 def _given(type: str) -> str:
-    """Return a result's type, like `_passed`."""
+    """Return a result's type. As with parameters, an i32 is marked for sign extension."""
     return "signext i32" if type == "i32" else _TYPES[type]

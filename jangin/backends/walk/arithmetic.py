@@ -326,8 +326,8 @@ class Arithmetic:
         return w.bitcast(dtype, w.instruction("clamped", kind, kind, whole))
 
     def by_short(self, dtype: DType, x: Value, to: Saturated) -> Value:
-        """Return `saturated` by way of int16, to which the processor clamps. The offset is added in int16, or
-        in bytes if they can hold the unshifted numbers."""
+        """Return `saturated` by way of int16, to which the processor clamps. The offset is usually added in
+        int16. The offset is added in bytes if the range without the offset is exactly a byte type's."""
         w, whole = self.w, self.w.instruction("short", F32, I16, x)
         ends, kind = (to.low - to.offset, to.high - to.offset), dtype
         bare = next((t for t in (U8, I8) if dtype.bits == 8 and t.limits == ends), None)

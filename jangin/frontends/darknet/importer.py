@@ -248,8 +248,8 @@ class Network:
     # -- recurrent ------------------------------------------------------------------------------
 
     def _inside(self, name: str, shape: list[int], normalized: bool) -> list[str]:
-        """Take the weights of a layer inside a recurrent section, and return their names. In the file, its
-        statistics precede a convolution's weights, and follow other weights."""
+        """Take the weights of a layer inside a recurrent section, and return their names. In the file, a
+        convolution's statistics precede its weights. The statistics of other layers follow the weights."""
         out = shape[:1]
         taken = {"biases": self._take(out, f"{name}.biases")}
         statistics = ("scales", "mean", "variance") if normalized else ()
@@ -502,6 +502,7 @@ def _balanced(weights: Array, kind: str) -> Array:
 
 
 def _in_step(one: Size, other: Size) -> bool:
-    """Tell if two layers have the same ratio of rows as of columns, rounded down."""
+    """Tell if the rows of two layers have the same ratio as their columns. Both quotients, of one layer by
+    the other and the reverse, are rounded down."""
     (_, h, w), (_, rows, columns) = one, other
     return (h // rows, rows // h) == (w // columns, columns // w)

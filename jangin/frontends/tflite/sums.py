@@ -25,8 +25,8 @@ MOVES = (0.0, *(sign * 2.0**-n for n in (17, 16, 15, 14, 13) for sign in (1, -1)
 
 @dataclass(frozen=True)
 class Sum:
-    """The sum v * `first` + (w * `second` + `more`), rounded to the nearest integer (a half to the even one)
-    and clamped."""
+    """The sum v * `first` + (w * `second` + `more`) of two operands v and w. The sum is rounded to the
+    nearest integer, with ties to even, and then clamped."""
 
     first: float
     second: float
@@ -41,10 +41,10 @@ def in_floats(
     values: tuple[Array, Array],
     ends: tuple[int, int],
 ) -> Sum | None:
-    """Return f32 factors, near to the given real ones, with which the sums equal `wanted` for all pairs of
-    `values`. Return None if none are found.
+    """Return f32 factors near to the given real ones. With these factors, the sums equal `wanted` for all
+    pairs of `values`. Return None if no such factors are found.
 
-    The results are equal whether or not a processor rounds the products before they are added."""
+    The results are equal whether or not a processor rounds the products before it adds them."""
     v, w = (np.broadcast_to(a, wanted.shape) for a in (values[0][:, None], values[1]))
     sums = v * first + w * second + more
     decide = (np.abs(sums - np.floor(sums) - 0.5) < NEAR) & (sums > ends[0] - 1) & (sums < ends[1] + 1)
@@ -63,8 +63,8 @@ def _around(x: float) -> Iterator[np.float32]:
 
 
 def _gives(s: Sum, wanted: Array, v: Array, w: Array, ends: tuple[int, int]) -> bool:
-    """Tell if a sum gives all wanted results, both with products that are rounded to f32 and with exact ones.
-    f64 holds a product, and a sum with one product, exactly."""
+    """Tell if a sum gives all wanted results, with products that are rounded to f32 as well as with exact
+    products. An f64 holds a product of two f32 exactly, and also the sum of one product and an f32."""
     for rounds in ("f8", "f4"):
         inner = ((w * s.second).astype(rounds).astype("f8") + s.more).astype("f4")
         total = ((v * s.first).astype(rounds).astype("f8") + inner).astype("f4")

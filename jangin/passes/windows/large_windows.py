@@ -31,22 +31,23 @@ from jangin.passes.layouts.padding import padding
 from jangin.targets.target import Target
 
 FEWEST_TAPS = 49
-"""Fewest taps of a window. For 5 x 5 the copy takes as long as it saves. 7 x 7 takes 0.7 to 1.0 of the time
-of the template `window`."""
+"""The fewest taps of a window that is replaced. For 5 x 5 taps, the copy takes as long as it saves. For 7 x 7
+taps, the loop nest takes 0.7 to 1.0 of the time of the template `window`."""
 MOST_PIXELS = 14
 """Most pixels of a row that are computed at once: two of 16 registers hold the weights and the
 multiplicand."""
 
 
 def large_windows(graph: Graph, target: Target) -> Graph:
-    """Return the fused graph with large depthwise convolutions of whole vectors of channels as loop nests."""
+    """Return the fused graph, with some depthwise convolutions replaced by loop nests. These have large
+    windows, and channels that fill whole vectors."""
     return _LargeWindows(graph, target).run()
 
 
 @dataclass(frozen=True)
 class Source:
-    """An image. `stage` gives each element beyond the first `begins` rows and columns, over buffers for the
-    values `inputs`. `size`: its rows and columns."""
+    """The image that a convolution reads. `stage` computes the elements behind the first `begins` rows and
+    columns, from buffers for the values `inputs`. `size` has the image's rows and columns."""
 
     stage: Stage
     inputs: tuple[str, ...]
@@ -56,8 +57,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Match:
-    """A kernel that is a large depthwise convolution. `image`: rows and columns of its input; `pads`: rows
-    and columns of zeros before them. `result`: rows, columns and channels."""
+    """A kernel that is a large depthwise convolution.
+
+    - `image` has the rows and columns of its input.
+    - `pads` has the rows and columns of zeros before the input.
+    - `result` has the rows, columns and channels of its output."""
 
     stage: Stage
     source: Source
@@ -77,12 +81,13 @@ class Match:
 
     @property
     def pixels(self) -> int:
-        """Pixels of a tile. All tiles have this length, and the last may reach beyond the row."""
+        """The number of pixels of a tile. All tiles have this length, and the last may reach beyond the
+        row."""
         return math.ceil(self.result[1] / self.tiles)
 
 
 class _LargeWindows(Editor):
-    """One run over a fused graph."""
+    """Replaces the large depthwise convolutions of one fused graph."""
 
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)

@@ -28,13 +28,13 @@ class DriverError(Exception):
 
     @property
     def lost(self) -> bool:
-        """Whether nothing made by this driver can be used any more."""
+        """Whether everything that this driver made has become unusable."""
         return False
 
     @property
     def fault(self) -> bool:
-        """Whether a kernel did something wrong that took all with it. Then `lost` is true too. The device
-        goes on after `Driver.forget`."""
+        """Whether a kernel's fault made everything on the device unusable. `lost` is true then too. The
+        device can be used again after `Driver.forget`."""
         return False
 
     @property
@@ -44,11 +44,12 @@ class DriverError(Exception):
 
 
 class Buffer(Protocol):
-    """Memory of the device, or of the host if the device shares that; it goes with the object."""
+    """Memory of the device, or the host's memory if the device shares it. The memory is freed with the
+    object."""
 
     @property
     def size(self) -> int:
-        """Bytes, at least 1."""
+        """The number of bytes, at least 1."""
 
     def part(self, offset: int, size: int) -> Buffer:
         """Return the same memory from a byte on. `offset` is a multiple of `Driver.alignment`, and the part
@@ -71,8 +72,9 @@ class Queue(Protocol):
         """
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that enqueues everything that `enqueue` enqueues now, with the same arguments. It
-        is called once for each run. A device that can start many launches at once records them for this."""
+        """Return a function that enqueues everything that `enqueue` enqueues now, with the same arguments.
+        The function is called once for each run. A device that can start many launches at once records the
+        launches here."""
 
     def finish(self) -> None:
         """Wait until all commands are done. Failures of kernels may appear here first."""

@@ -43,7 +43,7 @@ def _reduction(call: Call) -> str:
 
 def _split(index: Sequence[Expr], windows: Sequence[int]) -> tuple[list[Expr], list[Expr]]:
     """Split an index into a part inside a slice and a part among the slices. The first part has the entries
-    of the axes `windows`."""
+    of the axes in `windows`."""
     return [index[i] for i in windows], [v for i, v in enumerate(index) if i not in windows]
 
 
@@ -181,7 +181,8 @@ def _windows(
 
 
 COMBINED = ("sum", "mean", "sqrtn")
-"""The ways to combine the rows of a position, in the order of the schema's numbers."""
+"""The combiners of EMBEDDING_LOOKUP_SPARSE, in the order of their numbers in the schema. A combiner makes one
+row of all rows that belong to one position of the result."""
 
 
 @lowers("EMBEDDING_LOOKUP_SPARSE")
