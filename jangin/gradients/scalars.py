@@ -34,7 +34,7 @@ from jangin.ir.graph import CompileError
 from jangin.ir.traversal import buffers_loaded, children, free_vars
 
 Slope = Callable[[Expr, Expr], Expr]
-"""Returns the derivative of a function of one argument, given the argument and the function's value."""
+"""A function that returns the derivative of another, given the argument and the other's value."""
 FUNCTIONS: Mapping[str, Slope] = {
     "neg": lambda x, y: const(-1, x.dtype),
     "abs": lambda x, y: call("sign", x),

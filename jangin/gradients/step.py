@@ -52,4 +52,5 @@ class Step:
 
 
 Rule = Callable[[Step, Any], None]
-"""Adds the gradients of a node's inputs. The second argument has the attributes of the node's operator."""
+"""A function that adds the gradients of a node's inputs. Its second argument has the attributes of the node's
+operator."""
