@@ -1,8 +1,7 @@
-"""Optimizers for `jangin.train`: how a parameter follows from its gradient.
+"""Optimizers for `jangin.train`, which update parameters by their gradients.
 
-Their formulas, defaults and names are PyTorch's; Lion is Chen et al.'s (2023). A step is given the numbers
-that change from step to step, so that a schedule needs no new compilation.
-"""
+Formulas, defaults and names are PyTorch's. Lion is Chen et al.'s (2023). A compiled step takes the numbers
+that change from step to step as inputs, so that a learning rate schedule needs no new compilation."""
 
 from __future__ import annotations
 
@@ -20,8 +19,11 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`lr`: the learning rate of a step that isn't given another one. `kept`: the names of the tensors that
-    an optimizer keeps beside each parameter, of its shape."""
+    """An optimizer's settings and its update.
+
+    - `lr` is the learning rate of steps that aren't given another one.
+    - `kept` names the tensors of the optimizer's state. Each parameter has its own, of the parameter's
+      shape."""
 
     lr: float
     kept: ClassVar[tuple[str, ...]] = ()
@@ -32,17 +34,17 @@ class Optimizer:
 
     @property
     def start(self) -> float:
-        """The number that the kept tensors begin with."""
+        """The number that all elements of the state begin with."""
         return 0.0
 
     def numbers(self, count: int, lr: float) -> dict[str, float]:
-        """The numbers of step `count`, from 1 on."""
+        """Return the numbers that step `count` is given. The first step is 1."""
         return {"rate": lr}
 
     def update(
         self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the new parameter and the tensors that are kept. Each optimizer has its own update."""
+        """Return the new parameter and the new state. Each optimizer has its own update."""
         raise NotImplementedError(f"{type(self).__name__} has no update: write one, as jangin.optim.SGD does")
 
 
@@ -51,12 +53,12 @@ def _less(w: Expr, change: Expr, rate: Expr) -> Expr:
 
 
 def _decayed(b: Builder, w: Tensor, g: Tensor, decay: float) -> Tensor:
-    """The gradient of a loss that has the squares of the parameters added to it."""
+    """Return the gradient of the loss with L2 regularization: the parameter times `decay` is added."""
     return b.map(lambda v, d: d + v * decay, w, g) if decay else g
 
 
 def _mean(b: Builder, mean: Tensor, x: Tensor, keep: float) -> Tensor:
-    """A running mean that keeps this share of itself."""
+    """Return a running mean after one more number. `keep` is the share of the old mean."""
     return b.map(lambda m, v: m * keep + v * (1 - keep), mean, x)
 
 
@@ -66,7 +68,7 @@ def _mean_square(b: Builder, mean: Tensor, x: Tensor, keep: float) -> Tensor:
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent with momentum; `nesterov` looks ahead."""
+    """Gradient descent, optionally with momentum. `nesterov` selects Nesterov's momentum."""
 
     lr: float = 1e-3
     momentum: float = 0.0
@@ -97,7 +99,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Kingma & Ba (2015)."""
+    """Adam (Kingma & Ba 2015)."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -126,13 +128,13 @@ class Adam(Optimizer):
 
 
 def _shrunk(b: Builder, w: Tensor, rate: Tensor, decay: float) -> Tensor:
-    """A parameter that decays by itself, whatever its gradient."""
+    """Return a parameter after decoupled weight decay, which doesn't depend on the gradient."""
     return b.map(lambda v, r: v * (1.0 - cast(v.dtype, r) * decay), w, rate) if decay else w
 
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam whose weights decay by themselves (Loshchilov & Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
 
     weight_decay: float = 1e-2
 
@@ -142,7 +144,7 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Duchi et al. (2011)."""
+    """Adagrad (Duchi et al. 2011)."""
 
     lr: float = 1e-2
     lr_decay: float = 0.0
@@ -169,7 +171,8 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
-    """Hinton's lecture 6e; `centered` divides by the deviation."""
+    """RMSprop (Hinton's lecture 6e). If `centered` is true, gradients are divided by their standard
+    deviation."""
 
     lr: float = 1e-2
     alpha: float = 0.99
@@ -201,7 +204,8 @@ class RMSprop(Optimizer):
 
 @dataclass(frozen=True)
 class Lion(Optimizer):
-    """Chen et al. (2023): steps of one size, in the direction of the sign."""
+    """Lion (Chen et al. 2023). All steps have the same size. The sign of a running mean gives their
+    direction."""
 
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.99)
@@ -220,4 +224,4 @@ class Lion(Optimizer):
 BY_NAME: Mapping[str, type[Optimizer]] = {
     "sgd": SGD, "adam": Adam, "adamw": AdamW, "adagrad": Adagrad, "rmsprop": RMSprop, "lion": Lion,
 }  # fmt: skip
-"""The optimizers that `jangin.train` takes by name, with their usual settings."""
+"""The optimizers that `jangin.train` takes by name, with their default settings."""

@@ -1,4 +1,5 @@
-"""Losses by name: single numbers from a model's output and a target. The formulas are PyTorch's."""
+"""Losses by name. A loss is a single number, computed from a model's output and a target. The formulas are
+PyTorch's."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from jangin.ops.index import in_range, take_along
 from jangin.ops.values import Tensor
 
 Loss = Callable[[Builder, Tensor, Tensor], Tensor]
-"""The loss of an output for a target, of no axes."""
+"""A function that returns the loss of an output for a target, as a tensor without axes."""
 IGNORED = -100
-"""The label that counts for nothing, as in PyTorch."""
+"""The label of elements that the loss ignores, as in PyTorch."""
 
 
 def mean(b: Builder, x: Tensor) -> Tensor:
@@ -24,7 +25,7 @@ def mean(b: Builder, x: Tensor) -> Tensor:
 
 
 def _of_each(b: Builder, y: Tensor, target: Tensor, fn: Callable[[Expr, Expr], Expr]) -> Tensor:
-    """The mean of what each element of the output and its target give."""
+    """Return the mean of `fn` over the elements of the output and the target."""
     return mean(b, b.map(lambda v, t: fn(v, cast(v.dtype, t)), *_alike(y, target), corner="shared"))
 
 
@@ -43,7 +44,8 @@ def l1(b: Builder, y: Tensor, target: Tensor) -> Tensor:
 
 
 def huber(b: Builder, y: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
-    """Squares near 0, beyond `delta` distances (Huber 1964)."""
+    """Return Huber's loss (1964). It is quadratic for differences below `delta`, and linear for larger
+    ones."""
 
     def each(v: Expr, t: Expr) -> Expr:
         d = v - t
@@ -54,7 +56,7 @@ def huber(b: Builder, y: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
 
 
 def bce_with_logits(b: Builder, y: Tensor, target: Tensor) -> Tensor:
-    """The cross entropy of truth values whose logits the output is."""
+    """Return the binary cross entropy of an output of logits."""
 
     def each(v: Expr, t: Expr) -> Expr:
         return v * (1.0 - t) + maximum(-v, 0) + call("log1p", call("exp", -call("abs", v)))
@@ -63,7 +65,8 @@ def bce_with_logits(b: Builder, y: Tensor, target: Tensor) -> Tensor:
 
 
 def kl(b: Builder, y: Tensor, target: Tensor) -> Tensor:
-    """Kullback and Leibler's divergence of probabilities from an output of logarithms, a batch's mean."""
+    """Return the Kullback-Leibler divergence of target probabilities from an output of log-probabilities,
+    divided by the batch size."""
 
     def each(v: Expr, t: Expr) -> Expr:
         return select(t > 0, t * (call("log", t) - v), const(0, v.dtype))
@@ -73,8 +76,8 @@ def kl(b: Builder, y: Tensor, target: Tensor) -> Tensor:
 
 
 def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing: float = 0.0) -> Tensor:
-    """The mean negative of the logarithms y[N, C, ...] at the labels [N, ...]. With `smoothing`, so much of
-    each label is spread over all classes."""
+    """Return the mean negative log-likelihood of the labels [N, ...], given log-probabilities y[N, C, ...].
+    `smoothing` is the share of each label that is spread over all classes."""
     if not target.dtype.is_int or target.shape != (*y.shape[:1], *y.shape[2:]):
         raise CompileError(f"labels {target} for an output {y}: they must be integers, an axis fewer")
     kept = b.map(lambda t: select(eq(t, ignored), const(0, t.dtype), t), target)
@@ -94,7 +97,7 @@ def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing
 def cross_entropy(
     b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing: float = 0.0
 ) -> Tensor:
-    """`nll` of the logarithms of the softmax of logits y[N, C, ...]."""
+    """Return the cross entropy of logits y[N, C, ...]: `nll` of the logarithm of their softmax."""
     if y.rank < 2:
         raise CompileError(f"the logits {y} must have an axis of batches and one of classes")
     return nll(b, b.softmax(y, 1, log=True), target, ignored, smoothing)

@@ -1,4 +1,4 @@
-"""PyTorch modules whose parameters are inputs of their graph."""
+"""Import PyTorch modules for training. Their parameters become inputs of the graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jangin.training.parameters import Chosen, Trainable, lowered, matching
 
 
 class WithLoss(torch.nn.Module):  # type: ignore[misc]
-    """A module and a loss as PyTorch has it: the last input is the target."""
+    """A module followed by a loss function of PyTorch. The last input is the target."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
@@ -34,13 +34,15 @@ def of_module(
     module: torch.nn.Module, batch: Sequence[Any], chosen: Chosen, options: Options,
     held: Sequence[str] = (),
 ) -> Trainable:  # fmt: skip
-    """The module in the mode that it is in. `held`: buffers that are inputs though the module doesn't change
-    them. CompileError says what of it can't be exported or lowered."""
+    """Return a module as a trainable graph. The module stays in its mode, training or evaluation.
+
+    `held` names buffers that become inputs although the module doesn't change them. Raises CompileError,
+    which tells the reason, if the module can't be exported or lowered."""
     program = _exported(module, batch)
     found, prefix = traced(program), "model." if isinstance(module, WithLoss) else ""
 
     def own(name: str) -> str:
-        """A parameter's name in the module without its loss."""
+        """Return a parameter's name in the module without its loss."""
         return name.removeprefix(prefix)
 
     signature, state = program.graph_signature, module.state_dict(keep_vars=True)
@@ -63,7 +65,7 @@ def of_module(
 
 
 def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:
-    """The graph with one input for each parameter, though several layers share it."""
+    """Return the graph with a single input for each parameter, even if several layers share the parameter."""
     nodes = [replace(n, inputs=tuple(same.get(i, i) for i in n.inputs)) for n in graph.nodes]
     return replace(graph, nodes=tuple(nodes))
 
@@ -86,7 +88,8 @@ def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
 
 
 def _changed(found: Traced, inputs: Mapping[str, str], state: Mapping[str, Any]) -> dict[str, str]:
-    """The outputs that buffers become, by the buffers' inputs."""
+    """Return the outputs with the new values of changed buffers, by the inputs with their old values. Raises
+    CompileError if the module changes anything but persistent buffers."""
     for output in found.outputs:
         if output.written and output.written not in inputs:
             raise CompileError(f"the module writes to its input {output.written}: leave that out")

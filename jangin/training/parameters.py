@@ -1,4 +1,4 @@
-"""A model whose parameters are inputs of its graph."""
+"""Models whose parameters are inputs of their graphs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from jangin.passes.partition import has_steps
 
 @dataclass(frozen=True)
 class Trainable:
-    """A lowered graph, and how its inputs are the model's. `inputs`: those that a batch gives, in order.
-    `parameters`: what is trained, by the input that it is. `buffers`: what each run changes (running
-    statistics), likewise; `changed`: the output that each of these becomes. `names`: the model's own names of
-    parameters and buffers, with the input of each; several may have one input. `random`: the input that
-    random numbers follow from, "" for none."""
+    """A lowered graph, with the meaning of its inputs.
+
+    - `inputs` are the inputs that a batch gives, in order.
+    - `parameters` has the arrays that are trained, by input.
+    - `buffers` has arrays that each run may change (running statistics), by input.
+    - `changed` has the output with a buffer's new value, by the buffer's input.
+    - `names` has the input of each of the model's own names of parameters and buffers. Several names may have
+      the same input.
+    - `random` is the input that decides all random numbers, or "" if there are none."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -35,11 +39,12 @@ class Trainable:
 
 
 Chosen = Sequence[str] | None
-"""Names of the parameters to train, or patterns of names as files have them; None for all."""
+"""Names of the parameters to train, or patterns as for file names. None stands for all parameters."""
 
 
 def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
-    """A model of any format as `jangin.compile` takes it. The constants to be trained must be named."""
+    """Return a model of any format that `jangin.compile` takes as a trainable graph. `chosen` must name the
+    constants to train. Raises CompileError if it is None."""
     imported = load(model, options.shapes, options.formats)
     floats = [n for n, a in imported.graph.constants.items() if a.dtype.kind == "f" and a.size > 1]
     if chosen is None:
@@ -51,7 +56,7 @@ def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
 
 
 def matching(names: Sequence[str], chosen: Chosen) -> list[str]:
-    """The names that are chosen. CompileError for a pattern that fits none."""
+    """Return the chosen names. Raises CompileError for a pattern that matches none."""
     if chosen is None:
         return list(names)
     for pattern in chosen:
@@ -64,8 +69,8 @@ def lowered(
     imported: Imported, parameters: Mapping[str, Array], buffers: Mapping[str, Array],
     changed: Mapping[str, str], options: Options,
 ) -> Trainable:  # fmt: skip
-    """The model in core operators, with constants of these names as inputs behind its own. CompileError for
-    one that runs in steps."""
+    """Return a model in core operators. The constants named in `parameters` and `buffers` become inputs after
+    the model's own. Raises CompileError for a model that runs in steps."""
     graph = imported.graph
     constants = {n: a for n, a in graph.constants.items() if n not in {**parameters, **buffers}}
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]

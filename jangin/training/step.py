@@ -1,4 +1,4 @@
-"""The graph of one training step: loss, gradients, and what an optimizer makes of them."""
+"""The graph of one training step: loss, gradients and the optimizer's update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Clip:
-    """Limits of gradients: of each number, and of the norm of all together."""
+    """The limits of gradients. `value` limits each number, and `norm` the norm of all gradients together.
+    None is no limit."""
 
     value: float | None = None
     norm: float | None = None
@@ -33,9 +34,18 @@ class Clip:
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A step's graph. `inputs`: those that a batch gives. `kept`: what the next step is given, by input: the
-    array that it begins with. `after`: the output that each of these becomes. `numbers`: the inputs that each
-    optimizer's numbers are, by its number and their name."""
+    """The graph of a step, with the meaning of its inputs and outputs.
+
+    - `inputs` are the inputs that a batch gives.
+    - `loss` is the output with the loss.
+    - `kept` has the inputs that pass from step to step (parameters, buffers, optimizer's state), with the
+      arrays that they begin with.
+    - `after` has the output with the next value of each of these inputs.
+    - `slots` has the inputs of the optimizer's state, with the parameter and the name of the state.
+    - `numbers` has the inputs that take an optimizer's numbers, with the optimizer's index and the number's
+      name.
+    - `gradients` has the output with the gradient of each parameter, by the parameter's input.
+    - `random` is the input that decides all random numbers, or "" if there are none."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -49,7 +59,7 @@ class StepGraph:
 
 
 class StepBuilder:
-    """Goes on with a model's lowered graph."""
+    """Adds a loss, gradients and an update to a model's lowered graph."""
 
     def __init__(
         self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True
@@ -65,7 +75,8 @@ class StepBuilder:
         return Tensor(name, *typed(self.b.values[name]))
 
     def _loss(self, loss: Loss | None, target: Array | None) -> Tensor:
-        """The model's only output, or what the loss makes of its first and the target."""
+        """Return the loss. It is computed from the model's first output and the target. Without `loss` or
+        `target`, the first output itself is the loss."""
         self.b.prefix, self.b.source = LOSS, Sources.of(LOSS)
         value = self._tensor(self.model.outputs[0])
         if loss is not None and target is not None:
@@ -78,7 +89,8 @@ class StepBuilder:
         return self.b.reshape(value, ())
 
     def clip(self, how: Clip) -> None:
-        """Limit the gradients as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do, the norm first."""
+        """Limit the norm of the gradients, then their values, as PyTorch's `clip_grad_norm_` and
+        `clip_grad_value_` do."""
         b = self.b
         if how.norm is not None and self.gradients:
             squares = [
@@ -100,12 +112,13 @@ class StepBuilder:
             }
 
     def with_gradients(self) -> StepGraph:
-        """The loss and the gradients as outputs."""
+        """Return the graph with the loss and the gradients as outputs."""
         made = {n: self.b.fresh(f"d{n}") for n in self.gradients}
         return self._finished(self.gradients, made, {}, {}, {}, made)
 
     def updated(self, optimizers: Sequence[Optimizer], chosen: Mapping[str, int]) -> StepGraph:
-        """The loss and the new parameters as outputs. `chosen`: each parameter's optimizer, by its number."""
+        """Return the graph with the loss and the new parameters as outputs. `chosen` has the number of each
+        parameter's optimizer."""
         b = self.b
         b.prefix, b.source = "update", Sources.of("update")
         numbers: dict[str, tuple[int, str]] = {}
@@ -150,5 +163,5 @@ class StepBuilder:
 
 
 def forward_only(model: Trainable, loss: Loss | None, target: Array | None) -> StepGraph:
-    """The loss alone, without gradients."""
+    """Return the graph of the loss alone, without gradients."""
     return StepBuilder(model, loss, target, differentiated=False).with_gradients()

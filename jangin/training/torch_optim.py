@@ -1,4 +1,4 @@
-"""Optimizers of `torch.optim` taken over: their groups, settings, rates and state."""
+"""Take over optimizers of `torch.optim`: their groups, settings, learning rates and state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SETTINGS: Mapping[str, tuple[type[optim.Optimizer], tuple[str, ...]]] = {
     "Adagrad": (optim.Adagrad, ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")),
     "RMSprop": (optim.RMSprop, ("alpha", "eps", "weight_decay", "momentum", "centered")),
 }
-"""Jangin's optimizer for each of PyTorch's, and the settings that both have."""
+"""The optimizers of `torch.optim` by name: Jangin's counterpart, and the settings that both have."""
 OTHERS = frozenset({"params", "lr", "foreach", "fused", "capturable", "differentiable", "initial_lr"})
-"""Settings that change no result, and those that are read elsewhere."""
+"""Settings that don't change results, or are read elsewhere."""
 
 
 class TorchGroups(Groups):
-    """The groups of one of PyTorch's optimizers. Each step reads a group's learning rate, so that PyTorch's
-    schedules go on working."""
+    """The parameter groups of a PyTorch optimizer. Each step reads the learning rate of its group, so that
+    PyTorch's schedules keep working."""
 
     def __init__(self, given: Any, model: Any) -> None:
         self.given = given
@@ -63,7 +63,8 @@ def _rate(group: Mapping[str, Any]) -> Callable[[], float]:
 
 
 def _optimizer(kind: str, group: Mapping[str, Any]) -> optim.Optimizer:
-    """CompileError for a kind or a setting that Jangin hasn't got."""
+    """Return Jangin's optimizer for a group. Raises CompileError for an optimizer or a setting that Jangin
+    hasn't got."""
     if kind not in SETTINGS:
         raise CompileError(f"torch.optim.{kind} can't be taken over: there are {', '.join(SETTINGS)}")
     made, known = SETTINGS[kind]

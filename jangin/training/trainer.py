@@ -22,13 +22,13 @@ from jangin.training.parameters import Chosen, Trainable, of_file
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only
 
 LossGiven = str | Callable[..., Any] | None
-"""A loss by name, or a function. For a PyTorch module it takes PyTorch's tensors; for a model of another
-format it takes a `Builder`, the output and the target. None: the model's output is the loss."""
+"""A loss, as a name or a function. For a PyTorch module, the function takes PyTorch's tensors. For a model of
+another format, it takes a `Builder`, the output and the target. With None, the model's output is the loss."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Everything that is asked for but the optimizer."""
+    """The arguments of `train` or `value_and_grad`, without the optimizer."""
 
     model: Any
     loss: LossGiven
@@ -43,7 +43,8 @@ class Task:
         return any(c.__module__.startswith("torch.nn") and c.__name__ == "Module" for c in kinds)
 
     def trainable(self, held: Sequence[str] = ()) -> Trainable:
-        """The model in the mode that it is in, with its loss if PyTorch has that."""
+        """Return the model as a trainable graph, with the loss if this is a function for a PyTorch module.
+        For `held` see `modules.of_module`."""
         if not self.is_module:
             return of_file(self.model, self.chosen, self.options)
         from jangin.training.modules import WithLoss, of_module
@@ -56,7 +57,8 @@ class Task:
 
     @property
     def added(self) -> tuple[losses.Loss | None, Array | None]:
-        """The loss that is added to the model's graph, and a target."""
+        """The loss to add to the model's graph, and the example's target. Both are None if the model's graph
+        computes the loss."""
         if self.loss is None or (callable(self.loss) and self.is_module):
             return None, None
         target = as_array(self.example[-1])
@@ -71,7 +73,7 @@ MASK = 0xFFFFFFFF
 
 
 class Runner:
-    """A step's plan, and what it keeps from run to run."""
+    """A step, compiled and loaded."""
 
     def __init__(self, step: StepGraph, options: Options, seed: int) -> None:
         self.step, self.seed = step, seed
@@ -82,8 +84,8 @@ class Runner:
     def run(
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
     ) -> dict[str, Array]:
-        """All outputs by name. `draw`: the number of the run, which random numbers follow from. Raises
-        ValueError or TypeError for a batch that isn't like the example."""
+        """Run the step, and return all outputs by name. The random numbers follow from the seed and `draw`,
+        the number of the run. Raises ValueError or TypeError for a batch that isn't like the example."""
         given = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(given) != len(self.step.inputs):
             raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
@@ -97,13 +99,15 @@ class Runner:
 
 
 def as_array(value: Any) -> Array:
-    """NumPy's arrays and PyTorch's tensors alike."""
+    """Return an array or a PyTorch tensor as an array."""
     return np.asarray(value.detach() if hasattr(value, "detach") else value)
 
 
 class ValueAndGrad:
-    """A loss and its gradients: `loss, gradients = f(parameters, batch)`, both by the parameters' names.
-    `parameters`: what the model has. Buffers that the model changes are kept from call to call."""
+    """A compiled loss with its gradients: `loss, gradients = f(parameters, batch)`.
+
+    The parameters and gradients are dicts by the parameters' names. The attribute `parameters` has the
+    model's own parameters. Buffers that the model changes are kept from call to call."""
 
     def __init__(self, task: Task) -> None:
         model = task.trainable()
@@ -127,9 +131,9 @@ class ValueAndGrad:
 
 
 class Trainer:
-    """A model being trained: `loss = trainer.step(batch)` changes its parameters. A batch is a tuple of
-    arrays or tensors like the example. `lr`: a learning rate for all later steps, instead of the
-    optimizer's."""
+    """A model in training. `loss = trainer.step(batch)` changes the parameters. A batch is a tuple of arrays
+    or tensors like the example. If `lr` is set, it replaces the optimizer's learning rate in all later
+    steps."""
 
     def __init__(self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip) -> None:
         model = task.trainable()
@@ -148,7 +152,7 @@ class Trainer:
             self.load_optimizer_state(*before)
 
     def step(self, batch: Any) -> float:
-        """One step; the loss before it. A step that raises leaves everything as it was."""
+        """Run one step, and return the loss before it. A step that raises an exception changes nothing."""
         count, step = self.count + 1, self._runner.step
         rates = [self.lr if self.lr is not None else rate() for rate in self._rates]
         found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
@@ -159,7 +163,7 @@ class Trainer:
         return float(made[step.loss])
 
     def evaluate(self, batch: Any) -> float:
-        """The loss in evaluation mode, which changes nothing."""
+        """Return the loss in evaluation mode. This changes nothing."""
         if self._evaluation is None:
             self._evaluation = Runner(self._evaluated(), self._task.options, self._task.seed)
         kept = {i: self._kept[self._names[n]] for n, i in self._evaluated_names.items()}
@@ -181,16 +185,16 @@ class Trainer:
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the parameters that are trained and of the buffers that change, by the model's names."""
+        """Return copies of the trained parameters and the changing buffers, by the model's names."""
         return {name: self._kept[i].copy() for name, i in self._names.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take parameters and buffers, all that `state_dict` gives. Others are left out of account. Raises
-        ValueError for one that is missing or has another shape."""
+        """Set parameters and buffers from `state`, which needs all entries that `state_dict` returns. Other
+        entries are ignored. Raises ValueError for an array that is missing or has another shape."""
         self._take({i: (name, state.get(name)) for name, i in self._names.items()})
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
-        """Copies of what the optimizer keeps, by the parameter's name and its own."""
+        """Return copies of the optimizer's state, by the parameter's name and the array's own name."""
         found: dict[str, dict[str, Array]] = {}
         for name, i in self._names.items():
             for own, (of, slot) in self._runner.step.slots.items():
@@ -199,7 +203,7 @@ class Trainer:
         return found
 
     def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], count: int) -> None:
-        """Go on after `count` steps with what an optimizer kept."""
+        """Continue after `count` steps with an optimizer's state."""
         owners = {i: name for name, i in self._names.items()}
         given = {}
         for own, (of, slot) in self._runner.step.slots.items():
@@ -221,8 +225,8 @@ class Trainer:
         self._kept |= taken
 
     def save(self, path: Any) -> None:
-        """Write parameters, buffers, the optimizer's state and the number of steps, as NumPy's .npz: whole or
-        not at all."""
+        """Write parameters, buffers, the optimizer's state and the number of steps to a NumPy .npz file. If
+        this fails, an old file stays as it was."""
         arrays = {f"model/{n}": a for n, a in self.state_dict().items()}
         for name, slots in self.optimizer_state().items():
             arrays |= {f"optimizer/{slot}/{name}": a for slot, a in slots.items()}
@@ -230,7 +234,8 @@ class Trainer:
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
     def load(self, path: Any) -> None:
-        """Go on with what `save` wrote. Raises ValueError for a file of another model or optimizer."""
+        """Continue from a file that `save` wrote. Raises ValueError for a file of another model or
+        optimizer."""
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         if "steps" not in arrays:
@@ -256,12 +261,18 @@ def train(
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
-    `model`: a PyTorch module, in the mode it is in, or a model of any format, of which `trainable` names the
-    constants. `loss`: the name of one of `jangin.training.losses`, a function, or None if the model gives it.
-    `optimizer`: a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters.
-    `example`: a batch, of the inputs and then the target. `trainable`: names or patterns of parameters; all
-    that need gradients, unless it is given. `seed`: of random operators (dropout); a step's numbers follow
-    from it and the number of the step. CompileError says what can't be trained, and where."""
+    - `model` is a PyTorch module in its present mode, or a model of any format.
+    - `loss` is the name of one of `jangin.training.losses`, a function, or None if the model's output is the
+      loss.
+    - `optimizer` is a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters.
+    - `example` is a batch: the inputs, then the target.
+    - `trainable` has names of parameters, or patterns. By default all parameters that need gradients are
+      trained. A model of another format must have its constants named.
+    - `clip_norm` limits the norm of all gradients together, and `clip_value` limits each number.
+    - `seed` is for random operators (dropout). A step's random numbers follow from the seed and the step's
+      number.
+
+    Raises CompileError, which tells what can't be trained, and where."""
     task = Task(
         model, loss, tuple(example), trainable, Options(target, shapes, threads, operators=operators), seed
     )
@@ -288,8 +299,8 @@ def value_and_grad(
     target: Any = None,
     shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
 ) -> ValueAndGrad:  # fmt: skip
-    """Compile a loss and its gradients for a loop of your own; the arguments are those of `jangin.train`,
-    and `wrt` names the parameters."""
+    """Compile a loss and its gradients for a training loop of your own. `wrt` names the parameters. The other
+    arguments are those of `jangin.train`."""
     return ValueAndGrad(
         Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, operators=operators), seed)
     )
