@@ -1,1 +1,1 @@
-"""CUDA C as a back end: kernels for work-groups as the C-like writer says them, compiled by NVRTC."""
+"""The CUDA C back end. The C-like writer writes kernels for work-groups, and NVRTC compiles them."""

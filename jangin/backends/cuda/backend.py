@@ -1,4 +1,4 @@
-"""CUDA C as a back end: each kernel is compiled by NVRTC, for which no GPU has to be here."""
+"""The CUDA C back end. NVRTC compiles each kernel, on machines without a GPU too."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ DIALECT = Cuda()
 
 
 def source(func: Func, target: Target) -> str:
-    """A kernel as a program of its own."""
+    """Return a kernel as a complete CUDA C program."""
     return emit_kernels([func], target, DIALECT)
 
 
 def ptx(func: Func, target: Target) -> str:
-    """A kernel as NVIDIA's compiler says it to drivers."""
+    """Return a kernel as PTX, the text that NVIDIA's drivers compile."""
     compiled = _nvrtc(target).compiled(source(func, target), target.cpu)
     return compiled.ptx.rstrip(b"\0").decode()
 
 
 def usage(func: Func, target: Target) -> str:
-    """The compiler's log, which says the registers and the memory that a kernel takes."""
+    """Return the compiler's log, which tells the registers and the memory that a kernel takes."""
     return _nvrtc(target).compiled(source(func, target), target.cpu).log
 
 
@@ -44,8 +44,8 @@ def _nvrtc(target: Target) -> nvrtc.Nvrtc:
 
 
 class CudaBackend:
-    """See `backends.backend.Backend`. A kernel's code is machine code for the target's architecture, and text
-    that the drivers of later devices compile."""
+    """See `backends.backend.Backend`. A kernel's code contains machine code for the target's architecture,
+    and PTX that the drivers of later devices compile."""
 
     libraries, forks = (), True
 

@@ -1,4 +1,5 @@
-"""CUDA C as a C-like language: kernels for work-groups, a lane of whose vectors is one operation."""
+"""CUDA C for the C-like writer. Kernels run in work-groups. An operation on a vector is a separate operation
+for each lane."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ _ROWS: Mapping[tuple[str, DType], str] = MappingProxyType({
     ("max", F32): "max_nan(x{0}, y{0})", ("max_number", F32): "max_nan(x{0}, y{0})",
     ("widen", F16): "of_half(x{0})", ("narrow", F16): "to_half(x{0})", ("narrow", BF16): "to_bfloat(x{0})",
 })  # fmt: skip
-"""Rows that some architectures have an instruction for. {0} is the lane of an operand."""
+"""CUDA C text for instruction rows that some architectures have an instruction for. {0} becomes the selection
+of an operand's lane."""
 
 
 class Cuda(Dialect):
-    """C++17 as NVRTC compiles it with `nvrtc.OPTIONS`. Functions are the device's. A product and a sum are
-    one multiply-add only where they are written as one. The compiler takes signed integers never to
-    wrap, which it has no option for."""
+    """C++17 as NVRTC compiles it with `nvrtc.OPTIONS`. All functions are device functions. A product and a
+    sum are fused only if they are written as one multiply-add. The compiler assumes that signed integers
+    never overflow, and no option changes this."""
 
     inline, shared, restrict, long = "static __forceinline__", "", "__restrict__", "ll"
     extremes, wraps = True, False
@@ -60,9 +62,11 @@ class Cuda(Dialect):
         return self.vector(kind, [text.format(f".v[{n}]") for n in range(width(lanes))])
 
     def entry(self, func: Func, name: str, body: str) -> str:
-        """A group runs its share of the tasks, and has `stride` bytes of `scratch`. It does so in round
-        `from`, or, where tasks are no groups and one work-item has them all, in as many `rounds` from that
-        on."""
+        """Return the text of a kernel's entry, which calls `body` for a group's share of the tasks. A group
+        has `stride` bytes of `scratch`.
+
+        If the kernel has rounds, the entry runs `rounds` of them, beginning with round `from`. A launch has
+        several rounds only if one work-item has all tasks."""
         own, loops = grouped(func), str(rounds(func)) != "1"
         buffers = [f"p{n}" for n in range(len(func.params))]
         numbers = [f"s{n}" for n in range(len(sizes(func)))]

@@ -1,4 +1,4 @@
-"""NVRTC, NVIDIA's compiler of CUDA C as a library, by ctypes. It needs no GPU and no driver."""
+"""NVRTC, NVIDIA's library that compiles CUDA C, by ctypes. It needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 OPTIONS = ("--fmad=false", "-default-device", "-std=c++17", "--ptxas-options=-v")
-"""A product and a sum are rounded twice unless they are written as `fma`. Functions are the device's. The log
-says what registers and memory a kernel takes."""
+"""The compiler's options. A product and a sum are rounded twice unless they are written as `fma`. All
+functions are device functions. The log tells the registers and the memory that a kernel takes."""
 LOG = 2000
-"""Characters of the compiler's messages that an error repeats."""
+"""The most characters of the compiler's messages that an error repeats."""
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
-"""The library's names, of versions whose kernels Jangin's own oldest driver loads, the newest first."""
+"""The library's file names, the newest version first. The oldest is version 12, whose kernels all drivers
+from `cuda_library.OLDEST` on load."""
 _USAGE = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
     r"(?:.*?(\d+) bytes smem)?",
@@ -29,8 +30,8 @@ _USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Usage:
-    """A kernel's need. `registers`, of 32 bits, `stack` and `spilled`, in bytes, are those of a work-item.
-    `shared` is the bytes that a group shares."""
+    """The resources that a kernel needs. `registers` (of 32 bits), `stack` and `spilled` (in bytes) are those
+    of a work-item. `shared` is the bytes that a group shares."""
 
     registers: int
     stack: int
@@ -40,8 +41,11 @@ class Usage:
 
 @dataclass(frozen=True)
 class Compiled:
-    """`cubin`: the machine's code, empty where an architecture without one was asked for; `ptx`: text for
-    drivers to compile; `log`: what the compiler said."""
+    """A compiled program.
+
+    - `cubin` is machine code. It is empty if an architecture without machine code (compute_80) was asked for.
+    - `ptx` is text that drivers compile.
+    - `log` is the compiler's messages."""
 
     cubin: bytes
     ptx: bytes
@@ -56,8 +60,8 @@ class Compiled:
 
 
 class Nvrtc:
-    """One library. `version`: its two numbers; `supported`: the numbers of the architectures that it makes
-    code for."""
+    """An NVRTC library. `version` has its major and minor number. `supported` has the numbers of the
+    architectures that it compiles for."""
 
     def __init__(self, place: str) -> None:
         self._library = ctypes.CDLL(place)
@@ -77,7 +81,7 @@ class Nvrtc:
             raise CompileError(f"NVIDIA's compiler failed: {name} gave the error {status}")
 
     def compiled(self, text: str, architecture: str) -> Compiled:
-        """Raises CompileError with what the compiler says."""
+        """Return a program compiled for an architecture. Raises CompileError with the compiler's messages."""
         program, options = ctypes.c_void_p(), [f"--gpu-architecture={architecture}", *OPTIONS]
         given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
@@ -101,7 +105,8 @@ class Nvrtc:
 
 @cache
 def found() -> Sequence[Nvrtc]:
-    """All that are here: those in CUDA_HOME, those that pip has installed, the system's."""
+    """Return the NVRTC libraries of this machine, one of each version. Libraries in CUDA_HOME come first,
+    then those that pip installed, then the system's."""
     libraries = dict[tuple[int, int], Nvrtc]()
     for place in _places():
         try:
@@ -124,8 +129,8 @@ def _places() -> list[str]:
 
 
 def for_architecture(architecture: str, driver: tuple[int, int] | None = None) -> Nvrtc:
-    """One that makes code for an architecture ("sm_80"), and, if there is one, such that a driver of that
-    version of CUDA loads it. CompileError says what to install."""
+    """Return a library that compiles for an architecture ("sm_80"). Libraries whose code the `driver` loads,
+    by its version of CUDA, are preferred. Raises CompileError, which tells what to install."""
     number = int(re.sub(r"\D", "", architecture))
     able = [library for library in found() if number in library.supported]
     if not able:

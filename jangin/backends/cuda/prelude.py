@@ -1,5 +1,5 @@
-"""The head of each text of CUDA C: vectors of any lanes, and instructions that have no name in the
-language."""
+"""The beginning of each CUDA C program: vectors with any number of lanes, and instructions for which the
+language has no function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ static __forceinline__ u16 to_bfloat(f32 x) {
   u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
 }
 #endif"""
-"""Instructions by the words of PTX. A machine of another kind brings functions of its own."""
+"""Functions for single instructions, as inline PTX. A compiler for another machine must be given functions of
+the same names."""
 
 _EACH = '_Pragma("unroll") for (int n = 0; n < N; ++n)'
 
@@ -68,7 +69,9 @@ template <class R, class F> static __forceinline__ R as(F from) {{
   R to; memcpy(&to, &from, sizeof to); return to; }}
 template <class R, int N, class T> static __forceinline__ R loose(const T *at) {{ EACH(R, at[n]) }}
 template <class T, int N> static __forceinline__ void put(T *at, Vec<T, N> a) {{ {_EACH} at[n] = a.v[n]; }}"""
-"""A vector is an array in registers. An operation is one for each lane, as the machine has none of several.
-A vector that is loaded or stored whole lies at a multiple of its size, or of 16 bytes. `loose` and `put` are
-for any other place. Truths are 0 or -1. Signed integers are added up and multiplied as unsigned ones,
-because the compiler takes them never to wrap."""
+"""Vectors as arrays in registers. An operation on a vector is a separate operation for each lane, because the
+GPU has no vector instructions. A comparison gives 0 or -1 for each lane.
+
+A vector that is loaded or stored whole is aligned to its size, or to 16 bytes if it is larger. `loose` and
+`put` are for all other addresses. Signed integers are added and multiplied as unsigned ones, because the
+compiler assumes that signed integers never overflow."""
