@@ -1,4 +1,5 @@
-"""WGSL as a back end: a compute shader for each kernel, as text, which any WebGPU compiles."""
+"""The WGSL back end. Each kernel becomes the text of a compute shader, which any WebGPU implementation
+compiles."""
 
 from __future__ import annotations
 

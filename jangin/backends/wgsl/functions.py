@@ -1,8 +1,8 @@
-"""The functions of C's mathematical library in WGSL, whose own are as inexact as a device likes.
+"""The functions of C's mathematical library in WGSL, whose own functions may be inexact.
 
-They are expressions of what `backends.walk.math` expands, with errors of a few units in the last place. The
-polynomials are minimax fits. `pow` has the error of its exponent: about |y * log2(x)| times 2^-24.
-"""
+They are expressions of functions that `backends.walk.math` expands, with errors of a few units in the last
+place. The polynomials are minimax fits. The relative error of `pow` is that of its exponent: about |y *
+log2(x)| times 2^-24."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ATAN = (-0.33333316445350647, 0.19998471438884735, -0.14243532717227936, 0.1059
          -0.060782209038734436)  # fmt: skip
 """(atan(x) - x) / x**3 in x**2, |x| <= tan(pi/8); relative error of atan 2**-28."""
 _LARGE = 1e9
-"""From here on the square of a number plus one is the square."""
+"""For numbers above this, x**2 + 1 rounds to x**2."""
 _OVERFLOW = 200.0
-"""Exponents of 2 beyond which a result is infinite or 0 for certain."""
+"""Powers of 2 with exponents above this are infinite, and with exponents below its negative they are 0."""
 
 
 def _c(value: float) -> Expr:
@@ -47,7 +47,7 @@ def _bits(x: Expr) -> Expr:
 
 
 def _negative(x: Expr) -> Expr:
-    """Whether the sign is set, of zero too."""
+    """Return whether a number's sign bit is set, even for -0."""
     return _bits(x) < const(0, I32)
 
 
@@ -57,7 +57,7 @@ def _with_sign(size: Expr, x: Expr) -> Expr:
 
 
 def _odd(coefficients: Sequence[float], x: Expr) -> Expr:
-    """x + x**3 * (a polynomial in x**2)."""
+    """Return x + x**3 times a polynomial in x**2."""
     square = x * x
     out = _c(coefficients[-1])
     for c in coefficients[-2::-1]:
@@ -86,7 +86,7 @@ def _atanh(x: Expr) -> Expr:
 
 
 def _halves(a: Expr) -> Expr:
-    """exp(a) / 2, where exp(a) may overflow."""
+    """Return exp(a) / 2, even if exp(a) itself overflows."""
     root = _of("exp", a * _c(0.5))
     return root * _c(0.5) * root
 
@@ -105,7 +105,8 @@ def _cosh(x: Expr) -> Expr:
 
 
 def _asin_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """|x|; asin(|x|) for |x| <= 1/2; and asin of the root of (1 - |x|) / 2 for others, which may be NaN."""
+    """Return |x|, asin(|x|), and asin(sqrt((1 - |x|) / 2)). The second is right for |x| <= 1/2, and the third
+    for larger |x|. The third is NaN for |x| > 1."""
     a = call("abs", x)
     far = call("sqrt", maximum((_c(1.0) - a) * _c(0.5), _c(0.0)))
     one = _odd(_ASIN, select(a > _c(0.5), far, a))
@@ -125,7 +126,7 @@ def _acos(x: Expr) -> Expr:
 
 
 def _atan_inside(t: Expr) -> Expr:
-    """For 0 <= t <= 1."""
+    """Return atan(t) for 0 <= t <= 1."""
     far = t > _c(math.tan(math.pi / 8))
     part = _odd(_ATAN, select(far, (t - _c(1.0)) / (t + _c(1.0)), t))
     return select(far, part + _c(math.pi / 4), part)
@@ -167,7 +168,8 @@ def _infinite_power(a: Expr, y: Expr) -> Expr:
 
 
 def _finite_power(a: Expr, y: Expr) -> Expr:
-    """2 to the power of y * log2(a), whose whole part becomes two exponents."""
+    """Return 2 to the power of y * log2(a). The whole part of this exponent is split into two factors, which
+    are both finite."""
     ends = select(y > _c(0.0), _c(0.0), _c(math.inf)), select(y > _c(0.0), _c(math.inf), _c(0.0))
     normal = select(land(a > _c(0.0), a < _c(math.inf)), a, _c(1.0))
     log = _of("log2", normal)
@@ -184,7 +186,7 @@ def _finite_power(a: Expr, y: Expr) -> Expr:
 
 
 def _power_of_two(n: Expr) -> Expr:
-    """2 to the power of a whole n between -126 and 127."""
+    """Return 2 to the power of an integer n between -126 and 127."""
     return call("bitcast_f32", binary("shl", cast(I32, n) + const(127, I32), const(23, I32)))
 
 
@@ -192,13 +194,13 @@ FORMULAS: Mapping[str, Callable[..., Expr]] = {
     "asin": _asin, "acos": _acos, "atan": _atan, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh,
     "sinh": _sinh, "cosh": _cosh, "atan2": _atan2, "pow": _pow,
 }  # fmt: skip
-"""By C's name for float64, of one or two expressions of float32."""
+"""Functions of f32 expressions, by the names of C's functions for f64. They take one or two expressions."""
 _TURNED = ("sin", "cos", "tan")
-"""Functions that are asked for where the argument is large."""
+"""Functions that are only called here for large arguments. Other arguments have expansions."""
 
 
 class Functions(Longs):
-    """Calls of these functions."""
+    """Writes calls of C's mathematical functions."""
 
     def function(self, name: str, *args: Value) -> Value:
         if args[0].dtype is not F32:
@@ -212,7 +214,8 @@ class Functions(Longs):
         return arithmetic.formula(FORMULAS[name](*variables), *args, names=[v.name for v in variables])
 
     def _of_angle(self, arithmetic: Arithmetic, name: str, x: Value) -> Value:
-        """A function of an angle, after whole turns are taken away. Infinity gives NaN."""
+        """Return the sine, cosine or tangent of an angle. Whole quarter turns are first subtracted from it.
+        An infinite angle gives NaN."""
         found = self.name(f"{self.helper('quarters')}({x.ref})")
         angle, quarter = _X, _Y
         swaps = eq(call("floor", quarter * _c(0.5)) * _c(2.0), quarter)

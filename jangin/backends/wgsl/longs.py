@@ -1,10 +1,11 @@
-"""Integers of 64 bits in WGSL, which has none.
+"""Integers of 64 bits in WGSL, which has only 32-bit integers.
 
-A value that is known to fit, as indices are, is an i32 (*narrow*). Any other is a pair of words, the low one
-first (*wide*). Narrow values have bounds. Sums and products of indices may leave 32 bits only if
-sizes of a run do, and no buffer is so large. So addresses and conditions take the i32. A value that is stored
-or converted is computed again as a pair, if its bounds don't say that it fits.
-"""
+A value that is known to fit in an i32, as indices are, is an i32 (*narrow*). Any other value is a pair of
+words, the low one first (*wide*). Narrow values have bounds.
+
+Sums and products of indices may leave 32 bits, but only if sizes of a run do. No buffer is so large, so
+addresses and conditions use the i32. A value that is stored or converted is computed again as a pair, unless
+its bounds show that it fits."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from jangin.ir.graph import CompileError
 from jangin.targets.target import Target
 
 FITS = I32.limits
-"""The least and the greatest narrow value."""
+"""The smallest and largest narrow value."""
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&", "or": "|", "xor": "^",
          "shl": "<<", "shr": ">>", "udiv": "/", "urem": "%"}  # fmt: skip
 _TYPES = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "bool"}
@@ -29,13 +30,13 @@ _FOLDED: Mapping[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "and": operator.and_, "or": operator.or_,
     "xor": operator.xor,
 }  # fmt: skip
-"""Operations on constants that are done here."""
+"""Operations that are computed while compiling if both operands are constants."""
 
 
 @dataclass(frozen=True)
 class _Narrow:
-    """The bounds of a narrow value, without regard to 32 bits. `exact`: its i32 is the value. `again`
-    computes the value as a pair."""
+    """A narrow value. `low` and `high` are its bounds, which may exceed 32 bits. `exact` tells if the i32
+    certainly equals the value. `again` computes the value as a pair."""
 
     low: int
     high: int
@@ -44,7 +45,7 @@ class _Narrow:
 
 
 class Longs(Writer):
-    """Names, types, and the operations on integers of 64 bits."""
+    """Writes names, types and operations on 64-bit integers."""
 
     def __init__(self, target: Target, kernel: str) -> None:
         super().__init__(target)
@@ -64,7 +65,7 @@ class Longs(Writer):
         return _TYPES[dtype.name]
 
     def helper(self, name: str) -> str:
-        """The name of a function of `prelude`, which the shader then has."""
+        """Return the name of a function of `prelude`, and add the function to the shader."""
         assert name in HELPERS, name
         self.helpers.add(name)
         return name
@@ -86,7 +87,7 @@ class Longs(Writer):
     # --- narrow and wide
 
     def leaf(self, name: str, low: int, high: int) -> Value:
-        """An i32 as a value of 64 bits."""
+        """Return an i32 as a narrow value with these bounds."""
         self._narrow[name] = _Narrow(low, high, True, lambda: self._widened(name))
         return Value(name, I64)
 
@@ -106,31 +107,32 @@ class Longs(Writer):
         return v.ref not in self._narrow
 
     def is_exact(self, v: Value) -> bool:
-        """Whether a narrow value's i32 is the value."""
+        """Tell if a narrow value's i32 certainly equals the value."""
         return v.number is not None or self._narrow[v.ref].exact
 
     def range(self, v: Value) -> tuple[int, int]:
-        """The least and the greatest that a value can be; of a wide one, as far as 32 bits."""
+        """Return a value's smallest and largest possible number. For a wide value these are the limits of
+        i32."""
         if v.number is not None:
             return int(v.number), int(v.number)
         known = self._narrow.get(v.ref)
         return FITS if known is None else (known.low, known.high)
 
     def narrow(self, v: Value) -> str:
-        """The i32 of an index, or of a count of what there is."""
+        """Return an index or a count as an i32. A wide value is clamped."""
         if v.dtype is I64 and not self.is_wide(v):
             return v.ref
         return self.name(f"{self.helper('clamped')}({self.wide(v)})")
 
     def wide(self, v: Value) -> str:
-        """The pair of words of an integer of 64 bits."""
+        """Return a 64-bit integer as a pair of words."""
         if v.number is not None:
             return _pair(int(v.number))
         known = self._narrow.get(v.ref)
         return v.ref if known is None else self._widened(v.ref) if known.exact else known.again()
 
     def _made(self, text: str, low: int, high: int, exact: bool, again: Callable[[], Value]) -> Value:
-        """A narrow value with its bounds."""
+        """Return a new narrow value with its bounds."""
         name = self.name(text)
         fits = exact and FITS[0] <= low and high <= FITS[1]
         self._narrow[name] = _Narrow(low, high, fits, lambda: again().ref)
@@ -169,7 +171,7 @@ class Longs(Writer):
         return self._made(text, -most if a < 0 or c < 0 else 0, most, exact, again)
 
     def _stays_narrow(self, op: str, x: Value, y: Value) -> bool:
-        """Whether an operation on narrow values is done on 32 bits."""
+        """Tell if an operation on narrow values is computed in 32 bits."""
         if op in (*_BITS, "shr"):
             return self.is_exact(x) and self.is_exact(y) and (op != "shr" or self.range(y)[1] < 32)
         if op in ("div", "rem"):  # what isn't below 0, or a divisor that isn't: no quotient leaves 32 bits
@@ -227,7 +229,7 @@ class Longs(Writer):
         return self._made(text, pick(a, c), pick(b, d), exact, again)
 
     def to_long(self, dtype: DType, x: Value) -> Value:
-        """An integer, of any size, as one of 64 bits."""
+        """Return an integer of any size as a 64-bit integer."""
         if x.dtype.bits == 64:
             return self.op(self.wide(x), dtype)
         if x.dtype is U32:

@@ -1,4 +1,4 @@
-"""A kernel in Loop IR as a compute shader."""
+"""Write a kernel in Loop IR as a compute shader."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from jangin.runtime.devices.wgsl import Shader
 from jangin.targets.target import Target
 
 SHARED = 16 << 10
-"""Bytes that the work-items of a group may share on every device, by the standard."""
+"""The bytes that the work-items of a group may share on every device, by WebGPU's standard."""
 
 
 def shader(func: Func, target: Target, name: str = "") -> Shader:
-    """A kernel under a name. CompileError names the kernel where there is no code for something in it."""
+    """Return a kernel as a shader, optionally under another name. Raises CompileError, which names the
+    kernel, if WGSL can't express it."""
     _require_sizes(func)
     buffers = {
         shared_layout(func)[0][s.buffer.name]: s.buffer
@@ -54,7 +55,7 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
 
 
 def source(func: Func, target: Target) -> str:
-    """A kernel as a whole shader, for people."""
+    """Return a kernel as a complete shader, for people to read."""
     return shader(func, target, re.sub(r"\W", "_", func.name)).text()
 
 
@@ -67,7 +68,8 @@ def _elements(buffer: Buffer) -> int:
 
 
 def _require_sizes(func: Func) -> None:
-    """Raises CompileError for a buffer whose bytes 32 bits can't count, whatever its symbols are."""
+    """Raise CompileError for a buffer with more bytes than 32 bits can count, even for the smallest values of
+    its symbols."""
     for p in func.params:
         least = math.prod(interval(d, dict(func.symbols))[0] or 0 for d in p.shape) * _bytes(p.dtype)
         if least > FITS[1]:

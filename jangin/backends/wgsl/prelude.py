@@ -1,8 +1,7 @@
-"""Functions of WGSL that shaders call: what the language lacks, or leaves to the device.
+"""WGSL functions that shaders call. The language lacks them, or doesn't define their results.
 
-WGSL leaves to the device what comparisons with NaN give, so that NaN is told by its bits. An integer of 64
-bits is a pair of words, the low one first.
-"""
+WGSL doesn't define comparisons with NaN, so NaN is recognized by its bits. A 64-bit integer is a pair of
+words, the low one first."""
 
 from __future__ import annotations
 
@@ -14,14 +13,15 @@ from jangin.ir.records import dataclass
 
 @dataclass(frozen=True)
 class Helper:
-    """A function, and the others that it calls."""
+    """A function's text, and the names of the functions that it calls."""
 
     text: str
     calls: tuple[str, ...] = ()
 
 
 def texts(names: Collection[str]) -> list[str]:
-    """The functions of these names, and those that they call, each behind what it calls."""
+    """Return the texts of the named functions and of all functions that they call. Each function follows
+    those that it calls."""
     found: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -219,6 +219,7 @@ HELPERS: Mapping[str, Helper] = MappingProxyType({
   return size;
 }""", ("long_shl", "long_sub")),
 })  # fmt: skip
-"""By name. `quarters(x)` takes multiples of a quarter turn away from x, for |x| > 2^10. It gives the rest,
-and the number of multiples modulo 4 (Payne and Hanek, "Radian reduction for trigonometric functions",
-1983)."""
+"""The functions by name.
+
+`quarters(x)` subtracts quarter turns from x, for |x| > 2^10. It returns the rest, and the number of quarter
+turns modulo 4 (Payne and Hanek, "Radian reduction for trigonometric functions", 1983)."""

@@ -1,10 +1,10 @@
-"""WGSL text of one kernel's body (see `backends.walk.writer`).
+"""Write one kernel's body as WGSL text (see `backends.walk.writer`).
 
-WGSL has no pointers: an address is an array and the number of an element. All values are scalars, because
-devices run work-items side by side and divide vectors anyway. Buffers are arrays of 32-bit words. Functions
-of the shader's head read and write them (`runtime.devices.wgsl`): `r0(i)` is word i of buffer 0, `w0(i, v)`
-stores it. `h0` and `b0` store 16 and 8 bits of a word.
-"""
+WGSL has no pointers, so an address is an array and the index of an element. All values are scalars, because
+devices run work-items side by side and divide vectors anyway.
+
+Buffers are arrays of 32-bit words. Functions in the shader's head access them (see `runtime.devices.wgsl`).
+`r0(i)` reads word i of buffer 0, and `w0(i, v)` stores it. `h0` and `b0` store 16 and 8 bits of a word."""
 
 from __future__ import annotations
 
@@ -37,15 +37,18 @@ _ROWS: Mapping[str, tuple[str, str]] = {
     "to_i64_held": ("long_of_float({0})", "long_of_float"),
     "widen": ("float_of_half({0})", "float_of_half"),
 }  # fmt: skip
-"""Rows as text of their operands, and the helper that the text calls."""
+"""Instruction rows as text with their operands, and the helper function that the text calls."""
 _STORES = {1: "b", 2: "h", 4: "w", 8: "w"}
-"""The function of the head that stores an element, by its bytes."""
+"""The letter of the function that stores an element, by the element's bytes."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """The element `index` of an array. `words` is the first letter and number of the functions for a buffer's
-    words, and is empty for a local array. A buffer in scratch memory begins at the word `base`."""
+    """The element `index` of an array.
+
+    - `words` ends the names of the functions that access a buffer's words: the buffer's number, or "s" for
+      scratch memory. A local array has "".
+    - `base` is the word at which a buffer in scratch memory begins, or ""."""
 
     array: str
     index: Value
@@ -54,9 +57,11 @@ class _Place:
 
 
 class WgslWriter(Functions):
-    """Writes statements, each of which defines one name. `helpers` are the functions of `prelude` that the
-    body calls. `accesses` has the functions that it calls for each buffer's words. `rooms` has the number
-    of elements of shared buffers, by the byte that they begin at."""
+    """Writes statements, each of which defines one name.
+
+    - `helpers` has the functions of `prelude` that the body calls.
+    - `accesses` has the letters of the functions that the body calls for each buffer's words.
+    - `rooms` has the number of elements of each shared buffer, by its first byte."""
 
     most_lanes = 1
 
@@ -145,9 +150,10 @@ class WgslWriter(Functions):
         return f"({int(number)})" if number < 0 else f"{int(number)}"
 
     def _float(self, number: float) -> str:
-        """Infinity and NaN have no literals, and expressions of constants must not give them. Subnormal
-        numbers and the sign of zero may get lost. So all these are made of a word that isn't known before a
-        run."""
+        """Return an f32 number as text.
+
+        Infinity and NaN have no literals, and no constant expression may give them. Subnormal numbers and the
+        sign of zero may get lost. The text of all these contains a word that is unknown before the run."""
         plain = math.isfinite(number) and (abs(number) >= 2.0**-126 or str(number) == "0.0")
         if not plain:
             bits = int(np.float32(number).view(np.uint32))
@@ -155,7 +161,8 @@ class WgslWriter(Functions):
         return f"({number!r}f)" if number < 0 else f"{number!r}f"
 
     def _varied(self, v: Value) -> str:
-        """A constant as what isn't one: compilers compute expressions of constants, and refuse some."""
+        """Return a value as text that is no constant expression. Compilers evaluate constant expressions, and
+        refuse some."""
         if v.number is None:
             return v.ref
         if v.dtype is F32:
@@ -166,7 +173,7 @@ class WgslWriter(Functions):
     # --- arithmetic
 
     def _cut(self, dtype: DType, text: str) -> str:
-        """A result of 32 bits, cut to a smaller integer type."""
+        """Return the text of a 32-bit result, cut to a smaller integer type."""
         if dtype.bits >= 32:
             return text
         if dtype.kind == "i":
@@ -195,9 +202,11 @@ class WgslWriter(Functions):
         return self.op(self._cut(x.dtype, text) if wraps else text, x.dtype)
 
     def _sum(self, op: str, x: Value, y: Value) -> Value:
-        """Compilers may make `b` of (a + b) - a. They may make a * (b + c) + d of a * b + (a * c + d). They
-        take these for more exact. Sums that round a number, or take away a product in parts, need the order
-        as it stands. So the inner sum is hidden from compilers."""
+        """Return a sum or difference that compilers compute in the order given.
+
+        Compilers may simplify (a + b) - a to b. They may also turn a * b + (a * c + d) into a * (b + c) + d.
+        Both break sums that round a number, or that subtract a product in parts. So the inner sum is hidden
+        from compilers."""
         a, b = (self._varied(x) if y.is_const else x.ref), y.ref
         if y.ref in self._sums.get(x.ref, ()):
             a = self._hidden(x)
@@ -241,7 +250,8 @@ class WgslWriter(Functions):
         return self.op(f"-{self._varied(x)}", x.dtype)
 
     def absolute(self, x: Value) -> Value:
-        """By its bits: compilers leave out `abs` behind `sqrt`, which gives -0 of -0."""
+        """Return |x|, by clearing the sign bit. Compilers leave out `abs` of a `sqrt`, though the root of -0
+        is -0."""
         return self.op(f"bitcast<f32>(bitcast<u32>({x.ref}) & 0x7fffffffu)", x.dtype)
 
     def cast(self, dtype: DType, x: Value) -> Value:
@@ -340,7 +350,7 @@ class WgslWriter(Functions):
 
     @staticmethod
     def _shift(dtype: DType, i: str) -> str:
-        """The bit of its word at which an element begins."""
+        """Return the text of the bit at which an element begins in its word."""
         return f"(u32({i}) & {4 // dtype.bytes - 1}u) * {8 * dtype.bytes}u"
 
     def gather(
@@ -370,7 +380,7 @@ class WgslWriter(Functions):
         self.when(mask, lambda: self.store(self.step(v.dtype, at, index), v))
 
     def prefetch(self, dtype: DType, at: Pointer) -> None:
-        """There are no hints in WGSL."""
+        """Do nothing, because WGSL has no prefetching."""
 
     # --- blocks
 
