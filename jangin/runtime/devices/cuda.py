@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: a driver for queued devices (`runtime.devices.driver`)."""
+"""NVIDIA's GPUs: the driver for queued devices (`runtime.devices.driver`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, 
 from jangin.runtime.devices.queued import QueuedDevice
 
 ALIGNMENT = 256
-"""Bytes: values in the arena begin at multiples, as the driver's own memory does."""
+"""Values in the arena begin at multiples of this number of bytes, as the driver's own allocations do."""
 
 _OPENED: dict[int, Context] = {}
 _LOCK = Lock()
@@ -20,7 +20,8 @@ _LOCK = Lock()
 
 
 def _context(device: Found) -> Context:
-    """The one of a device in this process. Raises LoadError."""
+    """Return a device's context in this process, and open it if necessary. Raises LoadError if it can't be
+    opened."""
     with _LOCK:
         if device.number not in _OPENED:
             try:
@@ -31,7 +32,8 @@ def _context(device: Found) -> Context:
 
 
 class CudaDriver:
-    """See `runtime.devices.driver.Driver`. Jetsons, whose memory is the host's, are given copies too."""
+    """See `runtime.devices.driver.Driver`. Arrays are copied to the device's memory, even on Jetsons, which
+    share the host's memory."""
 
     shared, alignment = False, ALIGNMENT
 
@@ -55,7 +57,8 @@ class CudaDriver:
             raise LoadError(f"{self} doesn't take the code: {error}{self._remedy(packed)}") from error
 
     def _remedy(self, packed: Built) -> str:
-        """The remedy for code that the driver refuses, if the driver is older than the code."""
+        """Return the remedy for code that the driver refuses, if the driver is older than the code, else
+        ""."""
         if packed.version <= self.device.version:
             return ""
         (made, minor), (had, its_minor) = packed.version, self.device.version
@@ -72,7 +75,7 @@ class CudaDriver:
         return made
 
     def _upload(self, to: Buffer, array: Array) -> None:
-        """Copy an array, and wait for it: any stream may use the memory next."""
+        """Copy an array, and wait until it is copied. Any stream may use the memory next."""
         with self._uploading:
             self._uploads = self._uploads or self.queue()
             self._uploads.write(to, array)
@@ -89,7 +92,8 @@ class CudaDriver:
 
 
 class Cuda(QueuedDevice):
-    """See `runtime.device.Device`. `which`: the GPU that code is run on; "" is the first that runs it."""
+    """NVIDIA's GPUs, as in `runtime.device.Device`. `which` selects the GPU that runs all code. If it is "",
+    code runs on the first GPU that can run it."""
 
     name = PREFIX
 
@@ -97,7 +101,7 @@ class Cuda(QueuedDevice):
         self._which = which
 
     def device(self, target: str) -> Found:
-        """The GPU that runs code for a target. Raises LoadError."""
+        """Return the GPU that runs code for a target. Raises LoadError if there is none."""
         return select(self._which) if self._which else of_target(target)
 
     def why_not(self, target: str) -> str:
@@ -121,5 +125,5 @@ DEVICE = Cuda()
 
 
 def of(which: str) -> Cuda:
-    """The device that a name's second part chooses."""
+    """Return the device that a device name's second part selects (see `select`)."""
     return Cuda(which)

@@ -1,4 +1,4 @@
-"""A kernel's code for NVIDIA's GPUs, as compiled models have it."""
+"""The code of a kernel for NVIDIA's GPUs, as compiled models store it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ _HEAD = struct.Struct("<HHIIII")
 
 @dataclass(frozen=True)
 class Built:
-    """`kernel`: its name; `architecture`: what `cubin` is for, NVIDIA's machine code. `ptx` is text that the
-    drivers of later devices compile. `version`: NVRTC's."""
+    """The code of one kernel, whose name is `kernel`.
+
+    - `architecture` is the architecture that `cubin` is for.
+    - `version` is the version of NVRTC that compiled the kernel.
+    - `cubin` is machine code.
+    - `ptx` is text that the drivers of later devices compile."""
 
     kernel: str
     architecture: str
@@ -29,7 +33,7 @@ class Built:
 
     @classmethod
     def of(cls, code: bytes) -> Built:
-        """The code that was packed. Raises LoadError."""
+        """Unpack the code from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
             major, minor, *lengths = _HEAD.unpack_from(code)
             ends = [*accumulate(lengths, initial=_HEAD.size)]

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs of this machine: which there are, what they are called, and why there are none."""
+"""The NVIDIA GPUs of this machine: their names and properties, or why there are none."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices import cuda_library as cu
 
 PREFIX = "cuda"
-"""The begin of targets' and devices' names; ":" and a number or a part of a name follow."""
+"""The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
 TEGRA = frozenset({(6, 2), (7, 2), (8, 7)})
-"""Capabilities of Jetsons, which take no machine code of other devices, nor others theirs."""
+"""The compute capabilities of Jetsons. They run no machine code for other GPUs, and other GPUs run none for
+them."""
 
 _UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2 = 16, 13, 36, 37, 38
 _MAJOR, _MINOR = 75, 76
-"""The driver's numbers of questions (CUdevice_attribute)."""
+"""The driver's numbers of device attributes (CUdevice_attribute)."""
 
 
 @dataclass(frozen=True)
 class Found:
     """A GPU.
 
-    - `number`: its place among all.
-    - `clock`: in kHz.
-    - `bandwidth`: in bytes a second.
-    - `memory`, `l2`: in bytes.
-    - `version`: of CUDA, as the driver has it.
-    - `handle`: the driver's.
+    - `number` is its index among all GPUs.
+    - `major` and `minor` are its compute capability.
+    - `units` is the number of its multiprocessors.
+    - `clock` is in kHz.
+    - `bandwidth` is in bytes a second.
+    - `memory` and `l2` are in bytes.
+    - `version` is the driver's version of CUDA.
+    - `handle` is the driver's handle.
 
-    Figures are 0 if the driver doesn't say them."""
+    A figure is 0 if the driver doesn't tell it."""
 
     number: int
     name: str
@@ -53,21 +56,23 @@ class Found:
         return self.major, self.minor
 
     def takes(self, architecture: str) -> bool:
-        """Whether machine code for an architecture runs here: that of the same capability, or of one of the
-        same major number that isn't newer. Code for "sm_90a" is for that capability alone, and code of
-        Jetsons is for themselves."""
+        """Tell if machine code for an architecture runs on this GPU. The major numbers of both capabilities
+        must be equal, and the GPU's minor number must not be smaller.
+
+        Code for "sm_90a" runs only on this very capability. This is also so for code of Jetsons."""
         own = capability(architecture)
         if architecture.endswith("a") or TEGRA & {own, self.capability}:
             return own == self.capability
         return own[0] == self.major and own[1] <= self.minor
 
     def runs(self, architecture: str) -> bool:
-        """Whether code for an architecture runs here, if need be by its text, which the driver compiles."""
+        """Tell if code for an architecture runs on this GPU, as machine code or as PTX, which the driver
+        compiles."""
         return capability(architecture) <= self.capability
 
 
 def capability(architecture: str) -> tuple[int, int]:
-    """The numbers of an architecture: "sm_90a" has (9, 0)."""
+    """Return the compute capability of an architecture: (9, 0) for "sm_90a"."""
     number = re.fullmatch(r"sm_(\d+)(\d)a?", architecture)
     if number is None:
         raise LoadError(f"{architecture!r} is no architecture of NVIDIA's GPUs")
@@ -75,8 +80,8 @@ def capability(architecture: str) -> tuple[int, int]:
 
 
 def devices() -> Sequence[Found]:
-    """All of them, in the driver's order. Raises LoadError if there are none, with the reason and what to do
-    about it."""
+    """Return all GPUs, in the driver's order. If there are none, raise LoadError with the reason and a
+    remedy."""
     found = _devices()
     if not found:
         raise LoadError(
@@ -111,8 +116,8 @@ def _found(number: int) -> Found:
 
 
 def select(which: str) -> Found:
-    """The device of a number, or the first that has a text, in any case, in its name. "" is number 0. Raises
-    LoadError with those that there are."""
+    """Return the GPU with this number, or the first GPU with this text in its name, in upper or lower case.
+    "" selects number 0. Raises LoadError with a list of the GPUs."""
     there = devices()
     if which.isdigit() or not which:
         chosen = [d for d in there if d.number == int(which or 0)]
@@ -124,8 +129,8 @@ def select(which: str) -> Found:
 
 
 def of_target(target: str) -> Found:
-    """The first device that runs code for a plan's target, one that takes the machine code before others.
-    Raises LoadError."""
+    """Return the first GPU that runs code for a plan's target. GPUs that run the machine code are preferred.
+    Raises LoadError if there is none."""
     architecture = target.split("/")[1] if target.count("/") >= 2 else target
     there = devices()
     able = [d for d in there if d.takes(architecture)] or [d for d in there if d.runs(architecture)]

@@ -1,9 +1,8 @@
-"""The functions of NVIDIA's driver, by ctypes, and its objects.
+"""The functions of NVIDIA's driver by ctypes, and its objects.
 
-All work is done in a device's primary context, which other libraries of the process use too. A thread enters
-it for each call and leaves what it found there. A fault of a kernel ends the context; what was made in it is
-gone then, and is never given back to a later one.
-"""
+All work is done in a device's primary context, which other libraries in the process use too. Each call makes
+this context current for its thread, and then restores the previous context. A kernel's fault ends the
+context. Objects that were made in an ended context no longer exist, and aren't released in a later one."""
 
 from __future__ import annotations
 
@@ -22,18 +21,19 @@ from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.outputs import aligned
 
 OLDEST = 12, 0
-"""The version of CUDA that a driver must have: NVRTC's oldest code that Jangin takes is of version 12."""
+"""The oldest version of CUDA that a driver may have. The oldest code of NVRTC that Jangin takes is of this
+version."""
 PAGE = 4096
-"""Bytes: memory that a device reads by itself begins at a multiple."""
+"""Pinned memory, which a device accesses by itself, begins at a multiple of this number of bytes."""
 STAGED = 1 << 20
-"""Bytes up to which an array goes through memory that the device reads by itself. Larger ones gain nothing,
-as the driver does the same in pieces."""
+"""Arrays of at most this many bytes are copied through pinned memory. Larger ones gain nothing, because the
+driver itself copies them through pinned memory in pieces."""
 MOST_GROUPS = (1 << 31) - 1
-"""Groups of a launch at most (CUDA C++ Programming Guide, technical specifications)."""
+"""The most groups of a launch (CUDA C++ Programming Guide, technical specifications)."""
 
 _INT, _UINT, _SIZE, _HANDLE = ctypes.c_int, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p
 _WORD = ctypes.c_uint64
-"""An address of the device's."""
+"""The C type of an address in the device's memory."""
 _TYPES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_UINT,),
     "cuDriverGetVersion": (_HANDLE,),
@@ -74,7 +74,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (_HANDLE,),
     "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _HANDLE, _HANDLE),
 }
-"""Functions with the types of their arguments. Each gives a status."""
+"""The driver's functions, with their arguments' types. Each returns a status."""
 
 _FAULTS = frozenset(
     f"CUDA_ERROR_{name}"
@@ -83,7 +83,7 @@ _FAULTS = frozenset(
         "ILLEGAL_INSTRUCTION", "HARDWARE_STACK_ERROR", "ASSERT", "LAUNCH_TIMEOUT",
     )
 )  # fmt: skip
-"""A kernel's faults. They end the context."""
+"""The errors of kernels' faults, which end the context."""
 _LOST = _FAULTS | {
     f"CUDA_ERROR_{name}"
     for name in (
@@ -94,7 +94,7 @@ _LOST = _FAULTS | {
 
 
 class Error(DriverError):
-    """One of the driver's functions failed. `name`: the error's."""
+    """One of the driver's functions failed. `name` is the error's name."""
 
     def __init__(self, call: str, name: str, text: str) -> None:
         super().__init__(f"{call} failed: {name}, {text}")
@@ -114,7 +114,7 @@ class Error(DriverError):
 
 
 def _opened() -> ctypes.CDLL:
-    """The driver's library. Raises OSError."""
+    """Load the driver's library. Raises OSError if there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -125,7 +125,8 @@ def _opened() -> ctypes.CDLL:
 
 @cache
 def functions() -> Any:
-    """The driver's, which is started. Raises LoadError if there is none, or if it is too old."""
+    """Start the driver, and return its functions. Raises LoadError if there is no driver, or if it is too
+    old."""
     try:
         library = _opened()
     except OSError as error:
@@ -184,7 +185,7 @@ def version() -> tuple[int, int]:
 
 
 def _said(library: Any, status: int) -> tuple[str, str]:
-    """The driver's name of an error, and its words for it."""
+    """Return the driver's name and description of an error."""
     found = []
     for function in (library.cuGetErrorName, library.cuGetErrorString):
         text = ctypes.c_char_p()
@@ -194,14 +195,14 @@ def _said(library: Any, status: int) -> tuple[str, str]:
 
 
 def call(name: str, *given: Any) -> None:
-    """Raises Error."""
+    """Call a function of the driver. Raises Error if it fails."""
     status = getattr(functions(), name)(*given)
     if status:
         raise Error(name, *_said(functions(), status))
 
 
 def _made(name: str, *given: Any) -> int:
-    """The handle that a function leaves where its first argument points. Raises Error."""
+    """Call a function that makes an object, and return the object's handle. Raises Error."""
     made = ctypes.c_void_p()
     call(name, ctypes.byref(made), *given)
     return made.value or 0
@@ -242,20 +243,22 @@ def attribute(handle: int, question: int) -> int:
 
 
 class Context:
-    """A device's primary context. `alive`: nothing has ended it."""
+    """A device's primary context. `alive` is true until the context is ended."""
 
     def __init__(self, device: int) -> None:
         self._device, self.alive = device, True
         self.handle = _made("cuDevicePrimaryCtxRetain", device)
 
     def end(self) -> None:
-        """Give up all that was made in it, after a fault: the next one starts anew."""
+        """End the context after a fault, with all that was made in it. The next context of the device begins
+        anew."""
         if self.alive:
             self.alive = False
             functions().cuDevicePrimaryCtxReset_v2(self._device)
 
     def call(self, name: str, *given: Any) -> None:
-        """Raises Error. Nothing of a context that has ended reaches the driver."""
+        """Call a function of the driver in this context. Raises Error if it fails. Once the context has
+        ended, the driver isn't called any more."""
         if not self.alive:
             raise Error(name, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "a kernel's fault, or a loss, has ended it")
         call("cuCtxPushCurrent_v2", self.handle)
@@ -265,20 +268,21 @@ class Context:
             functions().cuCtxPopCurrent_v2(ctypes.byref(_HANDLE()))
 
     def made(self, name: str, *given: Any) -> int:
-        """The handle that a function leaves where its first argument points. Raises Error."""
+        """Call a function that makes an object in this context, and return the object's handle. Raises
+        Error."""
         made = ctypes.c_void_p()
         self.call(name, ctypes.byref(made), *given)
         return made.value or 0
 
     def free(self) -> tuple[int, int]:
-        """(bytes that are free, bytes in all) of the device's memory."""
+        """Return the device's free memory and all of its memory, in bytes."""
         free, whole = _SIZE(), _SIZE()
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(whole))
         return free.value, whole.value
 
 
 class _Object:
-    """One of the driver's, let go of with this, if its context still lives."""
+    """An object of the driver. It is released with this Python object, unless its context has ended."""
 
     _release = ""
 
@@ -323,8 +327,8 @@ class _Part(Buffer):
 
 
 class _Pinned(_Object):
-    """Memory of this process that the device reads and writes by itself, as an array of bytes. It stays where
-    the context ends, as other threads may be at work in it."""
+    """Pinned memory: an array of bytes in this process that the device accesses by itself. The array remains
+    valid when the context ends, because other threads may still use it."""
 
     _release = "cuMemHostUnregister"
 
@@ -335,7 +339,8 @@ class _Pinned(_Object):
 
 
 class Queue(_Object):
-    """A stream. Small arrays go through pinned memory, where they stay until the stream is finished."""
+    """A stream. Small arrays are copied through pinned memory, where they stay until the stream is
+    finished."""
 
     _release = "cuStreamDestroy_v2"
 
@@ -347,7 +352,7 @@ class Queue(_Object):
         self._wanted: list[tuple[Array, Array]] = []
 
     def _staged(self, size: int) -> Array:
-        """Pinned memory that nothing uses before the stream is finished."""
+        """Return pinned memory that nothing else uses before the stream is finished."""
         block, at = divmod(self._used, STAGED)
         if at + size > STAGED:
             block, at = block + 1, 0
@@ -371,7 +376,7 @@ class Queue(_Object):
         self.context.call("cuMemcpyDtoHAsync_v2", address(array), of.handle, array.nbytes, self.handle)
 
     def show(self, buffer: Buffer) -> None:
-        """Nothing: the device's memory isn't the host's."""
+        """Do nothing, because the device's memory isn't the host's."""
 
     def finish(self) -> None:
         wanted, self._wanted, self._used = self._wanted, [], 0
@@ -380,8 +385,8 @@ class Queue(_Object):
             array.reshape(-1).view(np.uint8)[:] = staged
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Launches as one graph. Meanwhile this thread may let go of other memory, which only the relaxed
-        mode allows."""
+        """Record launches as one graph, and return a function that launches the graph. The capture has the
+        relaxed mode, because this thread may release memory during it."""
         relaxed = 2
         self.context.call("cuStreamBeginCapture_v2", self.handle, relaxed)
         try:
@@ -405,7 +410,7 @@ class _Graph(_Object):
 
 
 class _GraphExec(_Object):
-    """A graph that can be launched."""
+    """An instantiated graph, which can be launched."""
 
     _release = "cuGraphExecDestroy"
 
@@ -414,7 +419,7 @@ class _GraphExec(_Object):
 
 
 class _Event(_Object):
-    """A moment of a stream."""
+    """An event, which marks a moment of a stream."""
 
     _release = "cuEventDestroy_v2"
 
@@ -423,11 +428,11 @@ class _Event(_Object):
 
 
 class Module(_Object):
-    """Code that is loaded: machine code, or text of PTX, which the driver compiles."""
+    """Loaded code: machine code, or PTX that the driver compiles."""
 
     _release = "cuModuleUnload"
     LOG = 2000
-    """Characters of the driver's compiler's messages that an error repeats."""
+    """The most characters of the compiler's messages that an error repeats."""
 
     def __init__(self, context: Context, code: bytes) -> None:
         log, error_log, log_size = ctypes.create_string_buffer(self.LOG), 5, 6

@@ -34,7 +34,7 @@ from jangin.runtime.profile import Call, Launches
 from jangin.runtime.threads import default_threads, handover
 
 SPREAD = 4
-"""Work-items for each thread. Those that end early take tasks from the others' share."""
+"""The number of work-items for each thread. More than one spreads uneven tasks more evenly."""
 PAGE = 4096
 """The alignment in bytes at which drivers use the host's memory in place."""
 PROBE = 16 << 20

@@ -1,4 +1,4 @@
-"""WebGPU's adapters: a driver for queued devices (`runtime.devices.driver`)."""
+"""WebGPU's adapters: the driver for queued devices (`runtime.devices.driver`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from jangin.runtime.devices.webgpu_objects import Buffer, Kernel, Opened, Queue
 
 LIMITS = (STORAGE, BINDING, BUFFER, ROOM, GROUP)
-"""The limits that a device is asked to have as its adapter has them."""
+"""The limits for which a device gets its adapter's values instead of WebGPU's defaults."""
 UNITS = 32
-"""Groups whose scratch memory is apart: WebGPU doesn't say how many run at one time."""
+"""The number of groups that have their own scratch memory. WebGPU doesn't tell how many groups run at a
+time."""
 
 _OPENED: dict[int, Opened] = {}
 _LOCK = Lock()
@@ -36,7 +37,8 @@ _LOCK = Lock()
 
 
 def opened(adapter: Adapter) -> Opened:
-    """The device of an adapter in this process. Raises LoadError where it can't be opened."""
+    """Return an adapter's device in this process, and open it if necessary. Raises LoadError if it can't be
+    opened."""
     from jangin.runtime.devices.webgpu_objects import Opened
 
     with _LOCK:
@@ -96,8 +98,8 @@ class WebGPUDriver:
 
 
 class WebGPU(QueuedDevice):
-    """See `runtime.device.Device`. `which`: the adapter that code is run on, whichever it was made for; "" is
-    that one."""
+    """WebGPU's adapters, as in `runtime.device.Device`. `which` selects the adapter that runs all code. If it
+    is "", code runs on the adapter that it was compiled for."""
 
     name = PREFIX
 
@@ -105,7 +107,7 @@ class WebGPU(QueuedDevice):
         self._which = which
 
     def adapter(self, target: str) -> Adapter:
-        """The adapter that runs code for a target. Raises LoadError."""
+        """Return the adapter that runs code for a target. Raises LoadError if there is none."""
         return select(self._which) if self._which else of_target(target)
 
     def why_not(self, target: str) -> str:
@@ -126,5 +128,5 @@ DEVICE = WebGPU()
 
 
 def of(which: str) -> WebGPU:
-    """The device that a name's second part chooses."""
+    """Return the device that a device name's second part selects (see `select`)."""
     return WebGPU(which)

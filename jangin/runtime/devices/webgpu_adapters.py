@@ -1,4 +1,4 @@
-"""WebGPU's adapters on this machine: which there are, what they are called, and why there are none."""
+"""The WebGPU adapters of this machine: their names and properties, or why there are none."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
 PREFIX = "webgpu"
-"""The beginning of the names of targets and devices, before ":" and a number or a part of a name."""
+"""The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
 ANY = "any"
-"""The adapter of a target that leaves the choice to whoever loads its code."""
+"""The adapter's name in a target whose code any adapter may run. The adapter is chosen when the code is
+loaded."""
 BACKENDS = ("Vulkan", "Metal", "DX12")
 """The graphics APIs whose adapters wgpu is asked for. OpenGL is left out, because it lists the same devices
 again with fewer features."""
 WANTED = (*BACKENDS, "D3D12")
-"""Names of these graphics APIs in the descriptions of adapters."""
+"""The names of these graphics APIs in the descriptions of adapters."""
 ORDER = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
-"""Kinds of adapters, the preferred first."""
+"""The kinds of adapters. Preferred kinds come first."""
 STORAGE, BINDING, BUFFER, ROOM, GROUP = (
     "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
     "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup",
 )  # fmt: skip
-"""Limits that a device is asked to have as its adapter has them."""
+"""The names of limits for which a device gets its adapter's values (see `webgpu.LIMITS`)."""
 TOLD = ("shader-f16", "subgroup", "timestamp-query")
-"""Features that people are told of; Jangin's shaders need none."""
+"""The features that are shown to people. Jangin's shaders need none of them."""
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter. `number`: its place among all; `handle`: wgpu's own."""
+    """An adapter. `number` is its index among all adapters, and `handle` is wgpu's object."""
 
     number: int
     name: str
@@ -56,8 +57,7 @@ class Adapter:
 
 
 def adapters() -> tuple[Adapter, ...]:
-    """All of them, GPUs first. Raises LoadError where there are none, with the reason and what to do about
-    it."""
+    """Return all adapters, GPUs first. If there are none, raise LoadError with the reason and a remedy."""
     with _LOCK:
         found = _adapters()
     if not found:
@@ -69,8 +69,9 @@ def adapters() -> tuple[Adapter, ...]:
 
 
 def select(which: str) -> Adapter:
-    """The adapter of a number, or the first that has a text, in any case, in its name or its driver's. "" is
-    number 0. Raises LoadError with those that there are."""
+    """Return the adapter with this number, or the first adapter with this text in its API's, its own or its
+    driver's name. Upper and lower case are equal. "" selects number 0. Raises LoadError with a list of the
+    adapters."""
     there = adapters()
     if which.isdigit() or not which:
         chosen = [a for a in there if a.number == int(which or 0)]
@@ -82,7 +83,7 @@ def select(which: str) -> Adapter:
 
 
 def of_target(target: str) -> Adapter:
-    """The adapter that a plan was made for. Raises LoadError."""
+    """Return the adapter that a plan was made for. Raises LoadError if it isn't on this machine."""
     identity = target.partition("/")[2].partition("/")[0]
     if identity == ANY:
         return select("")
@@ -97,7 +98,7 @@ def of_target(target: str) -> Adapter:
 
 
 _LOCK = Lock()
-"""Held while adapters are asked for the first time."""
+"""Held during the first query of the adapters."""
 
 
 @cache
@@ -132,5 +133,5 @@ def _found(number: int, adapter: Any) -> Adapter:
 
 
 def _plain(text: str) -> str:
-    """Without what separates the parts of a target."""
+    """Return the text without the characters that separate a target's parts."""
     return " ".join(text.replace("/", "-").replace(",", " ").replace("+", " ").split())

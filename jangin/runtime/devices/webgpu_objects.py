@@ -17,19 +17,19 @@ from jangin.runtime.devices.webgpu_adapters import BINDING, STORAGE, Adapter
 from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launch_numbers, words
 
 MOST = (1 << 31) - 1
-"""The largest number that a shader is told."""
+"""The largest number that a launch may give a shader."""
 CLOCK = "timestamp-query"
-"""The feature of adapters that say when a pass began and ended."""
+"""The feature of adapters that record when a pass begins and ends."""
 KEPT = 64
-"""Launches of a kernel, by numbers and memory, that are kept ready."""
+"""The most prepared launches that a kernel keeps, each for certain numbers and memory."""
 TEXT = 1200
-"""Characters of a device's messages that an error repeats."""
+"""The most characters of a device's messages that an error repeats."""
 _USES = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 _STAGED = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
 class Error(DriverError):
-    """A call that WebGPU refused, and its text."""
+    """WebGPU refused a call. The text is WebGPU's."""
 
     def __init__(self, error: Exception | str) -> None:
         super().__init__(" ".join(str(error).split())[:TEXT])
@@ -46,7 +46,7 @@ class Error(DriverError):
 
 @contextmanager
 def told() -> Iterator[None]:
-    """WebGPU's errors as a driver's."""
+    """Raise WebGPU's errors as `Error`."""
     try:
         yield
     except wgpu.GPUError as error:
@@ -54,8 +54,8 @@ def told() -> Iterator[None]:
 
 
 class Opened:
-    """A device with all that its adapter has of the limits that Jangin asks for, and the pipelines that were
-    made on it."""
+    """An open device, with its adapter's values of the limits that Jangin needs, and the pipelines made on
+    it."""
 
     def __init__(self, adapter: Adapter, limits: Sequence[str]) -> None:
         self.adapter = adapter
@@ -72,7 +72,7 @@ class Opened:
         self._lock = Lock()
 
     def layouts(self, count: int) -> tuple[Any, Any]:
-        """The layouts of the bindings and of the pipeline, for a shader with so many buffers."""
+        """Return the layouts of the bindings and of the pipeline, for a shader with `count` buffers."""
         with self._lock:
             if count not in self._layouts:
                 kinds = [wgpu.BufferBindingType.storage] * count + [wgpu.BufferBindingType.uniform]
@@ -86,7 +86,7 @@ class Opened:
             return self._layouts[count]
 
     def pipeline(self, text: str, count: int) -> Any:
-        """The one of a shader's text, which is made once."""
+        """Return the pipeline of a shader's text. It is made only once."""
         found = self._pipelines.get(text)
         if found is None:
             module = self.device.create_shader_module(code=text)
@@ -105,7 +105,7 @@ class Buffer(Range):
 
 
 def made(opened: Opened, size: int, array: Array | None) -> Buffer:
-    """Memory of so many bytes, with an array's contents where one is given."""
+    """Make a buffer of `size` bytes, with an array's contents if one is given."""
     with told():
         buffer = Buffer(opened.device.create_buffer(size=words(size), usage=_USES), size)
         if array is not None:
@@ -125,7 +125,7 @@ def _write(opened: Opened, to: Buffer, array: Array) -> None:
 
 
 class Queue:
-    """Work that is handed over as one command buffer when it is finished."""
+    """Commands, which are submitted as one command buffer when the queue is finished."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -140,7 +140,7 @@ class Queue:
             _write(self._opened, to, array)
 
     def read(self, array: Array, of: Buffer) -> None:
-        """Copy to memory that the host can see, and from there when all is done."""
+        """Enqueue a copy to memory that the host can map. `finish` copies from there to the array."""
         with told():
             size = words(array.nbytes)
             staged = self._opened.device.create_buffer(size=size, usage=_STAGED)
@@ -151,11 +151,11 @@ class Queue:
         """Do nothing, because the adapter's memory isn't the host's."""
 
     def recorded(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """Command buffers are used once: launches are enqueued anew."""
+        """Return `enqueue` itself. A command buffer is used only once, so that launches are enqueued anew."""
         return enqueue
 
     def finish(self) -> None:
-        """A read waits for all before it. So a word is read if nothing else is."""
+        """Wait until all commands are done. Only a read waits, so a word is read if nothing else is."""
         if not self._reads:
             self.read(np.empty(1, np.uint32), self._opened.word)
         self._submit()
@@ -177,14 +177,14 @@ class Queue:
             self._pass.dispatch_workgroups(*extent(groups))
 
     def timed_by(self, stamps: Any) -> None:
-        """Have the next dispatches write when they begin and end."""
+        """Let the next dispatches record when they begin and end."""
         self._submit()
         self._clock = {
             "query_set": stamps, "beginning_of_pass_write_index": 0, "end_of_pass_write_index": 1,
         }  # fmt: skip
 
     def stamps(self, stamps: Any) -> Array:
-        """Nanoseconds of the device's clock at the beginning and the end of what was timed."""
+        """Return the begin and the end of the timed dispatches, in nanoseconds of the device's clock."""
         uses = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
         made = Buffer(self._opened.device.create_buffer(size=16, usage=uses), 16)
         self._commands().resolve_query_set(stamps, 0, 2, made.handle, 0)
@@ -194,7 +194,8 @@ class Queue:
         return found
 
     def _commands(self) -> Any:
-        """The encoder of commands other than dispatches."""
+        """Return the encoder of commands other than dispatches, after ending the current pass of
+        dispatches."""
         if self._encoder is None:
             self._encoder = self._opened.device.create_command_encoder()
         if self._pass is not None:
@@ -213,8 +214,8 @@ class Queue:
 
 
 class Kernel:
-    """A shader with arguments of its own. Buffers that lie in the same memory, or are more than a shader may
-    have, become one binding."""
+    """A shader with its own arguments. Buffers in the same memory become one binding if they overlap, or if
+    there are more buffers than a shader may have."""
 
     def __init__(self, opened: Opened, shader: Shader) -> None:
         self._opened, self._shader = opened, shader
@@ -241,7 +242,8 @@ class Kernel:
         queue.dispatch(pipeline, group, self._groups)
 
     def seconds(self, queue: Queue) -> float:
-        """By the device's clock where it has one, else by the host's, with the way there and back."""
+        """Run a launch, and return its seconds by the device's clock. If the device has no clock, the host's
+        clock includes the time to submit and wait."""
         if not self._opened.timed:
             start = time.perf_counter()
             self.enqueue(queue)
@@ -255,7 +257,7 @@ class Kernel:
         return max(0, int(last) - int(first)) / 1e9
 
     def _launch(self) -> tuple[Any, Any]:
-        """The pipeline and what it is given, for the arguments set now."""
+        """Return the pipeline and its bindings for the arguments set now."""
         shader = self._shader
         first = shader.buffers
         own = shader.sizes - 1 if shader.rounds else shader.sizes

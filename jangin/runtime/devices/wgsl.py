@@ -1,10 +1,10 @@
-"""Compute shaders: a kernel's body in WGSL, and the head that says how it reads and writes memory.
+"""Compute shaders: a kernel's body in WGSL, and a head whose functions read and write memory.
 
-A body reads and writes words of buffers by functions, so that its text doesn't depend on where buffers lie.
-WebGPU refuses a dispatch that is given one range of memory twice, or more buffers than a limit. Then several
-buffers of a launch are one binding, in which each begins at a word that the launch says. A device's driver
-and emitted packages say how they bind.
-"""
+A body accesses words of buffers only by these functions. So its text doesn't depend on where buffers lie.
+
+WebGPU refuses a dispatch with more buffers than a limit, or with one range of memory in two bindings. Several
+buffers of a launch then become one binding. The launch tells the word at which each buffer begins in its
+binding. The driver or an emitted package decides how buffers are bound."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from jangin.runtime.device import LoadError
 SCRATCH = "s"
 """The name of scratch memory in the names of functions, in place of a buffer's number."""
 WORD = 4
-"""Bytes that sizes of bindings and copies are multiples of."""
+"""Sizes of bindings and copies are multiples of this number of bytes."""
 ALIGNMENT = 256
-"""Bytes that the start of a binding is a multiple of, by the standard."""
+"""A binding begins at a multiple of this number of bytes, by the standard."""
 AXIS = 65535
-"""Groups along one axis of a dispatch, at most, by the standard."""
+"""The most groups along one axis of a dispatch, by the standard."""
 SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
-"""Numbers that a launch gives a shader, beside its sizes and where buffers begin. `first`: the number of the
-first round. `share`: tasks of a group. `zero`: 0, which compilers don't know."""
+"""The numbers that a launch gives a shader, besides sizes and the words at which buffers begin.
+
+- `first` is the number of the first round.
+- `share` is how many tasks a group has.
+- `zero` is 0, which compilers can't know."""
 _ENTRY = "@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) extent: vec3<u32>, "
 _ENTRY += "@builtin(local_invocation_id) local: vec3<u32>"
 _HEADS = {
@@ -35,7 +38,8 @@ _HEADS = {
     "h": ("fn h{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "b": ("fn b{0}(i: i32, v: u32)", "(i >> 2u)", "let shift = (u32(i) & 3u) * 8u; "),
 }
-"""Functions for the words of buffer {0}: the head, the number of the word, and a first step."""
+"""The functions for the words of buffer {0}: the beginning of the text, the word's index, and a first
+step."""
 _PLAIN = {"r": "return {0};", "w": "{0} = v;"}
 _ATOMIC = {
     "r": "return atomicLoad(&{0});",
@@ -43,13 +47,17 @@ _ATOMIC = {
     "h": "atomicAnd(&{0}, ~(0xffffu << shift)); atomicOr(&{0}, (v & 0xffffu) << shift);",
     "b": "atomicAnd(&{0}, ~(0xffu << shift)); atomicOr(&{0}, (v & 0xffu) << shift);",
 }
-"""Their work on the word {0}. Others may write other parts of a word at the same time."""
+"""The functions' statements for the word {0}, if other work-items may write other parts of the word at the
+same time."""
 
 
 @dataclass(frozen=True)
 class Bindings:
-    """How a shader's buffers are bound. `of` has the range of memory of each buffer. `counts` has the
-    bindings of each range, one after the other, of `words` words but the last."""
+    """How a shader's buffers are bound.
+
+    - `of` has the number of each buffer's range of memory.
+    - `counts` has the number of bindings of each range, which follow each other.
+    - `words` is the number of words of each binding except the range's last."""
 
     of: tuple[int, ...]
     counts: tuple[int, ...]
@@ -57,11 +65,11 @@ class Bindings:
 
     @classmethod
     def apart(cls, count: int) -> Bindings:
-        """One binding for each buffer."""
+        """Return the bindings of `count` buffers that each have their own."""
         return cls(tuple(range(count)), (1,) * count)
 
     def access(self, letter: str, memory: str, n: int, *, atomic: bool) -> str:
-        """The function for a buffer's words in range `n`."""
+        """Return the text of the function that accesses a buffer's words in range `n`."""
         head, word, step = _HEADS[letter]
         begin, work = sum(self.counts[:n]), (_ATOMIC if atomic else _PLAIN)[letter]
         place = f"u.o{memory} + {word}"
@@ -77,10 +85,15 @@ class Bindings:
 
 @dataclass(frozen=True)
 class Shader:
-    """A kernel. `buffers`, `sizes`: how many it is given. `threads`: work-items of a group. `accesses`: the
-    functions that the body calls for each buffer, by number, and for scratch memory. `shared`: declarations
-    of what a group shares, and the `room` in bytes that they take. `helpers`: functions that the body
-    calls."""
+    """A kernel as a shader.
+
+    - `buffers` and `sizes` are how many of each the kernel is given.
+    - `threads` is the number of work-items in a group.
+    - `room` is the bytes that a group shares.
+    - `rounds` tells if the kernel has rounds. The last size is then the number of the round.
+    - `accesses` has the letters of the functions that the body calls, by buffer (a number, or SCRATCH).
+    - `shared` has declarations of the memory that a group shares.
+    - `helpers` has the functions that the body calls."""
 
     kernel: str
     buffers: int
@@ -95,22 +108,22 @@ class Shader:
 
     @property
     def scratch(self) -> bool:
-        """Whether it uses scratch memory."""
+        """Whether the kernel uses scratch memory."""
         return SCRATCH in self.accesses
 
     @property
     def memories(self) -> list[str]:
-        """The numbers of its buffers, and scratch memory if it uses that."""
+        """The numbers of the kernel's buffers, followed by SCRATCH if the kernel uses scratch memory."""
         return [*map(str, range(self.buffers)), *([SCRATCH] if self.scratch else [])]
 
     @property
     def numbers(self) -> list[str]:
-        """The 32-bit integers that a launch gives, in order."""
+        """The names of the 32-bit integers that a launch gives, in order."""
         starts = [f"o{m}" for m in self.memories]
         return [*(f"s{n}" for n in range(self.sizes)), *SHARES, *starts]
 
     def text(self, bindings: Bindings | None = None) -> str:
-        """The whole shader. By default each of `memories` has one binding."""
+        """Return the complete shader. By default each of `memories` has its own binding."""
         given = bindings or Bindings.apart(len(self.memories))
         places = dict(zip(self.memories, given.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
@@ -132,7 +145,7 @@ class Shader:
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
 
     def _begin(self) -> list[str]:
-        """The tasks of a group, and the sizes, of which the last may be the number of the round."""
+        """Return the lines that set a group's tasks and the sizes, without the number of the round."""
         own = self.sizes - 1 if self.rounds else self.sizes
         return [
             "  let group = i32(id.x + id.y * extent.x);",
@@ -149,25 +162,25 @@ class Shader:
 
     @classmethod
     def of(cls, code: bytes) -> Shader:
-        """The shader that was packed. Raises LoadError."""
+        """Unpack the shader from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
             return cls(**json.loads(code))
         except (TypeError, ValueError) as error:
             raise LoadError(f"a kernel's code is damaged: {error}") from None
 
     def values(self, given: Mapping[str, int]) -> list[int]:
-        """The numbers of a launch in order, those that aren't given 0."""
+        """Return the numbers of a launch in order. Those that `given` lacks are 0."""
         return [given.get(name, 0) for name in self.numbers]
 
 
 def extent(groups: int) -> tuple[int, int]:
-    """Groups along two axes of a dispatch, at least so many."""
+    """Return the groups along two axes of a dispatch, which are together at least `groups`."""
     across = max(1, min(groups, AXIS))
     return across, -(-groups // across)
 
 
 def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds: int = 1) -> dict[str, Any]:
-    """The numbers of SHARES that say how tasks are divided."""
+    """Return the numbers of SHARES that tell how tasks are divided."""
     share = -(-tasks // max(1, groups))
     return {
         "tasks": tasks,
@@ -180,13 +193,12 @@ def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds:
 
 
 def words(size: int) -> int:
-    """Bytes, up to whole words, of which there is one at least."""
+    """Return a number of bytes rounded up to whole words, at least one."""
     return max(WORD, -(-size // WORD) * WORD)
 
 
 class Range:
-    """Bytes of memory from `start` on. `handle` is what the memory is called; the same handle is the same
-    memory."""
+    """A range of `size` bytes from `start` on, in the memory that `handle` identifies."""
 
     def __init__(self, handle: Any, size: int, start: int = 0) -> None:
         self.handle, self.size, self.start = handle, size, start
@@ -197,11 +209,11 @@ class Range:
 
 
 def bind(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, list[int], list[Range]]:
-    """How buffers are bound, where each one's range of memory begins, and the memory of each binding.
+    """Return how buffers are bound, where each buffer's range begins, and the memory of each binding.
 
-    Buffers that meet share a range. If there would be more than `most` bindings, all in the same memory do. A
-    range of more than `largest` bytes has several bindings. Raises ValueError if there are still too many.
-    """
+    Buffers that overlap share a range. If there would be more than `most` bindings, all buffers of the same
+    memory share a range. A range of more than `largest` bytes has several bindings. Raises ValueError if
+    there are still too many bindings."""
     for meet in (lambda a, b: a.start < b.end and b.start < a.end, lambda a, b: True):
         shared = _joined(memory, meet)
         numbers = {n: k for k, n in enumerate(dict.fromkeys(shared))}
@@ -224,12 +236,12 @@ def _whole(parts: Sequence[Range]) -> Range:
 
 
 def _window(largest: int) -> int:
-    """Bytes of a binding, after which another may begin."""
+    """Return the bytes of a binding after which another binding may begin."""
     return largest // ALIGNMENT * ALIGNMENT
 
 
 def _windows(whole: Range, largest: int) -> list[Range]:
-    """A range in pieces that bindings may have."""
+    """Return a range in pieces that are small enough for bindings."""
     if words(whole.size) <= largest:
         return [whole]
     starts = range(whole.start, whole.end, _window(largest))
@@ -237,7 +249,8 @@ def _windows(whole: Range, largest: int) -> list[Range]:
 
 
 def _joined(memory: Sequence[Range], meet: Callable[[Range, Range], bool]) -> list[int]:
-    """For each buffer the number of the first that it is joined with, directly or by others."""
+    """Return, for each buffer, the number of the first buffer that it is joined with, directly or through
+    others."""
     first = list(range(len(memory)))
     for n, b in enumerate(memory):
         for k in range(n):
