@@ -90,8 +90,7 @@ class Case:
             elif self.way == "blend":
                 found[row] = np.arange(self.lanes)
             else:
-                first = on[0] if on else 0  # a row may have no active lane
-                found[row] = (np.arange(self.lanes) - first) * self.step
+                found[row] = (np.arange(self.lanes) - on[0]) * self.step
         return found
 
     def sizes(self) -> list[int]:
@@ -305,5 +304,6 @@ def some_cases(on: Target, random: np.random.Generator, count: int) -> Iterator[
 
 
 def few(lanes: int, random: np.random.Generator) -> list[int]:
-    """Return three counts of active lanes: one, all but one, and a random one."""
-    return sorted({1, lanes - 1, int(random.integers(lanes)) + 1})
+    """Return three counts of active lanes: one, all but one, and a random one. None is 0, because "one" and
+    "last" name a lane."""
+    return sorted({1, max(1, lanes - 1), int(random.integers(lanes)) + 1})
