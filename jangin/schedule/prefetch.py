@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from jangin.ir.expr import Const, Expr, Load, Var, const, minimum
 from jangin.ir.loop import For, Func, Prefetch, Stmt, Store, block, expressions, statements, sub_statements
-from jangin.ir.simplify import Range, linear, simplify
+from jangin.ir.simplify import Range, interval, linear, simplify
 from jangin.ir.traversal import free_vars, loads, row_major, substitute
 from jangin.schedule.checks import ScheduleError, bound_inside
-from jangin.schedule.primitives import at_loop, find
+from jangin.schedule.primitives import at_loop, find, ranges_at
 
 LINE = 64
 """Bytes of a cache line, on every CPU that we compile for."""
@@ -22,23 +22,25 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
 
     `count` iterations of `tiles` read one panel again and again in `loop`, or a copy made before it. The next
     panel is that of the next iteration of `panels`, and begins at the end of this one. Each iteration of
-    `loop` prefetches its share; later tiles prefetch later parts.
+    `loop` prefetches its share; later tiles prefetch later parts. The last panel may be shorter than others.
     """
     own, around = find(func, tiles), find(func, panels)
     path = _path(own.body, loop)
     found = _reads(find(func, loop), buffer) or _reads(around, buffer)
-    if path is None or not found or not all(isinstance(p.extent, Const) for p in path):
-        raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in constant loops")
+    ranges = ranges_at(func, loop)
+    most = [interval(p.extent, ranges)[1] for p in path or ()]
+    if path is None or not found or None in most:
+        raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in bounded loops")
     inner: dict[Var, Expr] = dict.fromkeys(bound_inside(around.body), const(0))
     first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in found[0].index]
     size = _step(found[0], Var(panels), dict(func.symbols))
-    iterations = math.prod(int(p.extent.value) for p in path if isinstance(p.extent, Const))
+    iterations = math.prod(n for n in most if n is not None)
     width = LINE // found[0].dtype.bytes
     needed = math.ceil(size / width / iterations)
     each = math.ceil(needed / count)
     step: Expr = minimum(own.var, math.ceil(needed / each) - 1)
-    for p in path:
-        step = step * p.extent + p.var
+    for p, extent in zip(path, most, strict=True):
+        step = step * (extent or 1) + p.var
     hints = [
         Prefetch(found[0].buffer, (*first[:-1], first[-1] + (step * each + n) * width)) for n in range(each)
     ]

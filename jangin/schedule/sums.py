@@ -30,9 +30,10 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
     """Sum in blocks: move the outermost loops `over` of the sums in loop `tiles` around it. `tiles` has at
     most `most` iterations.
 
-    All tiles then read one block of their shared operand before the next. Partial sums are kept in the
-    scratch buffer `name`; the order of additions stays. The loops `tiles` that begin and finish the sums get
-    the suffixes _z and _w. Those that fetch and keep a tile's partial sums get _l and _s.
+    All tiles then read one block of their shared operand before the next. The blocks' sums are made by
+    themselves and added up in the scratch buffer `name`, so rounding errors grow with the blocks' terms. The
+    loops `tiles` that begin and finish the sums get the suffixes _z and _w. Those that begin a block's sums
+    and add them get _l and _s.
     """
 
     def change(s: For) -> Stmt:
@@ -60,9 +61,10 @@ def block_sum(func: Func, tiles: str, over: Sequence[str], most: int, name: str)
             return For(var, s.extent, substitute_stmt(part, {s.var: var}))
 
         own, index = _element_loops(init, acc.name)
-        fetch = _copy(own, "_l", acc, index, Load(partial, (s.var, *index)))
-        keep = _copy(own, "_s", partial, (s.var, *index), Load(acc, index))
-        main: Stmt = replace(s, body=Alloc(acc, block(fetch, nest, keep)))
+        begin = _copy(own, "_l", acc, index, const(0, acc.dtype))
+        at = (s.var, *index)
+        add = _copy(own, "_s", partial, at, Load(partial, at) + Load(acc, index))
+        main: Stmt = replace(s, body=Alloc(acc, block(begin, nest, add)))
         for b in reversed(blocks):
             main = replace(b, body=main)
         return Alloc(partial, block(kept(init, "_z"), main, kept(final, "_w")))

@@ -79,6 +79,9 @@ WIDENED = 0.5
 """Cycles to widen a vector of a panel and to store it, while multiply-adds run."""
 BLOCK_SHARE = 3, 4
 """The part of the L1 cache (3 of 4) for a block of a panel's terms. The rest is for the rows read with it."""
+COPIED_SHARE = 8
+"""A block of a panel's terms that tasks copy takes one part in so many of the L2 cache. The rows read with it
+take more."""
 STREAM_OPS = 16
 """Multiply-adds in the time in which one element of a panel comes from memory."""
 
@@ -328,13 +331,15 @@ class Contraction(Template):
         return whole and stride(role.right, Var(role.column), dict(self.workload.symbols)) == 1
 
     def _terms(self, nv: int) -> int:
-        """Return the terms in a block of the sum, so that a panel's part stays in the L1 cache.
+        """Return the terms in a block of the sum, so that a panel's part stays in the L1 cache. A part that
+        tasks copy stays in the L2 cache, because longer blocks hide the copy's beginning and end.
 
-        Return 0 if the sum has too few blocks, the rows are few, or the right operand isn't packed.
+        Return 0 if the sum has too few blocks, or the rows are few.
         """
         part, of = BLOCK_SHARE
-        terms = part * self.processor.l1 // (of * nv * self.lanes * self.panel_bytes)
-        again = self.packed and self.rows > MAX_ROWS
+        held = part * self.processor.l1 // of if self.packed else self.processor.l2 // COPIED_SHARE
+        terms = held // (nv * self.lanes * self.panel_bytes)
+        again = self.rows > MAX_ROWS
         return terms if again and self.depth >= DEEP * terms else 0
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:

@@ -42,7 +42,7 @@ class CopiedPanel(Panel):
 
     It is copied by vectors along the columns if these are contiguous. If the terms are contiguous, vectors
     along them are transposed in registers. A few panels are copied together, row after row, because short
-    pieces of rows would each lie in another page.
+    pieces of rows would each lie in another page. A deep sum's panel is copied block by block.
     """
 
     def name(self, right: Load) -> str:
@@ -56,11 +56,13 @@ class CopiedPanel(Panel):
         terms = math.prod(int(n.value) if isinstance(n, Const) else tiler.l2 for n in sizes)
         held = terms * tiler.width * tiler.params["panels"] * right.buffer.dtype.bytes
         along = right.index[-1] == Var(tiler.role.column)
-        if along and tiler.params["panels"] > 1 and held <= tiler.l2 // SHARE:
+        if along and not blocks and tiler.params["panels"] > 1 and held <= tiler.l2 // SHARE:
             do("pack", f"{column}ooo", right.buffer.name, [f"{column}ooi", *k, columns, lanes], "panel")
             do("reorder", [*(f"panel_{n}" for n in k), f"panel_{column}ooi"])
         else:
-            do("pack", f"{column}ooi", right.buffer.name, [*k, columns, lanes], "panel")
+            inner = [n for n in k if n not in blocks]
+            at = blocks[-1] if blocks else f"{column}ooi"
+            do("pack", at, right.buffer.name, [*inner, columns, lanes], "panel")
         short = isinstance(sizes[-1], Const) and int(sizes[-1].value) < tiler.lanes
         if not along and not short and stride(right, Var(k[-1]), tiler.symbols) == 1:
             _turn(tiler, right.buffer.name, f"panel_{k[-1]}", f"panel_{columns}", f"panel_{lanes}")

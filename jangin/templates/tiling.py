@@ -202,10 +202,8 @@ class Tiler:
         if not terms or len(sizes) < len(k):
             return []
         if sizes[-1] > terms:
-            factor = next((f for f in range(terms, terms // 2, -1) if sizes[-1] % f == 0), sizes[-1])
-            if factor == sizes[-1]:
-                return k[:-1]
-            self.s.do("split", k[-1], factor)
+            factor = next((f for f in range(terms, terms // 2, -1) if sizes[-1] % f == 0), terms)
+            self.s.do("split", k[-1], factor, "bound")
             outer, k[-1] = f"{k[-1]}o", f"{k[-1]}i"
             return [*k[:-1], outer]
         inside = len(k)
