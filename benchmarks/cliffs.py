@@ -3,8 +3,8 @@
     python benchmarks/cliffs.py --prepare
     python benchmarks/cliffs.py --threads 1 2 --rest 0 0.05 --label after --write
 
-`--prepare` compiles all cases into the compile cache and compares their results with ONNX Runtime's, so that
-a quiet machine is needed only for the second line. Times are medians of turns. `--rest` are seconds without
+`--prepare` compiles all cases into the compile cache, and compares their results with ONNX Runtime's. Only
+the second line needs a quiet machine then. Times are medians of turns. `--rest` are seconds without
 work before each run of a turn: a server's requests come apart. `--write` keeps the figures under `--label`
 in `benchmarks/results/cliffs.json`, beside those of other labels.
 """
@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 from operators import TOLERANCE, Case, model_of
 
 import jangin
@@ -185,7 +184,8 @@ def main() -> None:
     args = parser.parse_args()
     names = [n for n in CASES if any(part in n for part in args.only.split("|"))]
     if args.prepare:
-        return prepare(names)
+        prepare(names)
+        return
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"processor": "", "cases": {}}
     kept["processor"] = processor_name()
     for name in names:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial, reduce
-from itertools import product as combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,10 +31,11 @@ from jangin.ir.expr import (
     minimum,
     select,
 )
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.graph import Array, CompileError, static_shape
+from jangin.ir.interpret import evaluate_stage
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Ranges, from_poly, prove, simplify, terms
-from jangin.ir.te import identity
+from jangin.ir.te import Axis, Stage, compute, identity
 from jangin.ops.axes import clamped, divide
 from jangin.ops.builder import Builder
 from jangin.ops.operands import wide
@@ -298,82 +298,121 @@ def _inside(b: Builder, line: Line, out: Expr, place: Expr) -> Expr:
     return simplify(clamped(place, line.size), {**b.symbols, out: (const(0), line.out - 1)})
 
 
-def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
-    """Return x resized along several axes at once, as weighted sums over the taps."""
-    dtype = wide(const(0, x.dtype)).dtype if x.dtype.is_float else F32
-    shape = list(x.shape)
-    for line in lines:
-        shape[line.axis] = line.out
+def _by_axes(
+    b: Builder, x: Tensor, lines: Sequence[Line], dtype: DType,
+    along: Callable[[Buffer, Line], Callable[..., Expr]],
+) -> Tensor:  # fmt: skip
+    """Return x resized along one axis after the other, as elements of `dtype`. `along` gives the function of
+    a resized buffer's elements.
 
-    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        choices = []
-        for line in lines:
-            place = style.coordinates(line, index[line.axis])
-            taps = taps_of(line, style)
-            weights = _weights(line, style, place, taps, dtype)
-            floor = place.floor()
-            choices.append(
-                [
-                    (_inside(b, line, index[line.axis], floor + (taps.first + t)), w)
-                    for t, w in enumerate(weights)
-                    if not is_const(w, 0)
-                ]
-            )
+    The pass `chains` makes one expression of all stages, or a kernel of each."""
+    x = b.materialize(x)
+    source, stages = Buffer("x0", x.dtype, x.shape), list[Stage]()
+    for n, line in enumerate(_in_order(lines)):
+        shape = tuple(line.out if i == line.axis else d for i, d in enumerate(source.shape))
+        out = Buffer("out" if n == len(lines) - 1 else f"axis{line.axis}", dtype, shape)
+        stages.append(compute(out, along(source, line)))
+        source = out
+    return b.stages(stages, [x])
+
+
+def _interpolated(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
+    """Return x resized along several axes, as weighted sums over the taps of each axis."""
+    dtype = wide(const(0, x.dtype)).dtype if x.dtype.is_float else F32
+    return _by_axes(b, x, lines, dtype, lambda source, line: _along(b, source, line, style, dtype))
+
+
+def _in_order(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines in the order of resizing: the axes that shrink, by how much they do, then the
+    last axis, then the others. Neighbours along the last axis are read one by one, so there should be few."""
+    last = max(line.axis for line in lines)
+
+    def key(line: Line) -> tuple[float, bool]:
+        sizes = static_shape((line.size, line.out))
+        growth = sizes[1] / sizes[0] if sizes and sizes[0] else 1.0
+        return (1.0 if line.axis == last else min(growth, 1.0)), line.axis != last
+
+    return sorted(lines, key=key)
+
+
+def _along(b: Builder, source: Buffer, line: Line, style: Style, dtype: DType) -> Callable[..., Expr]:
+    """Return the function that gives an element of `source` resized along one axis."""
+
+    def at(*index: Expr) -> Expr:
+        place = style.coordinates(line, index[line.axis])
+        taps, floor = taps_of(line, style), place.floor()
         total: Expr | None = None
-        for picked in combinations(*choices):
-            source = list(index)
-            for line, (place_at, _) in zip(lines, picked, strict=True):
-                source[line.axis] = place_at
-            factor = reduce(lambda v, w: v * w, (w for _, w in picked))
-            term = cast(dtype, bufs[0][tuple(source)]) * factor
+        for t, weight in enumerate(_weights(line, style, place, taps, dtype)):
+            if is_const(weight, 0):
+                continue
+            picked = list(index)
+            picked[line.axis] = _inside(b, line, index[line.axis], floor + (taps.first + t))
+            term = cast(dtype, source[tuple(picked)]) * weight
             total = term if total is None else total + term
         assert total is not None
         return total
 
-    return b.compute(dtype, shape, [x], at)
+    return at
 
 
 def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
-    """Resize one axis by a filter of many taps, as a reduction."""
-    taps = taps_of(line, style)
-    dtype = x.dtype
-
-    def tap(i: Expr, t: Expr) -> tuple[Expr, Expr]:
-        place = style.coordinates(line, i)
-        offset = cast(dtype, t + taps.first) - place.fraction(dtype)
-        source = place.floor() + t + taps.first
-        w = style.kernel(offset * taps.reach)
-        if style.exclude_outside:
-            w = select(land(source >= 0, source < line.size), w, const(0, dtype))
-        return clamped(source, line.size), w
-
-    total = b.reduction(dtype, [line.out], [taps.count], "sum", [], lambda _, i, k: tap(i[0], k[0])[1])
+    """Resize one axis by a filter of many taps: a sum of neighbouring entries, whose beginnings and weights
+    are constants."""
+    begins, weights = _filter(line, style)
+    given = x, b.const(begins), b.const(weights.astype(x.dtype.numpy))
 
     def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
-        source, w = tap(index[line.axis], k[0])
-        place = (*index[: line.axis], source, *index[line.axis + 1 :])
-        return bufs[0][place] * w / bufs[1][index[line.axis]]
+        source, first, weight = bufs
+        own = index[line.axis]
+        place = (*index[: line.axis], first[own] + k[0], *index[line.axis + 1 :])
+        return source[place] * weight[own, k[0]]
 
     shape = [line.out if i == line.axis else d for i, d in enumerate(x.shape)]
-    return b.reduction(dtype, shape, [taps.count], "sum", [x, total], term)
+    return b.reduction(x.dtype, shape, [weights.shape[1]], "sum", given, term)
+
+
+def _filter(line: Line, style: Style) -> tuple[Array, Array]:
+    """Return the first entry that each result sums, and the weights [results, entries]. Weights beyond the
+    ends are those of the end."""
+    taps, (size, out) = taps_of(line, style), static_shape((line.size, line.out)) or (0, 0)
+    own, tap = Axis(Var("i"), const(out)), Axis(Var("t"), const(taps.count))
+    place = style.coordinates(line, own.var)
+    offset = cast(F64, tap.var + taps.first) - place.fraction(F64)
+
+    def table(e: Expr) -> Array:
+        found = Buffer("out", e.dtype, (own.extent, tap.extent))
+        return evaluate_stage(Stage(found, (own, tap), e), {}, {})
+
+    source = table(place.floor() + (tap.var + taps.first))
+    weight = table(style.kernel(offset * taps.reach))
+    if style.exclude_outside:
+        weight[(source < 0) | (source >= size)] = 0.0
+    weight /= weight.sum(1, keepdims=True)
+    source = source.clip(0, size - 1)
+    used = np.where(weight != 0, source, size).min(1)
+    width = int((np.where(weight != 0, source, 0).max(1) - used).max()) + 1
+    begins = np.minimum(used, size - width)
+    at = source - begins[:, None]
+    weights = np.zeros((out, width))
+    rows, columns = np.nonzero(weight)
+    np.add.at(weights, (rows, at[rows, columns]), weight[rows, columns])
+    return begins, weights
 
 
 def _nearest(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
-    shape = list(x.shape)
-    for line in lines:
-        shape[line.axis] = line.out
+    def along(source: Buffer, line: Line) -> Callable[..., Expr]:
+        mode = style.rounding
+        if mode == "by_scale":
+            mode = "ceil" if prove(line.up < line.down, b.symbols) else "floor"
 
-    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
-        source = list(index)
-        for line in lines:
-            mode = style.rounding
-            if mode == "by_scale":
-                mode = "ceil" if prove(line.up < line.down, b.symbols) else "floor"
-            i = style.coordinates(line, index[line.axis]).nearest(mode)
-            source[line.axis] = _inside(b, line, index[line.axis], i)
-        return bufs[0][tuple(source)]
+        def at(*index: Expr) -> Expr:
+            picked, own = list(index), index[line.axis]
+            picked[line.axis] = _inside(b, line, own, style.coordinates(line, own).nearest(mode))
+            return source[tuple(picked)]
 
-    return b.compute(x.dtype, shape, [x], at)
+        return at
+
+    return _by_axes(b, x, lines, x.dtype, along)
 
 
 def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor:
@@ -388,13 +427,13 @@ def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor
         y = _nearest(b, x, lines, style)
     elif style.antialias:
         y = b.cast(x, x.dtype if x.dtype in (F32, F64) else F32)
-        for line in lines:
+        for line in _in_order(lines):
             y = _filtered(b, y, line, style)
     elif style.mode == "linear":
         y = _interpolated(b, x, lines, style)
     else:
         y = x
-        for line in lines:
+        for line in _in_order(lines):
             y = _interpolated(b, y, [line], style)
     if style.coordinates is cropped:
         y = _extrapolated(b, y, lines, style)

@@ -23,6 +23,7 @@ from jangin.passes.precision.halves import halves
 from jangin.passes.precision.integers import integers
 from jangin.passes.precision.lookups import lookups
 from jangin.passes.precision.widen import widen
+from jangin.passes.windows.chains import chains
 from jangin.passes.windows.large_windows import large_windows
 from jangin.passes.windows.pools import windows
 from jangin.passes.windows.separable import separable
@@ -58,6 +59,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("fold", anywhere(fold)),
     Pass("cse", anywhere(cse)),
     Pass("dce", anywhere(dce)),
+    Pass("chains", chains),
     Pass("reductions", anywhere(reductions)),
     Pass("integers", integers),
     Pass("lookups", lookups),

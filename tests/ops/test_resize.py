@@ -90,8 +90,9 @@ def test_doubling_reads_half_the_index() -> None:
         graph = lowered(
             "Resize", [X], 13, constants=scales(1, 1, 2, 2), coordinate_transformation_mode=coordinates
         )
-        (stage,) = graph.nodes[0].of(Compute).stages
-        assert str(stage.body) == "x0[i0, i1, (i2 // 2), (i3 // 2)]"
+        columns, rows = graph.nodes[0].of(Compute).stages
+        assert str(columns.body) == "x0[i0, i1, i2, (i3 // 2)]"
+        assert str(rows.body) == "axis3[i0, i1, (i2 // 2), i3]"
 
 
 def test_errors() -> None:
