@@ -6,12 +6,12 @@ write outside its buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, land, lor, maximum, minimum
 from jangin.ir.graph import CompileError, Shape
-from jangin.ir.loop import If, Let, Stmt, Store, block
+from jangin.ir.loop import For, If, Let, Stmt, Store, block
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import axis_of, product, wrapped
 from jangin.ops.builder import Builder
@@ -32,9 +32,26 @@ def combined(reduction: str, old: Expr, new: Expr) -> Expr:
     raise CompileError(f"reduction {reduction!r} is none of none, add, mul, max, min")
 
 
-def _copy(source: Buffer, out: Buffer) -> Stmt:
-    at = index_vars(len(out.shape), "c")
-    return nest(out.shape, at, Store(out, at, Load(source, at)))
+LANES = 16
+"""Elements that are copied together. Targets with shorter vectors take several."""
+
+
+def _by_vectors(b: Builder, shape: Shape, prefix: str, each: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:
+    """Return loops that do `each(index)` for all indices of a shape, by vectors along the last axis."""
+    if not shape:
+        return each(())
+    *outer, last = shape
+    at, part, lane, rest = index_vars(len(outer), prefix), *(Var(f"{prefix}{n}") for n in ("o", "l", "r"))
+    whole = simplify(last // LANES, b.symbols)
+    left = simplify(last - whole * LANES, b.symbols)
+    vectors = For(part, whole, For(lane, const(LANES), each((*at, part * LANES + lane)), "vector"))
+    others = For(rest, left, each((*at, whole * LANES + rest)))
+    parts = [s for s in (vectors, others) if s.extent != const(0)]
+    return nest(outer, at, block(*parts))
+
+
+def _copy(b: Builder, source: Buffer, out: Buffer) -> Stmt:
+    return _by_vectors(b, out.shape, "c", lambda at: Store(out, at, Load(source, at)))
 
 
 def _guarded(place: dict[Var, tuple[Expr, Expr]], body: Stmt) -> Stmt:
@@ -77,7 +94,7 @@ def scatter_elements(
     target = (*row[:at], j, *row[at + 1 :])
     store = Store(out, target, combined(reduction, Load(out, target), Load(new, row)))
     loops = nest(indices.shape, row, _guarded({j: (cast(I64, Load(where, row)), x.shape[at])}, store))
-    return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
+    return _scatter(b, [x, indices, updates], block(_copy(b, source, out), loops))
 
 
 def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
@@ -89,14 +106,15 @@ def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduc
         raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
     indices = in_range(b, indices, *x.shape[:depth])
     source, where, new, out = _buffers([x, indices, updates])
-    row, inner = index_vars(indices.rank - 1), index_vars(x.rank - depth, "s")
-    picked = index_vars(depth, "j")
-    target = (*picked, *inner)
-    store = Store(out, target, combined(reduction, Load(out, target), Load(new, (*row, *inner))))
+    row, picked = index_vars(indices.rank - 1), index_vars(depth, "j")
+
+    def store(inner: tuple[Expr, ...]) -> Stmt:
+        target = (*picked, *inner)
+        return Store(out, target, combined(reduction, Load(out, target), Load(new, (*row, *inner))))
+
     place = {j: (cast(I64, Load(where, (*row, const(n)))), x.shape[n]) for n, j in enumerate(picked)}
-    copy_slice = nest(x.shape[depth:], inner, store)
-    loops = nest(indices.shape[:-1], row, _guarded(place, copy_slice))
-    return _scatter(b, [x, indices, updates], block(_copy(source, out), loops))
+    loops = nest(indices.shape[:-1], row, _guarded(place, _by_vectors(b, tuple(x.shape[depth:]), "s", store)))
+    return _scatter(b, [x, indices, updates], block(_copy(b, source, out), loops))
 
 
 def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
@@ -111,8 +129,8 @@ def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
         return b.reshape(made, shape)
     values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
     out = Buffer("out", x.dtype, (total,))
-    row, j, c = index_vars(x.rank), Var("j"), Var("c")
-    clear = nest([total], [c], Store(out, (c,), const(0, x.dtype)))
+    row, j = index_vars(x.rank), Var("j")
+    clear = _by_vectors(b, (total,), "c", lambda at: Store(out, at, const(0, x.dtype)))
     store = Store(out, (j,), Load(values, row))
     loops = nest(x.shape, row, _guarded({j: (cast(I64, Load(where, row)), total)}, store))
     return b.reshape(b.loop_nest([x, indices], block(clear, loops), x.dtype, (total,)), shape)

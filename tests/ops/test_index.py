@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from against import check, ints
+from guarded import Memory, watched
 from one_node import Array, f32, run
+from onnx import TensorProto, helper
+
+import jangin
 
 X = f32(2, 3, 4, 6)
 
@@ -35,6 +39,31 @@ def test_scatter(reduction: str) -> None:
     pairs = np.array([[0, 1], [1, -1], [0, 0] if once else [0, 1]])
     dims = {0: ["a", "b", "c", "d"], 1: ["e", 2]}
     check("ScatterND", [X, pairs, f32(3, 4, 6, seed=5)], 18, reduction=reduction, dims=dims)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("width", [1, 15, 16, 50, "w"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16])
+def test_scattered_rows_of_any_width(dtype: type, width: int | str, threads: int) -> None:
+    """Rows are copied by vectors. What is left over is copied too, and nothing beyond a row is touched."""
+    own = 37 if isinstance(width, str) else width
+    rng, kind = np.random.default_rng(0), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    x, new = (rng.integers(0, 2, shape).astype(dtype) for shape in ((9, own), (3, own)))
+    at = np.array([[7], [-9], [2]])
+    infos = [("x", kind, (9, width)), ("at", TensorProto.INT64, at.shape), ("new", kind, (3, width))]
+    values = [helper.make_tensor_value_info(*info) for info in infos]
+    y = helper.make_tensor_value_info("y", kind, (9, width))
+    node = helper.make_node("ScatterND", ["x", "at", "new"], ["y"])
+    graph = helper.make_graph([node], "g", values, [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    memory = Memory(pages=True)
+    with watched(memory):
+        exe = jangin.compile(model.SerializeToString(), threads=threads, cache=False, isolated=False)
+        got = exe(*map(memory.copy, (x, at, new)))
+    assert not memory.faults()
+    want = x.copy()
+    want[at[:, 0]] = new
+    np.testing.assert_array_equal(got, want)
 
 
 def test_scatter_of_booleans() -> None:
