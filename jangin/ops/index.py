@@ -1,7 +1,8 @@
 """Elements picked by index: gathers and one-hot vectors, and the loops of imperative operators.
 
-Indices are integers of any type; negative ones count from the end. A run checks them (`in_range`). Every
-index is clamped into range at its use, so that no input can reach outside a buffer.
+Indices are integers of any type. Negative ones count from the end, unless a format says that they are out of
+range (`from_end=False`). A run checks indices (`in_range`). Every index is clamped into range at its use, so
+that no input can reach outside a buffer.
 """
 
 from __future__ import annotations
@@ -78,18 +79,20 @@ def _extremes(known: Array, ignored: int | None) -> list[Expr]:
     return [const(int(counted.min())), const(int(counted.max()))] if counted.size else []
 
 
-def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def gather(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0, from_end: bool = True) -> Tensor:
     """Return numpy.take of x at `indices` along `axis`: [*before, *indices, *after]."""
     at = axis_of(axis, x.rank)
-    return b.gather(x, in_range(b, indices, x.shape[at]), at)
+    return b.gather(x, in_range(b, indices, x.shape[at], from_end=from_end), at)
 
 
-def gather_elements(b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0) -> Tensor:
+def gather_elements(
+    b: Builder, x: Tensor, indices: Tensor, *, axis: int = 0, from_end: bool = True
+) -> Tensor:
     """Return numpy.take_along_axis: x at each element's own index along `axis`, in the indices' shape."""
     if indices.rank != x.rank:
         raise CompileError(f"the elements of {x} at {indices}: the ranks differ")
     at = axis_of(axis, x.rank)
-    return take_along(b, x, in_range(b, indices, x.shape[at]), at)
+    return take_along(b, x, in_range(b, indices, x.shape[at], from_end=from_end), at)
 
 
 def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
@@ -103,14 +106,16 @@ def take_along(b: Builder, x: Tensor, indices: Tensor, at: int) -> Tensor:
     return b.compute(x.dtype, indices.shape, [x, indices], pick)
 
 
-def gather_nd(b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
+def gather_nd(
+    b: Builder, x: Tensor, indices: Tensor, *, batch_dims: int = 0, from_end: bool = True
+) -> Tensor:
     """Return the slices of x at the index tuples along the last axis of `indices`. The result is [*indices
     but the last axis, *the remaining axes of x]. The first `batch_dims` axes are shared by both."""
     depth = tuple_length(indices)
     taken = batch_dims + depth
     if indices.rank == 0 or taken > x.rank:
         raise CompileError(f"the slices of {x} at {indices}: the index tuples are too long")
-    indices = in_range(b, indices, *x.shape[batch_dims:taken])
+    indices = in_range(b, indices, *x.shape[batch_dims:taken], from_end=from_end)
     outer = indices.rank - 1
 
     def pick(bufs: Sequence[Buffer], *index: Expr) -> Expr:

@@ -81,14 +81,16 @@ def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
 
 
 def scatter_elements(
-    b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
-) -> Tensor:
+    b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none",
+    from_end: bool = True,
+) -> Tensor:  # fmt: skip
     """Return x with each of `updates` combined, at its own index along `axis`, with the old value.
-    `reduction` is none, add, mul, max or min. indices and updates have one shape, of x's rank."""
+    `reduction` is none, add, mul, max or min. indices and updates have one shape, of x's rank. `from_end` is
+    as in `in_range`."""
     if not x.rank == indices.rank == updates.rank:
         raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
     at = axis_of(axis, x.rank)
-    indices = in_range(b, indices, x.shape[at])
+    indices = in_range(b, indices, x.shape[at], from_end=from_end)
     source, where, new, out = _buffers([x, indices, updates])
     row, j = index_vars(x.rank), Var("j")
     target = (*row[:at], j, *row[at + 1 :])
@@ -97,14 +99,16 @@ def scatter_elements(
     return _scatter(b, [x, indices, updates], block(_copy(b, source, out), loops))
 
 
-def scatter_nd(b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
+def scatter_nd(
+    b: Builder, x: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none", from_end: bool = True
+) -> Tensor:
     """Return x with slices written at the index tuples along the last axis of `indices`. The updates are
-    [*indices but the last axis, *the axes of x that a tuple leaves]. `reduction` is as in
+    [*indices but the last axis, *the axes of x that a tuple leaves]. `reduction` and `from_end` are as in
     `scatter_elements`."""
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
         raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
-    indices = in_range(b, indices, *x.shape[:depth])
+    indices = in_range(b, indices, *x.shape[:depth], from_end=from_end)
     source, where, new, out = _buffers([x, indices, updates])
     row, picked = index_vars(indices.rank - 1), index_vars(depth, "j")
 

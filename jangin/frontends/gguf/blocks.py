@@ -14,6 +14,7 @@ from jangin.ops import axes
 from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
 from jangin.ops.folding import FOLD_LIMIT
+from jangin.ops.index import in_range
 from jangin.ops.values import Tensor
 
 PLAIN = ("F32", "F16")
@@ -132,7 +133,9 @@ def _numbers(b: Builder, kept: Array, layout: Layout, width: int) -> Array:
 
 
 def rows(b: Builder, t: Tensor, kind: str, width: int, places: Tensor) -> Tensor:
-    """Return the weights' rows with the numbers `places`, as f32 [*places, width]."""
+    """Return the weights' rows with the numbers `places`, as f32 [*places, width]. A run checks the
+    numbers."""
+    places = in_range(b, places, t.shape[0], from_end=False)
     if kind in PLAIN:
         return b.cast(b.gather(t, places, 0), F32)
     columns = _columns(b.require_constant(t, "the weights"), LAYOUTS[kind], kind, width)

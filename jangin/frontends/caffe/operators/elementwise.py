@@ -17,6 +17,7 @@ from jangin.ops import activation
 from jangin.ops.axes import axis_of, per_channel, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
+from jangin.ops.index import gather
 from jangin.ops.normalize import moments
 from jangin.ops.reduce import arg_extreme, reduce_over
 from jangin.ops.select import top_k
@@ -302,7 +303,7 @@ def embed(layer: Layer) -> Tensor:
     b, table = layer.b, layer.blob(0, "table")
     indices = b.map(lambda v: cast(I64, select(v < 0, v - 0.5, v + 0.5)), layer.x())
     rows, width = layer.whole("embed_param.input_dim"), layer.whole("embed_param.num_output")
-    y = b.gather(b.reshape(table, [rows, width]), indices, 0)
+    y = gather(b, b.reshape(table, [rows, width]), indices, from_end=False)
     if layer.flag("embed_param.bias_term", True):
         y = b.map(lambda v, o: v + o, y, b.reshape(layer.blob(1, "biases"), [width]))
     return y

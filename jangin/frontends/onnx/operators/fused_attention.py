@@ -243,9 +243,13 @@ def embed_layer_normalization(
     results are each item's number of tokens, and the sum."""
     n, s = words.shape
     positions = position_ids if position_ids is not None else b.compute(I64, (1, s), [], lambda _, i, j: j)
-    total = _added(b, gather(b, word_table, words), gather(b, position_table, positions))
+
+    def rows(table: Tensor, places: Tensor) -> Tensor:
+        return gather(b, table, places, from_end=False)
+
+    total = _added(b, rows(word_table, words), rows(position_table, positions))
     if segments is not None and segment_table is not None:
-        total = _added(b, total, gather(b, segment_table, segments))
+        total = _added(b, total, rows(segment_table, segments))
     y = layer_norm(b, total, gamma, beta, epsilon=epsilon)
     if mask is None:
         return y, b.expand(b.scalar(0, I32), (n,)), total

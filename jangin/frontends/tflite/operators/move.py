@@ -264,7 +264,7 @@ def gather(call: Call) -> Tensor:
     batch = call.options.get("batch_dims", 0)
     batch += places.rank if batch < 0 else 0
     if not batch:
-        return index.gather(b, x, places, axis=axis)
+        return index.gather(b, x, places, axis=axis, from_end=False)
     if not 0 <= batch <= min(axis, places.rank):
         raise CompileError(f"batch_dims {batch} of axis {axis} and indices {places}")
     places = index.in_range(b, places, x.shape[axis], from_end=False)
@@ -280,14 +280,14 @@ def gather(call: Call) -> Tensor:
 
 @lowers("GATHER_ND")
 def gather_nd(call: Call) -> Tensor:
-    return index.gather_nd(call.b, call.x(), call.x(1))
+    return index.gather_nd(call.b, call.x(), call.x(1), from_end=False)
 
 
 @lowers("EMBEDDING_LOOKUP")
 def embedding_lookup(call: Call) -> Tensor:
     """Return the rows of a table, the second input, at indices. A quantized table may give floats."""
     b, q, table = call.b, call.given[1], call.x(1)
-    rows = index.gather(b, table, call.x(0), axis=0)
+    rows = index.gather(b, table, call.x(0), axis=0, from_end=False)
     if call.out.dtype is table.dtype:
         return rows
     if q.dtype not in (I4, I8, U8) or call.out.dtype is not F32 or q.scales is None or q.axis:
@@ -306,7 +306,7 @@ def scatter(call: Call) -> Tensor:
     """Return zeros to which updates are added. The inputs are index tuples, updates and the shape. Updates of
     the same position are summed."""
     zeros = call.b.expand(call.b.scalar(0, call.x(1).dtype), call.sizes(2))
-    return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add")
+    return scatter_nd(call.b, zeros, call.x(0), call.x(1), reduction="add", from_end=False)
 
 
 @lowers("ONE_HOT")

@@ -37,7 +37,7 @@ def sparse_to_dense(call: Call) -> Tensor:
     b, at, shape = call.b, call.x(), call.sizes(1)
     tuples = at if at.rank == 2 else b.reshape(at, [at.shape[0] if at.rank else const(1), const(1)])
     values = b.expand(call.x(2), [tuples.shape[0]])
-    return scatter_nd(b, b.expand(call.x(3), shape), tuples, values)
+    return scatter_nd(b, b.expand(call.x(3), shape), tuples, values, from_end=False)
 
 
 def _segments(reduction: str, neutral: str) -> Callable[..., Tensor]:

@@ -15,6 +15,7 @@ from jangin.ir.expr import Buffer, Expr, const, land, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
 from jangin.ir.te import COMBINERS
+from jangin.ops import index
 from jangin.ops.axes import product
 from jangin.ops.scatter import scatter_nd
 from jangin.ops.values import Tensor
@@ -196,7 +197,9 @@ def embedding_lookup_sparse(call: Call) -> Tensor:
     kind, sizes = COMBINED[call.options["combiner"]], call.sizes(2)[:-1]
     count, size = rows.shape[0], product(table.shape[1:])
     flat = b.reshape(table, [table.shape[0], size])
-    terms = b.map(lambda v, w: v * w, b.gather(flat, rows, 0), b.reshape(weights, [count, 1]))
+    terms = b.map(
+        lambda v, w: v * w, index.gather(b, flat, rows, from_end=False), b.reshape(weights, [count, 1])
+    )
     whole = b.cast(at, I64)
 
     def place(bufs: Sequence[Buffer], i: Expr) -> Expr:

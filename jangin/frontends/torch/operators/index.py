@@ -26,14 +26,14 @@ from jangin.ops.values import Tensor
 def embedding(
     b: Builder, out: Result, weight: Tensor, indices: Tensor, padding_idx: int = -1, **given: Any
 ) -> Tensor:
-    return neutral.gather(b, weight, indices, axis=0)
+    return neutral.gather(b, weight, indices, axis=0, from_end=False)
 
 
 @lowers("index_select")
 def index_select(b: Builder, out: Result, self: Tensor, dim: int, index: Tensor) -> Tensor:
     if not self.rank:
         return b.expand(self, out.shape)
-    return b.reshape(neutral.gather(b, self, index, axis=dim), out.shape)
+    return b.reshape(neutral.gather(b, self, index, axis=dim, from_end=False), out.shape)
 
 
 Indices = Sequence[Tensor | None]
@@ -129,8 +129,8 @@ def scatter(
         if x.dtype.is_int and kind in ("max", "min"):
             raise CompileError(f"{reduce} of integers without what was there isn't supported")
         first = b.expand(b.scalar(neutral_value, x.dtype), at.shape)
-        x = scatter_elements(b, x, at, first, axis=dim)
-    y = scatter_elements(b, x, at, rows, axis=dim, reduction=kind)
+        x = scatter_elements(b, x, at, first, axis=dim, from_end=False)
+    y = scatter_elements(b, x, at, rows, axis=dim, reduction=kind, from_end=False)
     if reduce == "mean":
         ones = b.expand(b.scalar(1, x.dtype), at.shape)
         start = b.expand(b.scalar(1 if include_self else 0, x.dtype), x.shape)
@@ -162,7 +162,7 @@ def index_add(
     if alpha != 1:
         rows = b.map(lambda v: v * const(alpha, v.dtype), rows)  # type: ignore[arg-type]
     tuples = b.reshape(index, (*index.shape, const(1)))
-    y = scatter_nd(b, x, tuples, b.cast(rows, self.dtype), reduction="add")
+    y = scatter_nd(b, x, tuples, b.cast(rows, self.dtype), reduction="add", from_end=False)
     return b.transpose(y, [*range(1, axis + 1), 0, *range(axis + 1, self.rank)])
 
 
@@ -208,7 +208,7 @@ def embedding_bag(
     places = b.compute(I64, [*indices.shape, const(1)], [], lambda _, i, j: i)
     begun = b.map(lambda i, o: cast(I64, i >= cast(I64, o)), places, first)
     bag = b.map(lambda n: n - 1, b.reduce("sum", begun, [1], True))
-    rows = neutral.gather(b, weight, indices, axis=0)
+    rows = neutral.gather(b, weight, indices, axis=0, from_end=False)
     if per_sample_weights is not None:
         rows = b.map(lambda v, w: v * w, rows, b.reshape(per_sample_weights, [*indices.shape, const(1)]))
     count = scatter_nd(

@@ -166,8 +166,8 @@ def gather_along(
     if index.rank not in (0, self.rank):  # an empty index of another rank
         return b.expand(b.scalar(0, out.dtype), out.shape)
     if not index.rank:
-        return b.reshape(gather_elements(b, self, b.reshape(index, [1]), axis=dim), ())
-    return gather_elements(b, self, index, axis=dim)
+        return b.reshape(gather_elements(b, self, b.reshape(index, [1]), axis=dim, from_end=False), ())
+    return gather_elements(b, self, index, axis=dim, from_end=False)
 
 
 @lowers("linalg_vector_norm")
