@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
+from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 Lowering = Callable[..., Any]
@@ -36,6 +37,13 @@ def op(name: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
         return fn
 
     return mark
+
+
+def one_of(attribute: str, value: Any, known: Iterable[Any]) -> None:
+    """Raise CompileError if an attribute's value is none of the known ones."""
+    names = [*known]
+    if value not in names:
+        raise CompileError(f"{attribute} {value!r} is none of {', '.join(map(str, names))}")
 
 
 Table = Mapping[tuple[str, str], tuple[Operator, ...]]

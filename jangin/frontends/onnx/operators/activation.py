@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from jangin.frontends.onnx.operators.families import unary
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.expr import Buffer, Expr, Load, cast, eq, select
-from jangin.ir.graph import CompileError
 from jangin.ir.te import compute
 from jangin.ops.activation import ACTIVATIONS, CORNERS, gelu, gelu_tanh, selu, shrink, swish
 from jangin.ops.axes import axis_of, product
@@ -39,8 +38,7 @@ functions' parameters."""
 
 
 def _gelu(x: Expr, approximate: str = "none") -> Expr:
-    if approximate not in ("none", "tanh"):
-        raise CompileError(f"approximate {approximate!r} is none of none, tanh")
+    one_of("approximate", approximate, ("none", "tanh"))
     return gelu_tanh(x) if approximate == "tanh" else gelu(x)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.operators.families import align, binary, family, same_types, unary, variadic
-from jangin.frontends.onnx.registry import Lowering, op
+from jangin.frontends.onnx.registry import Lowering, one_of, op
 from jangin.ir.dtype import BOOL
 from jangin.ir.expr import Expr, call, const, eq, land, lor, maximum, minimum
 from jangin.ir.expr import binary as operation
@@ -68,6 +68,7 @@ UNARY = unary(
 
 
 def _shift(x: Expr, y: Expr, direction: str) -> Expr:
+    one_of("direction", direction.upper(), ("LEFT", "RIGHT"))
     return shift(x, y, right=direction.upper() == "RIGHT")
 
 

@@ -106,6 +106,8 @@ def multi_head_attention(
     The inputs are three tensors, or all packed in the first as [batch, sequence, heads, 3, size]. Keys and
     values may also be packed, as [batch, sequence, heads, 2, size]. Keys and values may have an axis of
     heads."""
+    if past_length is not None:
+        raise CompileError("com.microsoft.MultiHeadAttention with a shared past buffer is not supported")
     query, key, value = _unpacked(b, query, key, value)
     if bias is not None:
         parts = parts_of(b, bias, 0, [query.shape[-1], query.shape[-1], value.shape[-1]])

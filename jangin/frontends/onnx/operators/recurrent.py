@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from jangin.frontends.onnx.operators.activation import NAMES
-from jangin.frontends.onnx.registry import op
-from jangin.ir.expr import Expr
+from jangin.frontends.onnx.registry import one_of, op
+from jangin.ir.expr import Expr, ne
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
+from jangin.ir.simplify import prove
 from jangin.ops import recurrent
 from jangin.ops.activation import ACTIVATIONS, clip, parameters
 from jangin.ops.builder import Builder
@@ -53,10 +54,13 @@ class Settings:
 
         The given parameters are assigned in order to the activations that have parameters. The arguments of
         the first `clipped` activations of each direction are clipped."""
-        directions = len(BACKWARD.get(self.direction, ()))
+        directions = len(BACKWARD[self.direction])
+        names = self.activations or [*usual] * directions
+        if len(names) != len(usual) * directions:
+            raise CompileError(f"activations {list(names)} must be {len(usual) * directions} functions")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
         found: list[Activation] = []
-        for n, name in enumerate(self.activations or [*usual] * directions):
+        for n, name in enumerate(names):
             fn = _NEUTRAL.get(name.lower())
             if fn is None:
                 raise CompileError(f"activation {name!r} is not supported")
@@ -86,12 +90,13 @@ def _layer(
     `cell` is a function of `ops.recurrent`, and `usual` are its default activations. `own` are further
     arguments of `cell`. The layer's bias and sequence are in ONNX's form."""
     settings = Settings(**attributes)
-    if settings.direction not in BACKWARD:
-        raise CompileError(f"direction {settings.direction!r} is none of {', '.join(BACKWARD)}")
+    one_of("direction", settings.direction, BACKWARD)
     backward = BACKWARD[settings.direction]
     x, w, r, bias = layer.x, layer.w, layer.r, layer.bias
     if r.rank != 3 or w.rank != 3:
         raise CompileError(f"weights {w} and {r} must have rank 3")
+    if settings.hidden_size is not None and prove(ne(r.shape[2], settings.hidden_size), b.symbols):
+        raise CompileError(f"hidden_size {settings.hidden_size} does not fit the weights {r}")
     if bias is not None:
         bias = b.reshape(bias, [len(backward), 2, w.shape[1] // r.shape[2], r.shape[2]])
     if settings.layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError, static_shape
@@ -103,12 +103,8 @@ def resize_11(
     cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
     antialias: int = 0, axes: Sequence[int] | None = None, keep_aspect_ratio_policy: str = "stretch",
 ) -> Tensor:  # fmt: skip
-    if coordinate_transformation_mode not in COORDINATES:
-        raise CompileError(
-            f"coordinate_transformation_mode {coordinate_transformation_mode!r} of Resize is not supported"
-        )
-    if nearest_mode not in ROUNDING:
-        raise CompileError(f"nearest_mode {nearest_mode!r} of Resize is none of {', '.join(ROUNDING)}")
+    one_of("coordinate_transformation_mode", coordinate_transformation_mode, COORDINATES)
+    one_of("nearest_mode", nearest_mode, ROUNDING)
     style = Style(
         mode, COORDINATES[coordinate_transformation_mode], ROUNDING[nearest_mode], cubic_coeff_a,
         bool(exclude_outside), extrapolation_value, bool(antialias),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jangin.frontends.onnx.operators.conv import Convolution
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ops.builder import Builder
 from jangin.ops.sample import deform_conv, grid_sample, roi_align, roi_max_pool
 from jangin.ops.values import Tensor
@@ -34,6 +34,10 @@ def roi_align_16(
     output_width: int = 1, sampling_ratio: int = 0, spatial_scale: float = 1.0,
     coordinate_transformation_mode: str = "half_pixel",
 ) -> Tensor:  # fmt: skip
+    one_of("mode", mode, ("avg", "max"))
+    one_of(
+        "coordinate_transformation_mode", coordinate_transformation_mode, ("half_pixel", "output_half_pixel")
+    )
     return roi_align(
         b, x, rois, batch, size=(output_height, output_width), mode=mode, samples=sampling_ratio,
         scale=spatial_scale, half_pixel=coordinate_transformation_mode == "half_pixel",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.frontends.onnx.types import element_type
 from jangin.ir.dtype import BOOL, I64, DType
 from jangin.ir.expr import Expr, Var, cast, const, eq, is_const, land, lor, maximum, ne, select
@@ -189,6 +189,9 @@ def constant(
     value_strings: Sequence[str] | None = None,
     **other: Any,
 ) -> Item:
+    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings)
+    if sum(v is not None for v in given) + len(other) > 1:
+        raise CompileError("it has several values")
     if value is not None:
         return nontensor.constant(b, np.asarray(value))
     texts = value_strings if value_string is None else value_string
@@ -228,8 +231,7 @@ def eye_like(b: Builder, x: Tensor, *, dtype: int | DType | None = None, k: int 
 
 
 def _depth_last(mode: str) -> bool:
-    if mode not in ("DCR", "CRD"):
-        raise CompileError(f"mode {mode!r} is none of DCR, CRD")
+    one_of("mode", mode, ("DCR", "CRD"))
     return mode == "DCR"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.onnx.registry import Lowering, op
+from jangin.frontends.onnx.registry import Lowering, one_of, op
 from jangin.frontends.onnx.types import TEXT, element_type
 from jangin.ir.dtype import BOOL, F32, I64, STRING, U8, DType
 from jangin.ir.expr import Buffer, Expr, const, eq
@@ -79,6 +79,7 @@ def string_normalizer(
 ) -> Item:
     """Return normalized text. `locale` has no effect, because Unicode's rules for upper and lower case are
     the same in all locales."""
+    one_of("case_change_action", case_change_action, ("NONE", "LOWER", "UPPER"))
     shape = _shape(x)
     result = tensor_type(STRING, None if shape is None else (*shape[:-1], b.symbol()))
     return one(
@@ -122,6 +123,7 @@ def tf_idf_vectorizer(
     min_gram_length: int, max_gram_length: int, max_skip_count: int, pool_int64s: Sequence[int] = (),
     pool_strings: Sequence[str] = (), weights: Sequence[float] = (),
 ) -> Item:  # fmt: skip
+    one_of("mode", mode, ("TF", "IDF", "TFIDF"))
     shape = _shape(x)
     if not 0 <= min(ngram_indexes) <= max(ngram_indexes) < MOST_COLUMNS:
         raise CompileError(f"ngram_indexes must be between 0 and {MOST_COLUMNS - 1}")
@@ -230,8 +232,7 @@ def _named(dtype: DType) -> str:
 
 @op("ImageDecoder", since=20)
 def image_decoder(b: Builder, encoded: Tensor, *, pixel_format: str = "RGB") -> Item:
-    if pixel_format not in ("RGB", "BGR", "Grayscale"):
-        raise CompileError(f"pixel_format {pixel_format!r} is none of RGB, BGR, Grayscale")
+    one_of("pixel_format", pixel_format, ("RGB", "BGR", "Grayscale"))
     channels = const(1 if pixel_format == "Grayscale" else 3)
     shape = (b.symbol(), b.symbol(), channels)
     return one(b, "ImageDecoder", [encoded], tensor_type(U8, shape), pixel_format=pixel_format)

@@ -11,7 +11,7 @@ import numpy as np
 from jangin.frontends.onnx.operators.families import unary
 from jangin.frontends.onnx.operators.scores import DOMAIN
 from jangin.frontends.onnx.operators.strings import labels, plain
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.dtype import F32, I64, from_numpy
 from jangin.ir.expr import (
     Buffer,
@@ -33,7 +33,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ir.loop import Alloc, For, If, Store, block
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
-from jangin.ops.index import gather, index_vars, nest
+from jangin.ops.index import gather, in_range, index_vars, nest
 from jangin.ops.nontensor import Item, NonTensor
 from jangin.ops.values import Tensor
 
@@ -52,8 +52,7 @@ def scaler(
 @op("Normalizer", domain=DOMAIN)
 def normalizer(b: Builder, x: Tensor, *, norm: str = "MAX") -> Tensor:
     """Return each row divided by its norm: the largest absolute value (MAX), the L1 norm or the L2 norm."""
-    if norm not in ("MAX", "L1", "L2"):
-        raise CompileError(f"norm {norm!r} is none of MAX, L1, L2")
+    one_of("norm", norm, ("MAX", "L1", "L2"))
     x = b.cast(x, F32)
     sizes = b.map(lambda v: v * v if norm == "L2" else call("abs", v), x)
     total = b.reduce("max" if norm == "MAX" else "sum", sizes, [x.rank - 1], keepdims=True)
@@ -111,18 +110,23 @@ def one_hot_encoder(
     zeros: int = 1,
 ) -> Tensor:
     """Return x with an additional last axis that is 1 at the category equal to the element, and 0 elsewhere.
-    An unknown element has only zeros."""
+    An unknown element has only zeros. Without `zeros`, a run fails if there is one."""
     if bool(cats_strings) != isinstance(x, NonTensor):
         raise CompileError(f"the categories are {'strings' if cats_strings else 'numbers'}, the input is {x}")
     if cats_strings:
         cats_int64s = range(len(cats_strings))
         x = labels(b, x, cats_strings, cats_int64s, -1)
-    known = b.const(np.asarray(cats_int64s, np.int64))
+    known = np.asarray(cats_int64s, np.int64)
+    count = known.size
+    if not zeros:
+        keys, places = np.unique(known, return_index=True)
+        x = in_range(b, _looked_up(b, b.cast(x, I64), keys, places, count), const(count), from_end=False)
+        known = np.arange(count)
 
     def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         return cast(F32, eq(cast(I64, bufs[0][index[:-1]]), bufs[1][index[-1]]))
 
-    return b.compute(F32, (*x.shape, known.shape[0]), [x, known], at)
+    return b.compute(F32, (*x.shape, const(count)), [x, b.const(known)], at)
 
 
 @op("LabelEncoder", domain=DOMAIN, since=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.dtype import F64
 from jangin.ir.expr import Expr, call, cast, const, select
 from jangin.ir.expr import binary as operation
@@ -78,8 +78,7 @@ def momentum(
 ) -> list[Tensor]:  # fmt: skip
     """Return the new weights and states after a step of gradient descent with momentum. `mode` is "standard"
     or "nesterov" (Sutskever et al. 2013)."""
-    if mode not in ("standard", "nesterov"):
-        raise CompileError(f"mode {mode!r} is none of standard, nesterov")
+    one_of("mode", mode, ("standard", "nesterov"))
 
     def step(r: Expr, t: Expr, x: Expr, g: Expr, v: Expr) -> tuple[Expr, ...]:
         g = g + x * norm_coefficient

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.onnx.operators.scores import DOMAIN, features, labelled, output, transformed
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.dtype import DType
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
@@ -41,6 +41,8 @@ def tree_ensemble(
     nodes_missing_value_tracks_true: Sequence[int] = (), n_targets: int = 1, aggregate_function: int = 1,
     post_transform: int = 0,
 ) -> Tensor:  # fmt: skip
+    one_of("aggregate_function", aggregate_function, range(len(AGGREGATES)))
+    one_of("post_transform", post_transform, range(len(TRANSFORMS)))
     x = features(b, x)
     count, leaves = len(nodes_modes), len(leaf_targetids)
     ids = np.array([nodes_truenodeids, nodes_falsenodeids], np.int64).reshape(2, -1)

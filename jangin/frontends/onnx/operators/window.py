@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jangin.frontends.onnx.operators.families import family
-from jangin.frontends.onnx.registry import op
+from jangin.frontends.onnx.registry import one_of, op
 from jangin.ir.expr import Expr, const
-from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
@@ -36,8 +35,7 @@ class Sliding:
     auto_pad: str = "NOTSET"
 
     def __post_init__(self) -> None:
-        if self.auto_pad not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
-            raise CompileError(f"auto_pad {self.auto_pad!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+        one_of("auto_pad", self.auto_pad or "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
 
     @property
     def same(self) -> bool:
