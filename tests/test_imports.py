@@ -123,6 +123,8 @@ ALLOWED = {
         "backends", "compiler.driver", "frontends", "frontends.table", "ir", "llvm", "options", "runtime",
         "runtime.system", "targets", "jangin",
     },
+    "energy": {"ir", "runtime.system"},
+    "study": {"bench", "energy", "files", "frontends", "frontends.table", "ir", "options", "version"},
     "pictures": {"ir", "runtime"},
     "quantization": {
         "compiler.driver", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
@@ -135,7 +137,7 @@ ALLOWED = {
         "files",
         "frontends", "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table",
         "frontends.tflite", "host", "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule",
-        "targets", "templates", "tune", "visible", "jangin",
+        "study", "targets", "templates", "tune", "visible", "jangin",
     },
     "commands.templates": {
         "commands", "compiler.kernels", "options", "compiler.pipeline", "ir", "ops", "targets",

@@ -1,0 +1,71 @@
+"""External meters: a command that prints lines, or a function of a Python package.
+
+Both give pairs of a timestamp and watts. A timestamp is in seconds since 1970, as `time.time()` gives it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from importlib.metadata import entry_points
+
+from jangin.energy.source import EnergyError, Rail, Sample, Source
+
+GROUP = "jangin.meters"
+"""The entry points of packages that bring a meter."""
+OTHER_CLOCK = 2.0
+"""A timestamp that differs from its arrival by more seconds than this is of another machine's clock."""
+
+
+def meter(text: str) -> Source:
+    """Return the meter of an entry point's name, or of a command otherwise.
+
+    An entry point is a function without parameters that yields (timestamp, watts). A command prints lines
+    "timestamp watts". It is run without a shell."""
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    if text in known:
+        return Source(f"meter {text}", (Rail(text),), lambda: _aligned(known[text].load()()))
+    words = shlex.split(text)
+    if not words:
+        raise EnergyError("an empty text is no meter: give a command or the name of an entry point")
+    return Source(f"meter {words[0]}", (Rail("meter"),), lambda: _aligned(_printed(words)))
+
+
+def _printed(command: list[str]) -> Iterator[tuple[float, float]]:
+    """Yield the pairs that a command prints. Raises EnergyError when it ends, and for a line of another
+    form."""
+    with tempfile.TemporaryFile("w+") as errors:
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        except OSError as error:
+            raise EnergyError(f"the meter {command[0]!r} can't be started: {error.strerror}") from None
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                stamp, watts = map(float, line.split())
+            except ValueError:
+                process.kill()
+                raise EnergyError(
+                    f"the meter printed {line.strip()[:80]!r}, which isn't a timestamp and watts"
+                ) from None
+            yield stamp, watts
+        status = process.wait()
+        errors.seek(0)
+        last = errors.read().strip().splitlines()[-1:]
+        raise EnergyError(f"the meter ended with status {status}{f': {last[0][:200]}' if last else ''}")
+
+
+def _aligned(pairs: Iterable[tuple[float, float]]) -> Iterator[Sample]:
+    """Yield samples with times of the monotonic clock.
+
+    Timestamps of another machine's clock are shifted. The first of them is taken as the time of its
+    arrival."""
+    shift: float | None = None
+    for stamp, watts in pairs:
+        now = time.time()
+        if shift is None:
+            shift = now - stamp if abs(now - stamp) > OTHER_CLOCK else 0.0
+        yield stamp + shift - now + time.monotonic(), (watts,)
+    raise EnergyError("the meter gives no more values")

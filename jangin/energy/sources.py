@@ -1,0 +1,26 @@
+"""Find all sources of energy figures on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jangin.energy import sysfs
+from jangin.energy.meter import meter
+from jangin.energy.nvml import nvml
+from jangin.energy.source import Source
+from jangin.runtime.system.sensors import sensor_classes
+
+
+def find(meters: Sequence[str] = (), root: Path | None = None) -> sysfs.Found:
+    """Return the sources that can be read, and the reasons why others can't.
+
+    External meters, by command or entry point, come first. The processor's counters, board sensors, batteries
+    and GPUs follow. `root` is the folder of device classes, by default the system's."""
+    at = root or sensor_classes()
+    sources: list[Source] = [meter(text) for text in meters]
+    reasons: list[str] = []
+    for found, missing in (sysfs.rapl(at), sysfs.hwmon(at), sysfs.battery(at), nvml()):
+        sources += found
+        reasons += missing
+    return sources, reasons

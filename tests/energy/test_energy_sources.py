@@ -1,0 +1,176 @@
+"""Sources of energy in a fake tree of devices, and external meters."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from fake import chip, meter, zone
+
+from jangin.energy import EnergyError, Sampler, Wanted, find
+from jangin.energy import meter as meters
+from jangin.energy.meter import _aligned
+from jangin.energy.nvml import nvml
+from jangin.energy.source import Source
+from jangin.energy.sysfs import battery, hwmon, rapl
+
+
+def values(source: Source) -> dict[str, float]:
+    _, found = next(source.samples())
+    return dict(zip((r.name for r in source.rails), found, strict=True))
+
+
+def counted(source: Source) -> set[str]:
+    return {r.name for r in source.rails if not r.inside}
+
+
+def test_rapl_counts_packages_and_memory_once(tmp_path: Path) -> None:
+    """Cores are inside their package, memory isn't. The platform's counter includes everything."""
+    zone(tmp_path, "intel-rapl:0", "package-0", 100)
+    zone(tmp_path, "intel-rapl:0:0", "core", 60)
+    zone(tmp_path, "intel-rapl:0:1", "dram", 20, most=65532.610987)
+    zone(tmp_path, "intel-rapl:1", "package-1", 90)
+    zone(tmp_path, "intel-rapl:2", "psys", 300)
+    zone(tmp_path, "intel-rapl-mmio:0", "package-0", 100)
+    ((source,), reasons) = rapl(tmp_path)
+    names = {"package-0": 100, "package-0 core": 60, "package-0 dram": 20, "package-1": 90, "psys": 300}
+    assert values(source) == names and not reasons
+    assert counted(source) == {"package-0", "package-0 dram", "package-1"}
+    wraps = {r.name: r.wraps for r in source.rails}
+    assert wraps["package-0 dram"] == pytest.approx(65532.610988) and all(r.counts for r in source.rails)
+
+
+def test_the_platform_counts_if_it_is_alone(tmp_path: Path) -> None:
+    zone(tmp_path, "intel-rapl:0", "psys", 300)
+    assert counted(rapl(tmp_path)[0][0]) == {"psys"}
+
+
+def test_counters_that_only_root_may_read_are_told_with_a_remedy(tmp_path: Path) -> None:
+    """The file is a folder here, because tests may run as root, who reads every file."""
+    (zone(tmp_path, "intel-rapl:0", "package-0", 1) / "energy_uj").unlink()
+    (tmp_path / "powercap" / "intel-rapl:0" / "energy_uj").mkdir()
+    sources, (reason,) = rapl(tmp_path)
+    assert not sources and "chmod a+r" in reason
+
+
+def test_sensors_of_boards(tmp_path: Path) -> None:
+    """Watts, joules, averages, and volts times amperes. A rail that feeds all others counts alone."""
+    chip(tmp_path, "ina226", power1_input=1_500_000, curr1_input=300, in1_input=5000, update_interval=100)
+    chip(tmp_path, "amdgpu", power1_average=30_000_000, power1_label="PPT")
+    chip(tmp_path, "amd_energy", energy1_input=5_000_000, energy1_label="Ecore000")
+    chip(
+        tmp_path, "ina3221", in1_input=5000, curr1_input=1000, in1_label="VDD_IN", in2_input=1000,
+        curr2_input=2000, in2_label="VDD_CPU",
+    )  # fmt: skip
+    chip(tmp_path, "coretemp", temp1_input=40000)
+    sources, reasons = hwmon(tmp_path)
+    found = [values(s) for s in sources]
+    assert found == [{"power1": 1.5}, {"PPT": 30.0}, {"Ecore000": 5.0}, {"VDD_IN": 5.0, "VDD_CPU": 2.0}]
+    assert [s.rails[0].counts for s in sources] == [False, False, True, False]
+    assert sources[0].rails[0].period == 0.1 and counted(sources[3]) == {"VDD_IN"} and not reasons
+
+
+def test_a_battery_counts_while_it_discharges(tmp_path: Path) -> None:
+    folder = tmp_path / "power_supply" / "BAT0"
+    folder.mkdir(parents=True)
+    (folder / "type").write_text("Battery\n")
+    (folder / "status").write_text("Discharging\n")
+    (folder / "current_now").write_text("2000000\n")
+    (folder / "voltage_now").write_text("12000000\n")
+    ((source,), _) = battery(tmp_path)
+    assert values(source) == {"BAT0": 24.0}
+    (folder / "status").write_text("Charging\n")
+    assert math.isnan(values(source)["BAT0"])
+    (folder / "scope").write_text("Device\n")  # a mouse's battery
+    assert battery(tmp_path)[0] == []
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_gpus(monkeypatch: pytest.MonkeyPatch, counts: bool) -> None:
+    library = types.ModuleType("pynvml")
+
+    class Error(Exception):
+        pass
+
+    def energy(device: int) -> int:
+        if not counts:
+            raise Error("Not Supported")
+        return 5000 + device
+
+    library.NVMLError, library.nvmlInit = Error, lambda: None  # type: ignore[attr-defined]
+    library.nvmlDeviceGetCount, library.nvmlDeviceGetHandleByIndex = lambda: 2, int  # type: ignore[attr-defined]
+    library.nvmlDeviceGetName = lambda device: "H100"  # type: ignore[attr-defined]
+    library.nvmlDeviceGetTotalEnergyConsumption = energy  # type: ignore[attr-defined]
+    library.nvmlDeviceGetPowerUsage = lambda device: 70_000  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    ((source,), _) = nvml()
+    want = (5.0, 5.001) if counts else (70.0, 70.0)
+    assert tuple(values(source).values()) == want and source.rails[0].counts == counts
+
+
+def test_without_a_source_each_kind_tells_why(tmp_path: Path) -> None:
+    sources, reasons = find(root=tmp_path)
+    if not any(s.name == "NVML" for s in sources):
+        assert not sources and [r.split(":")[0] for r in reasons] == ["RAPL", "hwmon", "batteries", "NVML"]
+        with pytest.raises(EnergyError, match=r"no source.*RAPL:.*hwmon:.*batteries:.*NVML:"):
+            Sampler(Wanted(root=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("shift", "allowed"), [(0.0, 1e-3), (3600.0, 0.2)], ids=["this machine's clock", "another clock"]
+)
+def test_a_meter_of_another_clock_is_shifted(
+    monkeypatch: pytest.MonkeyPatch, shift: float, allowed: float
+) -> None:
+    """Stamps of this machine stay, also if they arrive late. Others begin at their arrival."""
+    monkeypatch.setattr(meters.time, "time", lambda: 1000.5)
+    monkeypatch.setattr(meters.time, "monotonic", lambda: 7.5)
+    stamped = [(1000.0 + shift + n, 5.0) for n in range(3)]
+    at = [t for t, _ in islice(_aligned(stamped), 3)]
+    begins = 7.0 if not shift else 7.5
+    assert at == pytest.approx([begins, begins + 1, begins + 2])
+
+
+def test_a_meter_by_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def wall() -> Iterator[tuple[float, float]]:
+        yield 5.0, 42.0
+
+    class Point(EntryPoint):
+        def load(self) -> object:
+            return wall
+
+    monkeypatch.setattr(meters, "entry_points", lambda group: [Point("wall", "a:b", group)])
+    sources, _ = find(["wall"], tmp_path)
+    assert sources[0].name == "meter wall" and values(sources[0]) == {"wall": 42.0}
+    with pytest.raises(EnergyError, match="no more values"):
+        [*sources[0].samples()]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("no-such-meter-here", "'no-such-meter-here' can't be started: No such file"),
+        (f"{sys.executable} -c \"print('hello')\"", "printed 'hello', which isn't a timestamp and watts"),
+        (f"{sys.executable} -c 'import sys; sys.exit(\"no device\")'", "ended with status 1: no device"),
+    ],
+)
+def test_a_meter_that_fails_is_told(tmp_path: Path, command: str, message: str) -> None:
+    with (
+        Sampler(Wanted((command,), str(tmp_path))) as sampler,
+        pytest.raises(EnergyError, match=message),
+    ):
+        sampler.wait(0, 1e9)
+
+
+def test_a_meter_that_dies_in_the_middle(tmp_path: Path) -> None:
+    """Its samples until then stay, and waiting for more is an error with its last words."""
+    with Sampler(Wanted((meter(tmp_path, lines=5),), str(tmp_path))) as sampler:
+        with pytest.raises(EnergyError, match="ended with status 3: out of battery"):
+            sampler.wait(0, 1e9)
+        assert sampler.series(0)[0].values.tolist() == [10.0] * 5
