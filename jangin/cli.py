@@ -412,6 +412,60 @@ def bench(
 
 
 @_command
+def study(
+    context: typer.Context,
+    models: Models,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The report's folder, new or to go on with.")
+    ],
+    engines: Annotated[
+        str,
+        typer.Option(
+            help="all that are installed, or a list; module:function is one of your own.",
+            autocompletion=among("engines"),
+        ),
+    ] = "all",
+    threads: Annotated[str, typer.Option(help="Thread counts: 1,2.")] = "1",
+    batch: Annotated[
+        str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
+    ] = "1",
+    precision: Annotated[
+        str,
+        typer.Option(help="float32, float16, int8, or a list.", autocompletion=among("precision")),
+    ] = "float32",
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure joules by this machine's sensors.")
+    ] = False,
+    meter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="A meter that prints lines `timestamp watts`, or a plug-in."),
+    ] = None,
+    baseline: Annotated[
+        str, typer.Option(help="The engine that others are compared with (default: the first peer).")
+    ] = "",
+    data: Annotated[
+        Path | None, typer.Option(help="What models are quantized with, as for `quantize` (default: random).")
+    ] = None,
+    shape: Shapes = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that an engine may take to compile or run once.")
+    ] = 600.0,
+) -> None:
+    """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
+    The same command goes on with a study that was interrupted."""
+    from jangin.commands.study import study as work
+
+    whole = work(
+        models, context.obj, output, engines, threads, batch, precision, energy, meter or [], baseline, data,
+        shape or [], rounds, seconds, timeout,
+    )  # fmt: skip
+    if not whole:
+        raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended
+
+
+@_command
 def tune(
     context: typer.Context,
     model: Model,

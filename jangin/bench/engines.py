@@ -7,7 +7,7 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any
 
 from jangin.bench import peers
@@ -18,7 +18,13 @@ from jangin.runtime.system.usage import children_bytes
 
 def make(job: Job) -> Engine:
     """Compile the job's model in its engine, and return it ready to run. Raises ModuleNotFoundError if a peer
-    isn't installed."""
+    isn't installed.
+
+    An engine of one's own is named `module:function`. The function does what those of `ENGINES` do."""
+    module, own, function = job.engine.partition(":")
+    if own:
+        found: Engine = getattr(import_module(module), function)(job)
+        return found
     return ENGINES[job.engine](job)
 
 
@@ -69,6 +75,13 @@ def _onnxruntime(job: Job) -> Engine:
 def _reference(job: Job) -> Engine:
     """Return ONNX Runtime with its optimizations turned off. Errors are measured against its outputs."""
     return _session(job, optimized=False)
+
+
+def _float64(job: Job) -> Engine:
+    """Return the model in float64. Errors of a study are measured against its outputs."""
+    from jangin.bench.double import float64  # imports onnx, which would count in the peers' memory
+
+    return float64(job)
 
 
 def _session(job: Job, optimized: bool) -> Engine:
@@ -195,6 +208,7 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "inductor": peers.inductor,
     "litert": peers.litert,
     "reference": _reference,
+    "float64": _float64,
     "sgemm": _sgemm,
     "fma": _fma,
 }
@@ -214,9 +228,15 @@ TITLES = {
 }
 
 
+STUDIED = ("jangin", *PEERS, "litert", "inductor")
+"""The engines of a study."""
+PACKAGES = {"litert": "ai-edge-litert", "inductor": "torch"}
+"""The packages of peers that are called otherwise than their package."""
+
+
 def installed(engine: str) -> str | None:
     """Return the version of a peer, or None if it isn't installed."""
     try:
-        return metadata.version(engine)
+        return metadata.version(PACKAGES.get(engine, engine))
     except metadata.PackageNotFoundError:
         return None

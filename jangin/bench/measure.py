@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +24,7 @@ from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
 from jangin.ir.limits import within
 from jangin.ir.records import dataclass
+from jangin.runtime.system.processes import FORKS, kill_group
 from jangin.runtime.system.usage import busy_seconds, runnable
 
 CALIBRATION_SECONDS = 0.004
@@ -92,11 +95,13 @@ class Result:
 @dataclass(frozen=True)
 class Turn:
     """One turn. `nanoseconds` is the median of a call. `speed` is FMA operations a second around the turn.
-    `others` is the number of cores that other processes kept busy."""
+    `others` is the number of cores that other processes kept busy. `calls` has the nanoseconds of all
+    calls."""
 
     nanoseconds: float
     speed: float
     others: float
+    calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,13 +130,16 @@ class Comparison:
 
 class Worker:
     """A worker process, which answers each request with a line of JSON. `python` is its interpreter, by
-    default this one."""
+    default this one.
 
-    def __init__(self, job: Job, python: str | None = None) -> None:
+    A worker that takes longer than `limit` seconds for an answer is killed, with the processes that it
+    started. `problem` tells how a worker failed, and every later answer has it too."""
+
+    def __init__(self, job: Job, python: str | None = None, limit: float | None = None) -> None:
         settings = {f"{p}_NUM_THREADS": str(job.threads) for p in ("OMP", "OPENBLAS", "MKL")}
         if python is not None:
             settings["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
-        self.job = job
+        self.job, self.limit, self.problem = job, limit, ""
         self.process = subprocess.Popen(
             [python or sys.executable, "-m", "jangin.bench.worker", json.dumps(asdict(job))],
             stdin=subprocess.PIPE,
@@ -139,6 +147,7 @@ class Worker:
             stderr=subprocess.DEVNULL,
             text=True,
             env={**os.environ, **settings},
+            start_new_session=True,
         )
         self.ready = self._answer()
 
@@ -146,24 +155,56 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        self._kill()
         self.process.communicate()
 
     def ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
+        if self.problem:
+            return {"error": self.problem}
         try:
             print(json.dumps(request), file=self.process.stdin, flush=True)
         except BrokenPipeError:
-            return {"error": "the process ended"}
-        return self._answer()
+            self.problem = "the process ended"
+            return {"error": self.problem}
+        return self._answer(float(request.get("seconds", 0.0)))
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, more: float = 0.0) -> dict[str, Any]:
+        """Return the next answer. `more` is the seconds that it takes at least."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if line:
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self._kill()
+
+        timer = threading.Timer((self.limit or 0.0) + more, expire)
+        if self.limit is not None:
+            timer.start()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.endswith("\n"):
             answer: dict[str, Any] = json.loads(line)
-            return answer
-        return {"error": f"the process ended with status {self.process.wait()}", "absent": False}
+        elif expired.is_set():
+            answer = {"error": f"it gave no answer within {self.limit:g} s", "absent": False}
+        else:
+            answer = {"error": f"the process ended {_ended(self.process.wait())}", "absent": False}
+        self.problem = answer.get("error", "")
+        return answer
+
+    def _kill(self) -> None:
+        if FORKS:
+            kill_group(self.process.pid)  # a converter that the engine started
+        self.process.kill()
+
+
+def _ended(status: int) -> str:
+    """Return how a process ended, given its status as `subprocess` tells it."""
+    if status >= 0:
+        return f"with status {status}"
+    return f"by {signal.Signals(-status).name}"
 
 
 def compare(
@@ -182,7 +223,7 @@ def compare(
         alive = [w for w in workers if "error" not in w.ready]
         turns = take_turns(alive, core, options, lambda i: tell(i, options.rounds, f"{name}: rounds"))
         alive.append(stack.enter_context(Worker(jobs[-1])))
-        outputs = {w.job.engine: _outputs(w, Path(folder)) for w in alive if w.job.engine != "sgemm"}
+        outputs = {w.job.engine: outputs_of(w, Path(folder)) for w in alive if w.job.engine != "sgemm"}
         if "jangin" in outputs:
             outputs["loaded"] = _loaded_outputs(workers[0], Path(folder))
     fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
@@ -254,11 +295,18 @@ def random_array(
 
 
 def take_turns(
-    workers: Sequence[Worker], core: Worker, options: Options, tell: Callable[[int], None] = lambda done: None
+    workers: Sequence[Worker],
+    core: Worker,
+    options: Options,
+    tell: Callable[[int], None] = lambda done: None,
+    turns: dict[str, list[Turn]] | None = None,
 ) -> dict[str, list[Turn]]:
     """Run each engine once a round for `options.rounds` rounds, and return the turns by engine. Each round
-    starts with another engine. `core` is a worker that times FMAs before and after each turn."""
-    turns: dict[str, list[Turn]] = {w.job.engine: [] for w in workers}
+    starts with another engine. `core` is a worker that times FMAs before and after each turn.
+
+    The turns are added to `turns`, which has them even if this function is interrupted."""
+    turns = {} if turns is None else turns
+    turns |= {w.job.engine: [] for w in workers}
     for i in range(options.rounds):
         tell(i)
         before = _speed(core)
@@ -272,7 +320,8 @@ def take_turns(
             after = _speed(core)
             if "error" not in answer:
                 median = float(statistics.median(answer["nanoseconds"]))
-                turns[worker.job.engine].append(Turn(median, min(before, after), max(0.0, others) / passed))
+                crowd, calls = max(0.0, others) / passed, tuple(answer["nanoseconds"])
+                turns[worker.job.engine].append(Turn(median, min(before, after), crowd, calls))
             before = after
     return turns
 
@@ -306,7 +355,7 @@ def kept_turns(turns: Sequence[Turn], fastest: float) -> list[Turn]:
     return sorted(turns, key=lambda t: (t.others - t.speed / fastest, t.nanoseconds))[:FEWEST_KEPT]
 
 
-def _outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
+def outputs_of(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
     path = folder / f"{worker.job.engine}.npz"
     answer = worker.ask(op="outputs", path=str(path))
     if "error" in answer:
@@ -321,7 +370,7 @@ def _loaded_outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int
     path = str(folder / "model.jgn")
     worker.ask(op="save", path=path)
     with Worker(replace(worker.job, engine="loaded", model=path)) as loaded:
-        return _outputs(loaded, folder)
+        return outputs_of(loaded, folder)
 
 
 def _result(
@@ -332,12 +381,12 @@ def _result(
 ) -> Result:
     engine, ready = worker.job.engine, worker.ready
     if "error" in ready or not kept:
-        problem = ready.get("error", "the process ended while it was timed")
+        problem = worker.problem or "the process ended while it was timed"
         return Result(engine, problem=problem, absent=ready.get("absent", False))
     low, median, high = np.percentile([t.nanoseconds / 1e6 for t in kept], (25, 50, 75))
     arrays, peak = outputs[engine]
     reference = outputs.get("reference", ({}, 0))[0]
-    error = _error(arrays, reference) if reference else None
+    error = difference(arrays, reference) if reference else None
     return Result(
         engine,
         version=ready["version"],
@@ -355,15 +404,21 @@ def _result(
     )
 
 
-def _error(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
-    """Return the largest difference of any output, as a share of the output's largest value. It is infinite
-    if an output is missing or has another shape."""
+def difference(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> float:
+    """Return the largest difference of any output, as a share of the output's largest finite value. It is
+    infinite if an output is missing, has another shape, or has an infinity or NaN where theirs hasn't."""
     worst = 0.0
     for name, reference in theirs.items():
         if name not in ours or ours[name].shape != reference.shape:
             return float("inf")
         if reference.size:
             want, have = (a.astype(np.float64) for a in (reference, ours[name]))
-            scale = float(np.abs(want).max()) or 1.0
-            worst = max(worst, float(np.abs(have - want).max()) / scale)
+            finite = np.isfinite(want)
+            if not np.array_equal(have[~finite], want[~finite], equal_nan=True):
+                return float("inf")
+            scale = float(np.abs(want[finite]).max(initial=0.0)) or 1.0
+            apart = float(np.abs(have[finite] - want[finite]).max(initial=0.0))
+            if not np.isfinite(apart):
+                return float("inf")
+            worst = max(worst, apart / scale)
     return worst

@@ -2,7 +2,8 @@
 
 The worker exchanges lines of JSON. It first sends {"version", "compile_seconds", ...} or {"error", "absent"}.
 
-It answers {"op": "turn", "seconds"} with {"nanoseconds": [...]}. It answers {"op": "outputs", "path"} with
+It answers {"op": "turn", "seconds"} with {"nanoseconds": [...], "began", "ended"}, in seconds of the system's
+monotonic clock. It answers {"op": "outputs", "path"} with
 {"peak_bytes"} after writing an .npz file. It answers {"op": "save", "path"} with {} after Jangin wrote its
 compiled model. The worker ends when its input ends."""
 
@@ -26,6 +27,7 @@ def main() -> None:
     def answer(message: dict[str, Any]) -> None:
         print(json.dumps(message), file=answers)
 
+    start = time.perf_counter()
     try:
         engine = make(Job(**json.loads(sys.argv[1])))
         engine.call()
@@ -40,6 +42,7 @@ def main() -> None:
         {
             "version": engine.version,
             "compile_seconds": engine.compile_seconds,
+            "first_seconds": time.perf_counter() - start,
             "work": engine.work,
             "memory": dict(engine.memory),
         }
@@ -47,7 +50,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["op"] == "turn":
-            answer({"nanoseconds": turn(engine, request["seconds"])})
+            answer(turn(engine, request["seconds"]))
         elif request["op"] == "save" and engine.save is not None:
             engine.save(request["path"])
             answer({})
@@ -55,17 +58,18 @@ def main() -> None:
             answer({"peak_bytes": save(engine, request["path"])})
 
 
-def turn(engine: Engine, seconds: float) -> list[int]:
-    """Return the nanoseconds of each call for about `seconds`. There is at least one call, after an untimed
-    one."""
+def turn(engine: Engine, seconds: float) -> dict[str, Any]:
+    """Return the nanoseconds of each call for about `seconds`, and when the first began and the last ended.
+    There is at least one call, after an untimed one."""
     engine.call()
     times: list[int] = []
+    began = time.monotonic()
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
         start = time.perf_counter_ns()
         engine.call()
         times.append(time.perf_counter_ns() - start)
-    return times
+    return {"nanoseconds": times, "began": began, "ended": time.monotonic()}
 
 
 def save(engine: Engine, path: str) -> int:

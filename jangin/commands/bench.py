@@ -23,6 +23,7 @@ from jangin.commands.common import (
     check_output,
     executable,
     fixed_sizes,
+    parse_counts,
     parse_shapes,
     read_inputs,
     single_plan,
@@ -62,7 +63,7 @@ def bench(
         raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
     if tune:
         parse_seconds(tune)
-    counts = _counts(threads)
+    counts = parse_counts(threads)
     _ready(models, output)
     compiling = settings.options(target, tune=tune or None)
     sizes = fixed_sizes(parse_shapes(shapes))
@@ -93,7 +94,7 @@ def layers(
 ) -> list[Account]:
     """Account for each model's time kernel by kernel, at each thread count. Print the figures, and return
     them. They are also written to `output` as JSON, and a run's events to `trace`."""
-    options, counts = settings.options(target, shapes), _counts(threads or str(default_threads()))
+    options, counts = settings.options(target, shapes), parse_counts(threads or str(default_threads()))
     _ready(models, output, trace)
     bound, console = options.shapes, terminal()
     found: list[Account] = []
@@ -140,16 +141,6 @@ def _compare(model: Path, threads: int, options: benchmark.Options, work: int) -
             bar.update(task, completed=done, total=total, description=what)
 
         return benchmark.compare(model, threads, options, work, tell)
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(n) for n in text.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
-        raise ValueError(f"--threads {text!r} is no list of counts: write 1,2")
-    return counts
 
 
 def _arrays(texts: Sequence[str]) -> dict[str, Array]:

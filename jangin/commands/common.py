@@ -248,6 +248,17 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def parse_counts(text: str, flag: str = "--threads") -> list[int]:
+    """Parse a list of counts such as `1,2`. Raises ValueError, which names the flag, for anything else."""
+    try:
+        counts = [int(n) for n in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise ValueError(f"{flag} {text!r} is no list of counts: write 1,2")
+    return counts
+
+
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 """Bytes of each unit of memory."""
 

@@ -15,6 +15,7 @@ EXAMPLES = {
     "quantize": "jangin quantize model.onnx --data calib/ --drop 0.5% -o small",
     "compare": "jangin compare model.onnx small.onnx --data calib/",
     "bench": "jangin bench model.onnx --against onnxruntime,openvino --threads 1,2",
+    "study": "jangin study model.onnx --engines all --threads 1,2 --batch 1,8 --energy -o report",
     "tune": "jangin tune model.onnx --shape batch=1 --budget 60s",
     "inspect": "jangin inspect model.onnx --kernel conv1 --show loop",
     "opt": "jangin opt nest.loop --pass simplify --pass vectorize",
@@ -68,11 +69,12 @@ def _values(option: str) -> list[str]:
     """Return the values that an option takes, or those that have names. Their modules are imported only when
     a shell requests a completion."""
     from jangin.ahead.emit import KINDS
-    from jangin.bench.engines import PEERS
+    from jangin.bench.engines import PEERS, STUDIED
     from jangin.commands.inspect import SCHEDULE
     from jangin.passes.table import GRAPH_PASSES
     from jangin.pictures import PIXELS
     from jangin.quantization.observers import METHODS
+    from jangin.study.settings import PRECISIONS
     from jangin.targets import NAMED
 
     known: dict[str, Iterable[str]] = {
@@ -81,6 +83,8 @@ def _values(option: str) -> list[str]:
         "emit": ("jgn", *KINDS),
         "method": METHODS,
         "against": PEERS,
+        "engines": ("all", *STUDIED),
+        "precision": PRECISIONS,
         "show": (*SCHEDULE, "llvm", "asm"),
         "after": (*(step.name for step in GRAPH_PASSES), "plan"),
     }

@@ -46,9 +46,11 @@ COMMANDS = {
     "draw": f"inspect {{model}} {PLACED} --html {{out}}.html --times",
     "inspect for two devices": "inspect {model} --shape batch=1 --target cpu+x86-64-v2",
 }
-"""Every way in which a command compiles. `bench` and `inspect --minimize` have tests of their own."""
+"""Every way in which a command compiles. `bench`, `study` and `inspect --minimize` have their own tests."""
 UNCOMPILED = {"opt", "templates", "devices"}
 """The commands that read no model."""
+ELSEWHERE = {"study"}
+"""The commands that compile in other processes only."""
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ def test_limits_hold_in_every_command(way: str, cli: Cli, tmp_path: Path) -> Non
 
 def test_no_command_is_left_out() -> None:
     named = {c.name or c.callback.__name__ for c in command_line.app.registered_commands if c.callback}
-    assert named == {text.partition(" ")[0] for text in COMMANDS.values()} | UNCOMPILED
+    assert named == {text.partition(" ")[0] for text in COMMANDS.values()} | UNCOMPILED | ELSEWHERE
 
 
 def test_bench_hands_every_option_on(
@@ -127,6 +129,26 @@ def test_bench_hands_every_option_on(
     assert lost(seen, given) == {}
     assert lost([taken[0].compiling], {**given, "tune": "5s", "asked": "x86-64-v2"}) == {}
     assert taken[0].shapes == {"batch": 1}
+
+
+def test_a_study_hands_every_option_on(
+    call: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timed processes get the record whole. The commands that prepare models get the same flags."""
+    taken: list[Any] = []
+
+    def ran(asked: Any, output: Path, compiling: Options, *_: Any) -> list[Any]:
+        taken.extend((asked, compiling))
+        return []
+
+    monkeypatch.setattr("jangin.commands.study.run", ran)
+    monkeypatch.setattr("jangin.study.report.write", lambda *_: [])
+    given = call("study {model} -o {out} --engines jangin --shape batch=1")
+    asked, compiling = taken
+    assert lost([compiling], given) == {} and asked.shapes == {"batch": 1}
+    wanted = " ".join(FLAGS.values()).replace("{weights}", str(given["weights"]))
+    words = wanted.replace("{cache}", str(tmp_path / "cache")).split()
+    assert sorted(asked.before) == sorted(words)
 
 
 def test_minimizing_hands_every_option_on(

@@ -13,7 +13,7 @@ from small import small_model
 from jangin.bench import measure
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS
-from jangin.bench.measure import Options, Worker, compare, make_jobs, settle
+from jangin.bench.measure import Options, Worker, compare, difference, make_jobs, settle
 from jangin.runtime.system.usage import busy_seconds
 
 OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
@@ -58,6 +58,27 @@ def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs:
     ours, theirs = compare(Path(jobs["jangin"].model), 1, options).results
     assert not ours.problem and ours.error is not None and ours.error < 1e-5
     assert "broken.onnx" in theirs.problem and not theirs.absent
+
+
+@pytest.mark.parametrize(
+    ("have", "error"),
+    [
+        ([1.0, 2.0, 4.0], 0.0),
+        ([1.0, 2.0, 3.0], 0.25),
+        ([1.0, 2.0, np.nan], np.inf),
+        ([1.0, 2.0, np.inf], np.inf),
+        ([1.0, 2.0], np.inf),
+    ],
+)
+def test_no_number_is_no_small_error(have: list[float], error: float) -> None:
+    assert difference({"y": np.array(have)}, {"y": np.array([1.0, 2.0, 4.0])}) == error
+    assert difference({}, {"y": np.zeros(1)}) == np.inf
+
+
+def test_infinities_and_nan_of_both_are_equal() -> None:
+    want = np.array([np.inf, np.nan, 2.0])
+    assert difference({"y": want + np.array([0, 0, 1])}, {"y": want}) == 0.5
+    assert difference({"y": -want}, {"y": want}) == np.inf
 
 
 SPIN = "import time; print(flush=True)\nwhile time.process_time() < 0.4: pass\ntime.sleep(60)"

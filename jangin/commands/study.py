@@ -1,0 +1,140 @@
+"""`jangin study`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.progress import BarColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Shown
+
+from jangin.bench.engines import STUDIED, installed
+from jangin.commands.common import (
+    Settings,
+    bar_with,
+    fixed_sizes,
+    parse_counts,
+    parse_shapes,
+    terminal,
+)
+from jangin.frontends.format import opened
+from jangin.options import ABOUT
+from jangin.quantization.data import present
+from jangin.study import report
+from jangin.study.rows import Row, RowFile
+from jangin.study.run import run
+from jangin.study.settings import ROWS
+from jangin.study.settings import Settings as StudySettings
+from jangin.study.tables import Table
+
+
+def study(
+    models: Sequence[Path],
+    settings: Settings,
+    output: Path,
+    engines: str,
+    threads: str,
+    batch: str,
+    precision: str,
+    energy: bool,
+    meters: Sequence[str],
+    baseline: str,
+    data: Path | None,
+    shapes: Sequence[str],
+    rounds: int,
+    seconds: float,
+    timeout: float,
+) -> bool:
+    """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
+    interrupted. The rows so far are in the report then."""
+    for model in models:
+        opened(model)
+    if data is not None:
+        present(data)
+    symbol, _, batches = batch.rpartition("=")
+    chosen = parse_engines(engines)
+    asked = StudySettings(
+        tuple(m.resolve() for m in models),
+        chosen,
+        tuple(parse_counts(threads)),
+        tuple(parse_counts(batches, "--batch")),
+        tuple(precision.split(",")),
+        symbol,
+        fixed_sizes(parse_shapes(shapes)),
+        energy or bool(meters),
+        tuple(meters),
+        rounds,
+        seconds,
+        timeout,
+        str(data.resolve()) if data is not None else "",
+        tuple(_flags(settings)),
+    )
+    base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
+    if base not in chosen:
+        raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
+    console, interrupted = terminal(), False
+    try:
+        rows = _measure(asked, output, settings)
+    except KeyboardInterrupt:
+        interrupted = True
+        rows = RowFile(output / ROWS).rows
+    for table in report.write(output, rows, chosen, base):
+        console.print(_shown(table))
+    if interrupted:
+        told = f"interrupted: {sum(r.whole for r in rows)} rows are kept; the same command goes on"
+        terminal(error=True).print(told)
+    console.print(f"written to {output / report.PAGE}, {report.MARKDOWN} and {report.CSV}")
+    return not interrupted
+
+
+def parse_engines(text: str) -> tuple[str, ...]:
+    """Return the engines of a list, or all that are installed for "all". Raises ValueError for an unknown
+    one."""
+    if text == "all":
+        return tuple(e for e in STUDIED if e == "jangin" or installed(e))
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        module = name.partition(":")[0]
+        if name not in STUDIED and not (":" in name and importlib.util.find_spec(module)):
+            raise ValueError(
+                f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
+            )
+    return names
+
+
+def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row]:
+    columns = ("{task.description}", BarColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
+    with bar_with(*columns) as bar:
+        task = bar.add_task("reading models", total=None)
+
+        def tell(done: float, total: float, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        return run(asked, output, settings.options(), tell)
+
+
+def _flags(settings: Settings) -> list[str]:
+    """Return the options before the command as words, for commands that this one runs."""
+    words = []
+    for name, value in settings.given.items():
+        on, _, off = ABOUT[name].flag.partition("/")
+        if name == "limits":
+            told = ((limit, getattr(value, limit)) for limit in ("seconds", "memory", "nodes"))
+            words += [on, ",".join(f"{limit}={n}" for limit, n in told if n is not None)]
+        elif name == "cache" and value is False:
+            words.append("--no-cache")
+        elif isinstance(value, bool):
+            words += [on] if value else [off] if off else []
+        else:
+            words += [on, str(value)]
+    return words
+
+
+def _shown(table: Table) -> Shown:
+    shown = Shown(title=table.title, title_justify="left", caption=table.note or None)
+    for n, column in enumerate(table.columns):
+        shown.add_column(column, justify="right" if n else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown

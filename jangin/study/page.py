@@ -1,0 +1,117 @@
+"""The page of a study: tables, and plots by Plotly that can be hovered, in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from jangin.study.rows import Row
+from jangin.study.tables import Table, groups, label, title
+
+COLOURS = ("#3b6fb6", "#d9822b", "#3d9a50", "#c23b3b", "#8a63b8", "#8c6d4f", "#d46bb0", "#7a7f87")
+"""Colours of engines, which can be told apart on light and on dark ground."""
+ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120
+"""Heights in a plot: of one bar, of the smallest plot, and of what is around its bars."""
+
+
+def page(about: str, tables: Sequence[Table], rows: Sequence[Row], engines: Sequence[str]) -> str:
+    """Return the page. Raises ModuleNotFoundError with a remedy if Plotly isn't installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "the page's plots need Plotly: pip install 'jangin[study]' and give the command again, which "
+            "measures nothing twice; Markdown and CSV are written"
+        ) from None
+    shown = [p for p in plots(rows, engines) if p["data"]]
+    template = files("jangin.study").joinpath("page.html").read_text(encoding="utf-8")
+    pieces = {
+        "ABOUT": escape(about),
+        "PLOTS": "\n".join(_section(n, p) for n, p in enumerate(shown)),
+        "TABLES": "\n".join(map(_table, tables)),
+        "FIGURES": json.dumps(shown).replace("<", "\\u003c"),
+        "PLOTLY": get_plotlyjs().replace("</script", "<\\/script"),
+    }
+    for name, text in pieces.items():
+        template = template.replace(f"<!--{name}-->", text)
+    return template
+
+
+def plots(rows: Sequence[Row], engines: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the plots as Plotly's data: milliseconds and joules by model and engine, and power over time."""
+    timed = [r for r in rows if r.median and not r.problem]
+    measured = [r for r in timed if r.joules is not None]
+    colours = {e: COLOURS[n % len(COLOURS)] for n, e in enumerate(engines)}
+    times = _bars(timed, colours, lambda r: (r.median, r.low, r.high), "ms")
+    return [
+        {"title": "Time of a call", "axis": "milliseconds", **times},
+        {"title": "Energy of a call above rest", "axis": "millijoules",
+         **_bars(measured, colours, _millijoules, "mJ")},
+        *_curves(measured, colours),
+    ]  # fmt: skip
+
+
+def _millijoules(row: Row) -> tuple[float, float, float]:
+    joules, low, high = (1e3 * float(row.energy[name]) for name in ("joules", "low", "high"))
+    return joules, low, high
+
+
+def _bars(
+    rows: Sequence[Row],
+    colours: Mapping[str, str],
+    figures: Callable[[Row], tuple[float, float, float]],
+    unit: str,
+) -> dict[str, Any]:
+    """Return horizontal bars by group, one trace for each engine, with the quartiles as whiskers."""
+    names = [*dict.fromkeys(label(r.group) for r in rows)]
+    data = []
+    for engine, colour in colours.items():
+        own = [r for r in rows if r.engine == engine]
+        values = [figures(r) for r in own]
+        if own:
+            data.append(
+                {
+                    "type": "bar", "orientation": "h", "name": title(engine), "marker": {"color": colour},
+                    "y": [label(r.group) for r in own], "x": [v[0] for v in values],
+                    "error_x": {"type": "data", "symmetric": False, "thickness": 1,
+                                "array": [v[2] - v[0] for v in values],
+                                "arrayminus": [v[0] - v[1] for v in values]},
+                    "customdata": [[r.p95, r.p99, r.threads] for r in own],
+                    "hovertemplate": f"%{{y}}<br>%{{x:.4g}} {unit}<br>p95 %{{customdata[0]:.4g}} ms, "
+                                     "p99 %{customdata[1]:.4g} ms",
+                }
+            )  # fmt: skip
+    height = max(FEWEST_PIXELS, ROW_PIXELS * len(rows) + 8 * len(names)) + AROUND_PIXELS
+    return {"data": data, "height": height, "threads": sorted({r.threads for r in rows})}
+
+
+def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return a plot of power over time for each group, a line for each engine."""
+    found = []
+    for group, by_engine in groups(rows).items():
+        data = [
+            {"type": "scatter", "mode": "lines", "name": title(e), "line": {"color": colours[e]},
+             "x": [t for t, _ in r.energy["power"]], "y": [w for _, w in r.energy["power"]],
+             "hovertemplate": "%{x:.2f} s, %{y:.2f} W"}
+            for e, r in by_engine.items()
+        ]  # fmt: skip
+        heading = f"Power over time: {label(group)}"
+        found.append({"title": heading, "axis": "seconds", "upright": "watts", "data": data, "height": 320})
+    return found
+
+
+def _section(number: int, plot: Mapping[str, Any]) -> str:
+    return f'<section><h2>{escape(plot["title"])}</h2><div class="plot" id="plot{number}"></div></section>'
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(c)}</th>" for c in table.columns)
+    body = "\n".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    return (
+        f'<section><h2>{escape(table.title)}</h2>{note}<div class="wide" tabindex="0"><table><thead><tr>'
+        f"{head}</tr></thead><tbody>\n{body}\n</tbody></table></div></section>"
+    )

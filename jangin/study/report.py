@@ -1,0 +1,49 @@
+"""Write a study's report: one page with plots, the same tables as Markdown, and all rows as CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jangin.files import write_text
+from jangin.study.page import page
+from jangin.study.rows import Row
+from jangin.study.settings import RECORD
+from jangin.study.tables import Table, as_csv, tables
+
+PAGE, MARKDOWN, CSV = "index.html", "report.md", "rows.csv"
+
+
+def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: str) -> list[Table]:
+    """Write the report of all rows into the study's folder, and return its tables.
+
+    Raises ModuleNotFoundError, after Markdown and CSV are written, if the library of plots isn't
+    installed."""
+    record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    found = tables(rows, engines, baseline)
+    about = describe(record, rows)
+    text = "\n".join(["# Study of engines", "", about, "", *(table.markdown() for table in found)])
+    write_text(folder / MARKDOWN, text)
+    write_text(folder / CSV, as_csv(rows))
+    write_text(folder / PAGE, page(about, found, rows, engines))
+    return found
+
+
+def describe(record: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Return the sentences that tell where a study was made, and whether energy was measured."""
+    machine = record["machine"]
+    told = [
+        f"Measured on {machine['processor']} ({machine['target']}), {machine['system']}, "
+        f"Python {machine['python']}, Jangin {record['jangin']}.",
+        f"Engines took {record['rounds']} turns of {record['seconds']:g} s each, in changing order.",
+    ]
+    if not record["energy"]:
+        told.append("Energy wasn't asked for.")
+    elif not any(r.energy for r in rows):
+        reasons = dict.fromkeys(r.no_energy for r in rows if r.no_energy)
+        told.append(f"Energy wasn't measured: {'; '.join(reasons) or 'no engine ran'}.")
+    if any(not r.whole for r in rows):
+        told.append("The study was interrupted: the same command goes on with it.")
+    return " ".join(told)

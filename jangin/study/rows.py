@@ -1,0 +1,111 @@
+"""The rows of a study, and the file that keeps them: one line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, field, fields
+from pathlib import Path
+from typing import Any
+
+from jangin.files import writing
+from jangin.ir.records import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows that are measured side by side: one model in one form, in all engines."""
+
+    model: str
+    precision: str
+    batch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine's figures in one group. Times are milliseconds a call, over the calls of all kept turns.
+
+    `problem` tells why there are none, and `absent` whether it is only because the engine isn't installed.
+    `how` tells which file the engine read. `first` is the seconds from the engine's import to its first
+    result. `error` is the largest difference to `reference`, as a share of an output's largest value. `crowd`
+    is the number of cores that other processes kept busy.
+
+    `energy` has the fields of `jangin.energy.Used`, and `no_energy` the reason if it is missing. A row that
+    isn't `whole` was interrupted, and is measured again if the study is resumed."""
+
+    model: str
+    precision: str
+    batch: int
+    threads: int
+    engine: str
+    version: str = ""
+    problem: str = ""
+    absent: bool = False
+    how: str = ""
+    median: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    calls: int = 0
+    kept: int = 0
+    turns: int = 0
+    crowd: float = 0.0
+    first: float = 0.0
+    peak_bytes: int = 0
+    error: float | None = None
+    reference: str = ""
+    energy: Mapping[str, Any] = field(default_factory=dict)
+    no_energy: str = ""
+    whole: bool = True
+
+    @property
+    def group(self) -> Group:
+        return Group(self.model, self.precision, self.batch, self.threads)
+
+    @property
+    def joules(self) -> float | None:
+        """The joules of a call above rest, or None if they weren't measured."""
+        return self.energy.get("joules")
+
+
+class RowFile:
+    """The file of a study's rows. A later row replaces an earlier one of the same engine and group."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file if it exists. A last line that was cut off, by a full disk or a crash, is removed.
+        Raises ValueError if another line is no row."""
+        self.path, self._rows = path, dict[tuple[Group, str], Row]()
+        text = path.read_bytes() if path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]
+        if whole != text:
+            with writing(path):
+                os.truncate(path, len(whole))
+        known = {f.name for f in fields(Row)}
+        for number, line in enumerate(whole.decode("utf-8", "replace").splitlines(), 1):
+            try:
+                told = json.loads(line)
+                if not isinstance(told, dict) or not told.keys() <= known:
+                    raise ValueError
+                row = Row(**told)
+            except (ValueError, TypeError):
+                raise ValueError(f"{path}, line {number}, is no row of a study: remove the line") from None
+            self._rows[row.group, row.engine] = row
+
+    def add(self, row: Row) -> None:
+        """Keep a row, on the disk too. Raises OSError with a remedy if it can't be written."""
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row), allow_nan=True) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows[row.group, row.engine] = row
+
+    def missing(self, group: Group, engines: Iterable[str]) -> list[str]:
+        """Return the engines that have no whole row in a group."""
+        return [e for e in engines if not (r := self._rows.get((group, e))) or not r.whole]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [*self._rows.values()]

@@ -1,0 +1,80 @@
+"""Run a study, or go on with it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from jangin.bench.engine import Job
+from jangin.energy import Wanted
+from jangin.options import Options
+from jangin.study.measure import Asked, How, measure_group
+from jangin.study.models import Models, Prepared, Unprepared
+from jangin.study.rows import Group, Row, RowFile
+from jangin.study.settings import ROWS, Settings, open_folder
+
+Progress = Callable[[float, float, str], None]
+"""A function that is told the rows done, all rows, and what is being done."""
+
+
+def run(
+    settings: Settings, folder: Path, compiling: Options, progress: Progress, root: str = ""
+) -> list[Row]:
+    """Measure what a study lacks, and return all its rows. `root` is the folder of device classes for energy,
+    by default the system's.
+
+    Each row is kept in `folder` as soon as it is measured. Raises ValueError if the folder has another study,
+    or if a model needs sizes that aren't given."""
+    settings.check()
+    models = Models(folder, settings, compiling)
+    problems = _prepare(settings, models)
+    open_folder(folder, settings)
+    file = RowFile(folder / ROWS)
+    left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines))]
+    total, done = sum(len(missing) for _, missing in left), 0
+    wanted = Wanted(settings.meters, root) if settings.energy else None
+    for group, engines in left:
+        label = f"{group.model}, {group.precision}, batch {group.batch}, {group.threads} threads"
+
+        def tell(share: float, what: str, count: int = len(engines), label: str = label) -> None:
+            progress(done + share * count, total, f"{label}: {what}")  # noqa: B023
+
+        problem = problems.get((group.model, group.batch))
+        if problem is not None:
+            for engine in engines:
+                file.add(Row(**asdict(group), engine=engine, problem=problem))
+        else:
+            tell(0.0, "preparing")
+            asked = [_asked(models, group, engine) for engine in engines]
+            reference = models.reference(group.model, group.batch)
+            with tempfile.TemporaryDirectory() as aside:
+                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside))
+                measure_group(group, asked, reference, how, file.add, tell)
+        done += len(engines)
+    return file.rows
+
+
+def _prepare(settings: Settings, models: Models) -> dict[tuple[str, int], str]:
+    """Make all inputs, so that missing sizes are told before there is a folder. Return the problems of models
+    that can't be read or can't have a batch."""
+    problems = {}
+    for model in settings.models:
+        for batch in settings.batches:
+            try:
+                models.inputs(model.stem, batch)
+            except Unprepared as error:
+                problems[model.stem, batch] = str(error)
+    return problems
+
+
+def _asked(models: Models, group: Group, engine: str) -> Asked:
+    given: Prepared = models.prepared(group.model, group.batch)
+    try:
+        path, how = models.file(group, engine)
+    except Unprepared as error:
+        return Asked(engine, None, problem=str(error))
+    compiling = models.compiling.but(shapes=dict(given.sizes), threads=group.threads, cache=False)
+    job = Job(engine, group.threads, str(path), str(given.inputs), given.outputs, dict(given.sizes))
+    return Asked(engine, replace(job, compiling=Job.packed(compiling)), how)

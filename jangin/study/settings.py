@@ -1,0 +1,111 @@
+"""The settings of a study, and its folder, which belongs to one study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, field
+from pathlib import Path
+from typing import Any
+
+from jangin.bench.report import machine
+from jangin.files import write_text, writing
+from jangin.ir.records import dataclass
+from jangin.study.rows import Group
+from jangin.version import __version__
+
+RECORD, ROWS, MODELS = "settings.json", "rows.jsonl", "models"
+"""A study's settings, its rows, and its folder of prepared models, in the report's folder."""
+PRECISIONS = ("float32", "float16", "int8")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The models, engines and other settings of a study.
+
+    `batch_symbol` names the size of a model that is the batch, by default the first of its first input.
+    `limit` is the most seconds that an engine may take to compile or to run once. `meters` are external
+    meters. `data` is what models are quantized with, random inputs if it is empty."""
+
+    models: tuple[Path, ...]
+    engines: tuple[str, ...]
+    threads: tuple[int, ...] = (1,)
+    batches: tuple[int, ...] = (1,)
+    precisions: tuple[str, ...] = ("float32",)
+    batch_symbol: str = ""
+    shapes: Mapping[str, int] = field(default_factory=dict)
+    energy: bool = False
+    meters: tuple[str, ...] = ()
+    rounds: int = 15
+    seconds: float = 0.2
+    limit: float = 600.0
+    data: str = ""
+    before: tuple[str, ...] = ()
+    """Options that stand before a command."""
+
+    def groups(self) -> Iterator[Group]:
+        for model in self.models:
+            for precision in self.precisions:
+                for batch in self.batches:
+                    for threads in self.threads:
+                        yield Group(model.stem, precision, batch, threads)
+
+    def model(self, name: str) -> Path:
+        return next(m for m in self.models if m.stem == name)
+
+    def check(self) -> None:
+        """Raise ValueError for settings that mean nothing."""
+        names = [m.stem for m in self.models]
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two models are called {twice!r}: rename one, so that rows can be told apart")
+        unknown = next((p for p in self.precisions if p not in PRECISIONS), None)
+        if unknown is not None:
+            raise ValueError(f"--precision {unknown!r} is unknown: there are {', '.join(PRECISIONS)}")
+
+
+def open_folder(folder: Path, settings: Settings) -> bool:
+    """Make the folder of a new study, or check that it holds a study of these settings. Return whether the
+    study is resumed.
+
+    Raises ValueError if the folder has a study of other settings, or files that are of no study."""
+    record = folder / RECORD
+    now = _record(settings)
+    if record.is_file():
+        try:
+            before = json.loads(record.read_text(encoding="utf-8"))
+            differing = [f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if before[n] != now[n]]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{record} is no record of a study: give another folder") from None
+        if differing:
+            raise ValueError(
+                f"{folder} holds a study of other settings: {'; '.join(differing)}. "
+                "Give the same settings to go on with it, or another folder"
+            )
+        return True
+    if folder.is_dir() and (other := next(iter(sorted(folder.iterdir())), None)) is not None:
+        raise ValueError(f"{folder} holds {other.name} and no study: give a new or an empty folder")
+    with writing(folder):
+        (folder / MODELS).mkdir(parents=True)
+    write_text(record, json.dumps(now, indent=1) + "\n")
+    return False
+
+
+def _record(settings: Settings) -> dict[str, Any]:
+    """Return everything on which a study's figures depend, as plain data."""
+    told = asdict(settings)
+    del told["models"], told["limit"]
+    plain: dict[str, Any] = json.loads(json.dumps(told))
+    models = {m.stem: _digest(m) for m in settings.models}
+    return {**plain, "models": models, "machine": machine(), "jangin": __version__}
+
+
+def _digest(model: Path) -> str:
+    """Return a digest of a model's bytes. A folder's is that of its files."""
+    files = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else [model]
+    found = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:16]

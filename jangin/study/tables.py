@@ -1,0 +1,214 @@
+"""The tables of a study's report, from its rows. Each is a page's table, Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+
+from jangin.bench.engines import TITLES
+from jangin.ir.records import dataclass
+from jangin.study.rows import Group, Row
+
+CROWDED = 0.1
+"""Other processes are told of if they kept more cores busy than this during the turns that count."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `numbers` tells if all columns but the first are numbers, and `note` says how to read it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Return the table as Markdown under its title."""
+        lines = [f"## {self.title}", "", *([self.note, ""] if self.note else [])]
+        lines.append(_line(self.columns))
+        lines.append(_line(["---"] * len(self.columns)))
+        return "\n".join([*lines, *map(_line, self.rows), ""])
+
+
+def tables(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> list[Table]:
+    """Return all tables for which there are figures."""
+    timed = [r for r in rows if r.median and not r.problem]
+    found = [
+        _by_engine("Milliseconds a call", timed, engines, lambda r: f"{r.median:.3g}",
+                   "The median of all calls in undisturbed turns."),
+        _speedups(timed, engines, baseline),
+        _best(timed, engines, "median", "Best engine by time",
+              "The gain is what choosing it saves over the median engine and over the slowest."),
+    ]  # fmt: skip
+    measured = [r for r in timed if r.joules is not None]
+    if measured:
+        found.append(_joules(measured, engines))
+        found.append(_savings(measured, engines, baseline))
+        found.append(
+            _best(measured, engines, "joules", "Best engine by energy", "Energy is that above rest.")
+        )
+        found.append(_rails(measured))
+    found += [_details(timed), _problems(rows)]
+    return [t for t in found if t.rows]
+
+
+def label(group: Group) -> str:
+    """Return a group's name as tables and plots show it."""
+    threads = "1 thread" if group.threads == 1 else f"{group.threads} threads"
+    return f"{group.model}, {group.precision}, batch {group.batch}, {threads}"
+
+
+def title(engine: str) -> str:
+    """Return an engine's name as tables show it."""
+    return TITLES.get(engine, engine)
+
+
+def groups(rows: Iterable[Row]) -> dict[Group, dict[str, Row]]:
+    """Return rows by group and engine, in their order."""
+    found: dict[Group, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row.group, {})[row.engine] = row
+    return found
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return all rows as CSV, with a column for each plain figure and for the main figures of energy."""
+    plain = [f.name for f in fields(Row) if f.name != "energy"]
+    energy = ("source", "joules", "low", "high", "gross", "watts", "idle", "doubt", "warning")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*plain, *(f"energy_{name}" for name in energy)])
+    for row in rows:
+        figures = [row.energy.get(name, "") for name in energy]
+        writer.writerow([*(_cell(getattr(row, name)) for name in plain), *figures])
+    return text.getvalue()
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _by_engine(
+    heading: str, rows: Sequence[Row], engines: Sequence[str], show: Callable[[Row], str], note: str
+) -> Table:
+    """Return a table with a line for each group and a column for each engine that has a figure."""
+    there = [e for e in engines if any(r.engine == e for r in rows)]
+    lines = [
+        (label(group), *(show(found[e]) if e in found else "" for e in there))
+        for group, found in groups(rows).items()
+    ]
+    return Table(heading, ("model", *map(title, there)), tuple(lines), note)
+
+
+def _ratios(
+    heading: str, rows: Sequence[Row], engines: Sequence[str], baseline: str,
+    figure: Callable[[Row], float], note: str,
+) -> Table:  # fmt: skip
+    """Return a table of how many times as good as the baseline each engine is, with the geometric mean."""
+    both = {g: found for g, found in groups(rows).items() if baseline in found}
+    there = [e for e in engines if any(e in found for found in both.values())]
+    ratios: dict[str, list[float]] = {e: [] for e in there}
+    lines = []
+    for group, found in both.items():
+        cells = []
+        for engine in there:
+            base = figure(found[baseline])
+            own = figure(found[engine]) if engine in found else 0.0
+            if own > 0 and base > 0:
+                ratios[engine].append(base / own)
+            cells.append(f"{base / own:.2f}×" if own > 0 and base > 0 else "")
+        lines.append((label(group), *cells))
+    if len(lines) > 1:
+        means = (f"{geometric_mean(r):.2f}×" if r else "" for r in ratios.values())
+        lines.append(("geometric mean", *means))
+    return Table(heading, ("model", *map(title, there)), tuple(lines), note)
+
+
+def _speedups(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
+    note = f"How many times as fast as {title(baseline)} each engine is."
+    return _ratios(f"Speed-up over {title(baseline)}", rows, engines, baseline, lambda r: r.median, note)
+
+
+def _savings(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
+    note = f"How many times the energy of each engine {title(baseline)} takes, above rest."
+    heading = f"Energy saving over {title(baseline)}"
+    return _ratios(heading, rows, engines, baseline, lambda r: r.joules or 0.0, note)
+
+
+def _joules(rows: Sequence[Row], engines: Sequence[str]) -> Table:
+    def show(row: Row) -> str:
+        e = row.energy
+        return f"{e['joules'] * 1e3:.3g} ({e['low'] * 1e3:.3g}–{e['high'] * 1e3:.3g}); {e['gross'] * 1e3:.3g}"
+
+    note = "Above rest, with quartiles over the windows in brackets; then with the power at rest included."
+    return _by_engine("Millijoules a call", rows, engines, show, note)
+
+
+def _best(rows: Sequence[Row], engines: Sequence[str], figure: str, heading: str, note: str) -> Table:
+    lines = []
+    for group, found in groups(rows).items():
+        order = sorted((getattr(r, figure), e) for e, r in found.items() if getattr(r, figure) > 0)
+        if order:
+            middle = order[len(order) // 2][0] / order[0][0]
+            worst = order[-1][0] / order[0][0]
+            gains = (f"{middle:.2f}×", f"{worst:.2f}×") if len(order) > 1 else ("", "")
+            lines.append((label(group), title(order[0][1]), *gains))
+    return Table(heading, ("model", "best", "over the median", "over the worst"), tuple(lines), note)
+
+
+def _rails(rows: Sequence[Row]) -> Table:
+    """Return the power of each rail, if a source has several."""
+    rails = [*dict.fromkeys(name for r in rows for name in r.energy["rails"])]
+    lines = [
+        (label(r.group), title(r.engine), f"{r.energy['watts']:.2f}", f"{r.energy['idle']:.2f}",
+         *(f"{r.energy['rails'].get(name, math.nan):.2f}" for name in rails))
+        for r in rows
+    ]  # fmt: skip
+    sources = ", ".join(dict.fromkeys(str(r.energy["source"]) for r in rows))
+    most = max(r.energy["cost"] for r in rows)
+    note = f"Measured by {sources}. Sampling took at most {most:.1%} of one core."
+    warnings = dict.fromkeys(str(r.energy["warning"]) for r in rows if r.energy["warning"])
+    told = " ".join([note, *(f"Warning: {w}." for w in warnings)])
+    return Table("Watts by rail", ("model", "engine", "all", "at rest", *rails), tuple(lines), told)
+
+
+def _details(rows: Sequence[Row]) -> Table:
+    columns = (
+        "model", "engine", "version", "median ms", "p95", "p99", "calls", "first result s", "peak MB",
+        "error", "remarks",
+    )  # fmt: skip
+    lines = []
+    for r in rows:
+        remarks = [r.how, r.no_energy and f"no energy: {r.no_energy}", "" if r.whole else "interrupted"]
+        if r.crowd > CROWDED:
+            remarks.append(f"other processes kept {r.crowd:.1f} cores busy")
+        if r.error is None:
+            remarks.append(r.reference)
+        lines.append(
+            (label(r.group), title(r.engine), r.version, f"{r.median:.3g}", f"{r.p95:.3g}", f"{r.p99:.3g}",
+             str(r.calls), f"{r.first:.2f}", f"{r.peak_bytes / 1e6:.0f}",
+             "" if r.error is None else f"{r.error:.0e}", "; ".join(filter(None, remarks)))
+        )  # fmt: skip
+    references = ", ".join(dict.fromkeys(r.reference for r in rows if r.error is not None))
+    note = f"Errors are shares of an output's largest value, against {references}." if references else ""
+    return Table("All figures", columns, tuple(lines), note)
+
+
+def _problems(rows: Sequence[Row]) -> Table:
+    lines = [
+        (label(r.group), title(r.engine), f"{'absent' if r.absent else 'failed'}: {r.problem}")
+        for r in rows
+        if r.problem
+    ]
+    return Table("Engines without figures", ("model", "engine", "reason"), tuple(lines))
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(' '.join(c.split()).replace('|', chr(92) + '|') for c in cells)} |"
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else value if not isinstance(value, Mapping) else dict(value)

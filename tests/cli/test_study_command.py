@@ -1,0 +1,71 @@
+"""The command `jangin study`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import Cli
+
+from jangin.bench.engines import STUDIED
+from jangin.commands.study import parse_engines
+from jangin.study import run as running
+
+QUICK = ("--rounds", "1", "--seconds", "0.005", "--engines", "onnxruntime")
+
+
+def test_a_study_of_a_small_model(cli: Cli, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="Plotly isn't installed (the extra `study`)")
+    report = tmp_path / "report"
+    done = cli("--plain", "study", model, *QUICK, "--batch", "batch=1,2", "-o", report)
+    assert done.status == 0, done.err
+    assert "small, float32, batch 2, 1 thread\t" in done.out and f"written to {report}" in done.out
+    assert {"index.html", "report.md", "rows.csv", "rows.jsonl"} <= {p.name for p in report.iterdir()}
+    done = cli("study", model, *QUICK, "-o", report)
+    assert done.status == 1 and "other settings: batches was [1, 2] and is [1]" in done.err
+
+
+def test_ctrl_c_leaves_a_report(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly", reason="Plotly isn't installed (the extra `study`)")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "measure_group", interrupted)
+    monkeypatch.setattr(running.Models, "reference", lambda *_: ({}, ""))
+    done = cli("study", model, *QUICK, "-o", tmp_path / "report")
+    assert done.status == 130 and "interrupted: 0 rows are kept; the same command goes on" in done.err
+    assert (tmp_path / "report" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--engines", "onxruntime"), "'onxruntime' is unknown: there are all, jangin"),
+        (("--engines", "nowhere:engine"), "'nowhere:engine' is unknown"),
+        (("--threads", "two"), "--threads 'two' is no list of counts"),
+        (("--batch", "n=0"), "--batch '0' is no list of counts"),
+        (("--precision", "float32,int3"), "--precision 'int3' is unknown: there are float32"),
+        (("--baseline", "caffe"), "--baseline 'caffe' is none of the engines"),
+        (("--data", "/nowhere"), "no such file"),
+    ],
+)
+def test_wrong_calls_are_told_before_anything_runs(
+    cli: Cli, model: Path, tmp_path: Path, given: tuple[str, ...], message: str
+) -> None:
+    done = cli("study", model, "-o", tmp_path / "report", *given)
+    assert done.status == 1 and message in done.err and not (tmp_path / "report").exists()
+
+
+def test_two_models_of_one_name_are_refused(cli: Cli, model: Path, tmp_path: Path) -> None:
+    done = cli("study", model, model, *QUICK, "-o", tmp_path / "report")
+    assert done.status == 1 and "two models are called 'small'" in done.err
+
+
+def test_all_engines_are_those_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jangin.commands.study.installed", lambda e: "1" if e == "litert" else None)
+    assert parse_engines("all") == ("jangin", "litert")
+    assert parse_engines("mnn,jangin,mnn") == ("mnn", "jangin") and {"mnn", "jangin"} <= {*STUDIED}

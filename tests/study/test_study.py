@@ -1,0 +1,197 @@
+"""Studies: each engine gets its row, whatever it does; what was measured stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from fake import WORK, meter
+
+from jangin.study import run as running
+from jangin.study.rows import Row, RowFile
+
+Study = Callable[..., dict[str, Row]]
+FAILING = {
+    "crashing": "the process ended by SIGSEGV",
+    "unreadable": "ValueError: no operator Conv",
+    "lacking": "no_such_package_of_an_engine is not installed",
+    "wrong": "wrong numbers: an output differs by 0.1 of its largest value",
+    "no_numbers": "wrong numbers: an output differs by inf of its largest value",
+    "dying": "the process ended with status 7",
+}
+"""The problem in the row of each failing engine."""
+
+
+def test_an_engine_that_crashes_and_one_that_is_wrong_beside_a_good_one(study: Study) -> None:
+    """Without a source of energy there are no joules, and the reason stands in their place."""
+    rows = study("good", "crashing", "wrong", energy=True)
+    assert {e: r.problem for e, r in rows.items()} == {
+        "good": "", **{e: FAILING[e] for e in ("crashing", "wrong")}
+    }  # fmt: skip
+    good = rows["good"]
+    assert good.median > 0 and good.whole
+    if not good.energy:  # no GPU whose driver tells its energy
+        assert good.joules is None and good.no_energy.startswith("no source of energy figures. RAPL:")
+    assert not rows["crashing"].no_energy
+
+
+@pytest.mark.slow
+def test_failing_engines_get_their_rows_and_others_go_on(study: Study) -> None:
+    rows = study("good", *FAILING, "slow")
+    assert {e: r.problem for e, r in rows.items()} == {**FAILING, "good": "", "slow": ""}
+    assert [e for e, r in rows.items() if r.absent] == ["lacking"]
+    assert all(not r.median and not r.energy for e, r in rows.items() if e in FAILING)
+    good, slow = rows["good"], rows["slow"]
+    assert 0 < good.low <= good.median <= good.high <= good.p95 <= good.p99
+    assert slow.median > 5 and slow.kept == slow.turns == 2 and slow.calls >= 2
+    assert good.error is not None and good.error < 1e-6 and good.reference.endswith("in float64")
+    assert good.first > 0 and good.peak_bytes > 1 << 20 and not good.no_energy
+
+
+@pytest.mark.slow
+def test_a_hanging_engine_is_killed_with_what_it_started(study: Study, tmp_path: Path) -> None:
+    rows = study("hanging", "good", limit=10.0)
+    assert rows["hanging"].problem == "it gave no answer within 10 s" and rows["good"].median
+    child = int((tmp_path / "child").read_text())
+    for _ in range(100):  # the system may take a moment to end it
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(child, 0)
+    raise AssertionError(f"process {child} runs on")
+
+
+def test_a_study_goes_on_where_it_was_interrupted(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns of an interrupted group are kept, and measured again. A finished study measures nothing."""
+
+    def interrupt(done: float, total: float, what: str) -> None:
+        if "2 threads: turns" in what and done % 1 > 0.5:
+            raise KeyboardInterrupt
+
+    grid = {"threads": (1, 2), "rounds": 4}
+    with pytest.raises(KeyboardInterrupt):
+        study("good", tell=interrupt, **grid)
+    rows = RowFile(tmp_path / "report" / "rows.jsonl").rows
+    assert [(r.threads, r.whole) for r in rows] == [(1, True), (2, False)] and rows[1].median > 0
+    first = rows[0]
+    study("good", **grid)
+    rows = RowFile(tmp_path / "report" / "rows.jsonl").rows
+    assert rows[0] == first and [r.whole for r in rows] == [True, True]
+    monkeypatch.setattr(running, "measure_group", None)
+    assert study("good", **grid)["good"] in rows
+
+
+def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report"
+    study("unreadable")
+    with pytest.raises(ValueError, match=r"other settings: rounds was 2 and is 3\. Give the same settings"):
+        study("unreadable", rounds=3)
+    assert study("unreadable", limit=50.0), "how long an engine may take changes no figure"
+    model.write_bytes(model.read_bytes() + b"\n")
+    with pytest.raises(ValueError, match="other settings: models was"):
+        study("unreadable")
+    (report / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match="no record of a study"):
+        study("unreadable")
+    (report / "settings.json").unlink()
+    with pytest.raises(ValueError, match=r"holds models and no study: give a new or an empty folder"):
+        study("unreadable")
+
+
+def test_rows_survive_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    file = RowFile(tmp_path / "rows.jsonl")
+    rows = [Row("m", "float32", 1, t, "e", median=t, energy={"joules": 1.0}) for t in (1, 2)]
+    for row in rows:
+        file.add(row)
+    with open(file.path, "a") as cut:
+        cut.write('{"model": "m", "prec')
+    again = RowFile(file.path)
+    assert again.rows == rows and rows[0].joules == 1.0
+    third = Row("m", "float32", 1, 3, "e")
+    again.add(third)
+    assert RowFile(file.path).rows == [*rows, third]
+    assert again.missing(third.group, ["e", "f"]) == ["f"]
+    for line in ("no json", '{"model": 1}', '{"speed": 1}', "[]"):
+        file.path.write_text(f"{json.dumps(vars(third) | {'energy': {}})}\n{line}\n")
+        with pytest.raises(ValueError, match="line 2, is no row of a study"):
+            RowFile(file.path)
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("the system has no device that is always full")
+    file = RowFile(tmp_path / "rows.jsonl")
+    file.path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="make room there") as error:
+        file.add(Row("m", "float32", 1, 1, "e"))
+    assert error.value.filename == str(file.path)
+
+
+@pytest.mark.slow
+def test_batches(study: Study, model: Path) -> None:
+    """The first size is the batch. A model whose batch is fixed has no other."""
+    study("good", batches=(1, 3))
+    stored = sorted(p.name for p in (model.parent / "report" / "models").glob("*.npz"))
+    assert stored == [f"small-batch{n}{f}.npz" for n in (1, 3) for f in ("-float64", "")]
+
+
+def test_a_fixed_batch_is_told(study: Study, model: Path) -> None:
+    fixed = onnx.load(model)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+    fixed.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 2
+    onnx.save(fixed, model)
+    assert study("good", batches=(4,))["good"].problem == "the model's batch is fixed at 2"
+
+
+def test_a_model_that_cannot_be_read_is_told_in_each_row(study: Study, model: Path) -> None:
+    model.write_bytes(b"no model")
+    rows = study("good", "slow")
+    assert len(rows) == 2
+    for row in rows.values():
+        assert row.problem.startswith("Jangin can't read it, so its inputs aren't known: ")
+
+
+def test_missing_sizes_are_told_before_anything_is_measured(study: Study, model: Path) -> None:
+    open_sized = onnx.load(model)
+    open_sized.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(open_sized, model)
+    with pytest.raises(ValueError, match="give its sizes with --shape"):
+        study("good")
+    assert study("unreadable", shapes={"height": 8})["unreadable"].problem == FAILING["unreadable"]
+
+
+@pytest.mark.slow
+def test_joules_by_a_known_meter(study: Study, tmp_path: Path) -> None:
+    """One engine draws 35 W above rest for 20 ms a call, the other none in the same time.
+
+    2 % are the sensor's, and a call takes somewhat longer than 20 ms."""
+    rows = study("working", "resting", meters=(meter(tmp_path),), energy=True)
+    working, resting = rows["working"], rows["resting"]
+    seconds = working.energy["windows"] * working.energy["seconds"] / working.energy["calls"]
+    assert seconds >= 0.02
+    assert working.joules == pytest.approx(WORK * seconds, rel=0.02)
+    assert abs(resting.joules or 0.0) < 0.02 * WORK * seconds
+    assert working.energy["gross"] > resting.energy["gross"] > 0 and len(working.energy["power"]) > 20
+
+
+@pytest.mark.slow
+def test_a_meter_that_dies_leaves_rows_without_joules(study: Study, tmp_path: Path) -> None:
+    row = study("good", meters=(meter(tmp_path, lines=200),), energy=True)["good"]
+    assert row.median > 0 and row.joules is None and "ended with status 3: out of battery" in row.no_energy
+
+
+@pytest.mark.slow
+def test_small_numbers_are_made_by_jangin(study: Study) -> None:
+    """Both engines read the file that `jangin quantize` writes, and their errors are those of int8."""
+    rows = study("jangin", "onnxruntime", precisions=("int8",))
+    for row in rows.values():
+        assert not row.problem and row.how == "made by jangin quantize with random inputs"
+        assert row.error is not None and 1e-4 < row.error < 0.5 and row.median > 0
