@@ -33,6 +33,7 @@ from jangin.passes.fusion.stages import (
     structure,
     with_symbols,
 )
+from jangin.passes.memory.updates import Pairs, pairs_of, updating
 from jangin.passes.memory.views import (
     Part,
     func_over_wholes,
@@ -150,7 +151,8 @@ class _Jobs:
         share a job, unless they access views. Comparing structures is quick."""
         args = (*node.of(Kernel).body.inputs, *node.outputs)
         plain = not any(n in self.found for n in args)
-        known = (structure(node), tuple(n in self.graph.constants for n in args)) if plain else node.outputs
+        fixed = tuple(n in self.graph.constants for n in args)
+        known = (structure(node), fixed, pairs_of(node, self.graph.updates)) if plain else node.outputs
         if known not in self.equal:
             self.equal[known] = self._made(node, name)
         text, sizes = self.equal[known]
@@ -162,7 +164,7 @@ class _Jobs:
         """Add a kernel's job. Return its key, and the graph's expressions for the kernel's symbols."""
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
-        candidate = options.choices.get(text)
+        candidate, pairs = options.choices.get(text), pairs_of(node, graph.updates)
         if parts := parameter_parts(workload.inputs, workload.results, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)
@@ -171,7 +173,8 @@ class _Jobs:
         if names := _canonical_sizes(workload, {*graph.symbols, *sums}):
             text, workload = _over_sizes(workload, names)
             sizes = {new: sums.get(old, old) for old, new in names.items()}
-        make = partial(_kernel, workload, options, candidate)
+        text += f" updates {pairs}" if pairs else ""
+        make = partial(_kernel, workload, options, candidate, pairs)
         self._job(text, node, workload, candidate, make, _seconds(workload.stages))
         return text, sizes
 
@@ -206,8 +209,8 @@ def _nest(func: Func, params: Sequence[Buffer], workload: Workload, options: Opt
     return _verified(replace(opaque(func, workload), flops=operations, bytes=moved), options)
 
 
-def _kernel(workload: Workload, options: Options, candidate: Candidate | None) -> Scheduled:
-    return _verified(make_kernel(workload, options, candidate), options)
+def _kernel(workload: Workload, options: Options, candidate: Candidate | None, pairs: Pairs) -> Scheduled:
+    return _verified(updating(make_kernel(workload, options, candidate), pairs), options)
 
 
 def _verified(kernel: Scheduled, options: Options) -> Scheduled:

@@ -35,6 +35,7 @@ from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
 from jangin.options import Options
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
+from jangin.passes.memory.updates import ordered
 from jangin.passes.partition import has_steps, partition, prune
 from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
@@ -150,7 +151,7 @@ def lowered_plan(
 ) -> Plan:
     """Compile a lowered graph to a plan. `make` carries out the jobs that make its kernels. For `begin` see
     `make_plan`."""
-    graph = optimize(graph, options, progress)
+    graph = ordered(optimize(graph, options, progress), options.target)
     _tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     _tell(progress, 0, 1, "plan")

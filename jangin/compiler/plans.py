@@ -28,10 +28,8 @@ from jangin.mapped import Large
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory.buffers import plan_buffers
-from jangin.passes.memory.views import (
-    start_symbols,
-    views,
-)
+from jangin.passes.memory.updates import updated_arguments
+from jangin.passes.memory.views import start_symbols, views
 from jangin.runtime.threads import default_threads
 from jangin.templates.scheduled import Packing, Scheduled
 
@@ -59,10 +57,11 @@ def make_plan(
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
     scratch: dict[str, Expr] = {}
-    found = views(graph)
+    found, updates = views(graph), dict(graph.updates)
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
+            args = updated_arguments(node, kernel, args, updates)
             args = _arguments(kernel, args, packings, values)
             given = len(args) - len(node.outputs)
             nodes.append(replace(node, inputs=args[:given], outputs=args[given:]))
@@ -79,7 +78,8 @@ def make_plan(
     needed = {*graph.outputs, *(n for node in nodes for n in node.inputs)}
     plain = [n for n in constants if n in needed]
     packings = dict(sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes))
-    named = replace(graph, values=values, constants=dict.fromkeys([*plain, *packings], LATER))
+    constant = dict.fromkeys([*plain, *packings], LATER)
+    named = replace(graph, values=values, constants=constant, updates=updates)
     checks = tuple(c for n in nodes if n.op == "kernel" for c in _checks(n))
     buffers = plan_buffers(named, nodes, [c.buffer for c in checks])
     symbols = tuple(graph.symbols.items())
@@ -87,6 +87,7 @@ def make_plan(
     plan = Plan(
         graph.name, str(options.target), graph.inputs, graph.outputs, symbols, required, buffers,
         tuple(launches), {}, funcs, calls, graph.bound, graph.joined, checks,
+        updates,
     )  # fmt: skip
     plan = with_own_names(plan, graph.symbols)
     if begin is not None:

@@ -181,6 +181,7 @@ def print_kernel(kernel: Scheduled) -> str:
         "flops": str(kernel.flops),
         "bytes": str(kernel.bytes),
         "function": kernel.function,
+        "updated": kernel.updated,
     }
     return json.dumps(content, separators=(",", ":"))
 
@@ -195,5 +196,5 @@ def parse_kernel(text: str) -> Scheduled:
     return Scheduled(
         content["template"], parse_func(content["func"]), parse_steps(content["steps"]), packings,
         content["params"], content["cost"], parse_expr(content["flops"]), parse_expr(content["bytes"]),
-        function=content["function"],
+        function=content["function"], updated=tuple(content["updated"]),
     )  # fmt: skip

@@ -143,7 +143,10 @@ class Graph:
     it.
 
     `bound` has the model's symbols that were given one size. `joined` maps an input's axis ("x[0]") to the
-    node that needs it to be as long as another axis. The model calls both axes by the same name."""
+    node that needs it to be as long as another axis. The model calls both axes by the same name.
+
+    `updates` gives outputs the inputs that they are the next state of. An output may then take the memory of
+    its input, whose array a run changes (see `passes.memory.updates`)."""
 
     name: str
     inputs: tuple[str, ...]
@@ -155,6 +158,7 @@ class Graph:
     constraints: Mapping[Expr, Sources] = field(default_factory=dict)
     bound: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, Sources] = field(default_factory=dict)
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)

@@ -31,6 +31,7 @@ from jangin.ir.text import (
     print_names,
     print_source,
     print_type,
+    print_updates,
 )
 from jangin.ir.words import quote
 
@@ -80,7 +81,9 @@ def graph_arrays(graph: Graph) -> dict[str, Array]:
 def _graph(g: Graph) -> list[str]:
     inputs = ", ".join(f"{quote(n)}{_annotation(g, n)}" for n in g.inputs)
     known = print_known(g.symbols.items(), g)
-    lines = [f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{known} {{"]
+    lines = [
+        f"graph {quote(g.name)}({inputs}) -> {print_names(g.outputs)}{known}{print_updates(g.updates)} {{"
+    ]
     lines += [f"  require {bare(c)}{print_source(source)}" for c, source in g.constraints.items()]
     for name, array in g.constants.items():
         lines.append(f"  const {quote(name)}{_annotation(g, name)} = {print_data(array)}")
@@ -155,6 +158,7 @@ class GraphReader(ValueReader):
         self.need("->")
         outputs = tuple(self.items(self.name))
         symbols, bound, joined = self.sized()
+        updates = self.updates()
         constants: dict[str, Array] = {}
         constraints: dict[Expr, Sources] = {}
         nodes: list[Node] = []
@@ -170,8 +174,9 @@ class GraphReader(ValueReader):
             else:
                 nodes.append(self.node(values))
         return Graph(
-            name, inputs, outputs, tuple(nodes), constants, values, dict(symbols), constraints, bound, joined
-        )
+            name, inputs, outputs, tuple(nodes), constants, values, dict(symbols), constraints, bound, joined,
+            updates,
+        )  # fmt: skip
 
     def typed_name(self, values: dict[str, Value]) -> str:
         name = self.name()

@@ -216,7 +216,7 @@ class _Plans(Reader):
         self.need("inputs")
         inputs = tuple(self.items(self.name))
         self.need("outputs")
-        outputs = tuple(self.items(self.name))
+        outputs, updates = tuple(self.items(self.name)), self.updates()
         constraints: dict[Expr, Sources] = {}
         buffers: list[PlanBuffer] = []
         launches: list[Launch] = []
@@ -234,7 +234,7 @@ class _Plans(Reader):
         held = {b.name: constants[b.name] for b in buffers if b.name in constants}
         return Plan(
             name, target, inputs, outputs, symbols, constraints, tuple(buffers), tuple(launches), held,
-            bound=bound, joined=joined, checks=tuple(checks),
+            bound=bound, joined=joined, checks=tuple(checks), updates=updates,
         )  # fmt: skip
 
     def plan_buffer(self) -> PlanBuffer:

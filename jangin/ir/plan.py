@@ -103,7 +103,8 @@ class Plan:
     - `calls`: the code of kernels that a library computes, whose Func only gives their meaning. They aren't
       saved either.
     - `bound`, `joined`: as in `Graph`.
-    - `checks`: conditions on a run's indices. A run fails with the first that doesn't hold."""
+    - `checks`: conditions on a run's indices. A run fails with the first that doesn't hold.
+    - `updates`: outputs with the inputs whose memory they take. A run changes the arrays of these inputs."""
 
     name: str
     target: str
@@ -119,6 +120,7 @@ class Plan:
     bound: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, Sources] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    updates: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)
@@ -130,6 +132,13 @@ class Plan:
     def libraries(self) -> tuple[str, ...]:
         """The libraries that its kernels call."""
         return tuple(sorted({x.library for x in self.launches} - {""}))
+
+    @property
+    def tested(self) -> int:
+        """The number of launches that come before the checks are tested. A run that fails has then updated no
+        input."""
+        firsts = (n for n, x in enumerate(self.launches) if not self.updates.keys().isdisjoint(x.args))
+        return next(firsts, len(self.launches)) if self.updates else len(self.launches)
 
     @property
     def is_static(self) -> bool:

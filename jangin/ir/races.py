@@ -38,7 +38,7 @@ Parts = Mapping[str, Expr]
 
 
 @dataclass(frozen=True)
-class _Access:
+class Access:
     """An element that a thread accesses, under conditions, in the loops inside the thread loop."""
 
     buffer: Buffer
@@ -51,7 +51,7 @@ class _Access:
 def race(loop: For, ranges: Ranges) -> str | None:
     """Return a description of a race between two iterations of a thread loop, or None if there is no race.
     `ranges` has those of the symbols and of the outer loops' variables, outermost first."""
-    found = list(dict.fromkeys(_accesses(loop.body, {}, (), (), frozenset())))
+    found = list(dict.fromkeys(accesses(loop.body)))
     known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
     parts = [(a, _parts(a, known, loop.var)) for a in found]
     for store, known_of_store in parts:
@@ -70,21 +70,25 @@ def race(loop: For, ranges: Ranges) -> str | None:
     return None
 
 
+def accesses(s: Stmt) -> Iterator[Access]:
+    """Yield the accesses of memory that exists longer than the statement, in program order. Names that are
+    bound inside are replaced by their values."""
+    return _accesses(s, {}, (), (), frozenset())
+
+
 def _accesses(
     s: Stmt,
     values: Mapping[Var, Expr],
     guards: tuple[Expr, ...],
     loops: tuple[For, ...],
     own: frozenset[str],
-) -> Iterator[_Access]:
-    """Yield the accesses of memory that exists longer than the thread loop's iteration. Names that are bound
-    inside are replaced by their values."""
+) -> Iterator[Access]:
     for e in expressions(s):
         for n in loads(e):
             if n.buffer.name not in own and n.buffer.memory != "register":
-                yield _Access(n.buffer, _put_in(n.index, values), False, guards, loops)
+                yield Access(n.buffer, _put_in(n.index, values), False, guards, loops)
     if isinstance(s, Store) and s.buffer.name not in own and s.buffer.memory != "register":
-        yield _Access(s.buffer, _put_in(s.index, values), True, guards, loops)
+        yield Access(s.buffer, _put_in(s.index, values), True, guards, loops)
     elif isinstance(s, If):
         cond = substitute(s.cond, values)
         yield from _accesses(s.then, values, (*guards, cond), loops, own)
@@ -108,7 +112,7 @@ def _put_in(index: Index, values: Mapping[Var, Expr]) -> Index:
 # --- two accesses
 
 
-def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
+def _may_meet(a: Access, b: Access, loop: For, known: Ranges) -> bool:
     if _apart(a, b, set(known) - {loop.var}, known):
         return False
     if not _meet(_places(a, loop, known), _places(b, loop, known)):
@@ -120,14 +124,14 @@ def _may_meet(a: _Access, b: _Access, loop: For, known: Ranges) -> bool:
     )
 
 
-def _apart(a: _Access, b: _Access, same: set[Var], known: Ranges) -> bool:
+def _apart(a: Access, b: Access, same: set[Var], known: Ranges) -> bool:
     """Return whether two accesses can never be of the same element in the same run. Values that are the same
     for all threads must show this, in the indices or in the conditions."""
 
     def shared(found: Sequence[Expr]) -> list[Expr | None]:
         return [e if free_vars(e) <= same and not buffers_loaded(e) else None for e in found]
 
-    def conditions(of: _Access, holds: Callable[[Expr], Expr]) -> set[Expr]:
+    def conditions(of: Access, holds: Callable[[Expr], Expr]) -> set[Expr]:
         return {simplify(holds(g), known) for g in shared(of.guards) if g is not None}
 
     for x, y in ((a, b), (b, a)):
@@ -155,14 +159,14 @@ def _only_adds(e: Expr, var: Var) -> bool:
     return (1, (var,)) in found and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
 
 
-def _at(a: _Access, values: Mapping[Var, Expr]) -> _Access:
+def _at(a: Access, values: Mapping[Var, Expr]) -> Access:
     guards = tuple(substitute(g, values) for g in a.guards)
-    return _Access(a.buffer, _put_in(a.index, values), a.stored, guards, a.loops)
+    return Access(a.buffer, _put_in(a.index, values), a.stored, guards, a.loops)
 
 
 def _told_apart(
-    a: _Access, b: _Access, ranges: Ranges, thread: Var
-) -> tuple[_Access, _Access, list[dict[Var, Expr]] | None]:
+    a: Access, b: Access, ranges: Ranges, thread: Var
+) -> tuple[Access, Access, list[dict[Var, Expr]] | None]:
     """Return the accesses, and the values of the outer loops' variables for which they must be compared. The
     values are None if there are too many.
 
@@ -216,7 +220,7 @@ class _Places:
     parts: Mapping[str, _Part]
 
 
-def _places(a: _Access, loop: For, ranges: Ranges) -> _Places:
+def _places(a: Access, loop: For, ranges: Ranges) -> _Places:
     inner = dict(ranges)
     for s in a.loops:
         inner[s.var] = loop_range(s)
@@ -288,7 +292,7 @@ def _span(place: Array, threads: Array, count: int) -> tuple[Array, Array]:
     return low, high
 
 
-def _parts(a: _Access, ranges: Ranges, thread: Var) -> Parts:
+def _parts(a: Access, ranges: Ranges, thread: Var) -> Parts:
     """Return the parts that determine an index. The name of each tells how it follows from the axes.
 
     An axis `c * n + r` with `0 <= r < c` has the parts n and r. A quotient and a remainder of one number are

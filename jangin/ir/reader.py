@@ -206,6 +206,16 @@ class Reader:
 
         return dict(self.items(one)) if self.take("joined") else {}
 
+    def updates(self) -> dict[str, str]:
+        """Parse the outputs that are the next state of inputs, of a graph or a plan."""
+
+        def one() -> tuple[str, str]:
+            name = self.name()
+            self.need("=")
+            return name, self.name()
+
+        return dict(self.items(one)) if self.take("updates") else {}
+
     def expr(self, level: int = 0) -> Expr:
         token = self.tokens[self.at]
         if token.isdecimal() and self.tokens[self.at + 1] in _ATOM_ENDS:

@@ -14,6 +14,7 @@ The forms share these rules.
     bound  = "bound" "(" {name "=" INTEGER ","} ")"            symbols that were given one size
     joined = "joined" "(" {name source ","} ")"                inputs' axes that a node needs to be as long
     known  = [ranges] [bound] [joined]
+    updates = "updates" "(" {name "=" name ","} ")"           outputs that are the next state of inputs
     source = ["from" "(" {origin ","} ")"]                    the model's nodes (`ir.sources`)
     origin = name [name [name [INTEGER [name]]]]              operator, name, domain, version, place
 ```
@@ -34,7 +35,7 @@ These are the rules of Loop IR.
 These are the rules of Graph IR. DTYPE or shape is `?` if it isn't inferred yet.
 
 ```
-    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" known "{" {line} "}"
+    graph  = "graph" name "(" {name ":" type} ")" "->" "(" {name} ")" known [updates] "{" {line} "}"
     line   = "const" name [":" type] "=" data                 an initializer
            | "outer" name ":" type                            a value of an enclosing graph
            | "require" expr source
@@ -52,7 +53,7 @@ These are the rules of Graph IR. DTYPE or shape is `?` if it isn't inferred yet.
 These are the rules of plans. Constants and kernels are kept beside the text.
 
 ```
-    plan   = "plan" name "target" string known "{" "inputs" names "outputs" names {item} "}"
+    plan   = "plan" name "target" string known "{" "inputs" names "outputs" names [updates] {item} "}"
     item   = "require" expr source
            | "check" name ["signed"] "within" "(" {expr} ")" source
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
@@ -100,7 +101,8 @@ def print_plan(plan: Plan) -> str:
     """Return the text of a plan, without its constants' data and its kernels."""
     known = print_known(plan.symbols, plan)
     lines = [f"plan {quote(plan.name)} target {print_string(plan.target)}{known} {{"]
-    lines.append(f"  inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}")
+    ends = f"inputs {print_names(plan.inputs)} outputs {print_names(plan.outputs)}"
+    lines.append(f"  {ends}{print_updates(plan.updates)}")
     lines += [f"  require {e}{print_source(source)}" for e, source in plan.constraints.items()]
     lines += [f"  {_plan_buffer(b)}" for b in plan.buffers]
     lines += [f"  {_launch(x)}" for x in plan.launches]
@@ -178,6 +180,12 @@ def print_known(symbols: Iterable[tuple[Var, Range]], whole: Graph | Plan | Prog
     joined = ", ".join(f"{quote(axis)}{print_source(source)}" for axis, source in whole.joined.items())
     text = print_ranges(symbols) + (f" bound ({bound})" if bound else "")
     return text + (f" joined ({joined})" if joined else "")
+
+
+def print_updates(updates: Mapping[str, str]) -> str:
+    """Return the text of the outputs that are the next state of inputs."""
+    pairs = ", ".join(f"{quote(out)} = {quote(state)}" for out, state in updates.items())
+    return f" updates ({pairs})" if updates else ""
 
 
 def bare(e: Expr) -> str:

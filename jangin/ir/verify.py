@@ -253,6 +253,9 @@ def _verify_graph(
     for name in g.outputs:
         if name not in defined:
             fail(f"output {name!r} is not defined")
+    for out, state in g.updates.items():
+        if out not in g.outputs or state not in g.inputs:
+            fail(f"{out!r} can't update {state!r}: they must be an output and an input")
 
 
 def _sub_graphs(attrs: Iterable[Any]) -> Iterable[Graph]:
@@ -343,6 +346,8 @@ def verify_plan(plan: Plan) -> None:
     written = {b.name for b in plan.buffers if b.kind in ("input", "constant")}
     for n, launch in enumerate(plan.launches):
         _verify_launch(plan, n, launch, buffers, written, scope)
+    if plan.updates:
+        _verify_updates(plan, buffers, scope)
     for check in plan.checks:
         _verify_check(plan, check, buffers, written, scope)
     for name in plan.outputs:
@@ -444,11 +449,49 @@ def _verify_launch(
         if b.dtype != param.dtype or not _may_equal(b.shape, shape):
             scope.fail(f"{arg!r} doesn't have the type of parameter {param.name!r}")
         if i >= len(func.inputs):
-            if root.kind in ("input", "constant"):
+            if root.kind in ("input", "constant") and arg not in plan.updates:
                 scope.fail(f"{arg!r} is written, but it is an {root.kind} buffer")
             written.add(root.name)
         elif root.name not in written:
             scope.fail(f"{arg!r} is read before it is written")
+
+
+def _verify_updates(plan: Plan, buffers: Mapping[str, PlanBuffer], scope: Scope) -> None:
+    """Verify the outputs that lie in inputs. All other readers of an input are launched before its only
+    writer, and so is whatever makes a value that is checked."""
+    if len({*plan.updates.values()}) < len(plan.updates):
+        scope.fail("two outputs update one input")
+    for out, state in plan.updates.items():
+        a, b = buffers.get(out), buffers.get(state)
+        if a is None or b is None or out not in plan.outputs or b.kind != "input":
+            scope.fail(f"{out!r} can't update {state!r}: they must be an output and an input")
+        if a.base != state or (a.dtype, a.shape) != (b.dtype, b.shape):
+            scope.fail(f"output {out!r} doesn't lie in the input {state!r}, or has another type")
+        writer = next((n for n, launch in enumerate(plan.launches) if out in launch.args), None)
+        if writer is None:
+            scope.fail(f"output {out!r} is never written")
+        for n, launch in enumerate(plan.launches[writer:], writer):
+            for arg in launch.args:
+                if arg != out and state in (arg, buffers[arg].base):
+                    scope.fail(f"launch {n} reads {arg!r}, but launch {writer} writes its next state over it")
+            if plan.kernels and out in launch.args:
+                _verify_writer(plan.kernels[launch.kernel], launch, out, n == writer, scope)
+    for check in plan.checks:
+        if any(check.buffer in launch.args for launch in plan.launches[plan.tested :]):
+            scope.fail(f"{check.buffer!r}, which a check reads, is made after an input is updated")
+
+
+def _verify_writer(func: Func, launch: Launch, out: str, writes: bool, outer: Scope) -> None:
+    """Verify that a kernel that updates an input reads each element before it writes it, and that no other
+    kernel writes the output."""
+    from jangin.ir.updates import clash
+
+    scope = Scope(f"{outer.where}: {launch.kernel}", outer.variables, {})
+    for place, (arg, param) in enumerate(zip(launch.args, func.params, strict=True)):
+        if arg == out and (place >= len(func.inputs)) != writes:
+            scope.fail(f"{out!r} must be written by one launch, and then only be read")
+        if arg == out and writes and (why := clash(func, param.name)) is not None:
+            scope.fail(f"it can't update {out!r} in place: {why}")
 
 
 def _verify_check(

@@ -35,7 +35,8 @@ class Executable(Called, Loaded):
     """Runs a compiled model: `exe(x, y)` with arrays in input order, `exe(y=y, x=x)` by name, or
     `exe.run({"x": x, "y": y})`.
 
-    Arrays are NumPy's, or any that offer DLPack on the CPU. Several threads may call one Executable at once;
+    Arrays are NumPy's, or any that offer DLPack on the CPU. A run changes the arrays of inputs that the plan
+    updates (`Plan.updates`), and returns them as outputs. Several threads may call one Executable at once;
     each call then has its own working memory.
 
     `threads`: threads of a call, the caller included (None: as many as the process may use). `share`: another
@@ -61,6 +62,7 @@ class Executable(Called, Loaded):
         self._signature = Signature(artifact.plan)
         self._names, self._outputs = artifact.plan.inputs, artifact.plan.outputs
         self._copiers = {n: _copier(artifact.plan, n) for n in self._outputs}
+        self._updated = [artifact.plan.inputs.index(n) for n in artifact.plan.updates.values()]
         self._are_fresh = not any(self._copiers.values())
         self._expected = [(s, s.dtype, s.shape) for s in self.inputs]
         self._frame = Frame(artifact.plan, self._module.alignment)
@@ -173,6 +175,8 @@ class Executable(Called, Loaded):
     def launches(self, feeds: Mapping[str, Any]) -> Launches:
         """Prepare a run on these inputs, whose launches can then be made and timed one by one."""
         arrays = self.accept([feeds[s.name] for s in self.inputs])
+        for place in self._updated:
+            arrays[place] = arrays[place].copy()
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
         self._confirm()
@@ -263,6 +267,9 @@ class Executable(Called, Loaded):
             if static and a.shape != shape:
                 self._signature.bind([np.shape(g) for g in given])
             arrays.append(a if a.flags.c_contiguous else np.ascontiguousarray(a))
+        for place in self._updated:
+            if not arrays[place].flags.writeable:
+                arrays[place] = arrays[place].copy()
         return arrays
 
     def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
@@ -324,13 +331,15 @@ _Copier = Callable[[Memory, Layout, Sequence[Array], Mapping[str, Array]], Array
 
 
 def _copier(plan: Plan, name: str) -> _Copier | None:
-    """Return a function that copies an output from the buffer that it is an alias of. Return None for an
-    output that each run makes anew."""
+    """Return a function that copies an output from the buffer that it is an alias of. An output that updates
+    an input is the input's array itself. Return None for an output that each run makes anew."""
     buffer = plan.buffer(name)
     if buffer.kind == "output":
         return None
     base = plan.buffer(buffer.base) if buffer.kind == "alias" else buffer
     place = plan.inputs.index(base.name) if base.kind == "input" else -1
+    if name in plan.updates:
+        return lambda memory, chosen, arrays, made: arrays[place]
 
     def copy(memory: Memory, chosen: Layout, arrays: Sequence[Array], made: Mapping[str, Array]) -> Array:
         if base.kind == "input":

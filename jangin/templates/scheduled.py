@@ -64,6 +64,7 @@ class Scheduled:
     - `call`: a library call that replaces `func`.
     - `function`: the exported name of its code, if it isn't the name of `func`.
     - `sizes`: the kernel's symbols as expressions of the model's, if these differ.
+    - `updated`: the results that were operands too before (see `passes.memory.updates`).
     """
 
     template: str
@@ -77,6 +78,7 @@ class Scheduled:
     call: LibraryCall | None = None
     function: str = ""
     sizes: Mapping[Var, Expr] = field(default_factory=dict)
+    updated: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
@@ -52,7 +54,7 @@ def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
             f"say which of the model's constants are to be trained: trainable=[...] of {', '.join(floats)}"
         )
     names = matching(floats, chosen)
-    return lowered(imported, {n: imported.graph.constants[n] for n in names}, {}, {}, options)
+    return lowered(imported, {n: np.array(imported.graph.constants[n]) for n in names}, {}, {}, options)
 
 
 def matching(names: Sequence[str], chosen: Chosen) -> list[str]:

@@ -39,7 +39,7 @@ class StepGraph:
     - `inputs` are the inputs that a batch gives.
     - `loss` is the output with the loss.
     - `kept` has the inputs that pass from step to step (parameters, buffers, optimizer's state), with the
-      arrays that they begin with.
+      arrays that they begin with. Nothing else holds these arrays.
     - `after` has the output with the next value of each of these inputs.
     - `slots` has the inputs of the optimizer's state, with the parameter and the name of the state.
     - `numbers` has the inputs that take an optimizer's numbers, with the optimizer's index and the number's
@@ -158,6 +158,7 @@ class StepBuilder:
         graph = b.graph([self.loss, *results.values(), *buffers], [loss, *made.values(), *changed.values()])
         graph = prune(replace(graph, constraints=model.graph.constraints, bound=model.graph.bound))
         after = changed if found else {**made, **changed}
+        graph = replace(graph, updates={out: state for state, out in after.items()})
         whole = {**model.parameters, **model.buffers, **kept}
         return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from jangin.options import Options
 from jangin.runtime.load import executable
 from jangin.training import losses
 from jangin.training.groups import Groups
+from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Trainable, of_file
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only
 
@@ -73,10 +75,10 @@ MASK = 0xFFFFFFFF
 
 
 class Runner:
-    """A step, compiled and loaded."""
+    """A step, compiled and loaded. It doesn't hold the arrays that the first step begins with."""
 
     def __init__(self, step: StepGraph, options: Options, seed: int) -> None:
-        self.step, self.seed = step, seed
+        self.step, self.seed = replace(step, kept={}), seed
         with limits.within(options.limits):
             self.executable: Any = executable(build_plan(step.graph, options), options.threads)
         self.names = [spec.name for spec in self.executable.inputs]
@@ -84,8 +86,9 @@ class Runner:
     def run(
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
     ) -> dict[str, Array]:
-        """Run the step, and return all outputs by name. The random numbers follow from the seed and `draw`,
-        the number of the run. Raises ValueError or TypeError for a batch that isn't like the example."""
+        """Run the step, and return all outputs by name. Arrays of `kept` whose next state is an output are
+        updated in place. The random numbers follow from the seed and `draw`, the number of the run. Raises
+        ValueError or TypeError for a batch that isn't like the example."""
         given = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(given) != len(self.step.inputs):
             raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
@@ -114,7 +117,7 @@ class ValueAndGrad:
         self._names = {n: i for n, i in model.names.items() if i in model.parameters}
         self._runner = Runner(StepBuilder(model, *task.added).with_gradients(), task.options, task.seed)
         self._calls = 0
-        self._buffers = dict(model.buffers)
+        self._buffers = {n: np.array(a) for n, a in model.buffers.items()}
         self.parameters = {n: model.parameters[i] for n, i in self._names.items()}
 
     def __call__(self, parameters: Mapping[str, Any], batch: Any) -> tuple[float, dict[str, Array]]:
@@ -124,8 +127,9 @@ class ValueAndGrad:
         given = {i: as_array(parameters[n]) for n, i in self._names.items()}
         step = self._runner.step
         self._calls += 1
-        found = self._runner.run(batch, {**given, **self._buffers}, {}, self._calls)
-        self._buffers = {n: found[step.after[n]] for n in self._buffers}
+        with uninterrupted():
+            found = self._runner.run(batch, {**given, **self._buffers}, {}, self._calls)
+            self._buffers = {n: found[step.after[n]] for n in self._buffers}
         made = {n: found[step.gradients[i]] for n, i in self._names.items()}
         return float(found[step.loss]), made
 
@@ -142,8 +146,9 @@ class Trainer:
         builder = StepBuilder(model, *task.added)
         builder.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
-        self._runner = Runner(builder.updated(optimizers, chosen), task.options, task.seed)
-        self._kept = dict(self._runner.step.kept)
+        step = builder.updated(optimizers, chosen)
+        self._kept = dict(step.kept)
+        self._runner = Runner(step, task.options, task.seed)
         self._rates = groups.rates
         self._evaluation: Runner | None = None
         self.count = 0
@@ -152,14 +157,16 @@ class Trainer:
             self.load_optimizer_state(*before)
 
     def step(self, batch: Any) -> float:
-        """Run one step, and return the loss before it. A step that raises an exception changes nothing."""
+        """Run one step, and return the loss before it. A step that raises an exception changes nothing.
+        Ctrl-C waits for the end of the step."""
         count, step = self.count + 1, self._runner.step
         rates = [self.lr if self.lr is not None else rate() for rate in self._rates]
         found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
         numbers = {name: np.asarray(found[n][key]) for name, (n, key) in step.numbers.items()}
-        made = self._runner.run(batch, self._kept, numbers, count)
-        self._kept = {n: made[after] for n, after in step.after.items()}
-        self.count = count
+        with uninterrupted():
+            made = self._runner.run(batch, self._kept, numbers, count)
+            self._kept = {n: made[after] for n, after in step.after.items()}
+            self.count = count
         return float(made[step.loss])
 
     def evaluate(self, batch: Any) -> float:
@@ -188,6 +195,11 @@ class Trainer:
         """Return copies of the trained parameters and the changing buffers, by the model's names."""
         return {name: self._kept[i].copy() for name, i in self._names.items()}
 
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of parameters, buffers and the optimizer's state, each held once."""
+        return sum(a.nbytes for a in self._kept.values())
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set parameters and buffers from `state`, which needs all entries that `state_dict` returns. Other
         entries are ignored. Raises ValueError for an array that is missing or has another shape."""
@@ -196,11 +208,16 @@ class Trainer:
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Return copies of the optimizer's state, by the parameter's name and the array's own name."""
         found: dict[str, dict[str, Array]] = {}
+        for name, slot, array in self._slots():
+            found.setdefault(name, {})[slot] = array.copy()
+        return found
+
+    def _slots(self) -> Iterator[tuple[str, str, Array]]:
+        """Yield the arrays that the optimizer keeps, each with the parameter's name and its own."""
         for name, i in self._names.items():
             for own, (of, slot) in self._runner.step.slots.items():
                 if of == i:
-                    found.setdefault(name, {})[slot] = self._kept[own].copy()
-        return found
+                    yield name, slot, self._kept[own]
 
     def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], count: int) -> None:
         """Continue after `count` steps with an optimizer's state."""
@@ -227,9 +244,8 @@ class Trainer:
     def save(self, path: Any) -> None:
         """Write parameters, buffers, the optimizer's state and the number of steps to a NumPy .npz file. If
         this fails, an old file stays as it was."""
-        arrays = {f"model/{n}": a for n, a in self.state_dict().items()}
-        for name, slots in self.optimizer_state().items():
-            arrays |= {f"optimizer/{slot}/{name}": a for slot, a in slots.items()}
+        arrays = {f"model/{n}": self._kept[i] for n, i in self._names.items()}
+        arrays |= {f"optimizer/{slot}/{name}": array for name, slot, array in self._slots()}
         arrays["steps"] = np.asarray(self.count)
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 

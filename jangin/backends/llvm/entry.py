@@ -6,11 +6,13 @@ caller. `runtime.functions` has the called functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jangin.backends.functions import Value, i32, i64, signature
 from jangin.backends.launches import Launches, arrays
 from jangin.backends.llvm.plain import LlvmFunctions
 from jangin.ir.checks import IN_RANGE
-from jangin.ir.plan import Plan
+from jangin.ir.plan import Launch, Plan
 from jangin.runtime.functions import ENTRY, KERNEL, POOL_ROUNDS, POOL_RUN
 from jangin.targets.target import Target
 
@@ -39,13 +41,18 @@ def entry_module(plan: Plan, target: Target) -> str:
             w.call(in_rounds, pool, kernel, args, sizes, tasks, i64(grain), scratch, stride, count, at)
 
         launches = Launches(w, pointer, args, sizes, scratch, share, rounds)
-        for launch in plan.launches:
-            try:
-                launches.write(launch)
-            except ValueError as error:
-                raise ValueError(f"{error} of plan {plan.name!r}") from None
+
+        def write(part: Sequence[Launch]) -> None:
+            for launch in part:
+                try:
+                    launches.write(launch)
+                except ValueError as error:
+                    raise ValueError(f"{error} of plan {plan.name!r}") from None
+
+        write(plan.launches[: plan.tested])
         for n, check in enumerate(plan.checks, 1):
             with w.when(w.compare("ne", w.element(pointer(check.buffer), 0, "i64"), i64(IN_RANGE))):
                 w.ret(i32(n))
+        write(plan.launches[plan.tested :])
         w.ret(i32(0))
     return w.text()

@@ -22,8 +22,9 @@ def plan_buffers(
 
     A reshape is an alias of its operand. If a model output is a reshape of a kernel's result, the kernel
     writes the output itself. The kernel's result is then an alias of the output. An output that is an alias
-    of an input or a constant stays one. Untouched values get no buffer. Offsets are set if every arena buffer
-    has a static shape. Raises CompileError if a value of known shape is larger than `MOST_BYTES`.
+    of an input or a constant stays one. An output that updates an input is an alias of it. Untouched values
+    get no buffer. Offsets are set if every arena buffer has a static shape. Raises CompileError if a value of
+    known shape is larger than `MOST_BYTES`.
     """
     bases = _bases(graph, order)
     touched = _touched(order)
@@ -63,7 +64,7 @@ def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
         old = bases[name]
         if old != name and old not in fixed and old not in graph.outputs:
             bases = {n: name if b == old else b for n, b in bases.items()}
-    return bases
+    return {n: graph.updates.get(b, b) for n, b in bases.items()}
 
 
 def _touched(order: Sequence[Node]) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,165 @@
+"""State that is updated in place: an output lies in the memory of the input whose next state it is.
+
+All other readers of the input are launched before the kernel that writes the output. If that kernel reads the
+input too, its loop nest must read each element before it writes it (`ir.updates`). The input and the result
+are then one parameter. An output for which this isn't possible keeps memory of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+
+from jangin.ir.core import IndexCheck, Kernel, Slice
+from jangin.ir.graph import Graph, Node
+from jangin.ir.loop import Func, replace_buffer
+from jangin.ir.updates import clash
+from jangin.targets.target import Target
+from jangin.templates.scheduled import Scheduled
+
+Pairs = tuple[tuple[int, int], ...]
+"""For each result that a kernel may write over an operand: the operand's number and the result's number among
+the results."""
+
+
+def ordered(graph: Graph, target: Target) -> Graph:
+    """Return the fused graph with the writers of updated inputs behind all other readers, and behind the
+    checks of indices. `updates` keeps only the outputs for which there is such an order.
+
+    Queued devices test their checks after a run, and other devices have copies of the inputs. There is no
+    update in place on them."""
+    if not graph.updates or target.device_name != "cpu":
+        return replace(graph, updates={})
+    order = _Order(graph)
+    checks = {n for n, node in enumerate(graph.nodes) if _has_checks(node)}
+    updates = {}
+    for out, state in graph.updates.items():
+        readers = _readers(graph, order, out, state)
+        if readers is not None and order.put_behind(order.makers[out], readers | checks):
+            updates[out] = state
+    return replace(graph, nodes=order.nodes(), updates=updates)
+
+
+def _has_checks(node: Node) -> bool:
+    body = node.attrs.body if isinstance(node.attrs, Kernel) else None
+    return body is not None and any(isinstance(n.attrs, IndexCheck) for n in body.nodes)
+
+
+def _readers(graph: Graph, order: _Order, out: str, state: str) -> set[int] | None:
+    """Return the kernels that read an input's memory. Return None if the output can't lie there."""
+    ends = [*graph.outputs, *graph.updates.values()]
+    if graph.values[out].dtype != graph.values[state].dtype or graph.shape(out) != graph.shape(state):
+        return None
+    if graph.outputs.count(out) != 1 or ends.count(state) != 1:
+        return None
+    writer, readers, aliases = order.makers.get(out), set[int](), [state]
+    if writer is None or not all(order.is_kernel(n) for n in (writer, *order.users(out))):
+        return None
+    for name in aliases:
+        for n in order.users(name):
+            node = graph.nodes[n]
+            if order.is_kernel(n):
+                if n == writer and (name != state or node.inputs.count(name) != 1):
+                    return None
+                readers.add(n)
+            elif node.op == "reshape" or isinstance(node.attrs, Slice):
+                aliases.extend(node.outputs)
+            else:
+                return None
+    return None if not set(aliases).isdisjoint(graph.outputs) else readers
+
+
+class _Order:
+    """An order of a graph's nodes, by their numbers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.makers = {out: n for n, node in enumerate(graph.nodes) for out in node.outputs}
+        self._users: dict[str, list[int]] = {}
+        for n, node in enumerate(graph.nodes):
+            for name in dict.fromkeys(node.inputs):
+                self._users.setdefault(name, []).append(n)
+        self._before = [
+            {self.makers[name] for name in node.inputs if name in self.makers} for node in graph.nodes
+        ]
+
+    def is_kernel(self, node: int) -> bool:
+        return isinstance(self._graph.nodes[node].attrs, Kernel)
+
+    def users(self, name: str) -> Sequence[int]:
+        return self._users.get(name, ())
+
+    def put_behind(self, node: int, others: Set[int]) -> bool:
+        """Put a node behind others. Return False, without any change, if one of them needs the node."""
+        others = others - {node}
+        if node in self._ancestors(others):
+            return False
+        self._before[node] |= others
+        return True
+
+    def _ancestors(self, of: Iterable[int]) -> set[int]:
+        found, waiting = set(of), list(of)
+        while waiting:
+            new = self._before[waiting.pop()] - found
+            found |= new
+            waiting.extend(new)
+        return found
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes in order. Each comes as early as it may, by its place in the graph."""
+        after: list[list[int]] = [[] for _ in self._before]
+        left = [len(before) for before in self._before]
+        for n, before in enumerate(self._before):
+            for m in before:
+                after[m].append(n)
+        ready = [n for n, count in enumerate(left) if not count]
+        heapq.heapify(ready)
+        found = []
+        while ready:
+            n = heapq.heappop(ready)
+            found.append(self._graph.nodes[n])
+            for m in after[n]:
+                left[m] -= 1
+                if not left[m]:
+                    heapq.heappush(ready, m)
+        return tuple(found)
+
+
+def pairs_of(node: Node, updates: Mapping[str, str]) -> Pairs:
+    """Return a kernel node's results that may be written over operands."""
+    pairs = ((updates.get(out), k) for k, out in enumerate(node.outputs))
+    return tuple((node.inputs.index(state), k) for state, k in pairs if state in node.inputs)
+
+
+def updating(kernel: Scheduled, pairs: Pairs) -> Scheduled:
+    """Return the kernel with one parameter in place of an operand and a result, for each pair for which this
+    is possible. A library's kernel stays as it is."""
+    if kernel.call is not None:
+        return kernel
+    inputs, results = kernel.func.inputs, kernel.func.results
+    for operand, result in pairs:
+        func = _joined(kernel.func, inputs[operand].name, results[result].name)
+        if clash(func, results[result].name) is None:
+            kernel = replace(kernel, func=func, updated=(*kernel.updated, results[result].name))
+    return kernel
+
+
+def _joined(func: Func, operand: str, result: str) -> Func:
+    """Return the nest with the result in place of an operand, which is no parameter any more."""
+    buffer = next(p for p in func.results if p.name == result)
+    params = tuple(p for p in func.params if p.name != operand)
+    return replace(func, params=params, body=replace_buffer(func.body, operand, buffer))
+
+
+def updated_arguments(
+    node: Node, kernel: Scheduled, args: tuple[str, ...], updates: dict[str, str]
+) -> tuple[str, ...]:
+    """Return a kernel's arguments without the operands that its results are written over. Outputs that need
+    memory of their own are removed from `updates`."""
+    for operand, k in pairs_of(node, updates):
+        if kernel.func.results[k].name in kernel.updated:
+            args = tuple(a for a in args if a != node.inputs[operand])
+        else:
+            del updates[node.outputs[k]]
+    return args
