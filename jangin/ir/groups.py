@@ -16,6 +16,10 @@ loop touches memory that other work-items may have touched since the last barrie
 
 A register buffer that lives across thread loops has an element, or a row of elements, for each thread. Its
 first axis is the thread's; a work-item needs only its own part (`per_thread`).
+
+A warp loop has an iteration for each 32 work-items of the group, which do it together. Otherwise it counts as
+a thread loop. Its iterations hold matrices in tile buffers, of which each lane has a part. A tile buffer that
+lives across warp loops has the warp as its first axis.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from jangin.ir.expr import Buffer, Const, Expr, const
+from jangin.ir.fragments import WARP
 from jangin.ir.loop import (
+    ITEM_KINDS,
+    OWN,
     Alloc,
     Block,
     For,
@@ -41,6 +48,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.records import dataclass
+from jangin.ir.simplify import simplify
 from jangin.ir.traversal import loads
 
 SHARED_ALIGN = 16
@@ -48,7 +56,13 @@ SHARED_ALIGN = 16
 
 
 def thread_loops(s: Stmt) -> list[For]:
-    return [k for k in statements(s) if isinstance(k, For) and k.kind == "thread"]
+    """Return the thread loops and warp loops of a statement."""
+    return [k for k in statements(s) if isinstance(k, For) and k.kind in ITEM_KINDS]
+
+
+def items(loop: For) -> Expr:
+    """Return the number of work-items that a thread loop or a warp loop has work for."""
+    return loop.extent if loop.kind == "thread" else simplify(loop.extent * WARP)
 
 
 def grouped(func: Func) -> bool:
@@ -58,9 +72,10 @@ def grouped(func: Func) -> bool:
 
 
 def threads(func: Func) -> int:
-    """Return the number of work-items in a work-group: the extent of the kernel's thread loops, or 1 without
+    """Return the number of work-items in a work-group: those of the kernel's thread loops, or 1 without
     them."""
-    return next((int(s.extent.value) for s in thread_loops(func.body) if isinstance(s.extent, Const)), 1)
+    counts = (items(s) for s in thread_loops(func.body))
+    return next((int(n.value) for n in counts if isinstance(n, Const)), 1)
 
 
 def shared_layout(func: Func) -> tuple[Mapping[str, int], int]:
@@ -111,7 +126,7 @@ def barriers(func: Func) -> frozenset[int]:
     group = {_SCRATCH, *shared_layout(func)[0]}
 
     def after(s: Stmt, before: _Touched) -> _Touched:
-        if isinstance(s, For) and s.kind == "thread":
+        if isinstance(s, For) and s.kind in ITEM_KINDS:
             own = _touched(s)
             if before.conflicts(own):
                 found.add(id(s))
@@ -149,9 +164,9 @@ def _touched(loop: For) -> _Touched:
 
 
 def _places(buffer: Buffer, own: set[str]) -> set[str]:
-    """Return the names of the memory that a buffer uses. There are none for registers and the loop's own
-    buffers. All scratch buffers have one name, because those with disjoint lifetimes may share memory."""
-    if buffer.name in own or buffer.memory == "register":
+    """Return the names of the memory that a buffer uses. There are none for registers, tiles and the loop's
+    own buffers. All scratch buffers have one name, because those with disjoint lifetimes may share memory."""
+    if buffer.name in own or buffer.memory in OWN:
         return set()
     return {_SCRATCH if buffer.memory == "scratch" else buffer.name}
 
@@ -160,14 +175,15 @@ def _places(buffer: Buffer, own: set[str]) -> set[str]:
 
 
 def lives_across(func: Func) -> list[Buffer]:
-    """Return the register buffers with a thread axis. They are allocated in a block loop outside its thread
-    loops. Each access is in a thread loop, whose variable is the first index."""
+    """Return the register buffers with a thread axis, and the tile buffers with a warp axis. They are
+    allocated in a block loop outside its thread loops. Each access is in a thread loop, or in a warp loop,
+    whose variable is the first index."""
     found: list[Buffer] = []
 
     def go(s: Stmt) -> None:
-        if isinstance(s, For) and s.kind == "thread":
+        if isinstance(s, For) and s.kind in ITEM_KINDS:
             return
-        if isinstance(s, Alloc) and s.buffer.memory == "register" and by_thread(s):
+        if isinstance(s, Alloc) and s.buffer.memory in OWN and by_thread(s):
             found.append(s.buffer)
         for sub in sub_statements(s):
             go(sub)
@@ -179,11 +195,12 @@ def lives_across(func: Func) -> list[Buffer]:
 
 
 def by_thread(alloc: Alloc) -> bool:
-    """Return whether each access of a buffer is in a thread loop, with the loop's variable as first index."""
-    name = alloc.buffer.name
+    """Return whether each access of a buffer is in a thread loop, for tiles in a warp loop, with the loop's
+    variable as first index."""
+    name, kind = alloc.buffer.name, "warp" if alloc.buffer.memory == "tile" else "thread"
 
     def good(s: Stmt, thread: Expr | None) -> bool:
-        if isinstance(s, For) and s.kind == "thread":
+        if isinstance(s, For) and s.kind == kind:
             thread = s.var
         accesses = [n.index for e in expressions(s) for n in loads(e) if n.buffer.name == name]
         if isinstance(s, Store) and s.buffer.name == name:
@@ -196,7 +213,7 @@ def by_thread(alloc: Alloc) -> bool:
 
 
 def per_thread(func: Func) -> Func:
-    """Return the kernel as one work-item runs it: register buffers lose their thread axis. Thread loops stay,
+    """Return the kernel as one work-item runs it: local buffers lose their thread axis. Thread loops stay,
     and mean the work-item's own iteration, so the interpreter can't run this kernel."""
     body = func.body
     for buffer in lives_across(func):

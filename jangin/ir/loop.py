@@ -15,9 +15,11 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 from jangin.ir.traversal import buffers_loaded, rewrite, substitute
 
-FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread")
+FOR_KINDS = ("serial", "parallel", "vector", "unroll", "block", "thread", "warp")
 TASK_KINDS = ("parallel", "block")
 """Kinds of loops whose iterations are a kernel's tasks."""
+ITEM_KINDS = ("thread", "warp")
+"""Kinds of loops whose iterations a group's work-items do: one each, or a warp's work-items one together."""
 MEMORY = ("global", "scratch", "register", "shared", "tile")
 OWN = ("register", "tile")
 """Memory kinds that need no scratch memory, because their buffers are in registers or on the stack."""
@@ -45,7 +47,9 @@ class For(Stmt):
     - unroll: every iteration is copied out; the extent is constant.
     - block: like parallel; on a GPU each iteration is a work-group.
     - thread: inside a block loop. Its thread loops have the same constant extent and independent iterations.
-      On a GPU, the group's work-item i runs iteration i (see `ir.groups`)."""
+      On a GPU, the group's work-item i runs iteration i (see `ir.groups`).
+    - warp: like thread, but a warp's 32 work-items do an iteration together. Inside it, each of them does its
+      own elements of nests over matrices (see `backends.walk.fragments`)."""
 
     var: Var
     extent: Expr
@@ -76,7 +80,7 @@ class Alloc(Stmt):
 
     A shared buffer is memory of a block that all its threads can access quickly. A tile buffer consists of
     matrices, its last two axes. Each is in a matrix register if the machine has them (see
-    `backends.walk.tiles`)."""
+    `backends.walk.tiles`). In a block, the lanes of a warp share each matrix (`backends.walk.fragments`)."""
 
     buffer: Buffer
     body: Stmt

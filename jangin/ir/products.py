@@ -12,7 +12,7 @@ from jangin.ir.records import dataclass
 _WORDS = {8: I8, 16: I16, 32: I32, 64: I64}
 """The type of a word that holds several numbers, by its bits."""
 _REGISTER_WORD = 32
-"""Bits of a word in matrix registers and in fragments. A word holds neighbouring terms (VNNI layout)."""
+"""Bits of a word in matrix registers. A word holds neighbouring terms (VNNI layout)."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Product:
     - `clamps`: the sums of two neighbouring products saturate to int16, so the product is exact only for
       small numbers (x86's vpmaddubsw).
     - `right_least`: the least number that the right operand may have; None allows its type's least.
-    - `held`: the operands are in vector registers, in matrix registers, or in fragments that the threads of a
-      warp share.
+    - `held`: the operands are in vector registers, in matrix registers, or in fragments that the lanes of a
+      warp share (`ir.fragments`).
 
     Raises ValueError for a record whose fields don't fit each other.
     """
@@ -67,8 +67,11 @@ class Product:
 
     @property
     def terms_of_word(self) -> int:
-        """The number of terms in one word. In a vector register, a word has all terms of a sum."""
-        return self.terms if self.held == "vector" else _REGISTER_WORD // self.left.bits
+        """The number of terms in one word. In a vector register, a word has all terms of a sum. In fragments
+        a word is one number, because their maps place each number."""
+        if self.held == "matrix register":
+            return _REGISTER_WORD // self.left.bits
+        return self.terms if self.held == "vector" else 1
 
     @property
     def word(self) -> DType:
@@ -123,10 +126,11 @@ DOT2BF = Product("dot2bf", BF16, BF16, F32, terms=2)
 the same."""
 DOT4BF = Product("dot4bf", BF16, BF16, F32, rows=2, columns=2, terms=4)
 DOT1H = Product("dot1h", F16, F16, F32)
+DOT1BF = Product("dot1bf", BF16, BF16, F32)
 
 PRODUCTS: Mapping[str, Product] = {
     p.name: p
-    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H)
+    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H, DOT1BF)
 }  # fmt: skip
 """Every Product for which Loop IR has a function, by the function's name. Other shapes of the same functions
 are in the rows of machines."""

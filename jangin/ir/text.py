@@ -23,13 +23,14 @@ These are the rules of Loop IR.
 
 ```
     func   = "func" name "(" {name ":" ["out"] [MEMORY] type} ")" [ranges] "{" {stmt} "}"
-    stmt   = ("serial" | "parallel" | "vector" | "unroll" | "block" | "thread") name "in" expr "{" {stmt} "}"
+    stmt   = KIND name "in" expr "{" {stmt} "}"
            | "alloc" MEMORY name ":" type                     lives to the end of its braces
            | "let" name "=" expr                              likewise
            | "if" expr "{" {stmt} "}" ["else" "{" {stmt} "}"]
            | name "[" indices "]" "=" expr
            | "prefetch" name "[" indices "]"                  a hint; may lie outside the buffer
            | "{" {stmt} "}"
+    KIND   = "serial" | "parallel" | "vector" | "unroll" | "block" | "thread" | "warp"
 ```
 
 These are the rules of Graph IR. DTYPE or shape is `?` if it isn't inferred yet.

@@ -55,8 +55,8 @@ INFIX = {
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*(?:\.\w+)*", re.ASCII)
 RESERVED = frozenset({
-    "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "block", "thread", "alloc",
-    "let", "if", "else", "const", "outer", "reduce", "require",
+    "true", "false", "inf", "nan", "serial", "parallel", "vector", "unroll", "block", "thread", "warp",
+    "alloc", "let", "if", "else", "const", "outer", "reduce", "require",
 })  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Const, Expr, Var, const, is_const
 from jangin.ir.loop import (
+    ITEM_KINDS,
     TASK_KINDS,
     Alloc,
     Block,
@@ -71,7 +72,7 @@ def _loop(s: For, scope: _Scope) -> Stmt:
     extent = scope.simplify(s.extent)
     if is_const(extent, 0):
         return EMPTY
-    if is_const(extent, 1) and s.kind not in ("thread", *TASK_KINDS):
+    if is_const(extent, 1) and s.kind not in (*ITEM_KINDS, *TASK_KINDS):
         return _go(substitute_stmt(s.body, {s.var: const(0)}), scope)
     loop = replace(s, extent=extent)
     body = _go(s.body, scope.inside(loop))

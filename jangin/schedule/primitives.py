@@ -14,6 +14,7 @@ from dataclasses import replace
 from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, Select, Var, const, minimum, select
 from jangin.ir.loop import (
     FOR_KINDS,
+    ITEM_KINDS,
     TASK_KINDS,
     Alloc,
     Block,
@@ -128,16 +129,16 @@ def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:
     """Mark a loop as one of FOR_KINDS. Raises ScheduleError if iterations depend on each other in a kind that
-    runs them side by side. Vector, unrolled and thread loops need a constant extent."""
+    runs them side by side. Vector, unrolled, thread and warp loops need a constant extent."""
     if kind not in FOR_KINDS:
         raise ScheduleError(f"unknown loop kind {kind!r}")
 
     def mark(s: For) -> Stmt:
-        if kind in ("vector", "unroll", "thread") and not isinstance(s.extent, Const):
+        if kind in ("vector", "unroll", *ITEM_KINDS) and not isinstance(s.extent, Const):
             raise ScheduleError(
                 f"{func.name}: loop {loop} of extent {s.extent} can't be {kind}: not constant"
             )
-        if kind in ("vector", "thread", *TASK_KINDS):
+        if kind in ("vector", *ITEM_KINDS, *TASK_KINDS):
             independent(func, s, ranges_at(func, loop), kind)
         return replace(s, kind=kind)
 

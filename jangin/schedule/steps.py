@@ -123,4 +123,5 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "parallelize": _kind("parallel"),
     "bind_block": _kind("block"),
     "bind_thread": _kind("thread"),
+    "bind_warp": _kind("warp"),
 }

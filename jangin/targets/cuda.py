@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir.dtype import BF16, F16, F32
+from jangin.ir.fragments import WARP, Fragment
+from jangin.ir.products import DOT1BF, DOT1H
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
@@ -50,13 +52,16 @@ class Architecture:
     """Groups that a unit holds at one time at most (Guide)."""
     unit_shared: int
     """Bytes of shared memory of a unit (Guide)."""
+    matrix_rate: int = 0
+    """Multiply-adds of 16-bit floats, added to float32, that a unit's tensor cores begin each cycle. It is 0
+    without the instructions of `MATRICES`."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features that rows may need. Conversions to bfloat16, and extrema that give NaN, are
-        instructions from capability 8.0 on (PTX ISA, `cvt` and `min`)."""
+        """The features that rows may need. Conversions to bfloat16, extrema that give NaN, and products of
+        matrices of bfloat16 are instructions from capability 8.0 on (PTX ISA, `cvt`, `min` and `mma`)."""
         newer = capability(self.name) >= (8, 0)
-        return ("fp64", "fp16", *(("bf16", "min.nan") if newer else ()))
+        return ("fp64", "fp16", *(("bf16", "min.nan", "mma") if newer else ()))
 
     def occupancy(self, threads: int, registers: int, shared: int) -> float:
         """The share of a unit's work-items that groups of a kernel fill. Registers limit it, which are given
@@ -70,8 +75,6 @@ class Architecture:
         return fits * warps * WARP / self.resident
 
 
-WARP = 32
-"""Work-items that go side by side, on all capabilities (Guide)."""
 UNIT_REGISTERS = 64 << 10
 """Registers of 32 bits of a unit, on all of these capabilities (Guide)."""
 
@@ -83,17 +86,38 @@ ARCHITECTURES = {
         # T4: 40 SMs, 1.59 GHz, 320 GB/s, 4 MB L2 (Turing architecture whitepaper). Guide: 7.5.
         Architecture("sm_75", 40, 64, 1.59e9, 320e9, 4 << 20, 1024, 16, 64 << 10),
         # A100 40 GB: 108 SMs, 1.41 GHz, 1,555 GB/s, 40 MB L2 (A100 architecture whitepaper). Guide: 8.0.
-        Architecture("sm_80", 108, 64, 1.41e9, 1555e9, 40 << 20, 2048, 32, 164 << 10),
+        # Its 312 TFLOPS of 16-bit floats are 1,024 multiply-adds of a unit each cycle.
+        Architecture("sm_80", 108, 64, 1.41e9, 1555e9, 40 << 20, 2048, 32, 164 << 10, 1024),
         # GeForce RTX 3090: 82 SMs, 1.695 GHz, 936 GB/s, 6 MB L2 (Ampere GA102 whitepaper). Guide: 8.6.
-        Architecture("sm_86", 82, 128, 1.695e9, 936e9, 6 << 20, 1536, 16, 100 << 10),
+        # The whitepaper's 71 TFLOPS with sums of float32 are 256.
+        Architecture("sm_86", 82, 128, 1.695e9, 936e9, 6 << 20, 1536, 16, 100 << 10, 256),
         # Jetson AGX Orin 64 GB: 2,048 cores, 1.3 GHz, 204.8 GB/s, 4 MB L2 (its technical brief). Guide: 8.7.
-        Architecture("sm_87", 16, 128, 1.30e9, 204.8e9, 4 << 20, 1536, 16, 164 << 10),
+        # The brief's 170 sparse TOPS of int8 are 1,024 dense multiply-adds of 16 bits.
+        Architecture("sm_87", 16, 128, 1.30e9, 204.8e9, 4 << 20, 1536, 16, 164 << 10, 1024),
         # GeForce RTX 4090: 128 SMs, 2.52 GHz, 1,008 GB/s, 72 MB L2 (Ada architecture whitepaper). Guide: 8.9.
-        Architecture("sm_89", 128, 128, 2.52e9, 1008e9, 72 << 20, 1536, 24, 100 << 10),
+        # The whitepaper's 165 TFLOPS with sums of float32 are 256.
+        Architecture("sm_89", 128, 128, 2.52e9, 1008e9, 72 << 20, 1536, 24, 100 << 10, 256),
         # H100 SXM5: 132 SMs, 1.98 GHz (by its 67 TFLOPS), 3.35 TB/s, 50 MB L2 (its data sheet). Guide: 9.0.
-        Architecture("sm_90a", 132, 128, 1.98e9, 3350e9, 50 << 20, 2048, 32, 228 << 10),
+        # Its tensor cores make 2,048 (H100 architecture whitepaper); `mma` may reach fewer.
+        Architecture("sm_90a", 132, 128, 1.98e9, 3350e9, 50 << 20, 2048, 32, 228 << 10, 2048),
     )
 }
+
+_LANES = (4, 0, 2), (8, 1, 0)
+LEFT = Fragment(_LANES, ((2, 0, 1), (2, 8, 0), (2, 0, 8)))
+RIGHT = Fragment(((4, 2, 0), (8, 0, 1)), ((2, 1, 0), (2, 8, 0)))
+SUMS = Fragment(_LANES, ((2, 0, 1), (2, 8, 0)))
+"""How a warp's lanes share the matrices of `mma.m16n8k16` of 16-bit floats (PTX ISA, matrix fragments)."""
+MATRICES: tuple[Row, ...] = tuple(
+    Row(
+        "mma", (F32,), "x: f32[R, K], y: f32[K, C], r: f32[R, C]", "",
+        "serial i in R { serial j in C { serial k in K { r[i, j] = r[i, j] + x[i, k] * y[k, j] } } }",
+        c=f"mma_{by_lanes.left}", needs=("mma",), fragments=(LEFT, RIGHT, SUMS),
+        product=replace(by_lanes, rows=16, columns=8, terms=16, held="fragment"),
+    )
+    for by_lanes in (DOT1BF, DOT1H)
+)  # fmt: skip
+"""Products of matrices. The order of a sum's terms, and how it is rounded between them, is the device's."""
 
 _NEEDS = {("widen", F16): "fp16", ("narrow", F16): "fp16", ("narrow", BF16): "bf16"}
 _NEEDS |= {(name, F32): "min.nan" for name in ("min", "min_number", "max", "max_number")}
@@ -104,6 +128,7 @@ ROWS: tuple[Row, ...] = (
         for row in FUSING
         if row.name == name and dtype in row.dtypes
     ),
+    *MATRICES,
     *FUSING,
 )
 """Operations that some architectures have an instruction for come first (`backends.cuda.dialect`)."""
@@ -115,7 +140,7 @@ def of_architecture(architecture: Architecture) -> Target:
     machine = Gpu(
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
-        startup=STARTUP,
+        startup=STARTUP, matrix_rate=architecture.matrix_rate,
     )  # fmt: skip
     return Target(
         f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,

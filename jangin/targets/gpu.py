@@ -54,6 +54,9 @@ class Gpu(Machine):
     """Bytes of memory that the work-items of a group share at most: a limit. Templates make panels fit."""
     bandwidth: float = 100e9
     """Bytes a second from memory. Estimates read it."""
+    matrix_rate: int = 0
+    """Multiply-adds of 16-bit floats that a unit begins each cycle where a warp's lanes multiply matrices
+    together. 0 if there is no such instruction. Estimates read it."""
     startup: float = 5e-6
     """Seconds that a launch takes beside its work. Estimates read it."""
 

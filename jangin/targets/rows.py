@@ -14,6 +14,7 @@ from types import MappingProxyType
 from jangin.ir import products
 from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, I64, SMALL, DType
 from jangin.ir.expr import Expr
+from jangin.ir.fragments import Fragment
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.products import PRODUCTS, Product
@@ -57,6 +58,8 @@ class Row:
     - `product`: the product that the row adds to `z` or to a matrix, or None if it multiplies no small
       numbers.
     - `words`: the number of words of each operand that the row multiplies.
+    - `fragments`: how the lanes of a warp share the left matrix, the right one and the sums, for a row that
+      multiplies fragments. `c` is then the name of a function of their registers, the sums' first.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Row:
     registers: int = 0
     product: Product | None = None
     words: int = 1
+    fragments: tuple[Fragment, ...] = ()
 
     @property
     def fuses(self) -> bool:

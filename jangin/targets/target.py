@@ -130,5 +130,10 @@ class Target:
         """The row that multiplies the words of a product in matrix registers; None if there is none."""
         return self._first(r for r in self.rows if r.of_tiles and r.product and r.product.by_lanes == product)
 
+    @property
+    def fragment_rows(self) -> Sequence[Row]:
+        """The rows that multiply matrices which the lanes of a warp share."""
+        return [r for r in self.rows if r.fragments and all(map(self.has, r.needs))]
+
     def _first(self, rows: Iterable[Row]) -> Row | None:
         return next((r for r in rows if all(map(self.has, r.needs))), None)

@@ -137,7 +137,7 @@ def test_registers_of_a_thread() -> None:
 
 
 WRONG = [
-    (PRODUCT, "thread z in 32", "thread z in 16", "of a block have 32 and 16 iterations"),
+    (PRODUCT, "thread z in 32", "thread z in 16", "of a block are for 32 and 16 work-items"),
     (MAP, "block t in", "parallel t in", "is in no block loop"),
     (PRODUCT, "acc: f32[32, 2, 2]", "acc: f32[40, 2, 2]", "40 elements on its thread axis, not 32"),
     (PRODUCT, "acc[v, o, p]", "acc[0, o, p]", "no axis of its own for each thread"),

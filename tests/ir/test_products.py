@@ -16,7 +16,7 @@ from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import parse_graph, print_graph
 from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
-from jangin.ir.products import DOT2BF, DOT4, DOT4S, DOT4U, DOT8, PRODUCTS, Product
+from jangin.ir.products import DOT1BF, DOT2BF, DOT4, DOT4S, DOT4U, DOT8, PRODUCTS, Product
 from jangin.ir.reader import ParseError
 from jangin.ir.verify import VerifyError, verify_func
 from jangin.ops.builder import Builder
@@ -44,13 +44,13 @@ def test_what_is_no_product(case: str) -> None:
 
 
 def test_shapes_and_words() -> None:
-    """A word has all terms of a vector's sum. In a matrix register it has 32 bits."""
+    """A word has all terms of a vector's sum, 32 bits in a matrix register, and one term in a fragment."""
     tile = replace(DOT4U, rows=16, columns=16, terms=64, held="matrix register")
     assert (tile.terms_of_word, tile.word, tile.of_matrices) == (4, I32, False)
     assert tile.by_lanes == DOT4U == DOT4U.by_lanes != DOT4S
     assert DOT8.of_matrices and DOT8.by_lanes == Product("dot8", I8, I8, I32, terms=8)
-    fragment = Product("mma", BF16, BF16, F32, 16, 8, 16, held="fragment")
-    assert (fragment.terms_of_word, fragment.word) == (2, I32)
+    fragment = replace(DOT1BF, rows=16, columns=8, terms=16, held="fragment")
+    assert (fragment.terms_of_word, fragment.word, fragment.by_lanes) == (1, BF16, DOT1BF)
     assert (DOT4.row_type, DOT2BF.row_type) == (I32, F32)
 
 

@@ -340,6 +340,14 @@ class ClikeWriter(Writer):
     def prefetch(self, dtype: DType, at: Pointer) -> None:
         self.effect(self.dialect.prefetch(at))
 
+    # --- matrices that the lanes of a warp share
+
+    def multiply(self, row: Row, total: Pointer, left: Pointer, right: Pointer) -> None:
+        self.effect(f"{row.c}({total}, {left}, {right})")
+
+    def load_matrices(self, count: int, to: Pointer, at: Pointer, *, transposed: bool) -> None:
+        self.effect(f"load_matrices<{count}, {str(transposed).lower()}>({to}, {at})")
+
     # --- blocks
 
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:

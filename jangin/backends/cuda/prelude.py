@@ -22,6 +22,25 @@ static __forceinline__ u16 to_half(f32 x) {
 static __forceinline__ u16 to_bfloat(f32 x) {
   u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
 }
+#define MMA(name, types) static __forceinline__ void name(f32 *c, const u16 *a, const u16 *b) { \
+  u32 x[4], y[2]; memcpy(x, a, sizeof x); memcpy(y, b, sizeof y); \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+    "{%8, %9}, {%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+    : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1])); }
+MMA(mma_bf16, "bf16.bf16") MMA(mma_f16, "f16.f16")
+#define LDMATRIX(kind) asm volatile("ldmatrix.sync.aligned.m8n8.x" kind
+template <int N, bool TRANSPOSED> static __forceinline__ void load_matrices(u16 *to, const u16 *row) {
+  u32 r[4]; const u32 at = (u32)__cvta_generic_to_shared(row);
+  if constexpr (N == 4 && TRANSPOSED) LDMATRIX("4.trans.shared.b16 {%0, %1, %2, %3}, [%4];")
+    : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  else if constexpr (N == 4) LDMATRIX("4.shared.b16 {%0, %1, %2, %3}, [%4];")
+    : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  else if constexpr (N == 2 && TRANSPOSED) LDMATRIX("2.trans.shared.b16 {%0, %1}, [%2];")
+    : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+  else if constexpr (N == 2) LDMATRIX("2.shared.b16 {%0, %1}, [%2];")
+    : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+  memcpy(to, r, 4 * N);
+}
 #endif"""
 """Functions for single instructions, as inline PTX. A compiler for another machine must be given functions of
 the same names."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from jangin.backends.walk.expressions import Expressions
+from jangin.backends.walk.fragments import Fragments
 from jangin.backends.walk.index import Linear, constant_shape
 from jangin.backends.walk.lanes import REDUCTIONS, privatized, reads_itself, reduction, side_by_side
 from jangin.backends.walk.memory import in_memory
@@ -15,10 +16,12 @@ from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, land, select
+from jangin.ir.fragments import WARP
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import barriers, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
 from jangin.ir.loop import (
+    ITEM_KINDS,
     Alloc,
     Block,
     For,
@@ -53,8 +56,10 @@ class Kernel:
         self.scratch: Expr = const(0)
         self._vector_bodies: dict[int, Stmt | None] = {}
         self._rounds, self._split = task_loops(func.body)
-        self._item = writer.work_item() if self._split is not None and self._split.kind == "block" else None
+        self._grouped = self._split is not None and self._split.kind == "block"
+        self._item = writer.work_item() if self._grouped else None
         self._barriers = barriers(func) if self._item else frozenset[int]()
+        self.fragments = Fragments(func, self.x)
         self._in_thread = False
 
     def run(self) -> None:
@@ -76,6 +81,9 @@ class Kernel:
                 self.statement(sub)
         elif self.tiles.nest(s):
             return
+        elif (own := self.fragments.nest(s)) is not None:
+            with self.fragments.apart():
+                self.statement(own)
         elif isinstance(s, For):
             self._for(s)
         elif isinstance(s, Store):
@@ -100,7 +108,7 @@ class Kernel:
             )
         if s is self._rounds:
             self.statement(s.body)
-        elif s.kind == "thread" and self._item is not None:
+        elif s.kind in ITEM_KINDS and self._item is not None:
             self._thread(s, self._item)
         elif s is self._split:
             self._serial(s, self.w.lo, self.w.hi)
@@ -134,13 +142,20 @@ class Kernel:
         return select(runs, s.extent, 0)
 
     def _thread(self, s: For, item: Value) -> None:
-        """Write a work-item's own iteration of a thread loop, after a barrier if it is needed."""
+        """Write a work-item's own iteration of a thread loop, or its warp's iteration of a warp loop, after a
+        barrier if it is needed."""
         if id(s) in self._barriers:
             self.w.barrier()
             for name in self.memory.bases:
                 self.memory.written(name)
         self._in_thread = True
-        with self.x.binding(s.var, item), self.ix.bound(s.var, loop_range(s), 0):
+        with ExitStack() as stack:
+            if s.kind == "warp":
+                size = self.w.index(WARP)
+                stack.enter_context(self.fragments.warp(self.w.binary("urem", item, size)))
+                item = self.w.binary("udiv", item, size)
+            stack.enter_context(self.x.binding(s.var, item))
+            stack.enter_context(self.ix.bound(s.var, loop_range(s), 0))
             self.statement(s.body)
         self._in_thread = False
 
@@ -313,7 +328,11 @@ class Kernel:
     def _alloc(self, s: Alloc) -> None:
         buffer, bases, start = s.buffer, self.memory.bases, self.scratch
         before = bases.get(buffer.name)
-        if buffer.memory == "tile" and self.tiles.holds(buffer):
+        if buffer.memory == "tile" and self._item is not None:
+            with self.fragments.held(buffer):
+                self.statement(s.body)
+            return
+        if buffer.memory == "tile" and not self._grouped and self.tiles.holds(buffer):
             with self.tiles.allotted(buffer):
                 self.statement(s.body)
             return

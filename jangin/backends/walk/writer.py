@@ -319,6 +319,20 @@ class Writer(ABC):
         """Declare the matrix registers that were used: the rows of each, and the bytes of a row."""
         raise NotImplementedError
 
+    # --- matrices that the lanes of a warp share
+
+    def multiply(self, row: Row, total: Pointer, left: Pointer, right: Pointer) -> None:
+        """Write a row that adds a product of matrices to a third, given by the lane's registers of each."""
+        raise NotImplementedError
+
+    def load_matrices(self, count: int, to: Pointer, at: Pointer, *, transposed: bool) -> None:
+        """Load the lane's part of matrices of 8 by 8 elements of 16 bits to its registers.
+
+        Lane n says where row n % 8 of matrix n // 8 is, in shared memory at a multiple of 16 bytes. Each lane
+        gets two neighbours in a row, or in a column if `transposed`.
+        """
+        raise NotImplementedError
+
     # --- blocks
 
     @abstractmethod

@@ -2,7 +2,8 @@
 //
 // The compiler of tests/cuda/mock/nvrtc.cpp includes this before a kernel's text, and puts LAUNCHABLE(name)
 // behind it. Groups run one after the other. ORDER decides in which order, for groups and for work-items:
-// 0 by their numbers, else drawn by that number as a seed, anew between any two barriers.
+// 0 by their numbers, else drawn by that number as a seed, anew between any two barriers. An instruction that
+// all lanes of a warp execute together (.sync.aligned) waits for the warp's 32 work-items.
 #pragma once
 #include <math.h>
 #include <setjmp.h>
@@ -70,7 +71,8 @@ extern "C" char __stop_shim_shared[] __attribute__((weak));
 
 namespace shim {
 enum { STACK = 256 << 10 };
-struct Fiber { ucontext_t first; jmp_buf at; char *stack; bool begun, done; };
+enum Waits { NOT, FOR_GROUP, FOR_WARP };
+struct Fiber { ucontext_t first; jmp_buf at; char *stack; bool begun, done; Waits waits; };
 static Fiber fibers[1024];
 static jmp_buf scheduler;
 static ucontext_t origin;
@@ -87,12 +89,14 @@ static void go(int n) {
   Fiber &f = fibers[n];
   current = n;
   threadIdx.x = n;
+  f.waits = NOT;
   if (_setjmp(scheduler)) return;
   if (f.begun) _longjmp(f.at, 1);
   f.begun = true;
   swapcontext(&origin, &f.first);
 }
-static void barrier() {
+static void wait(Waits what) {
+  fibers[current].waits = what;
   if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
 }
 // Numbers below n in an order that a seed draws, which goes on with each; the order of 0 is their own.
@@ -109,6 +113,7 @@ static void prepare(int n) {
   for (int i = 0; i < n; ++i) {
     Fiber &f = fibers[i];
     f.begun = f.done = false;
+    f.waits = NOT;
     getcontext(&f.first);
     if (!f.stack) f.stack = (char *)aligned_alloc(64, STACK);
     f.first.uc_stack.ss_sp = f.stack;
@@ -116,6 +121,26 @@ static void prepare(int n) {
     f.first.uc_link = nullptr;
     makecontext(&f.first, begin, 0);
   }
+}
+enum { WARP = 32 };
+// Continues warps whose work-items all wait for their warp, until none does. Returns whether one waits for some
+// that wait for the group or have ended.
+static bool warps(int threads, unsigned *order, unsigned *seed) {
+  for (bool more = true; more;) {
+    more = false;
+    bool left[1024 / WARP] = {};
+    for (int w = 0; w < threads; w += WARP) {
+      int waiting = 0;
+      const int end = w + WARP < threads ? w + WARP : threads;
+      for (int n = w; n < end; ++n) waiting += !fibers[n].done && fibers[n].waits == FOR_WARP;
+      if (waiting && waiting != WARP) return true;
+      left[w / WARP] = waiting;
+      more |= waiting > 0;
+    }
+    if (more) draw(order, threads, seed);
+    for (int n = 0; n < threads; ++n) if (left[order[n] / WARP]) go(order[n]);
+  }
+  return false;
 }
 // Runs a group. All its work-items must end between the same barriers.
 static void group(int threads, unsigned *seed) {
@@ -125,7 +150,10 @@ static void group(int threads, unsigned *seed) {
   for (int left = threads; left;) {
     draw(order, threads, seed);
     const int before = left;
-    for (int n = 0; n < threads; ++n) if (!fibers[order[n]].done) { go(order[n]); left -= fibers[order[n]].done; }
+    for (int n = 0; n < threads; ++n) if (!fibers[order[n]].done) go(order[n]);
+    if (warps(threads, order, seed)) { uneven = true; return; }
+    left = 0;
+    for (int n = 0; n < threads; ++n) left += !fibers[n].done;
     if (left && left != before) { uneven = true; return; }
   }
 }
@@ -155,7 +183,110 @@ static int launch(void (*kernel)(A...), void **given, unsigned groups, unsigned 
 template <class... A> static unsigned arguments(void (*)(A...)) { return sizeof...(A); }
 }  // namespace shim
 
-static void __syncthreads() { shim::barrier(); }
+static void __syncthreads() { shim::wait(shim::FOR_GROUP); }
+
+// --- instructions of whole warps, by the words of the PTX ISA manual
+//
+// "Matrix Fragments for mma.m16n8k16 with floating point type", "Matrix fragments for mma.m16n8k8" and
+// "ldmatrix" say which lane holds which elements. This is written from these words alone, apart from the
+// compiler's own map.
+
+namespace shim {
+struct At { int row, col; };
+static int lane() { return current % WARP; }
+// groupID = %laneid >> 2; threadID_in_group = %laneid % 4
+struct Holder { int groupID, threadID_in_group; };
+static Holder holder(int laneid) { return {laneid >> 2, laneid % 4}; }
+
+// .f16 and .bf16 of m16n8k16
+static At a16(int laneid, int i) {
+  const Holder h = holder(laneid);
+  // row = groupID for ai where 0 <= i < 2 || 4 <= i < 6; groupID + 8 otherwise
+  const int row = ((0 <= i && i < 2) || (4 <= i && i < 6)) ? h.groupID : h.groupID + 8;
+  // col = (threadID_in_group * 2) + (i & 0x1) for ai where i < 4; that + 8 for ai where i >= 4
+  const int col = i < 4 ? h.threadID_in_group * 2 + (i & 0x1) : h.threadID_in_group * 2 + (i & 0x1) + 8;
+  return {row, col};
+}
+static At b16(int laneid, int i) {
+  const Holder h = holder(laneid);
+  // row = (threadID_in_group * 2) + (i & 0x1) for bi where i < 2; that + 8 for bi where i >= 2; col = groupID
+  const int row = i < 2 ? h.threadID_in_group * 2 + (i & 0x1) : h.threadID_in_group * 2 + (i & 0x1) + 8;
+  return {row, h.groupID};
+}
+// .tf32 of m16n8k8
+static At a8(int laneid, int i) {
+  const Holder h = holder(laneid);
+  // row = groupID for a0 and a2, groupID + 8 for a1 and a3
+  // col = threadID_in_group for a0 and a1, threadID_in_group + 4 for a2 and a3
+  return {i == 0 || i == 2 ? h.groupID : h.groupID + 8,
+          i == 0 || i == 1 ? h.threadID_in_group : h.threadID_in_group + 4};
+}
+static At b8(int laneid, int i) {
+  const Holder h = holder(laneid);
+  // row = threadID_in_group for b0, threadID_in_group + 4 for b1; col = groupID
+  return {i == 0 ? h.threadID_in_group : h.threadID_in_group + 4, h.groupID};
+}
+// .f32 of both: row = groupID for ci where i < 2, groupID + 8 for ci where i >= 2;
+// col = (threadID_in_group * 2) + (i & 0x1)
+static At c32(int laneid, int i) {
+  const Holder h = holder(laneid);
+  return {i < 2 ? h.groupID : h.groupID + 8, h.threadID_in_group * 2 + (i & 0x1)};
+}
+
+struct Matrices { f32 a[16][16], b[16][8], c[16][8]; };
+static Matrices given[1024 / WARP];
+// D = A * B + C of a warp. The manual leaves the order of the sum's terms open: this one adds them one by one.
+static void mma(int terms, f32 *c, const f32 *a, int of_a, At (*at_a)(int, int), const f32 *b, int of_b,
+                At (*at_b)(int, int)) {
+  Matrices &m = given[current / WARP];
+  for (int i = 0; i < of_a; ++i) { const At at = at_a(lane(), i); m.a[at.row][at.col] = a[i]; }
+  for (int i = 0; i < of_b; ++i) { const At at = at_b(lane(), i); m.b[at.row][at.col] = b[i]; }
+  for (int i = 0; i < 4; ++i) { const At at = c32(lane(), i); m.c[at.row][at.col] = c[i]; }
+  wait(FOR_WARP);
+  for (int i = 0; i < 4; ++i) {
+    const At at = c32(lane(), i);
+    f32 sum = m.c[at.row][at.col];
+    for (int k = 0; k < terms; ++k) sum += m.a[at.row][k] * m.b[k][at.col];
+    c[i] = sum;
+  }
+  wait(FOR_WARP);  // until all lanes have read
+}
+// ldmatrix .m8n8 .b16: threads 0-7 give the addresses of the first matrix's rows, 8-15 those of the second, and
+// so on. An address is aligned to 16 bytes. Each row has 8 elements. Thread T holds two elements of row T / 4,
+// the first at T % 4 * 2, or with .trans those of the transposed matrix.
+static const u16 *rows[1024];
+static void ldmatrix(int count, bool trans, u16 *to, const u16 *row) {
+  rows[current] = row;
+  if (lane() < 8 * count && (size_t)row % 16) __builtin_trap();
+  wait(FOR_WARP);
+  const u16 *const *const mine = rows + current / WARP * WARP;
+  u16 got[8];
+  for (int n = 0; n < count; ++n)
+    for (int i = 0; i < 2; ++i) {
+      const int line = lane() / 4, place = lane() % 4 * 2 + i;
+      got[2 * n + i] = trans ? mine[8 * n + place][line] : mine[8 * n + line][place];
+    }
+  memcpy(to, got, 4 * count);
+  wait(FOR_WARP);
+}
+}  // namespace shim
+
+static f32 of_bfloat(u16 b) { const unsigned bits = (unsigned)b << 16; f32 v; memcpy(&v, &bits, 4); return v; }
+static void mma_bf16(f32 *c, const u16 *a, const u16 *b) {
+  f32 x[8], y[4];
+  for (int i = 0; i < 8; ++i) x[i] = of_bfloat(a[i]);
+  for (int i = 0; i < 4; ++i) y[i] = of_bfloat(b[i]);
+  shim::mma(16, c, x, 8, shim::a16, y, 4, shim::b16);
+}
+static void mma_f16(f32 *c, const u16 *a, const u16 *b) {
+  f32 x[8], y[4];
+  for (int i = 0; i < 8; ++i) x[i] = of_half(a[i]);
+  for (int i = 0; i < 4; ++i) y[i] = of_half(b[i]);
+  shim::mma(16, c, x, 8, shim::a16, y, 4, shim::b16);
+}
+template <int N, bool TRANS> static void load_matrices(u16 *to, const u16 *row) {
+  shim::ldmatrix(N, TRANS, to, row);
+}
 
 #define LAUNCHABLE(name) \
   extern "C" int name##_launch(void **given, unsigned groups, unsigned threads, unsigned order) { \

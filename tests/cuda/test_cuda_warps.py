@@ -1,0 +1,181 @@
+"""Warp loops: a warp's lanes multiply matrices of which each holds a part.
+
+The elements of each lane are written twice: in the compiler's map, and in the mock by the words of NVIDIA's
+manual (see `mock/shim.h`)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import alone
+import machine
+import ml_dtypes
+import mocked
+import numpy as np
+import pytest
+
+from jangin.backends.cuda.backend import source
+from jangin.ir.expr import const
+from jangin.ir.fragments import WARP, Fragment
+from jangin.ir.graph import Array, CompileError
+from jangin.ir.interpret import run_func, size
+from jangin.ir.loop import Func
+from jangin.ir.parse import parse_func
+from jangin.ir.verify import VerifyError, verify_func
+from jangin.targets import resolve
+from jangin.targets.cuda import MATRICES
+
+TYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+
+PRODUCT = """func product(x: T[32, 64], y: T[Y], bias: f32[32], o: out f32[32, 32]) {
+  block t in 1 {
+    alloc shared left: T[32, 40]
+    alloc shared right: T[32, 40]
+    alloc tile sums: f32[2, 4, 16, 8]
+    warp w0 in 2 { unroll j0 in 4 { serial r0 in 16 { serial c0 in 8 { sums[w0, j0, r0, c0] = 0.0 } } } }
+    serial panel in 2 {
+      thread i in 64 {
+        unroll e in 2 { vector u in 8 {
+          left[i // 2, i % 2 * 16 + e * 8 + u] = x[i // 2, panel * 32 + i % 2 * 16 + e * 8 + u] } }
+        unroll f in 2 { vector v in 8 { RIGHT } }
+      }
+      warp w in 2 {
+        unroll k in 2 {
+          alloc tile a: T[16, 16]
+          alloc tile b: T[4, 16, 8]
+          serial r1 in 16 { serial k1 in 16 { a[r1, k1] = left[w * 16 + r1, k * 16 + k1] } }
+          unroll j2 in 4 { serial k2 in 16 { serial c2 in 8 { b[j2, k2, c2] = FROM } } }
+          unroll j3 in 4 { serial r3 in 16 { serial c3 in 8 { serial k3 in 16 {
+            sums[w, j3, r3, c3] = sums[w, j3, r3, c3] + f32(a[r3, k3]) * f32(b[j3, k3, c3]) } } } }
+        }
+      }
+    }
+    warp w4 in 2 { unroll j4 in 4 { serial r4 in 16 { serial c4 in 8 {
+      if w4 * 16 + r4 < 27 { if j4 * 8 + c4 < 29 {
+        o[w4 * 16 + r4, j4 * 8 + c4] = max(sums[w4, j4, r4, c4] + bias[j4 * 8 + c4], 0.0) } } } } } }
+  }
+}"""
+BY_TERMS = {
+    "Y": "64, 32", "FROM": "right[k * 16 + k2, j2 * 8 + c2]",
+    "RIGHT": "right[i // 2, i % 2 * 16 + f * 8 + v] = y[panel * 32 + i // 2, i % 2 * 16 + f * 8 + v]",
+}  # fmt: skip
+BY_COLUMNS = {
+    "Y": "32, 64", "FROM": "right[j2 * 8 + c2, k * 16 + k2]",
+    "RIGHT": "right[i // 2, i % 2 * 16 + f * 8 + v] = y[i // 2, panel * 32 + i % 2 * 16 + f * 8 + v]",
+}  # fmt: skip
+
+
+def product(kind: str, words: dict[str, str], old: str = "", new: str = "") -> Func:
+    """Return the product of one type, with one change of its text."""
+    assert old in PRODUCT
+    text = PRODUCT.replace(old, new, 1) if old else PRODUCT
+    return parse_func(re.sub(r"\b(T|Y|RIGHT|FROM)\b", lambda m: {"T": kind, **words}[m[1]], text))
+
+
+def given(func: Func, rng: np.random.Generator) -> dict[str, Array]:
+    types = {**TYPES, "f32": np.dtype(np.float32)}
+    arrays = {}
+    for p in func.params:
+        shape = [size(d, {}) for d in p.shape]
+        arrays[p.name] = (rng.standard_normal(shape) / 4).astype(types[p.dtype.name])
+    return arrays
+
+
+@mocked.needed
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_product_has_the_bits_of_its_loops(kind: str, driver: Any) -> None:
+    """The right operand's rows in shared memory are terms or columns. The mock's instruction adds terms one
+    by one, as the loops do, and the products of 16-bit numbers are exact."""
+    rng, on = np.random.default_rng(7), resolve("cuda:sm_80")
+    for words in (BY_TERMS, BY_COLUMNS):
+        func = product(kind, words)
+        verify_func(func)
+        arrays = given(func, rng)
+        want = {n: v.copy() for n, v in arrays.items()}
+        run_func(func, want, {})
+        y = arrays["y"].astype(np.float64)
+        exact = arrays["x"].astype(np.float64) @ (y if words is BY_TERMS else y.T) + arrays["bias"]
+        # 64 sums of numbers below 4, each rounded by at most 2^-24 of itself
+        np.testing.assert_allclose(want["o"][:27, :29], np.maximum(exact, 0)[:27, :29], atol=64 * 4 * 2**-24)
+        runs = alone.Program([func], on).run(func, arrays, {}, 1, driver)
+        for got in (*runs, machine.run(func, arrays, {}, machine.target(machine.runnable()[0]))):
+            np.testing.assert_array_equal(got["o"], want["o"])
+        text = source(func, on)
+        assert f"mma_{kind}(" in text and "load_matrices<4, false>(" in text
+        assert f"load_matrices<2, {str(words is BY_TERMS).lower()}>(" in text
+
+
+def test_maps_place_each_element_once() -> None:
+    for row in MATRICES:
+        p = row.product
+        assert p is not None
+        shapes = (p.rows, p.terms), (p.terms, p.columns), (p.rows, p.columns)
+        for fragment, (rows, columns) in zip(row.fragments, shapes, strict=True):
+            places = {
+                tuple(size(e, {}) for e in fragment.place(const(lane), const(n)))
+                for lane in range(WARP)
+                for n in range(fragment.count)
+            }
+            assert places == {(r, c) for r in range(rows) for c in range(columns)}
+            assert fragment.count * WARP == rows * columns and (fragment.matrices is not None)
+    assert Fragment(((4, 0, 1), (8, 1, 0)), ((2, 8, 0), (2, 0, 4))).matrices is None
+
+
+def test_a_wrong_map_gives_a_wrong_result(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mock doesn't take its maps from the compiler, so it would notice an error in them."""
+    func, on = product("f16", BY_TERMS), resolve("cuda:sm_80")
+    arrays = given(func, np.random.default_rng(7))
+    right = alone.Program([func], on).run(func, arrays, {}, 1, driver)[0]["o"]
+    mirrored = Fragment(((4, 0, 2), (8, 1, 0)), ((2, 8, 0), (2, 0, 1)))
+    for row in MATRICES:
+        monkeypatch.setitem(row.__dict__, "fragments", (*row.fragments[:2], mirrored))
+    wrong = alone.Program([func], on).run(func, arrays, {}, 1, driver)[0]["o"]
+    assert not np.array_equal(right, wrong, equal_nan=True)
+
+
+LAST = "    warp w4 in 2"
+WRONG = {
+    "another number of work-items": ("warp w in 2 {", "warp w in 3 {", "are for 64 and 96 work-items"),
+    "a matrix of one work-item": (
+        LAST,
+        f"thread q in 64 {{ alloc tile z: f32[16, 8] }} {LAST}",
+        "lanes of a",
+    ),
+    "registers": (
+        LAST,
+        f"warp q in 2 {{ alloc register z: f32[1] z[0] = 1.0 }} {LAST}",
+        "may have only tiles",
+    ),
+    "sums of another warp": ("sums[w, j3, r3, c3] = ", "sums[1 - w, j3, r3, c3] = ", "no axis of its own"),
+    "two elements in one place": ("o[w4 * 16 + r4, ", "o[w4 * 16 + r4 // 2, ", "may write one place"),
+    "what lanes read and write": (
+        "r4, c4] + bias",
+        "r4, c4] + o[w4 * 16 + (r4 + 1) % 16, c4] + bias",
+        "reads and writes o",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_warp_loops_that_are_refused(case: str) -> None:
+    old, new, error = WRONG[case]
+    with pytest.raises(VerifyError, match=error):
+        verify_func(product("bf16", BY_TERMS, old, new))
+
+
+def test_what_lanes_have_no_code_for() -> None:
+    """A warp's work that isn't a matrix's, and matrices that no instruction multiplies, are errors that name
+    the kernel."""
+    for old, new, error in (
+        ("alloc tile a", "left[0, 0] = T(0.0) alloc tile a", "product: a warp stores to left over no loops"),
+        (
+            "max(sums[w4, j4, r4, c4]",
+            "max(sums[w4, j4, 0, c4]",
+            "product: a warp stores to o over c4 in 8, which",
+        ),
+    ):
+        with pytest.raises(CompileError, match=re.escape(error)):
+            source(product("bf16", BY_TERMS, old, new), resolve("cuda:sm_80"))
+    with pytest.raises(CompileError, match="no instruction of cuda:sm_75 multiplies the matrices of f32"):
+        source(product("bf16", BY_TERMS), resolve("cuda:sm_75"))
