@@ -4,7 +4,8 @@
     y = exe(x)
 
 The names here are imported when they are first used, so that `jangin.load` needs neither the compiler nor
-onnx.
+onnx. The package `jangin-runtime` has this file and the modules that loading and running need, without the
+compiler.
 """
 
 from __future__ import annotations
@@ -106,10 +107,25 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("onnxruntime", "optim"):
-        return importlib.import_module(f"jangin.{name}")
+        return _module(name, f"jangin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(_module(name, _HOMES[name]), name)
+
+
+def _module(name: str, home: str) -> Any:
+    """Import the module of a public name. Raises ModuleNotFoundError with a remedy if jangin-runtime is
+    installed alone and doesn't have the module."""
+    try:
+        return importlib.import_module(home)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not missing.name.startswith("jangin."):
+            raise
+        raise ModuleNotFoundError(
+            f"jangin.{name} belongs to the compiler, and only jangin-runtime is installed here, which loads "
+            "and runs compiled models: pip install jangin",
+            name=missing.name,
+        ) from None
 
 
 def __dir__() -> list[str]:

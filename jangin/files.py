@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,7 +50,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
 
 def _renamed(goal: str, mode: int | None, write: Callable[[BinaryIO], object]) -> None:
     """Write a regular file as `write_whole` does. An existing file keeps its `mode`."""
-    aside = os.path.join(os.path.dirname(goal), f".{secrets.token_hex(8)}.part")
+    aside = os.path.join(os.path.dirname(goal), f".{os.urandom(8).hex()}.part")
     try:
         with open(aside, "xb") as file:
             if mode is not None:

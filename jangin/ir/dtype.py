@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 _ALL: dict[str, DType] = {}
@@ -63,7 +63,10 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        return _NUMPY[self.name]
+        """The NumPy dtype of the type's arrays. Raises ModuleNotFoundError for a type that only ml_dtypes has
+        if ml_dtypes isn't installed."""
+        found = _NUMPY.get(self.name)
+        return _from_ml_dtypes(self.name) if found is None else found
 
 
 def _same(name: str) -> DType:
@@ -89,7 +92,6 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     "f64": np.dtype(np.float64),
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
     "i64": np.dtype(np.int64),
     "i32": np.dtype(np.int32),
     "i16": np.dtype(np.int16),
@@ -99,28 +101,48 @@ _NUMPY: dict[str, np.dtype[np.generic]] = {
     "u16": np.dtype(np.uint16),
     "u8": np.dtype(np.uint8),
     "bool": np.dtype(np.bool_),
-    "f8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "f8e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "f8e8m0": np.dtype(ml_dtypes.float8_e8m0fnu),
-    "f4e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
-    "i4": np.dtype(ml_dtypes.int4),
-    "u4": np.dtype(ml_dtypes.uint4),
-    "i2": np.dtype(ml_dtypes.int2),
-    "u2": np.dtype(ml_dtypes.uint2),
 }
+"""NumPy's own dtypes, by the names of element types."""
+_ML_DTYPES = {
+    "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2",
+    "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn", "i4": "int4",
+    "u4": "uint4", "i2": "int2", "u2": "uint2",
+}  # fmt: skip
+"""The names in ml_dtypes of the types that NumPy itself lacks."""
 SMALL = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0, F4E2M1, I4, U4, I2, U2)
 DTYPES: dict[str, DType] = {
     t.name: t for t in (F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, *SMALL)
 }
 _FROM_NUMPY = {v: DTYPES[k] for k, v in _NUMPY.items()}
+_FROM_ML_DTYPES = {theirs: DTYPES[ours] for ours, theirs in _ML_DTYPES.items()}
+
+
+@cache
+def _from_ml_dtypes(name: str) -> np.dtype[np.generic]:
+    """Return the dtype of an element type that NumPy itself lacks.
+
+    ml_dtypes is imported here, when a type needs it, because most compiled models run with NumPy alone."""
+    try:
+        import ml_dtypes
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"arrays of {name} need the package ml_dtypes, which isn't installed: pip install ml_dtypes",
+            name=missing.name,
+        ) from None
+    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return found
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
     """Return the DType of a NumPy dtype. Raises KeyError for a dtype without one, such as strings and complex
     numbers."""
-    return _FROM_NUMPY[np.dtype(dtype)]
+    dtype = np.dtype(dtype)
+    found = _FROM_NUMPY.get(dtype)
+    if found is None and dtype.type.__module__ == "ml_dtypes":
+        found = _FROM_ML_DTYPES.get(dtype.name)
+    if found is None:
+        raise KeyError(dtype)
+    return found
 
 
 def dtype_of(name: str) -> DType:

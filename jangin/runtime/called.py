@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from jangin.runtime.compiled import Compiled, targets, weight_bytes
@@ -74,5 +73,7 @@ def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str
 
 
 def _near(name: str, names: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, names, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""

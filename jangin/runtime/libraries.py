@@ -7,10 +7,6 @@ copy, so that its number of threads can be set.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
-import importlib.util
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -64,7 +60,11 @@ def find(name: str) -> Library | None:
 def _openblas() -> Library | None:
     """Load scipy-openblas32, which nothing else uses, or a copy of NumPy's OpenBLAS. Return None if both are
     missing."""
-    spec = importlib.util.find_spec("scipy_openblas32")
+    import shutil  # models that call no library are loaded without these modules
+    import tempfile
+    from importlib.util import find_spec
+
+    spec = find_spec("scipy_openblas32")
     beside = Path(np.__file__).parent
     own = (
         [] if spec is None or spec.origin is None else Path(spec.origin).parent.glob("lib/libscipy_openblas*")
@@ -100,7 +100,9 @@ def _onednn() -> Library | None:
 
 def _clblast() -> Library | None:
     """Load the system's CLBlast, or return None if it is missing. Only its file's name tells its version."""
-    name = ctypes.util.find_library("clblast")
+    from ctypes.util import find_library
+
+    name = find_library("clblast")
     if name is None:
         return None
     return Library("clblast", name.rpartition(".so.")[2], _addresses(ctypes.CDLL(name), CLBLAST, "{}"))
