@@ -18,6 +18,15 @@ import jangin
 NAMES = {"win32": "Windows", "darwin": "macOS"}
 
 
+def test_what_every_system_can_do() -> None:
+    """The script that the workflow runs on other systems works on this one."""
+    program = Path(__file__).with_name("elsewhere.py")
+    around = {**os.environ, "PYTHONPATH": str(Path(jangin.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=around, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "the model runs here" in done.stdout or sys.platform != "linux", done.stdout
+
+
 @pytest.mark.parametrize("system", NAMES)
 def test_what_only_linux_has_is_not_needed(system: str, tmp_path: Path) -> None:
     """The process lacks everything that only Linux has (see `other_system`)."""
