@@ -49,7 +49,7 @@ def write_threads(model: Model, w: FunctionWriter) -> None:
         w.ret()
     with w.define(start) as given:
         w.call(stop)
-        made = w.call(_CREATE, given["threads"])
+        made = w.call(_CREATE, given["threads"], given["threads"])
         w.store(pool, i64(0), made)
         none = w.compare("eq", made, NULL)
         w.ret(w.select(w.arithmetic("and", none, w.compare("gt", given["threads"], i32(1))), i32(-1), i32(0)))

@@ -61,12 +61,19 @@ ENTRY = Function("jangin_entry", "i32", "ptr bufs, ptr symbols, ptr pool, ptr sc
 `bufs` has the addresses of `plan.buffers`, aliases included. `symbols` has the values (i64) of
 `plan.symbols`. `stride` is the bytes of scratch memory of each worker."""
 
-POOL_CREATE = Function("jangin_pool_create", "ptr", "i32 asked")
+POOL_CREATE = Function("jangin_pool_create", "ptr", "i32 asked, i32 processors")
 """Makes a thread pool of `asked` threads, the caller included. Returns null if `asked` is 1, or if the system
-gives no threads or memory."""
+gives no threads or memory. Callers and workers together keep at most `processors` processors busy, unless
+there are more callers."""
 
 POOL_DESTROY = Function("jangin_pool_destroy", "void", "ptr pool")
 """Ends the pool's threads. Nothing may be running on them."""
+
+POOL_ENTER = Function("jangin_pool_enter", "void", "ptr pool")
+"""Counts a caller of the pool, among which its workers are divided. A null pool counts nothing."""
+
+POOL_LEAVE = Function("jangin_pool_leave", "void", "ptr pool")
+"""Ends what POOL_ENTER began."""
 
 _HAND_OUT = "ptr pool, ptr task, ptr args, ptr sizes, i64 tasks, i64 grain, ptr scratch, i64 stride"
 

@@ -78,7 +78,7 @@ def main_module(plan: Plan, threads: int) -> str:
             places.append("ptr @made")
     want = ", ".join(f"i32 {bits}" for bits in wanted().ravel().view(np.int32))
     count = wanted().size
-    pool = f"call ptr @jangin_pool_create(i32 {threads})" if threads > 1 else "freeze ptr null"
+    pool = f"call ptr @jangin_pool_create(i32 {threads}, i32 {threads})" if threads > 1 else "freeze ptr null"
     entry = f"call i32 @jangin_entry(ptr @table, ptr @arena, ptr %pool, ptr @scratch, i64 {layout.stride})"
     return f"""
 {chr(10).join(globals_)}
@@ -88,7 +88,7 @@ def main_module(plan: Plan, threads: int) -> str:
 @want = internal global [{count} x i32] [{want}], align 64
 @table = internal global [{len(places)} x ptr] [{", ".join(places)}]
 declare i32 @jangin_entry(ptr, ptr, ptr, ptr, i64)
-declare ptr @jangin_pool_create(i32)
+declare ptr @jangin_pool_create(i32, i32)
 define i32 @main() {{
 entry:
   %pool = {pool}

@@ -3,6 +3,7 @@ fork."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import threading
@@ -16,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import jangin
+from jangin import IndexOutOfRange
 from jangin.runtime.executable import Executable
 from jangin.runtime.idle import kept
 from jangin.runtime.threads import default_threads
@@ -44,6 +46,12 @@ def chain() -> onnx.ModelProto:
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", SIZE]) for n in "xy")
     graph = helper.make_graph(nodes, "chain", [x], [y], [axis])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def picks() -> onnx.ModelProto:
+    """Return a model that gathers columns, and whose run fails if an index is out of range."""
+    return onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
+    g (float[N, 8] x, int64[K] i) => (float[N, K] y) { a = Sin(x) y = Gather <axis = 1> (a, i) }""")
 
 
 def tasks() -> set[str]:
@@ -116,6 +124,74 @@ def test_models_share_their_threads() -> None:
     assert new_threads(before, most - 1) == most - 1
     del others, other
     assert new_threads(before, 0) == 0
+
+
+def callers(exe: Executable) -> int:
+    """Return how many callers the executable's thread pool counts now, which is its first word."""
+    return ctypes.c_int32.from_address(exe._module.pool).value  # type: ignore[attr-defined]
+
+
+def test_runs_and_failed_runs_are_counted_while_they_last() -> None:
+    exe, x = jangin.compile(picks(), threads=2, cache=False), np.ones((4, 8), np.float32)
+    for index in (0, 8, 7, -9):
+        try:
+            exe(x, np.array([index]))
+            assert -8 <= index < 8
+        except IndexOutOfRange:
+            assert not -8 <= index < 8
+        assert callers(exe) == 0
+    long = jangin.compile(chain(), threads=2, cache=False)
+    rows, seen = np.ones((12, SIZE), np.float32), set()
+    runs = [threading.Thread(target=long, args=(rows,)) for _ in range(2)]
+    for run in runs:
+        run.start()
+    while any(run.is_alive() for run in runs):
+        seen.add(callers(long))
+    assert 2 in seen and seen <= {0, 1, 2} and callers(long) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_sixteen_callers_of_different_models_beside_forks() -> None:
+    """Results stay right while the pool's threads are divided anew at each run, and in forked processes."""
+    random = np.random.default_rng(0)
+    x, few = random.standard_normal((2, SIZE), np.float32), random.standard_normal((3, 8), np.float32)
+    calls = [
+        (jangin.compile(chain(), cache=False), (x,)),
+        (jangin.compile(chain(), threads=3, cache=False), (x,)),
+        (jangin.compile(onnx.parser.parse_model(LOOP), cache=False), (x[:, :2048], np.int64(3))),
+        (jangin.compile(picks(), cache=False), (few, np.array([1, 7]))),
+    ]
+    expected = [exe(*given) for exe, given in calls]
+    wrong: list[int] = []
+    stop = threading.Event()
+
+    def check(turn: int) -> None:
+        exe, given = calls[turn % len(calls)]
+        if not np.array_equal(exe(*given), expected[turn % len(calls)]):
+            wrong.append(turn)
+
+    def work(turn: int) -> None:
+        while not stop.is_set():
+            check(turn)
+            turn += 1
+
+    def child() -> None:
+        for turn in range(8):
+            check(turn)
+        assert not wrong
+
+    threads = [threading.Thread(target=work, args=(turn,)) for turn in range(16)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(6):
+            in_child(child)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert not any(callers(exe) for exe, _ in calls if isinstance(exe, Executable))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")

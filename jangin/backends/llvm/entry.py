@@ -1,7 +1,7 @@
 """The entry: one native function that runs a whole plan, as straight-line LLVM IR.
 
 Each launch gathers its arguments, computes its sizes and runs its kernel, on the pool or (grain 0) on the
-caller. `runtime.functions` has the called functions.
+caller. The pool counts the run among its callers. `runtime.functions` has the called functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from jangin.backends.launches import Launches, arrays
 from jangin.backends.llvm.plain import LlvmFunctions
 from jangin.ir.checks import IN_RANGE
 from jangin.ir.plan import Launch, Plan
-from jangin.runtime.functions import ENTRY, KERNEL, POOL_ROUNDS, POOL_RUN
+from jangin.runtime.functions import ENTRY, KERNEL, POOL_ENTER, POOL_LEAVE, POOL_ROUNDS, POOL_RUN
 from jangin.targets.target import Target
 
 
@@ -22,7 +22,8 @@ def entry_module(plan: Plan, target: Target) -> str:
     code (a load, or arithmetic of floats)."""
     w = LlvmFunctions("jangin_entry", target)
     run, in_rounds = signature(POOL_RUN), signature(POOL_ROUNDS)
-    for function in (*(signature(KERNEL, x.function) for x in plan.launches), run, in_rounds):
+    enter, leave = signature(POOL_ENTER), signature(POOL_LEAVE)
+    for function in (*(signature(KERNEL, x.function) for x in plan.launches), run, in_rounds, enter, leave):
         w.declare(function)
     index = {b.name: i for i, b in enumerate(plan.buffers)}
     with w.define(signature(ENTRY)) as given:
@@ -40,6 +41,7 @@ def entry_module(plan: Plan, target: Target) -> str:
         def rounds(kernel: Value, tasks: Value, grain: int, count: Value, at: Value) -> None:
             w.call(in_rounds, pool, kernel, args, sizes, tasks, i64(grain), scratch, stride, count, at)
 
+        w.call(enter, pool)
         launches = Launches(w, pointer, args, sizes, scratch, share, rounds)
 
         def write(part: Sequence[Launch]) -> None:
@@ -50,6 +52,7 @@ def entry_module(plan: Plan, target: Target) -> str:
                     raise ValueError(f"{error} of plan {plan.name!r}") from None
 
         write(plan.launches[: plan.tested])
+        w.call(leave, pool)
         for n, check in enumerate(plan.checks, 1):
             with w.when(w.compare("ne", w.element(pointer(check.buffer), 0, "i64"), i64(IN_RANGE))):
                 w.ret(i32(n))

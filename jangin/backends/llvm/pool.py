@@ -5,8 +5,8 @@ takes a run of units, so a thread takes fewer units if its core has another tena
 towards the end, because threads would otherwise wait for the last run (guided self-scheduling,
 Polychronopoulos and Kuck, 1987).
 
-Threads of even number take units from the front, the others from the back. If there are two threads, each
-finds in its own cache the data that it made in the job before.
+A caller's first helper takes units from the back, the second from the front, and so on. If there are two
+threads, each finds in its own cache the data that it made in the job before.
 
 The ticket is one 64-bit word, `job sequence << 32 | first unit left << 16 | units left`. A thread takes units
 by compare-and-swap of the ticket. The job is live and its fields are stable while the ticket has units left.
@@ -14,24 +14,33 @@ A swap that succeeds therefore proves that the fields read before the swap belon
 worker finds the ticket empty or changed, and touches nothing. The caller waits only for units that were
 taken.
 
-`pool_threads.py` says how threads start and end. `runtime.system.waiting` says how threads wait, wake and
-change their core, because the system decides this. A worker that wakes on the caller's core moves to another
-core first. The worker would otherwise run instead of the caller, and another program may spin on the other
-cores.
+`pool_callers.py` divides the workers among callers. `pool_threads.py` says how threads start, wait, wake and
+end. `runtime.system.waiting` has the system's calls for this.
 
-The structure's cache line 0 holds the job fields, and line 1 the ticket. Line 2 holds the units done and the
-caller's sleep flag. Line 3 holds the busy flag and the core of the caller that last woke workers. Line 4
-holds the sleeping workers, the wake-up sequence and the stop flag. Line 5 holds the thread count and a job's
-longest run. The lines from 6 on hold thread handles and worker arguments.
+The pool has a place for each thread, after three cache lines of its own. Line 0 counts the callers. Line 1
+has the stop flag and the sleeping workers, and line 2 the numbers of threads and processors. A place serves a
+caller and a worker, which have nothing to do with each other. Its lines 0 and 1 hold the fields and the
+ticket of a caller's job. Line 2 holds the units done and the caller's sleep flag, and line 3 the flag that
+the place is taken. Line 4 is the record of the worker with the place's number.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from jangin.backends.llvm.functions import called, head
-from jangin.backends.llvm.pool_threads import CREATE, DESTROY
-from jangin.runtime.functions import KERNEL, POOL_CREATE, POOL_DESTROY, POOL_ROUNDS, POOL_RUN
+from jangin.backends.llvm.pool_callers import CALLERS, PATIENCE
+from jangin.backends.llvm.pool_threads import CREATE, DESTROY, WAKE, WORKER
+from jangin.runtime.functions import (
+    KERNEL,
+    POOL_CREATE,
+    POOL_DESTROY,
+    POOL_ENTER,
+    POOL_LEAVE,
+    POOL_ROUNDS,
+    POOL_RUN,
+)
 from jangin.runtime.system.waiting import waiting
 from jangin.runtime.threads import MOST
 from jangin.targets.target import Target
@@ -44,13 +53,24 @@ SPINS = 1500
 YIELDS = 16
 """How often the caller yields its core to a worker before it sleeps."""
 
-_FIELDS = {
-    "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
-    "ticket": 64, "done": 128, "waiting": 132, "busy": 192, "core": 196, "sleepers": 256, "wake": 260,
-    "stop": 264, "workers": 320, "longest": 328, "handles": 384,
+_POOL = {
+    "callers": 0, "crowd": 4, "since": 8, "until": 16, "stop": 64, "sleepers": 68, "threads": 128,
+    "processors": 136,
 }  # fmt: skip
-_HANDLE_BYTES = 32
-"""Bytes of a worker's record: pthread handle, pool, index."""
+_PLACE = {
+    "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
+    "ticket": 64, "longest": 72, "parts": 80, "done": 128, "waiting": 132, "busy": 192,
+}  # fmt: skip
+_RECORD = {
+    "handle": 256, "pool": 264, "index": 272, "asleep": 280, "number": 284, "core": 288, "theirs": 292,
+}  # fmt: skip
+_PLACES, _PLACE_BYTES = 192, 320
+_FIELDS: Mapping[str, tuple[str, int]] = {
+    **{name: ("pool", at) for name, at in _POOL.items()},
+    **{name: ("place", at) for name, at in _PLACE.items()},
+    **{f"record.{name}": ("record", at) for name, at in _RECORD.items()},
+}
+"""The base and the offset of each field, by name. A place and its worker's record have the same address."""
 
 
 def pool_module(target: Target) -> str:
@@ -63,8 +83,8 @@ def pool_module(target: Target) -> str:
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + system.functions + CREATE + DESTROY + _TAKE + _WORKER + _RUN + _ROUNDS
-    text = re.sub(r"(?m)^  (%(\w+)\.at)$", _field_address, text)
+    text = _HEAD + system.functions + CALLERS + CREATE + DESTROY + WAKE + _TAKE + WORKER + _RUN + _ROUNDS
+    text = re.sub(r"(?m)^  (%([\w.]+)\.at)$", _field_address, text)
     words = {
         "DECLARE_WAITING": system.declarations,  # first, because it has words too
         "HERE": system.here,
@@ -72,22 +92,28 @@ def pool_module(target: Target) -> str:
         "L": f"i{8 * abi.pointer_bytes}",
         "NARROW": "\n  %bytes = trunc i64 %size to i32" if narrow else "",
         "BYTES": "%bytes" if narrow else "%size",
+        "WIDEN": "sext i32" if narrow else "freeze i64",
+        "WIDENED": " to i64" if narrow else "",
         "DECLARE_PAUSE": declare,
         "PAUSE": pause,
         "SPINS": SPINS,
         "SPINS_AND_YIELDS": SPINS + YIELDS,
+        "TIRED": SPINS + 1,
+        "PATIENCE": PATIENCE,
         "UNITS": UNITS_PER_THREAD,
         "LONGEST_RUNS": RUNS_PER_THREAD,
         "MAX_THREADS": MOST,
         "CREATE": head(POOL_CREATE),
         "DESTROY": head(POOL_DESTROY),
+        "ENTER": head(POOL_ENTER),
+        "LEAVE": head(POOL_LEAVE),
         "RUN": head(POOL_RUN),
         "ROUNDS": head(POOL_ROUNDS),
         "PIECE": called(KERNEL, "%task", "%args", "%sizes", "%lo", "%hi", "%own"),
         "ALL": called(KERNEL, "%task", "%args", "%sizes", 0, "%tasks", "%scratch"),
         "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),
-        "HANDLES": _FIELDS["handles"],
-        "HANDLE_BYTES": _HANDLE_BYTES,
+        "PLACES": _PLACES,
+        "PLACE_BYTES": _PLACE_BYTES,
     }
     for word, value in words.items():
         text = text.replace(f"<{word}>", str(value))
@@ -95,7 +121,8 @@ def pool_module(target: Target) -> str:
 
 
 def _field_address(line: re.Match[str]) -> str:
-    return f"  {line[1]} = getelementptr i8, ptr %pool, i64 {_FIELDS[line[2]]}"
+    base, offset = _FIELDS[line[2]]
+    return f"  {line[1]} = getelementptr i8, ptr %{base}, i64 {offset}"
 
 
 # `%field.at` on a line of its own computes a field's address.
@@ -109,14 +136,24 @@ declare i32 @sched_yield()
 declare ptr @aligned_alloc(<L>, <L>)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i32 @llvm.umax.i32(i32, i32)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
 <DECLARE_PAUSE>
+define internal ptr @place(ptr %pool, i64 %number) {
+  %skip = mul i64 %number, <PLACE_BYTES>
+  %offset = add i64 %skip, <PLACES>
+  %place = getelementptr i8, ptr %pool, i64 %offset
+  ret ptr %place
+}
 """
 
-# Takes runs of units until none is left. Fields are read before the swap that proves them stable.
+# Takes runs of units of a place's job until none is left. Fields are read before the swap that proves them
+# stable.
 _TAKE = """
-define internal void @take_units(ptr %pool, i64 %index) {
+define internal void @take_units(ptr %place, i64 %index, i1 %back) {
 entry:
   %ticket.at
   %task.at
@@ -127,12 +164,10 @@ entry:
   %tasks.at
   %unit.at
   %count.at
-  %workers.at
+  %parts.at
   %longest.at
   %done.at
   %waiting.at
-  %odd = and i64 %index, 1
-  %back = icmp ne i64 %odd, 0
   br label %look
 look:
   %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
@@ -148,9 +183,8 @@ read:
   %tasks = load atomic i64, ptr %tasks.at monotonic, align 8
   %unit = load atomic i64, ptr %unit.at monotonic, align 8
   %count = load atomic i64, ptr %count.at monotonic, align 8
+  %parts = load atomic i64, ptr %parts.at monotonic, align 8
   %longest = load atomic i64, ptr %longest.at monotonic, align 8
-  %threads = load i64, ptr %workers.at
-  %parts = shl i64 %threads, 1
   %share = udiv i64 %left, %parts
   %short = call i64 @llvm.umin.i64(i64 %share, i64 %longest)
   %run = call i64 @llvm.umax.i64(i64 %short, i64 1)
@@ -192,66 +226,6 @@ out:
 }
 """
 
-_WORKER = """
-define internal ptr @worker(ptr %record) {
-entry:
-  %record.pool = getelementptr i8, ptr %record, i64 8
-  %pool = load ptr, ptr %record.pool
-  %record.index = getelementptr i8, ptr %record, i64 16
-  %index = load i64, ptr %record.index
-  %ticket.at
-  %stop.at
-  %sleepers.at
-  %wake.at
-  %core.at
-  br label %spin
-spin:
-  %n = phi i32 [ 0, %entry ], [ %n1, %again ], [ 0, %busy ], [ 0, %sleep.end ], [ 0, %aside ]
-  %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
-  %left = and i64 %ticket, 65535
-  %work = icmp ne i64 %left, 0
-  br i1 %work, label %busy, label %idle
-busy:
-  call void @take_units(ptr %pool, i64 %index)
-  br label %spin
-idle:
-  %stop = load atomic i32, ptr %stop.at seq_cst, align 4
-  %stopped = icmp ne i32 %stop, 0
-  br i1 %stopped, label %out, label %patient
-patient:
-  %tired = icmp sgt i32 %n, <SPINS>
-  br i1 %tired, label %sleep, label %again
-again:
-  <PAUSE>
-  %n1 = add i32 %n, 1
-  br label %spin
-sleep:
-  %seen = load atomic i32, ptr %wake.at seq_cst, align 4
-  %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
-  %ticket2 = load atomic i64, ptr %ticket.at seq_cst, align 8
-  %left2 = and i64 %ticket2, 65535
-  %stop2 = load atomic i32, ptr %stop.at seq_cst, align 4
-  %wide2 = zext i32 %stop2 to i64
-  %reason = or i64 %left2, %wide2
-  %calm = icmp eq i64 %reason, 0
-  br i1 %calm, label %wait, label %sleep.end
-wait:
-  call void @sleep_on(ptr %wake.at, i32 %seen)
-  br label %sleep.end
-sleep.end:
-  %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
-  %theirs = load atomic i32, ptr %core.at monotonic, align 4
-  %mine = <HERE>
-  %shared = icmp eq i32 %mine, %theirs
-  br i1 %shared, label %aside, label %spin
-aside:
-  call void @step_aside(i32 %mine)
-  br label %spin
-out:
-  ret ptr null
-}
-"""
-
 _RUN = """
 define <RUN> {
 entry:
@@ -265,16 +239,17 @@ some:
   %alone = or i1 %null, %small
   br i1 %alone, label %inline, label %claim
 claim:
-  %busy.at
-  %swap = cmpxchg ptr %busy.at, i32 0, i32 1 seq_cst seq_cst
-  %free = extractvalue { i32, i1 } %swap, 1
-  br i1 %free, label %publish, label %inline
+  %team = call { i64, i64, i64 } @claim(ptr %pool, ptr %scratch)
+  %number = extractvalue { i64, i64, i64 } %team, 0
+  %threads = extractvalue { i64, i64, i64 } %team, 1
+  %teams = extractvalue { i64, i64, i64 } %team, 2
+  %helped = icmp ugt i64 %threads, 1
+  br i1 %helped, label %publish, label %inline
 inline:
   <ALL>
   br label %out
 publish:
-  %workers.at
-  %threads = load i64, ptr %workers.at
+  %place = call ptr @place(ptr %pool, i64 %number)
   %pieces = mul i64 %threads, <UNITS>
   %up = add i64 %tasks, %pieces
   %up1 = sub i64 %up, 1
@@ -294,6 +269,7 @@ publish:
   %count = udiv i64 %round1, %unit
   %runs = mul i64 %threads, <LONGEST_RUNS>
   %longest = udiv i64 %count, %runs
+  %parts = shl i64 %threads, 1
   %task.at
   %args.at
   %sizes.at
@@ -303,8 +279,10 @@ publish:
   %unit.at
   %count.at
   %longest.at
+  %parts.at
   %done.at
   %waiting.at
+  %busy.at
   %ticket.at
   store atomic ptr %task, ptr %task.at monotonic, align 8
   store atomic ptr %args, ptr %args.at monotonic, align 8
@@ -315,6 +293,7 @@ publish:
   store atomic i64 %unit, ptr %unit.at monotonic, align 8
   store atomic i64 %count, ptr %count.at monotonic, align 8
   store atomic i64 %longest, ptr %longest.at monotonic, align 8
+  store atomic i64 %parts, ptr %parts.at monotonic, align 8
   store atomic i32 0, ptr %done.at monotonic, align 4
   %old = load atomic i64, ptr %ticket.at monotonic, align 8
   %sequence = lshr i64 %old, 32
@@ -327,17 +306,11 @@ publish:
   %sleeping = icmp ne i32 %sleepers, 0
   br i1 %sleeping, label %rouse, label %share.in
 rouse:
-  %core.at
-  %core = <HERE>
-  store atomic i32 %core, ptr %core.at monotonic, align 4
-  %wake.at
-  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
-  %helpers = trunc i64 %count to i32
-  %most = sub i32 %helpers, 1
-  call void @wake_up(ptr %wake.at, i32 %most)
+  %useful = call i64 @llvm.umin.i64(i64 %threads, i64 %count)
+  call void @wake_team(ptr %pool, i64 %number, i64 %useful, i64 %teams)
   br label %share.in
 share.in:
-  call void @take_units(ptr %pool, i64 0)
+  call void @take_units(ptr %place, i64 0, i1 false)
   %goal = trunc i64 %count to i32
   br label %wait
 wait:

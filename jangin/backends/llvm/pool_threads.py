@@ -1,5 +1,14 @@
-"""The start and end of the pool's threads (`pool.py`), as LLVM IR text. `pool_module` replaces the words in
-angle brackets."""
+"""The start, the life and the end of the pool's threads (`pool.py`), as LLVM IR text. `pool_module` replaces
+the words in angle brackets.
+
+A worker helps the team that the crowd gives it. It spins for a short time after a job, then it sleeps until a
+caller of its team has another. It sleeps at once if the crowd leaves no processor for it. Such a worker
+watches the last place, which no caller ever takes.
+
+A caller wakes as many workers as its job can use. A worker whose last core is now the caller's is woken on
+another core, because it would wait there until the caller's job is done. A worker that nonetheless wakes on
+the caller's core steps aside. Another program may spin on the other cores.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +21,40 @@ entry:
   br i1 %none, label %fail, label %allocate
 allocate:
   %wide = sext i32 %threads to i64
-  %records = mul i64 %wide, <HANDLE_BYTES>
-  %unrounded = add i64 %records, <HANDLES>
-  %bumped = add i64 %unrounded, 63
-  %size = and i64 %bumped, -64<NARROW>
+  %places = mul i64 %wide, <PLACE_BYTES>
+  %size = add i64 %places, <PLACES><NARROW>
   %pool = call ptr @aligned_alloc(<L> 64, <L> <BYTES>)
   %null = icmp eq ptr %pool, null
   br i1 %null, label %fail, label %start
 start:
   call void @llvm.memset.p0.i64(ptr %pool, i8 0, i64 %size, i1 false)
-  %handles.at
+  %crowd.at
+  %threads.at
+  %processors.at
+  %given = sext i32 %processors to i64
+  store i32 1, ptr %crowd.at
+  store atomic i64 %wide, ptr %threads.at monotonic, align 8
+  store i64 %given, ptr %processors.at
   br label %next
 next:
   %k = phi i64 [ 1, %start ], [ %k1, %spawn ]
   %full = icmp eq i64 %k, %wide
   br i1 %full, label %ready, label %spawn
 spawn:
-  %skip = mul i64 %k, <HANDLE_BYTES>
-  %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %record.pool = getelementptr i8, ptr %record, i64 8
-  store ptr %pool, ptr %record.pool
-  %record.index = getelementptr i8, ptr %record, i64 16
-  store i64 %k, ptr %record.index
-  %error = call i32 @pthread_create(ptr %record, ptr null, ptr @worker, ptr %record)
+  %record = call ptr @place(ptr %pool, i64 %k)
+  %record.pool.at
+  %record.index.at
+  %record.handle.at
+  store ptr %pool, ptr %record.pool.at
+  store i64 %k, ptr %record.index.at
+  %error = call i32 @pthread_create(ptr %record.handle.at, ptr null, ptr @worker, ptr %record)
   %k1 = add i64 %k, 1
   %started = icmp eq i32 %error, 0
-  br i1 %started, label %next, label %ready
+  br i1 %started, label %next, label %fewer
+fewer:
+  store atomic i64 %k, ptr %threads.at monotonic, align 8
+  br label %ready
 ready:
-  %have = phi i64 [ %wide, %next ], [ %k, %spawn ]
-  %workers.at
-  store i64 %have, ptr %workers.at
   ret ptr %pool
 fail:
   ret ptr null
@@ -55,22 +68,21 @@ entry:
   br i1 %null, label %out, label %stop
 stop:
   %stop.at
+  %threads.at
   store atomic i32 1, ptr %stop.at seq_cst, align 4
-  %wake.at
-  %w = atomicrmw add ptr %wake.at, i32 1 seq_cst
-  call void @wake_up(ptr %wake.at, i32 2147483647)
-  %workers.at
-  %count = load i64, ptr %workers.at
-  %handles.at
+  %count = load i64, ptr %threads.at
   br label %next
 next:
   %k = phi i64 [ 1, %stop ], [ %k1, %join ]
   %all = icmp uge i64 %k, %count
   br i1 %all, label %release, label %join
 join:
-  %skip = mul i64 %k, <HANDLE_BYTES>
-  %record = getelementptr i8, ptr %handles.at, i64 %skip
-  %handle = load <L>, ptr %record
+  %record = call ptr @place(ptr %pool, i64 %k)
+  %record.asleep.at
+  %record.handle.at
+  store atomic i32 0, ptr %record.asleep.at seq_cst, align 4
+  call void @wake_up(ptr %record.asleep.at, i32 1)
+  %handle = load <L>, ptr %record.handle.at
   %e = call i32 @pthread_join(<L> %handle, ptr null)
   %k1 = add i64 %k, 1
   br label %next
@@ -79,5 +91,157 @@ release:
   br label %out
 out:
   ret void
+}
+"""
+
+# Wakes the sleeping workers of a team. `%threads` counts the caller too.
+WAKE = """
+define internal void @wake_team(ptr %pool, i64 %team, i64 %threads, i64 %teams) {
+entry:
+  %here = <HERE>
+  br label %next
+next:
+  %k = phi i64 [ 1, %entry ], [ %k1, %done ]
+  %number = phi i64 [ %team, %entry ], [ %following, %done ]
+  %more = icmp ult i64 %k, %threads
+  br i1 %more, label %look, label %out
+look:
+  %index = add i64 %number, 1
+  %record = call ptr @place(ptr %pool, i64 %index)
+  %record.asleep.at
+  %asleep = load atomic i32, ptr %record.asleep.at seq_cst, align 4
+  %sleeping = icmp ne i32 %asleep, 0
+  br i1 %sleeping, label %rouse, label %done
+rouse:
+  %record.theirs.at
+  %record.core.at
+  %record.number.at
+  store atomic i32 %here, ptr %record.theirs.at monotonic, align 4
+  %was = atomicrmw xchg ptr %record.asleep.at, i32 0 seq_cst
+  %core = load atomic i32, ptr %record.core.at monotonic, align 4
+  %tid = load atomic i32, ptr %record.number.at monotonic, align 4
+  %mine = icmp eq i32 %core, %here
+  br i1 %mine, label %elsewhere, label %there
+elsewhere:
+  call void @wake_elsewhere(i32 %tid, i32 %here, ptr %record.asleep.at)
+  br label %done
+there:
+  call void @wake_up(ptr %record.asleep.at, i32 1)
+  br label %done
+done:
+  %k1 = add i64 %k, 1
+  %following = add i64 %number, %teams
+  br label %next
+out:
+  ret void
+}
+"""
+
+WORKER = """
+define internal { ptr, i1, i32 } @helped(ptr %pool, i64 %index, i32 %crowd) {
+entry:
+  %divided = call { i64, i64 } @teams(ptr %pool, i32 %crowd)
+  %helpers = extractvalue { i64, i64 } %divided, 0
+  %teams = extractvalue { i64, i64 } %divided, 1
+  %spare = icmp ugt i64 %index, %helpers
+  br i1 %spare, label %none, label %one
+one:
+  %number = sub i64 %index, 1
+  %team = urem i64 %number, %teams
+  %turn = udiv i64 %number, %teams
+  %odd = trunc i64 %turn to i1
+  %back = xor i1 %odd, true
+  %place = call ptr @place(ptr %pool, i64 %team)
+  %a = insertvalue { ptr, i1, i32 } { ptr null, i1 false, i32 0 }, ptr %place, 0
+  %b = insertvalue { ptr, i1, i32 } %a, i1 %back, 1
+  ret { ptr, i1, i32 } %b
+none:
+  %threads.at
+  %threads = load atomic i64, ptr %threads.at monotonic, align 8
+  %last = sub i64 %threads, 1
+  %unused = call ptr @place(ptr %pool, i64 %last)
+  %c = insertvalue { ptr, i1, i32 } { ptr null, i1 false, i32 <TIRED> }, ptr %unused, 0
+  ret { ptr, i1, i32 } %c
+}
+define internal ptr @worker(ptr %record) {
+entry:
+  %record.pool.at
+  %record.index.at
+  %record.number.at
+  %record.asleep.at
+  %record.core.at
+  %record.theirs.at
+  %pool = load ptr, ptr %record.pool.at
+  %index = load i64, ptr %record.index.at
+  %tid = call i32 @own_number()
+  store atomic i32 %tid, ptr %record.number.at monotonic, align 4
+  %crowd.at
+  %stop.at
+  %sleepers.at
+  br label %assign
+assign:
+  %crowd = load atomic i32, ptr %crowd.at seq_cst, align 4
+  %help = call { ptr, i1, i32 } @helped(ptr %pool, i64 %index, i32 %crowd)
+  %place = extractvalue { ptr, i1, i32 } %help, 0
+  %back = extractvalue { ptr, i1, i32 } %help, 1
+  %spun = extractvalue { ptr, i1, i32 } %help, 2
+  %ticket.at
+  br label %spin
+spin:
+  %n = phi i32 [ %spun, %assign ], [ %n1, %again ], [ 0, %busy ]
+  %crowd1 = load atomic i32, ptr %crowd.at monotonic, align 4
+  %same = icmp eq i32 %crowd1, %crowd
+  br i1 %same, label %look, label %assign
+look:
+  %ticket = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %left = and i64 %ticket, 65535
+  %work = icmp ne i64 %left, 0
+  br i1 %work, label %busy, label %idle
+busy:
+  call void @take_units(ptr %place, i64 %index, i1 %back)
+  br label %spin
+idle:
+  %stop = load atomic i32, ptr %stop.at seq_cst, align 4
+  %stopped = icmp ne i32 %stop, 0
+  br i1 %stopped, label %out, label %patient
+patient:
+  %tired = icmp sgt i32 %n, <SPINS>
+  br i1 %tired, label %sleep, label %again
+again:
+  <PAUSE>
+  %n1 = add i32 %n, 1
+  br label %spin
+sleep:
+  %here = <HERE>
+  store atomic i32 %here, ptr %record.core.at monotonic, align 4
+  store atomic i32 -1, ptr %record.theirs.at monotonic, align 4
+  store atomic i32 1, ptr %record.asleep.at seq_cst, align 4
+  %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
+  %ticket2 = load atomic i64, ptr %ticket.at seq_cst, align 8
+  %left2 = and i64 %ticket2, 65535
+  %stop2 = load atomic i32, ptr %stop.at seq_cst, align 4
+  %wide2 = zext i32 %stop2 to i64
+  %crowd2 = load atomic i32, ptr %crowd.at seq_cst, align 4
+  %moved = xor i32 %crowd2, %crowd
+  %other = zext i32 %moved to i64
+  %reason = or i64 %left2, %wide2
+  %reasons = or i64 %reason, %other
+  %calm = icmp eq i64 %reasons, 0
+  br i1 %calm, label %wait, label %sleep.end
+wait:
+  call void @sleep_on(ptr %record.asleep.at, i32 1)
+  br label %sleep.end
+sleep.end:
+  store atomic i32 0, ptr %record.asleep.at seq_cst, align 4
+  %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
+  %theirs = load atomic i32, ptr %record.theirs.at monotonic, align 4
+  %mine = <HERE>
+  %shared = icmp eq i32 %mine, %theirs
+  br i1 %shared, label %aside, label %assign
+aside:
+  call void @step_aside(i32 %mine)
+  br label %assign
+out:
+  ret ptr null
 }
 """

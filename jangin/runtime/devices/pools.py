@@ -23,7 +23,8 @@ class Pool:
     the pool's memory but none of its threads, so `alive` is False there."""
 
     def __init__(self, image: Image, threads: int) -> None:
-        self.address: int = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads) or 0
+        processors = max(threads, default_threads())
+        self.address: int = POOL_CREATE.at(image.address(POOL_CREATE.name))(threads, processors) or 0
         self._process = os.getpid()
         release = weakref.finalize(self, _end, image, self.address, self._process)
         release.atexit = False  # daemon threads may still run the code

@@ -1,6 +1,7 @@
 """The operating system's calls of the thread pool, as LLVM IR text.
 
-The calls wait for a word to change, wake the threads that wait for it, and move a thread to another core.
+The calls wait for a word to change, wake threads that wait for it, keep threads off a core, and read the
+clock.
 `backends.llvm.pool` replaces the words in angle brackets. <L> is the type of a C `long`.
 """
 
@@ -15,20 +16,38 @@ CORES = 1024
 """The number of bits in a set of processors, as many as in the C library's cpu_set_t."""
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "armv7": 240}
 """The number of Linux's system call futex, by the first part of a triple (Linux's syscall tables)."""
+GETTID = {"x86_64": 186, "aarch64": 178, "riscv64": 178, "armv7": 224}
+"""The number of Linux's system call gettid."""
 
 
 class Waiting(NamedTuple):
     """The thread pool's calls of the system, as text. `declarations` declares the system's functions. `here`
-    is a call that returns the number of the current core. `functions` defines `@sleep_on(word, seen)`,
-    `@wake_up(word, most)` and `@step_aside(core)`."""
+    is a call that returns the number of the current core. `functions` defines:
+
+    - `@own_number()` returns the thread's number.
+    - `@now()` returns the nanoseconds of a clock that never goes back.
+    - `@sleep_on(word, seen)` waits while the word is `seen`.
+    - `@wake_up(word, most)` wakes threads that wait for the word.
+    - `@wake_elsewhere(thread, core, word)` wakes the thread that waits for the word, on another core.
+    - `@step_aside(core)` moves the calling thread to another core.
+
+    The last two leave the thread's set of cores as it was."""
 
     declarations: str
     here: str
     functions: str
 
 
-# FUTEX_WAIT_PRIVATE is 128 and FUTEX_WAKE_PRIVATE 129.
+# A thread's number is the lower half of a long. All processors of `GETTID` store the lower half first.
+# FUTEX_WAIT_PRIVATE is 128, FUTEX_WAKE_PRIVATE 129, and CLOCK_MONOTONIC 1.
 _LINUX_WAITS = """
+define internal i32 @own_number() {
+  %at = alloca <L>, align 8
+  %number = call <L> (<L>, ...) @syscall(<L> <GETTID>)
+  store <L> %number, ptr %at
+  %low = load i32, ptr %at
+  ret i32 %low
+}
 define internal void @sleep_on(ptr %word, i32 %seen) {
   %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
   ret void
@@ -37,21 +56,35 @@ define internal void @wake_up(ptr %word, i32 %most) {
   %r = call <L> (<L>, ...) @syscall(<L> <FUTEX>, ptr %word, i32 129, i32 %most, ptr null, ptr null, i32 0)
   ret void
 }
+define internal i64 @now() {
+  %time = alloca [2 x <L>], align 8
+  %r = call i32 @clock_gettime(i32 1, ptr %time)
+  %rest = getelementptr <L>, ptr %time, i64 1
+  %s = load <L>, ptr %time
+  %ns = load <L>, ptr %rest
+  %seconds = <WIDEN> %s<WIDENED>
+  %nanoseconds = <WIDEN> %ns<WIDENED>
+  %whole = mul i64 %seconds, 1000000000
+  %sum = add i64 %whole, %nanoseconds
+  ret i64 %sum
+}
 """
 
-# The thread moves to another core that it may use, and may use this one again afterwards. The system refuses
-# an empty set of cores.
-_LINUX_STEPS_ASIDE = """
-define internal void @step_aside(i32 %core) {
+# A thread is kept off a core for the moment in which the system chooses its core. The set of cores is then
+# restored. A set that was never narrowed is restored as the set of all cores, so that it still grows with the
+# process's control group. The system refuses an empty set of cores.
+_LINUX_MOVES = """
+define internal i1 @keep_off(i32 %thread, i32 %core, ptr %before) {
 entry:
   %mask = alloca [<MASK_BYTES> x i8], align 8
   %small = icmp ult i32 %core, <CORES>
-  br i1 %small, label %ask, label %out
+  br i1 %small, label %ask, label %no
 ask:
-  %size = call i32 @sched_getaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  %size = call i32 @sched_getaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %before)
   %said = icmp sgt i32 %size, -1
-  br i1 %said, label %move, label %out
+  br i1 %said, label %move, label %no
 move:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %before, i64 <MASK_BYTES>, i1 false)
   %byte = lshr i32 %core, 3
   %place = zext i32 %byte to i64
   %of.core = getelementptr i8, ptr %mask, i64 %place
@@ -62,12 +95,59 @@ move:
   %all = load i8, ptr %of.core
   %left = and i8 %all, %others
   store i8 %left, ptr %of.core
-  %refused = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  %refused = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
   %moved = icmp eq i32 %refused, 0
-  br i1 %moved, label %restore, label %out
-restore:
-  store i8 %all, ptr %of.core
-  %r = call i32 @sched_setaffinity(i32 0, <L> <MASK_BYTES>, ptr %mask)
+  ret i1 %moved
+no:
+  ret i1 false
+}
+define internal void @restore(i32 %thread, ptr %before) {
+entry:
+  %mask = alloca [<MASK_BYTES> x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %mask, i8 -1, i64 <MASK_BYTES>, i1 false)
+  %r = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
+  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 <MASK_BYTES>, i1 false)
+  %size = call i32 @sched_getaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
+  br label %compare
+compare:
+  %k = phi i64 [ 0, %entry ], [ %k1, %same ]
+  %mine.at = getelementptr i64, ptr %mask, i64 %k
+  %theirs.at = getelementptr i64, ptr %before, i64 %k
+  %mine = load i64, ptr %mine.at
+  %theirs = load i64, ptr %theirs.at
+  %equal = icmp eq i64 %mine, %theirs
+  br i1 %equal, label %same, label %narrow
+same:
+  %k1 = add i64 %k, 1
+  %end = icmp eq i64 %k1, <MASK_WORDS>
+  br i1 %end, label %out, label %compare
+narrow:
+  %n = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %before)
+  br label %out
+out:
+  ret void
+}
+define internal void @wake_elsewhere(i32 %thread, i32 %core, ptr %word) {
+entry:
+  %before = alloca [<MASK_BYTES> x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %before, i8 0, i64 <MASK_BYTES>, i1 false)
+  %kept = call i1 @keep_off(i32 %thread, i32 %core, ptr %before)
+  call void @wake_up(ptr %word, i32 1)
+  br i1 %kept, label %again, label %out
+again:
+  call void @restore(i32 %thread, ptr %before)
+  br label %out
+out:
+  ret void
+}
+define internal void @step_aside(i32 %core) {
+entry:
+  %before = alloca [<MASK_BYTES> x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %before, i8 0, i64 <MASK_BYTES>, i1 false)
+  %kept = call i1 @keep_off(i32 0, i32 %core, ptr %before)
+  br i1 %kept, label %again, label %out
+again:
+  call void @restore(i32 0, ptr %before)
   br label %out
 out:
   ret void
@@ -77,10 +157,12 @@ out:
 _LINUX = Waiting(
     "declare <L> @syscall(<L>, ...)\n"
     "declare i32 @sched_getcpu()\n"
+    "declare i32 @clock_gettime(i32, ptr)\n"
     "declare i32 @sched_getaffinity(i32, <L>, ptr)\n"
-    "declare i32 @sched_setaffinity(i32, <L>, ptr)",
+    "declare i32 @sched_setaffinity(i32, <L>, ptr)\n"
+    "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
     "call i32 @sched_getcpu()",
-    _LINUX_WAITS + _LINUX_STEPS_ASIDE,
+    _LINUX_WAITS + _LINUX_MOVES,
 )
 _WAITING: Mapping[str, Waiting] = {"linux": _LINUX}
 """The calls of each system, by Python's name."""
@@ -93,7 +175,13 @@ def waiting(triple: str) -> Waiting:
         where = named(system) or "code without a system"
         raise ValueError(f"{triple}: no thread pool is known for {where} on {architecture}")
     found = _WAITING[system]
-    words = {"FUTEX": FUTEX[architecture], "CORES": CORES, "MASK_BYTES": CORES // 8}
+    words = {
+        "FUTEX": FUTEX[architecture],
+        "GETTID": GETTID[architecture],
+        "CORES": CORES,
+        "MASK_BYTES": CORES // 8,
+        "MASK_WORDS": CORES // 64,
+    }
     functions = found.functions
     for word, value in words.items():
         functions = functions.replace(f"<{word}>", str(value))
