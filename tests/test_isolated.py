@@ -156,7 +156,7 @@ def test_a_caller_that_is_ended_leaves_nothing(end: signal.Signals, tmp_path: Pa
     while any(map(runs, left)) and time.monotonic() < start + ENDED:
         time.sleep(0.01)
     assert len(left) > 1 and not [p for p in left if runs(p)]
-    said, errors = caller.communicate(timeout=60)
+    said, errors = caller.communicate(timeout=600)
     if end is signal.SIGINT:
         last = said.split()[-1:]
         assert last not in ([], ["compiling"]), errors

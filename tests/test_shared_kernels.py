@@ -252,7 +252,7 @@ for i in range(200):
 def test_two_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROCESS, str(tmp_path), print_kernel(_kernel())]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [p.communicate(timeout=60)[1] for p in running]
+    errors = [p.communicate(timeout=600)[1] for p in running]
     assert [p.returncode for p in running] == [0, 0], errors
     with closing(sqlite3.connect(file_of(tmp_path))) as db:
         count, total = db.execute("SELECT count(*), sum(bytes) FROM kernels").fetchone()

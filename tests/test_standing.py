@@ -182,7 +182,7 @@ def test_it_ends_with_its_caller(end: str, tmp_path: Path) -> None:
         caller.stdin.close()
     else:
         caller.send_signal(signal.Signals[end])
-    caller.wait(timeout=60)
+    caller.wait(timeout=600)
     deadline = time.monotonic() + 10
     while any(map(runs, left)) and time.monotonic() < deadline:
         time.sleep(0.01)

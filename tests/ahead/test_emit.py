@@ -186,7 +186,7 @@ def test_what_a_model_says_of_itself(kind: str, tmp_path: Path) -> None:
     assert api("output_shape", 0, sizes, None) == 2 and api("output_shape", 2, sizes, None) == -5
     assert api("input_bytes", 0, sizes) == 9 * 24 * 4 and api("input_bytes", 1, sizes) == -5
     llvm = f", LLVM {version()}" if kind == "object" else ""
-    assert api.text("version") == f"Jangin {__version__}{llvm}, for {resolve('cpu').name}"
+    assert api.text("version") == f"Jangin {__version__}{llvm}, for {resolve().name}"
     assert "Apache-2.0" in str(api.text("licence"))
 
 

@@ -43,7 +43,7 @@ def in_node(
         json.dumps([[x.reshape(-1).view(np.uint32).tolist(), s] for x, s in runs])
     )
     (folder / "run.mjs").write_text(RUN)
-    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[:4000]
     return [[np.array(y, np.float32) for y in json.loads(line)] for line in done.stdout.splitlines()]
 

@@ -154,7 +154,7 @@ def execute(
     program, image, outputs = (folder / n for n in ("program", "image", "outputs"))
     arm.link(artifact, program)
     places = arm.write_image(artifact.plan, inputs, image)
-    subprocess.run([emulator, "-cpu", cpu, program, image, outputs], check=True, timeout=60)
+    subprocess.run([emulator, "-cpu", cpu, program, image, outputs], check=True, timeout=600)
     (got,) = arm.read_outputs(artifact.plan, places, outputs.read_bytes()).values()
     return got
 

@@ -54,7 +54,7 @@ def completed(shell: str, line: str, folder: Path) -> list[str]:
     said = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_TYPER_COMPLETE_ARGS": line}
     program = "import sys; sys.argv[0] = 'jangin'; from jangin.cli import app; app(prog_name='jangin')"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=600,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), **said,
              "_JANGIN_COMPLETE": f"complete_{shell}"},
     )  # fmt: skip

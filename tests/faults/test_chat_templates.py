@@ -32,6 +32,11 @@ WRONG = {
 }
 
 
+@pytest.fixture(autouse=True)
+def a_busy_machine_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "SECONDS", 120.0)
+
+
 def test_a_template_is_rendered_again_and_again() -> None:
     render = Renderer(LOOP)
     for _ in range(3):

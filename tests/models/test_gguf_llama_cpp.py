@@ -59,7 +59,7 @@ class LlamaCpp:
         request = Request(
             f"{self._server.listening_address}/{what}", body, {"Content-Type": "application/json"}
         )
-        with urlopen(request, timeout=60) as answer:
+        with urlopen(request, timeout=600) as answer:
             return json.load(answer)
 
 

@@ -151,7 +151,7 @@ def in_node(case: Case) -> list[str]:
         for n, run in enumerate(case.runs):
             for i, array in enumerate(run.feeds.values()):
                 (folder / f"in-{n}-{i}").write_bytes(array.tobytes())
-        done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=600)
         if done.returncode:
             return [done.stderr[-500:]]
         for n, (run, line) in enumerate(zip(case.runs, done.stdout.splitlines(), strict=True)):

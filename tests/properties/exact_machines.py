@@ -51,7 +51,7 @@ def _main(compiler: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "run.o"
         arm = ["-marm"] if compiler.startswith("arm-") else []
-        subprocess.run([compiler, *arm, "-O1", "-c", RUN_C, "-o", made], check=True, timeout=60)
+        subprocess.run([compiler, *arm, "-O1", "-c", RUN_C, "-o", made], check=True, timeout=600)
         return made.read_bytes()
 
 
@@ -70,10 +70,10 @@ def emulated(target: str, case: Case) -> list[str]:
             (folder / f"{n}.o").write_bytes(bytes(code))
         objects = sorted(folder.glob("*.o"))
         linked = [compiler, "-static", "-no-pie", "-pthread", "-o", folder / "program", *objects, "-lm"]
-        subprocess.run(linked, check=True, timeout=60)
+        subprocess.run(linked, check=True, timeout=600)
         (folder / "image").write_bytes(image.file)
         command = [emulator, "-cpu", processor, folder / "program", folder / "image", folder / "after"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if UNTRANSLATED in done.stderr:
             raise Skipped
         if done.returncode:

@@ -53,4 +53,4 @@ def run_program(
         if emulator is None:
             pytest.skip(f"there is no qemu-{machine}-static to run the program with")
         command = [emulator, *(["-cpu", processor] if processor else []), *command]
-    return subprocess.run(command, timeout=60).returncode
+    return subprocess.run(command, timeout=600).returncode

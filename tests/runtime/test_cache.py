@@ -115,7 +115,7 @@ for i in range(300):
 def test_two_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROCESS, str(tmp_path)]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [p.communicate(timeout=60)[1] for p in running]
+    errors = [p.communicate(timeout=600)[1] for p in running]
     assert [p.returncode for p in running] == [0, 0], errors
     assert Cache(tmp_path).size() <= 40_000
     assert not list(tmp_path.rglob("*.part"))

@@ -96,5 +96,5 @@ def test_what_is_read_beyond_ends_the_process(which: str, read: int) -> None:
     tests = Path(__file__).parents[1]
     code = f"from test_guarded import *; run(Memory(pages=True), {kernels})"
     paths = os.pathsep.join([str(tests), str(tests / "runtime"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=600)
     assert done.returncode == (-signal.SIGSEGV if read else 0)

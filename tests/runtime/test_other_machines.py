@@ -148,7 +148,7 @@ def test_answers_of_armv7(tmp_path: Path) -> None:
         files.append(tmp_path / f"{n}.o")
         files[-1].write_bytes(content)
     subprocess.run([compiler, "-static", "-pthread", "-o", tmp_path / "m", *files], check=True)
-    assert subprocess.run([emulator, "-cpu", "cortex-a7", tmp_path / "m"], timeout=60).returncode == 0
+    assert subprocess.run([emulator, "-cpu", "cortex-a7", tmp_path / "m"], timeout=600).returncode == 0
 
 
 def test_a_machine_that_there_is_no_target_for(monkeypatch: pytest.MonkeyPatch) -> None:

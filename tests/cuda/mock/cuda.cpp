@@ -26,14 +26,16 @@ enum Status {
   INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719,
   CAPTURE_INVALID = 901,
 };
+// Threads that load modules ask for names side by side, so that nothing is made when it is asked for.
 static const std::map<int, const char *> NAMES = {
-  {INVALID_VALUE, "INVALID_VALUE"}, {OUT_OF_MEMORY, "OUT_OF_MEMORY"}, {NO_DEVICE, "NO_DEVICE"},
-  {DEVICE_UNAVAILABLE, "DEVICE_UNAVAILABLE"}, {INVALID_DEVICE, "INVALID_DEVICE"},
-  {INVALID_IMAGE, "INVALID_IMAGE"}, {INVALID_CONTEXT, "INVALID_CONTEXT"},
-  {NO_BINARY, "NO_BINARY_FOR_GPU"}, {PTX_VERSION, "UNSUPPORTED_PTX_VERSION"},
-  {INVALID_HANDLE, "INVALID_HANDLE"}, {NOT_FOUND, "NOT_FOUND"}, {ILLEGAL_ADDRESS, "ILLEGAL_ADDRESS"},
-  {MISALIGNED_ADDRESS, "MISALIGNED_ADDRESS"}, {LAUNCH_FAILED, "LAUNCH_FAILED"},
-  {CAPTURE_INVALID, "STREAM_CAPTURE_INVALIDATED"},
+  {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+  {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"}, {DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
+  {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"}, {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
+  {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"}, {NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+  {PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"}, {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+  {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"}, {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+  {MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS"}, {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+  {CAPTURE_INVALID, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
 };
 
 typedef std::function<int()> Work;
@@ -178,12 +180,10 @@ size_t mock_live() { return memories.size() + pinned.size() + streams.size() + o
 
 int cuInit(unsigned) { return cu_init; }
 int cuDriverGetVersion(int *said) { *said = version; return SUCCESS; }
-static std::string last_name;
 int cuGetErrorName(int status, const char **said) {
   const auto found = NAMES.find(status);
   if (found == NAMES.end()) return INVALID_VALUE;
-  static std::map<int, std::string> whole_names;
-  *said = (whole_names[status] = std::string("CUDA_ERROR_") + found->second).c_str();
+  *said = found->second;
   return SUCCESS;
 }
 int cuGetErrorString(int status, const char **said) {
