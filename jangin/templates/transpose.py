@@ -31,6 +31,8 @@ LINE = 64
 """Bytes of a cache line."""
 TURN = 3.0
 """Instructions for each vector of a transposition: one for each doubling of the lanes."""
+MOVED = 2.0
+"""Instructions that load and store a vector."""
 TILES = 4
 """Tiles that are read from one row before the next."""
 TASK_ELEMENTS = 16384
@@ -174,7 +176,7 @@ class Transpose(Template):
         if rest:
             vectorize(rec, rest, primitives.find(rec.func, rest).extent, lanes)
         rec.do("parallelize", task)
-        weight = 1.0 + cost.arithmetic(self.stage.body)
+        weight = MOVED + TURN + cost.arithmetic(self.stage.body)
         return rec.finish(self.name, params, weight * rows * columns / lanes)
 
     def _task(self, wide: int) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from jangin.compiler.plans import GRAIN_OPS
 from jangin.ir import te
 from jangin.ir.core import Map, Transpose
 from jangin.ir.expr import Const, Var, const, select
@@ -83,3 +84,13 @@ def test_an_operand_that_is_chosen_among_others(rows: int, safe: bool) -> None:
     template = TEMPLATES["transpose"](workload(built))
     assert (template is not None) == safe
     assert_equal_to_stages(choose(workload(built)), built)
+
+
+@pytest.mark.parametrize(("rows", "columns", "shared"), [(784, 384, True), (784, 128, True), (64, 96, False)])
+def test_threads_share_what_takes_long(rows: int, columns: int, shared: bool) -> None:
+    """A task's cost counts all that moves a vector: its load, its share of the transposition, its store. A
+    layer's values take two threads, and small matrices don't."""
+    built = node(Transpose((1, 0)), [buffer("x", rows, columns)])
+    found = scheduled("transpose", workload(built, target=NAMED["x86-64-v4"]))
+    assert isinstance(found.tasks, Const)
+    assert (int(found.tasks.value) * found.cost > GRAIN_OPS) == shared
