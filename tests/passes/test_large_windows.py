@@ -13,8 +13,10 @@ from jangin.compiler.build import build
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
 from jangin.compiler.plans import make_plan
-from jangin.ir.core import Kernel
-from jangin.ir.graph import Array, Graph
+from jangin.ir.core import Kernel, LoopNest
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.loop import Stmt, Store, statements
+from jangin.ir.traversal import loads
 from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.ops.interpret import run_graph
@@ -25,11 +27,11 @@ from jangin.passes.fusion.fuse import fuse
 from jangin.passes.layouts.layout import channels_last
 from jangin.passes.windows.large_windows import large_windows
 from jangin.runtime.executable import Executable
-from jangin.targets import resolve
+from jangin.targets import NAMED, Target, resolve
 
 pytestmark = pytest.mark.sampled(3)
 
-HOST = resolve()
+HOST, WIDE = resolve(), NAMED["x86-64-v4"]
 TOLERANCE = 2e-6
 
 
@@ -78,15 +80,16 @@ SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("target", [TARGET, WIDE], ids=["16 registers", "32 registers"])
 @pytest.mark.parametrize(("height", "width", "kernel", "pads"), SHAPES)
 def test_equals_the_plain_convolution(
-    height: int, width: int, kernel: tuple[int, int], pads: tuple[int, ...]
+    height: int, width: int, kernel: tuple[int, int], pads: tuple[int, ...], target: Target
 ) -> None:
     t = Net()
     graph = t.done(depthwise(t, t.input("x", N, 16, height, width), kernel, pads))
     (w,) = graph.constants.values()
     before = fused(graph)
-    after = large_windows(before, TARGET)
+    after = large_windows(before, target)
     verify_graph(after, CORE)
     assert operators(after).count("loop_nest") == 1 and "conv" not in operators(after)
     x = np.random.default_rng(1).standard_normal((2, 16, height, width)).astype(np.float32)
@@ -106,6 +109,23 @@ def test_compiled(
     assert any(launch.template.startswith("nest") for launch in exe.plan.launches)
     x = np.random.default_rng(2).standard_normal((3, 8, height, width)).astype(np.float32)
     close(exe(x), run_graph(graph, {"x": x})["y0"])
+
+
+def test_registers_hold_the_weights_of_several_taps() -> None:
+    """A multiplicand is loaded once for the taps of a row that share it, if there are registers for these."""
+    loaded = {}
+    for target in (TARGET, WIDE):
+        t = Net()
+        graph = t.done(depthwise(t, t.input("x", 1, 16, 14, 14), (7, 7), (3, 3, 3, 3)))
+        (nest,) = (n for k in large_windows(fused(graph), target).nodes for n in nests(k))
+        stores = [s for s in statements(nest) if isinstance(s, Store) and s.buffer.name == "acc"]
+        pixels = {n for s in stores for n in loads(s.value) if n.buffer.name == "plane"}
+        loaded[target] = len(pixels)
+    assert loaded == {TARGET: 14, WIDE: 20}
+
+
+def nests(kernel: Node) -> list[Stmt]:
+    return [n.attrs.body for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, LoopNest)]
 
 
 def test_takes_in_what_is_before_the_padding_and_what_follows() -> None:

@@ -36,6 +36,9 @@ taps, the loop nest takes 0.7 to 1.0 of the time of the template `window`."""
 MOST_PIXELS = 14
 """Most pixels of a row that are computed at once: two of 16 registers hold the weights and the
 multiplicand."""
+MOST_TAPS = 8
+"""Most taps of a row that are multiplied at once. A register has each one's weights beside the sums, so that
+a multiplicand is loaded once for all of them."""
 
 
 def large_windows(graph: Graph, target: Target) -> Graph:
@@ -61,7 +64,8 @@ class Match:
 
     - `image` has the rows and columns of its input.
     - `pads` has the rows and columns of zeros before the input.
-    - `result` has the rows, columns and channels of its output."""
+    - `result` has the rows, columns and channels of its output.
+    - `taps` is the number of taps of a row that are multiplied at once."""
 
     stage: Stage
     source: Source
@@ -70,6 +74,7 @@ class Match:
     image: tuple[int, ...]
     pads: tuple[int, ...]
     result: tuple[int, ...]
+    taps: int
 
     @property
     def begins(self) -> tuple[int, ...]:
@@ -92,6 +97,7 @@ class _LargeWindows(Editor):
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.lanes = graph, target.machine.lanes(F32.bytes)
+        self.taps = min(MOST_TAPS, max(1, target.machine.registers - MOST_PIXELS - 2))
         self.producers = graph.producers()
 
     def run(self) -> Graph:
@@ -116,7 +122,9 @@ class _LargeWindows(Editor):
         if local or image is None or result is None or conv.groups != result[-1]:
             return None
         pads = tuple(a + b for a, b in zip(conv.pads, source.begins, strict=False))
-        return Match(stage, source, weights, conv.kernel, image, pads, result)
+        blocks = math.ceil(conv.kernel[1] / self.taps)
+        taps = math.ceil(conv.kernel[1] / blocks)
+        return Match(stage, source, weights, conv.kernel, image, pads, result, taps)
 
     def _fits(self, node: Node) -> bool:
         conv, (x, weights) = node.of(Conv), node.inputs
@@ -185,7 +193,18 @@ def _rows(m: Match, plane: Buffer, weights: Buffer, image: Expr, group: Expr) ->
     i, j, k = Var("i"), Var("j"), Var("k")
     acc = Buffer("acc", F32, (const(m.pixels),), "register")
     lanes = int(str(plane.shape[-1]))
-    term = plane[y - top + first + k, tile * m.pixels + i + j, lane] * weights[group, first + k, j, lane]
+
+    def taps(begin: Expr | int, count: int) -> Stmt:
+        """Return the products of neighbouring taps, in the order of the multiplicands that they share."""
+        terms = []
+        for place in range(m.pixels + count - 1):
+            for tap in range(max(0, place - m.pixels + 1), min(count, place + 1)):
+                pixel = plane[y - top + first + k, tile * m.pixels + begin + place, lane]
+                term = pixel * weights[group, first + k, begin + tap, lane]
+                own = (const(place - tap),)
+                terms.append(Store(acc, own, acc[own] + term))
+        return block(*terms)
+
     at = (image, y, tile * m.pixels + i, group * lanes + lane)
     result: Stmt = Store(m.stage.out, at, finishing(m.stage)(acc[i], at))
     if m.tiles * m.pixels > m.result[1]:
@@ -194,7 +213,8 @@ def _rows(m: Match, plane: Buffer, weights: Buffer, image: Expr, group: Expr) ->
     def each(body: Stmt) -> Stmt:
         return For(i, const(m.pixels), body, "unroll")
 
-    sums = For(j, const(across), each(Store(acc, (i,), acc[i] + term)))
+    whole, left = divmod(across, m.taps)
+    sums = block(For(j, const(whole), taps(j * m.taps, m.taps)), taps(whole * m.taps, left))
     count = maximum(minimum(down, y * -1 + (rows + top)) - first, 0)
     made = Alloc(acc, block(each(Store(acc, (i,), const(0, F32))), For(k, count, sums), each(result)))
     tiles = For(tile, const(m.tiles), For(lane, const(lanes), made, "vector"))
