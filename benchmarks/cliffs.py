@@ -6,27 +6,29 @@
 `--prepare` compiles all cases into the compile cache, and compares their results with ONNX Runtime's. Only
 the second line needs a quiet machine then. Times are medians of turns. `--rest` are seconds without
 work before each run of a turn: a server's requests come apart. `--write` keeps the figures under `--label`
-in `benchmarks/results/cliffs.json`, beside those of other labels.
+in `benchmarks/results/cliffs.json`, beside those of the other label.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from operators import TOLERANCE, Case, model_of
+from sections import FOLDER, Section, Table
 
 import jangin
 from jangin.runtime.system.processor import processor_name
 
-RESULTS = Path(__file__).with_name("results") / "cliffs.json"
+LABELS = ("before", "after")
+FIGURES = ("Jangin ms", "ONNX Runtime ms", "times")
+Kept = dict[tuple[str, str, str], dict[str, list[str]]]
+"""The texts of `FIGURES` by case, threads and rest, and by label."""
 TURN = 0.02
 """Seconds of a turn. The two engines take turns."""
 TURNS = 7
@@ -173,21 +175,41 @@ def measure(name: str, threads: int, rest: float) -> dict[str, float]:
     return {side: 1e3 * float(np.median(found)) for side, found in took.items()}
 
 
+def load() -> Kept:
+    """Return the figures that are kept."""
+    kept: Kept = {}
+    for part in Section.load(FOLDER / "cliffs.json").parts if (FOLDER / "cliffs.json").exists() else ():
+        for name, threads, rest, *texts in part.rows if isinstance(part, Table) else ():
+            found = {label: texts[n * 3 : n * 3 + 3] for n, label in enumerate(LABELS)}
+            kept[name, threads, rest] = {label: t for label, t in found.items() if any(t)}
+    return kept
+
+
+def save(kept: Kept) -> None:
+    """Keep the figures as a section of the results."""
+    said = (
+        "Written by `benchmarks/cliffs.py`: operators that were slow, before and after they were mended. "
+        f"Medians of interleaved turns. Processor: {processor_name()}."
+    )
+    columns = ["case", "threads", "rest", *(f"{label}: {f}" for label in LABELS for f in FIGURES)]
+    rows = [[*key, *(t for label in LABELS for t in by.get(label, [""] * 3))] for key, by in kept.items()]
+    Section("Operators that were slow", [said, Table(columns, rows)]).save("cliffs")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="times operators that once were slow")
     parser.add_argument("--prepare", action="store_true", help="compile and compare only")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rest", type=float, nargs="+", default=[0.0], help="seconds before each run")
     parser.add_argument("--only", default="", help="cases whose names contain this")
-    parser.add_argument("--label", default="now")
+    parser.add_argument("--label", choices=LABELS, default=LABELS[-1])
     parser.add_argument("--write", action="store_true", help="keep the figures")
     args = parser.parse_args()
     names = [n for n in CASES if any(part in n for part in args.only.split("|"))]
     if args.prepare:
         prepare(names)
         return
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"processor": "", "cases": {}}
-    kept["processor"] = processor_name()
+    kept = load()
     for name in names:
         for threads in args.threads:
             for rest in args.rest:
@@ -198,10 +220,10 @@ def main() -> None:
                     f"{found['jangin']:8.3f} ms, onnxruntime {found['onnxruntime']:8.3f}",
                     flush=True,
                 )
-                where = kept["cases"].setdefault(name, {}).setdefault(f"{threads} threads, rest {rest}", {})
-                where[args.label] = {k: round(v, 4) for k, v in found.items()} | {"times": round(ratio, 2)}
+                figures = [f"{found['jangin']:.3f}", f"{found['onnxruntime']:.3f}", f"{ratio:.2f}"]
+                kept.setdefault((name, str(threads), str(rest)), {})[args.label] = figures
     if args.write:
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        save(kept)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_scatter(reduction: str) -> None:
 @pytest.mark.parametrize("width", [1, 15, 16, 50, "w"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16])
 def test_scattered_rows_of_any_width(dtype: type, width: int | str, threads: int) -> None:
-    """Rows are copied by vectors. What is left over is copied too, and nothing beyond a row is touched."""
+    """Rows are copied by vectors, and their remaining elements one by one. Nothing else is touched."""
     own = 37 if isinstance(width, str) else width
     rng, kind = np.random.default_rng(0), helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     x, new = (rng.integers(0, 2, shape).astype(dtype) for shape in ((9, own), (3, own)))

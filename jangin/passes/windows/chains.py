@@ -88,10 +88,11 @@ def gathers(stage: Stage, lanes: int, copies: bool = False) -> bool:
     """Return whether the stage reads neighbouring elements of its result one by one, and weighs them by their
     place along the last axis. The axis fills a vector of `lanes`. `copies`: elements without weights count
     too."""
-    if not stage.axes or stage.reduce_axes or not isinstance(stage.axes[-1].extent, Const):
+    if not stage.axes or stage.reduce_axes:
         return False
     axis = stage.axes[-1]
-    if not lanes <= int(axis.extent.value) <= LONGEST:
+    size = int(axis.extent.value) if isinstance(axis.extent, Const) else 0
+    if not lanes <= size <= LONGEST:
         return False
     weighs = any(e.dtype.is_float and _is_of(e, axis) for e in walk(stage.body))
     places = (i for n in loads(stage.body) for i in n.index if _is_of(i, axis))
