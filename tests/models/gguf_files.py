@@ -45,6 +45,29 @@ def vocabulary(
     return len(texts) + len(MARKS)
 
 
+def pieces(writer: GGUFWriter, **settings: bool) -> int:
+    """Write a vocabulary of LLaMA's first kind and return its size. It has pieces with scores, all bytes, and
+    special tokens. `settings` are flags of the tokenizer."""
+    joined = [
+        "he", "ll", "lo", "hello", "wor", "ld", "world", "▁h", "▁he", "▁hello", "▁w", "▁wor", "▁world", "▁▁",
+        "▁▁▁", "ab", "abc", "▁a", "▁G", "é",
+    ]  # fmt: skip
+    plain = ["▁", *map(chr, range(33, 127)), *joined]
+    texts = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *plain, "<mark>", "<|user|>"]
+    scores = np.zeros(len(texts))
+    scores[259 : 259 + len(plain)] = -np.random.default_rng(3).uniform(1, 50, len(plain))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(texts)
+    writer.add_token_scores(scores.tolist())
+    writer.add_token_types([2, 3, 3, *[6] * 256, *[1] * len(plain), 3, 4])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    for key, flag in settings.items():
+        writer.add_bool(f"tokenizer.ggml.{key}", flag)
+    return len(texts)
+
+
 def write(
     path: Path, family: str = "llama", kind: Kind = Kind.F32, shared: bool = False,
     more: Callable[[GGUFWriter], int | None] | None = None, groups: int | Sequence[int] = GROUPS,

@@ -19,7 +19,7 @@ xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp, which is llama.c
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (see the extra `gguf`)")
 pytest.importorskip("tokenizers", reason="tokenizers is not installed (see the extra `gguf`)")
 
-from gguf_files import vocabulary, write  # noqa: E402
+from gguf_files import pieces, vocabulary, write  # noqa: E402
 
 from jangin.frontends.gguf.text import Text  # noqa: E402
 from jangin.frontends.gguf.words import GPT4O, TEKKEN, WORDS  # noqa: E402
@@ -72,6 +72,33 @@ def test_tokens(pre: str | None, tmp_path: Path) -> None:
     pieces = UNCASED if pre in BY_CASE else PIECES
     for _ in range(TEXTS):
         text = "".join(draw.choice(pieces) for _ in range(draw.randint(1, 9)))
+        wanted = theirs("tokenize", content=text, parse_special=True, add_special=True)["tokens"]
+        assert ours.encode(text) == wanted, f"{text!r}, seed {seed}"
+
+
+BESIDE = (
+    "hello", "world", " ", "  ", "   ", "abc", "G", "<s>", "</s>", "<mark>", "<|user|>", "é", "日", "\n",
+    "\t", "a", " hello", "#",
+)  # fmt: skip
+"""Texts that may stand beside special tokens, where engines put spaces that don't belong there."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"add_space_prefix": False},
+        {"add_bos_token": False},
+        {"add_bos_token": False, "add_eos_token": True},
+    ],
+)
+def test_pieces(settings: dict[str, bool], tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", more=lambda w: pieces(w, **settings))
+    theirs, ours = LlamaCpp(path), Text(path)
+    seed = random.randrange(1 << 31)
+    draw = random.Random(seed)
+    for _ in range(TEXTS):
+        text = "".join(draw.choice(BESIDE) for _ in range(draw.randint(1, 7)))
         wanted = theirs("tokenize", content=text, parse_special=True, add_special=True)["tokens"]
         assert ours.encode(text) == wanted, f"{text!r}, seed {seed}"
 
