@@ -414,10 +414,12 @@ def bench(
 @_command
 def study(
     context: typer.Context,
-    models: Models,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The report's folder, new or to go on with.")
     ],
+    models: Annotated[
+        list[Path] | None, typer.Argument(metavar="MODEL...", help="Models' files or folders.")
+    ] = None,
     engines: Annotated[
         str,
         typer.Option(
@@ -440,6 +442,10 @@ def study(
         list[str] | None,
         typer.Option(metavar="COMMAND", help="A meter that prints lines `timestamp watts`, or a plug-in."),
     ] = None,
+    products: Annotated[
+        str,
+        typer.Option(metavar="SIZES", help="Matrix products too: 64..4096 (doubled), or 64,96; in GFLOP/s."),
+    ] = "",
     baseline: Annotated[
         str, typer.Option(help="The engine that others are compared with (default: the first peer).")
     ] = "",
@@ -458,8 +464,8 @@ def study(
     from jangin.commands.study import study as work
 
     whole = work(
-        models, context.obj, output, engines, threads, batch, precision, energy, meter or [], baseline, data,
-        shape or [], rounds, seconds, timeout,
+        models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
+        baseline, data, shape or [], rounds, seconds, timeout,
     )  # fmt: skip
     if not whole:
         raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended

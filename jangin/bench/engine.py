@@ -49,7 +49,8 @@ class Engine:
     """A compiled model in one engine. `call()` runs the model once and returns its outputs by name.
 
     `work` is the operations of a call, for engines that measure the machine. `memory` is the bytes that the
-    engine planned, by kind. `save(path)` writes the compiled model, if the engine can."""
+    engine planned, by kind. `save(path)` writes the compiled model, if the engine can. `libraries` are other
+    makers' libraries that the compiled model calls."""
 
     call: Callable[[], Mapping[str, Array]]
     version: str
@@ -57,3 +58,4 @@ class Engine:
     work: float = 0.0
     memory: Mapping[str, int] = field(default_factory=dict)
     save: Callable[[str], None] | None = None
+    libraries: tuple[str, ...] = ()

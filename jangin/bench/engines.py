@@ -37,11 +37,14 @@ def _jangin(job: Job) -> Engine:
     exe = compile_by(job.options.but(threads=job.threads), job.model)
     seconds = time.perf_counter() - start
     memory = {"compiler": children_bytes()}
+    libraries: tuple[str, ...] = ()
     if isinstance(exe, jangin.Executable):
+        libraries = exe.plan.libraries
         memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
         if exe.plan.is_static:
             memory["arena"] = exe.arena_bytes()
-    return Engine(_calls(exe, feeds), jangin.__version__, seconds, memory=memory, save=exe.save)
+    call = _calls(exe, feeds)
+    return Engine(call, jangin.__version__, seconds, memory=memory, save=exe.save, libraries=libraries)
 
 
 def _loaded(job: Job) -> Engine:
@@ -66,6 +69,33 @@ def _calls(exe: Any, feeds: Mapping[str, Array]) -> Callable[[], Mapping[str, Ar
 def _untuned(job: Job) -> Engine:
     """Return Jangin's engine with tuning turned off, for comparison with the tuned model."""
     return _jangin(replace(job, compiling=Job.packed(job.options.but(tune=None))))
+
+
+def _with_library(job: Job) -> Engine:
+    """Return Jangin's engine with all products by another maker's library. Raises ModuleNotFoundError if the
+    library isn't installed, and ValueError if the model has no product that it can compute."""
+    from jangin.runtime.libraries import absent, find
+
+    if find(job.engine) is None:
+        raise ModuleNotFoundError(absent(job.engine))
+    engine = _jangin(replace(job, compiling=Job.packed(job.options.but(libraries=job.engine))))
+    if engine.libraries != (job.engine,):
+        raise ValueError(f"{TITLES[job.engine]} can compute no product of this model")
+    return engine
+
+
+def _numpy(job: Job) -> Engine:
+    """Return NumPy for a model that is one matrix product of its inputs. OpenBLAS, which computes it, takes
+    its number of threads from the environment."""
+    import numpy as np
+    import onnx
+
+    (*_, node), feeds = onnx.load(job.model).graph.node, job.feeds()
+    if node.op_type != "MatMul" or list(node.input) != list(feeds):
+        raise ValueError("NumPy computes only models that are one matrix product of two inputs")
+    a, b = feeds.values()
+    c = np.matmul(a, b)
+    return Engine(lambda: {node.output[0]: np.matmul(a, b, out=c)}, np.__version__)
 
 
 def _onnxruntime(job: Job) -> Engine:
@@ -205,6 +235,9 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "openvino": _openvino,
     "ncnn": peers.ncnn,
     "mnn": peers.mnn,
+    "openblas": _with_library,
+    "onednn": _with_library,
+    "numpy": _numpy,
     "inductor": peers.inductor,
     "litert": peers.litert,
     "reference": _reference,
@@ -222,6 +255,9 @@ TITLES = {
     "openvino": "OpenVINO",
     "ncnn": "ncnn",
     "mnn": "MNN",
+    "openblas": "OpenBLAS",
+    "onednn": "oneDNN",
+    "numpy": "NumPy",
     "inductor": "Inductor",
     "litert": "LiteRT",
     "sgemm": "NumPy SGEMM",
@@ -230,6 +266,8 @@ TITLES = {
 
 STUDIED = ("jangin", *PEERS, "litert", "inductor")
 """The engines of a study."""
+MULTIPLIERS = ("openblas", "onednn", "numpy")
+"""Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
 PACKAGES = {"litert": "ai-edge-litert", "inductor": "torch"}
 """The packages of peers that are called otherwise than their package."""
 

@@ -157,12 +157,15 @@ class _Bars(Progress):
         self.start()
 
 
-def bar_with(*columns: ProgressColumn | str) -> Progress:
+def bar_with(*columns: ProgressColumn | str, memory: float = 30.0) -> Progress:
     """Return a progress bar on stderr with these columns. It appears at its first update, and disappears at
-    the end. Text columns may contain its fields in braces."""
+    the end. Text columns may contain its fields in braces. The time left is estimated from the last `memory`
+    seconds."""
     console = terminal(error=True)
     made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
-    return _Bars(*made, console=console, transient=True, disable=not console.is_terminal)
+    return _Bars(
+        *made, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=memory
+    )
 
 
 @contextmanager

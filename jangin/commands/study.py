@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.progress import BarColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -22,11 +24,15 @@ from jangin.frontends.format import opened
 from jangin.options import ABOUT
 from jangin.quantization.data import present
 from jangin.study import report
+from jangin.study.products import parse_sizes, write_products
 from jangin.study.rows import Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import ROWS
 from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import Table
+
+MEMORY = 3600.0
+"""Seconds from whose progress the time left is estimated. Some models take minutes to compile."""
 
 
 def study(
@@ -39,6 +45,7 @@ def study(
     precision: str,
     energy: bool,
     meters: Sequence[str],
+    products: str,
     baseline: str,
     data: Path | None,
     shapes: Sequence[str],
@@ -48,6 +55,8 @@ def study(
 ) -> bool:
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
     interrupted. The rows so far are in the report then."""
+    if not models and not products:
+        raise ValueError("there is nothing to study: give models, or --products 64..4096")
     for model in models:
         opened(model)
     if data is not None:
@@ -69,13 +78,16 @@ def study(
         timeout,
         str(data.resolve()) if data is not None else "",
         tuple(_flags(settings)),
+        parse_sizes(products) if products else (),
     )
     base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
     if base not in chosen:
         raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
     console, interrupted = terminal(), False
     try:
-        rows = _measure(asked, output, settings)
+        with tempfile.TemporaryDirectory() as aside:
+            multiplied = write_products(Path(aside), asked.products)
+            rows = _measure(replace(asked, models=(*asked.models, *multiplied)), output, settings)
     except KeyboardInterrupt:
         interrupted = True
         rows = RowFile(output / ROWS).rows
@@ -105,7 +117,7 @@ def parse_engines(text: str) -> tuple[str, ...]:
 
 def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row]:
     columns = ("{task.description}", BarColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
-    with bar_with(*columns) as bar:
+    with bar_with(*columns, memory=MEMORY) as bar:
         task = bar.add_task("reading models", total=None)
 
         def tell(done: float, total: float, what: str) -> None:
@@ -121,7 +133,7 @@ def _flags(settings: Settings) -> list[str]:
         on, _, off = ABOUT[name].flag.partition("/")
         if name == "limits":
             told = ((limit, getattr(value, limit)) for limit in ("seconds", "memory", "nodes"))
-            words += [on, ",".join(f"{limit}={n}" for limit, n in told if n is not None)]
+            words += [on, ",".join(f"{k}={str(n).removesuffix('.0')}" for k, n in told if n is not None)]
         elif name == "cache" and value is False:
             words.append("--no-cache")
         elif isinstance(value, bool):

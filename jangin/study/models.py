@@ -114,6 +114,8 @@ class Models:
 
     def _sizes(self, name: str, batch: int) -> dict[str, int]:
         """Return the sizes of a model's symbols for a batch."""
+        if self.settings.is_product(name):
+            return {}
         symbol = self.settings.batch_symbol or _first_size(self._graph(name))
         sizes = dict(self.settings.shapes)
         if not symbol.isdecimal():

@@ -8,8 +8,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from jangin.bench.report import threads_text
 from jangin.study.rows import Row
-from jangin.study.tables import Table, groups, label, title
+from jangin.study.tables import Table, gigaflops, groups, label, title
 
 COLOURS = ("#3b6fb6", "#d9822b", "#3d9a50", "#c23b3b", "#8a63b8", "#8c6d4f", "#d46bb0", "#7a7f87")
 """Colours of engines, which can be told apart on light and on dark ground."""
@@ -17,7 +18,13 @@ ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120
 """Heights in a plot: of one bar, of the smallest plot, and of what is around its bars."""
 
 
-def page(about: str, tables: Sequence[Table], rows: Sequence[Row], engines: Sequence[str]) -> str:
+def page(
+    about: str,
+    tables: Sequence[Table],
+    rows: Sequence[Row],
+    engines: Sequence[str],
+    products: Mapping[str, float],
+) -> str:
     """Return the page. Raises ModuleNotFoundError with a remedy if Plotly isn't installed."""
     try:
         from plotly.offline import get_plotlyjs
@@ -26,7 +33,7 @@ def page(about: str, tables: Sequence[Table], rows: Sequence[Row], engines: Sequ
             "the page's plots need Plotly: pip install 'jangin[study]' and give the command again, which "
             "measures nothing twice; Markdown and CSV are written"
         ) from None
-    shown = [p for p in plots(rows, engines) if p["data"]]
+    shown = [p for p in plots(rows, engines, products) if p["data"]]
     template = files("jangin.study").joinpath("page.html").read_text(encoding="utf-8")
     pieces = {
         "ABOUT": escape(about),
@@ -40,17 +47,21 @@ def page(about: str, tables: Sequence[Table], rows: Sequence[Row], engines: Sequ
     return template
 
 
-def plots(rows: Sequence[Row], engines: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the plots as Plotly's data: milliseconds and joules by model and engine, and power over time."""
-    timed = [r for r in rows if r.median and not r.problem]
+def plots(rows: Sequence[Row], engines: Sequence[str], products: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return the plots as Plotly's data: milliseconds and joules by model and engine, power over time, and
+    the speed of matrix products by size."""
+    figures = [r for r in rows if r.median and not r.problem]
+    timed = [r for r in figures if r.model not in products]
     measured = [r for r in timed if r.joules is not None]
-    colours = {e: COLOURS[n % len(COLOURS)] for n, e in enumerate(engines)}
+    names = dict.fromkeys((*engines, *(r.engine for r in rows)))
+    colours = {e: COLOURS[n % len(COLOURS)] for n, e in enumerate(names)}
     times = _bars(timed, colours, lambda r: (r.median, r.low, r.high), "ms")
     return [
         {"title": "Time of a call", "axis": "milliseconds", **times},
         {"title": "Energy of a call above rest", "axis": "millijoules",
          **_bars(measured, colours, _millijoules, "mJ")},
         *_curves(measured, colours),
+        *_speeds([r for r in figures if r.model in products], colours, products),
     ]  # fmt: skip
 
 
@@ -100,6 +111,28 @@ def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, A
         ]  # fmt: skip
         heading = f"Power over time: {label(group)}"
         found.append({"title": heading, "axis": "seconds", "upright": "watts", "data": data, "height": 320})
+    return found
+
+
+def _speeds(
+    rows: Sequence[Row], colours: Mapping[str, str], products: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Return a plot of GFLOP/s by size for each number of threads, a line for each engine."""
+    found = []
+    for threads in dict.fromkeys(r.threads for r in rows):
+        data = []
+        for engine, colour in colours.items():
+            own = [r for r in rows if (r.engine, r.threads) == (engine, threads)]
+            own.sort(key=lambda r: products[r.model])
+            if own:
+                data.append(
+                    {"type": "scatter", "mode": "lines+markers", "name": title(engine),
+                     "line": {"color": colour}, "x": [round((products[r.model] / 2) ** (1 / 3)) for r in own],
+                     "y": [gigaflops(r, products) for r in own], "hovertemplate": "%{x}: %{y:.1f} GFLOP/s"}
+                )  # fmt: skip
+        heading = f"Matrix products, {threads_text(threads)}"
+        found.append({"title": heading, "axis": "size", "upright": "GFLOP/s", "log": True, "data": data,
+                      "height": 380})  # fmt: skip
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from jangin.files import write_text
 from jangin.study.page import page
+from jangin.study.products import work
 from jangin.study.rows import Row
 from jangin.study.settings import RECORD
 from jangin.study.tables import Table, as_csv, tables
@@ -22,12 +23,13 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     Raises ModuleNotFoundError, after Markdown and CSV are written, if the library of plots isn't
     installed."""
     record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    found = tables(rows, engines, baseline)
+    products = work(record["products"])
+    found = tables(rows, engines, baseline, products)
     about = describe(record, rows)
     text = "\n".join(["# Study of engines", "", about, "", *(table.markdown() for table in found)])
     write_text(folder / MARKDOWN, text)
     write_text(folder / CSV, as_csv(rows))
-    write_text(folder / PAGE, page(about, found, rows, engines))
+    write_text(folder / PAGE, page(about, found, rows, engines, products))
     return found
 
 

@@ -32,7 +32,7 @@ def run(
     problems = _prepare(settings, models)
     open_folder(folder, settings)
     file = RowFile(folder / ROWS)
-    left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines))]
+    left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines_of(g)))]
     total, done = sum(len(missing) for _, missing in left), 0
     wanted = Wanted(settings.meters, root) if settings.energy else None
     for group, engines in left:
@@ -60,12 +60,11 @@ def _prepare(settings: Settings, models: Models) -> dict[tuple[str, int], str]:
     """Make all inputs, so that missing sizes are told before there is a folder. Return the problems of models
     that can't be read or can't have a batch."""
     problems = {}
-    for model in settings.models:
-        for batch in settings.batches:
-            try:
-                models.inputs(model.stem, batch)
-            except Unprepared as error:
-                problems[model.stem, batch] = str(error)
+    for model, batch in dict.fromkeys((g.model, g.batch) for g in settings.groups()):
+        try:
+            models.inputs(model, batch)
+        except Unprepared as error:
+            problems[model, batch] = str(error)
     return problems
 
 

@@ -9,9 +9,11 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
+from jangin.bench.engines import MULTIPLIERS
 from jangin.bench.report import machine
 from jangin.files import write_text, writing
 from jangin.ir.records import dataclass
+from jangin.study.products import work
 from jangin.study.rows import Group
 from jangin.version import __version__
 
@@ -43,13 +45,25 @@ class Settings:
     data: str = ""
     before: tuple[str, ...] = ()
     """Options that stand before a command."""
+    products: tuple[int, ...] = ()
+    """Sizes of matrix products whose models are among `models`."""
 
     def groups(self) -> Iterator[Group]:
+        """Yield all groups. Matrix products have one precision and no batch."""
         for model in self.models:
-            for precision in self.precisions:
-                for batch in self.batches:
+            single = self.is_product(model.stem)
+            for precision in ("float32",) if single else self.precisions:
+                for batch in (1,) if single else self.batches:
                     for threads in self.threads:
                         yield Group(model.stem, precision, batch, threads)
+
+    def engines_of(self, group: Group) -> tuple[str, ...]:
+        """Return the engines of a group: for products, libraries of products too."""
+        more = MULTIPLIERS if self.is_product(group.model) else ()
+        return tuple(dict.fromkeys((*self.engines, *more)))
+
+    def is_product(self, model: str) -> bool:
+        return model in work(self.products)
 
     def model(self, name: str) -> Path:
         return next(m for m in self.models if m.stem == name)

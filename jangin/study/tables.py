@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 
 from jangin.bench.engines import TITLES
+from jangin.bench.report import threads_text
 from jangin.ir.records import dataclass
 from jangin.study.rows import Group, Row
 
@@ -33,9 +34,13 @@ class Table:
         return "\n".join([*lines, *map(_line, self.rows), ""])
 
 
-def tables(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> list[Table]:
-    """Return all tables for which there are figures."""
-    timed = [r for r in rows if r.median and not r.problem]
+def tables(
+    rows: Sequence[Row], engines: Sequence[str], baseline: str, products: Mapping[str, float]
+) -> list[Table]:
+    """Return all tables for which there are figures. `products` has the operations of matrix products by
+    model. They have a table of their own."""
+    figures = [r for r in rows if r.median and not r.problem]
+    timed = [r for r in figures if r.model not in products]
     found = [
         _by_engine("Milliseconds a call", timed, engines, lambda r: f"{r.median:.3g}",
                    "The median of all calls in undisturbed turns."),
@@ -51,14 +56,18 @@ def tables(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> list[T
             _best(measured, engines, "joules", "Best engine by energy", "Energy is that above rest.")
         )
         found.append(_rails(measured))
-    found += [_details(timed), _problems(rows)]
+    multiplied = [r for r in figures if r.model in products]
+    found.append(
+        _by_engine("GFLOP/s of matrix products", multiplied, [*dict.fromkeys(r.engine for r in multiplied)],
+                   lambda r: f"{gigaflops(r, products):.1f}", "Square float32 matrices, not packed before.")
+    )  # fmt: skip
+    found += [_details(figures), _problems(rows)]
     return [t for t in found if t.rows]
 
 
 def label(group: Group) -> str:
     """Return a group's name as tables and plots show it."""
-    threads = "1 thread" if group.threads == 1 else f"{group.threads} threads"
-    return f"{group.model}, {group.precision}, batch {group.batch}, {threads}"
+    return f"{group.model}, {group.precision}, batch {group.batch}, {threads_text(group.threads)}"
 
 
 def title(engine: str) -> str:
@@ -85,6 +94,11 @@ def as_csv(rows: Sequence[Row]) -> str:
         figures = [row.energy.get(name, "") for name in energy]
         writer.writerow([*(_cell(getattr(row, name)) for name in plain), *figures])
     return text.getvalue()
+
+
+def gigaflops(row: Row, products: Mapping[str, float]) -> float:
+    """Return the speed of a product in GFLOP/s."""
+    return products[row.model] / row.median / 1e6
 
 
 def geometric_mean(values: Sequence[float]) -> float:

@@ -11,6 +11,8 @@ from small import Cli
 from jangin.bench.engines import STUDIED
 from jangin.commands.study import parse_engines
 from jangin.study import run as running
+from jangin.study.products import parse_sizes
+from jangin.study.rows import RowFile
 
 QUICK = ("--rounds", "1", "--seconds", "0.005", "--engines", "onnxruntime")
 
@@ -51,6 +53,7 @@ def test_ctrl_c_leaves_a_report(
         (("--precision", "float32,int3"), "--precision 'int3' is unknown: there are float32"),
         (("--baseline", "caffe"), "--baseline 'caffe' is none of the engines"),
         (("--data", "/nowhere"), "no such file"),
+        (("--products", "64-128"), "--products '64-128' is not understood: write 64..4096"),
     ],
 )
 def test_wrong_calls_are_told_before_anything_runs(
@@ -58,6 +61,36 @@ def test_wrong_calls_are_told_before_anything_runs(
 ) -> None:
     done = cli("study", model, "-o", tmp_path / "report", *given)
     assert done.status == 1 and message in done.err and not (tmp_path / "report").exists()
+
+
+def test_nothing_to_study(cli: Cli, tmp_path: Path) -> None:
+    done = cli("study", "-o", tmp_path / "report")
+    assert done.status == 1 and "give models, or --products" in done.err
+
+
+def test_sizes_of_products() -> None:
+    assert parse_sizes("64..512") == (64, 128, 256, 512) and parse_sizes("96,7,96") == (96, 7)
+    assert parse_sizes("64..65") == (64,)
+    for text in ("64..32", "0..8", "0", "a", "64,"):
+        with pytest.raises(ValueError, match="not understood"):
+            parse_sizes(text)
+
+
+@pytest.mark.slow
+def test_a_sweep_of_products(cli: Cli, tmp_path: Path) -> None:
+    """Each library multiplies right, or tells why it doesn't."""
+    pytest.importorskip("plotly", reason="Plotly isn't installed (the extra `study`)")
+    report = tmp_path / "report"
+    done = cli("study", "--products", "24,40", *QUICK[:4], "--engines", "jangin", "-o", report)
+    assert done.status == 0, done.err
+    rows = RowFile(report / "rows.jsonl").rows
+    assert {(r.model, r.engine) for r in rows} == {
+        (f"product-{n}", e) for n in (24, 40) for e in ("jangin", "openblas", "onednn", "numpy")
+    }
+    for row in rows:
+        told = "is not installed" in row.problem or (row.error is not None and row.error < 1e-5)
+        assert told and bool(row.median) != bool(row.problem), row
+    assert "GFLOP/s of matrix products" in (report / "report.md").read_text()
 
 
 def test_two_models_of_one_name_are_refused(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -45,18 +45,12 @@ def working(job: Job) -> Engine:
         busy.touch()
         time.sleep(0.02)
 
-    return _made(job, work)
+    return _made(job, work, busy.unlink)
 
 
 def resting(job: Job) -> Engine:
     """Take 20 ms a call without any power of its own."""
-    busy = Path(os.environ["ENERGY_FOLDER"], "busy")
-
-    def work() -> None:
-        busy.unlink(missing_ok=True)
-        time.sleep(0.02)
-
-    return _made(job, work)
+    return _made(job, lambda: time.sleep(0.02))
 
 
 def crashing(job: Job) -> Engine:
