@@ -235,6 +235,8 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "openvino": _openvino,
     "ncnn": peers.ncnn,
     "mnn": peers.mnn,
+    "opencv": peers.opencv,
+    "eager": peers.eager,
     "openblas": _with_library,
     "onednn": _with_library,
     "numpy": _numpy,
@@ -245,8 +247,9 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "sgemm": _sgemm,
     "fma": _fma,
 }
-PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
-"""The peers that take an ONNX file. `inductor` takes an exported program, and `litert` a .tflite file."""
+PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "opencv")
+"""The peers that take an ONNX file. `inductor` and `eager` take an exported program, and `litert` a .tflite
+file."""
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
@@ -255,6 +258,8 @@ TITLES = {
     "openvino": "OpenVINO",
     "ncnn": "ncnn",
     "mnn": "MNN",
+    "opencv": "OpenCV",
+    "eager": "PyTorch",
     "openblas": "OpenBLAS",
     "onednn": "oneDNN",
     "numpy": "NumPy",
@@ -264,17 +269,24 @@ TITLES = {
 }
 
 
-STUDIED = ("jangin", *PEERS, "litert", "inductor")
+STUDIED = ("jangin", *PEERS, "litert", "inductor", "eager")
 """The engines of a study."""
 MULTIPLIERS = ("openblas", "onednn", "numpy")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
-PACKAGES = {"litert": "ai-edge-litert", "inductor": "torch"}
-"""The packages of peers that are called otherwise than their package."""
+PACKAGES = {
+    "litert": ("ai-edge-litert",),
+    "inductor": ("torch",),
+    "eager": ("torch",),
+    "opencv": ("opencv-python-headless", "opencv-python"),
+}
+"""The packages that bring a peer, if they are called otherwise than the peer."""
 
 
 def installed(engine: str) -> str | None:
     """Return the version of a peer, or None if it isn't installed."""
-    try:
-        return metadata.version(PACKAGES.get(engine, engine))
-    except metadata.PackageNotFoundError:
-        return None
+    for package in PACKAGES.get(engine, (engine,)):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

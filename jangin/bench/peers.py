@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,6 +117,56 @@ def mnn(job: Job) -> Engine:
     return Engine(call, MNN.version(), seconds)
 
 
+def opencv(job: Job) -> Engine:
+    """Return OpenCV's module for networks (dnn)."""
+    import cv2
+
+    feeds = job.feeds()
+    start = time.perf_counter()
+    cv2.setNumThreads(job.threads)
+    net = cv2.dnn.readNetFromONNX(job.model)
+    net.setPreferableBackend(cv2.dnn.DNN_BACKEND_OPENCV)
+    net.setPreferableTarget(cv2.dnn.DNN_TARGET_CPU)
+    seconds = time.perf_counter() - start
+    layers = net.getUnconnectedOutLayersNames()
+    if len(layers) != len(job.outputs):
+        raise ValueError(f"OpenCV read {len(layers)} of the model's {len(job.outputs)} outputs")
+
+    def call() -> Mapping[str, Array]:
+        for name, array in feeds.items():
+            net.setInput(array, name)
+        return dict(zip(job.outputs, net.forward(layers), strict=True))
+
+    return Engine(call, cv2.__version__, seconds)
+
+
+def eager(job: Job) -> Engine:
+    """Return PyTorch without a compiler. `job.model` is an exported program (.pt2)."""
+    import torch
+
+    if Path(job.model).suffix != ".pt2":
+        raise ValueError("PyTorch takes an exported program (.pt2), not an ONNX model")
+    torch.set_num_threads(job.threads)
+    feeds = [torch.from_numpy(array) for array in job.feeds().values()]
+    start = time.perf_counter()
+    module = torch.export.load(job.model).module()
+    seconds = time.perf_counter() - start
+    return Engine(_called(module, feeds, job.outputs), torch.__version__, seconds)
+
+
+def _called(module: Any, feeds: Sequence[Any], outputs: Sequence[str]) -> Callable[[], Mapping[str, Array]]:
+    """Return the function that calls a module of PyTorch without gradients."""
+    import torch
+
+    def call() -> Mapping[str, Array]:
+        with torch.no_grad():
+            results: Any = module(*feeds)
+        found = results if isinstance(results, (tuple, list)) else (results,)
+        return {name: r.numpy() for name, r in zip(outputs, found, strict=True)}
+
+    return call
+
+
 def inductor(job: Job) -> Engine:
     """Return PyTorch's Inductor, compiled ahead of time with frozen weights. `job.model` is an exported
     program (.pt2), and the compiled file stays beside it."""
@@ -138,14 +188,7 @@ def inductor(job: Job) -> Engine:
         record.write_text(json.dumps(time.perf_counter() - start))
     seconds: float = json.loads(record.read_text())
     module = torch._inductor.aoti_load_package(str(compiled))
-
-    def call() -> Mapping[str, Array]:
-        with torch.no_grad():
-            results: Any = module(*feeds)
-        found = results if isinstance(results, (tuple, list)) else (results,)
-        return {name: r.numpy() for name, r in zip(job.outputs, found, strict=True)}
-
-    return Engine(call, torch.__version__, seconds)
+    return Engine(_called(module, feeds, job.outputs), torch.__version__, seconds)
 
 
 def litert(job: Job) -> Engine:

@@ -27,7 +27,7 @@ from jangin.options import Options
 from jangin.study.rows import Group
 from jangin.study.settings import MODELS, Settings
 
-READS = {"litert": ".tflite", "inductor": ".pt2", "jangin": ""}
+READS = {"litert": ".tflite", "inductor": ".pt2", "eager": ".pt2", "jangin": ""}
 """The files that an engine reads, by their ending. Others read ONNX, and Jangin reads every format."""
 FLAGS = {"int8": "--int8", "float16": "--fp16"}
 CALIBRATION = 4

@@ -12,9 +12,14 @@ import onnx
 import pytest
 from fake import WORK, meter
 
+from jangin.options import Options
 from jangin.study import run as running
-from jangin.study.rows import Row, RowFile
+from jangin.study.models import Models
+from jangin.study.rows import Group, Row, RowFile
+from jangin.study.run import run
+from jangin.study.settings import Settings
 
+QUICK = {"rounds": 1, "seconds": 0.01}
 Study = Callable[..., dict[str, Row]]
 FAILING = {
     "crashing": "the process ended by SIGSEGV",
@@ -195,3 +200,33 @@ def test_small_numbers_are_made_by_jangin(study: Study) -> None:
     for row in rows.values():
         assert not row.problem and row.how == "made by jangin quantize with random inputs"
         assert row.error is not None and 1e-4 < row.error < 0.5 and row.median > 0
+
+
+@pytest.mark.slow
+def test_an_exported_program_runs_in_pytorch_and_converted_in_others(model: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch isn't installed (the extra `torch`)")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh()).eval()
+    torch.export.save(torch.export.export(module, (torch.randn(1, 5),)), model.with_suffix(".pt2"))
+    settings = Settings((model.with_suffix(".pt2"),), ("eager", "onnxruntime"), **QUICK)
+    rows = run(settings, model.parent / "report", Options(), lambda *_: None)
+    assert [(r.engine, r.problem) for r in rows] == [("eager", ""), ("onnxruntime", "")]
+    assert [r.how for r in rows] == ["", "made by jangin convert from .pt2"]
+    assert all(r.error is not None and r.error < 1e-6 and r.median > 0 for r in rows)
+
+
+def test_a_file_that_cannot_be_made_is_told(model: Path) -> None:
+    settings = Settings((model,), ("eager",), **QUICK)
+    (row,) = run(settings, model.parent / "report", Options(), lambda *_: None)
+    assert row.problem == "it takes an exported program (.pt2), which can't be made of another format"
+
+
+@pytest.mark.slow
+def test_files_for_litert_are_converted_at_their_batch(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
+    (tmp_path / "report" / "models").mkdir(parents=True)
+    models = Models(tmp_path / "report", Settings((model,), ("litert",), **QUICK), Options())
+    for precision, how in (("float32", "convert from .onnx"), ("int8", "quantize with random inputs")):
+        path, told = models.file(Group("small", precision, 3, 1), "litert")
+        assert path.suffix == ".tflite" and path.read_bytes()[4:8] == b"TFL3" and "-batch3" in path.name
+        assert told == f"made by jangin {how}"
