@@ -491,6 +491,53 @@ def tune(
 
 
 @_command
+def train(
+    context: typer.Context,
+    model: Model,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A .npz file with `inputs` and `labels`, or a folder of pictures by class."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The trained model: an .onnx or .jgn file.")],
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="The weights to train, by name: 'head.*', or '*' for all."),
+    ] = None,
+    loss: Annotated[
+        str, typer.Option(help="Of the output and the label.", autocompletion=among("loss"))
+    ] = "cross_entropy",
+    optimizer: Annotated[str, typer.Option(help="Its name and settings: adamw:lr=1e-3.")] = "adamw",
+    epochs: Annotated[int, typer.Option(min=1, help="How often all examples are used.")] = 10,
+    batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step; 32, or the model's.")] = None,
+    validation: Annotated[float, typer.Option(help="The share of examples that only measure.")] = 0.1,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The file to go on from; by default the output's name and .npz.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
+    curve: Annotated[Path | None, typer.Option(help="The losses' curve, as an .svg file.")] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="The largest norm of all gradients.")] = None,
+    check: Annotated[str, typer.Option(help="nan: say at which node numbers stop being finite.")] = "",
+    pixels: Pixels = "unit",
+    shape: Shapes = None,
+    threads: Threads = None,
+    seed: Annotated[int, typer.Option(help="Of the order of examples and of dropout.")] = 0,
+) -> None:
+    """Train weights of a model on examples. A run that was stopped goes on with --resume."""
+    from jangin.commands.train import Asked
+    from jangin.commands.train import train as work
+
+    work(
+        model, data, output, context.obj, threads, shape or [],
+        Asked(
+            trainable or [], loss, optimizer, epochs, batch, validation, checkpoint, resume, curve, clip_norm,
+            check, pixels, seed,
+        ),
+    )  # fmt: skip
+
+
+@_command
 def inspect(
     context: typer.Context,
     model: Model,

@@ -110,8 +110,9 @@ ALLOWED = {
     },
     "optim": {"ir", "ops"},
     "training": {
-        "compiler.pipeline", "files", "frontends", "frontends.table", "frontends.torch", "gradients", "ir",
-        "ops", "optim", "options", "passes", "runtime", "jangin",
+        "compiler.driver", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
+        "frontends.torch", "gradients", "ir", "ops", "optim", "options", "passes", "pictures", "runtime",
+        "jangin",
     },
     "onnxruntime": {
         "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "runtime.system",
@@ -137,7 +138,7 @@ ALLOWED = {
         "files",
         "frontends", "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table",
         "frontends.tflite", "host", "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule",
-        "study", "targets", "templates", "tune", "visible", "jangin",
+        "study", "targets", "templates", "training", "tune", "visible", "jangin",
     },
     "commands.templates": {
         "commands", "compiler.kernels", "options", "compiler.pipeline", "ir", "ops", "targets",

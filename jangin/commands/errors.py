@@ -12,6 +12,7 @@ from jangin.schedule.checks import ScheduleError
 
 EXPECTED = (
     CompileError, IndexOutOfRange, ArtifactError, LoadError, ScheduleError, ValueError, TypeError, OSError,
+    FloatingPointError,
 )  # fmt: skip
 """Errors that a user's model, file or machine causes."""
 SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"

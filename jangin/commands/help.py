@@ -17,6 +17,7 @@ EXAMPLES = {
     "bench": "jangin bench model.onnx --against onnxruntime,openvino --threads 1,2",
     "study": "jangin study model.onnx --engines all --threads 1,2 --batch 1,8 --energy -o report",
     "tune": "jangin tune model.onnx --shape batch=1 --budget 60s",
+    "train": "jangin train model.onnx photos/ --trainable 'head.*' --epochs 5 -o trained.onnx",
     "inspect": "jangin inspect model.onnx --kernel conv1 --show loop",
     "opt": "jangin opt nest.loop --pass simplify --pass vectorize",
     "templates": "jangin templates",
@@ -76,8 +77,10 @@ def _values(option: str) -> list[str]:
     from jangin.quantization.observers import METHODS
     from jangin.study.settings import PRECISIONS
     from jangin.targets import NAMED
+    from jangin.training.losses import BY_NAME as LOSSES
 
     known: dict[str, Iterable[str]] = {
+        "loss": LOSSES,
         "target": ("cpu", *NAMED),
         "pixels": PIXELS,
         "emit": ("jgn", *KINDS),

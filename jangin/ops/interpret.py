@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,16 @@ from jangin.ops.core import core_op
 def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
     """Return the outputs of a graph of core operators and kernels, by name. `symbols` default to those that
     follow from the shapes of `feeds`. Raises IndexOutOfRange."""
+    values: Mapping[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
+    for _, found in run_nodes(graph, feeds, symbols):
+        values = found
+    return {n: values[n] for n in graph.outputs}
+
+
+def run_nodes(
+    graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None
+) -> Iterator[tuple[Node, Mapping[str, Array]]]:
+    """Yield each node after it has run, with all values until then (see `run_graph`)."""
     if symbols is None:
         shapes = [(n, graph.shape(n), feeds[n].shape) for n in graph.inputs]
         symbols = bind_symbols(shapes, graph.symbols)
@@ -31,7 +41,7 @@ def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = N
                 node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
             )
             check_indices(check, values[check.buffer], symbols)
-    return {n: values[n] for n in graph.outputs}
+        yield node, values
 
 
 def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +14,19 @@ import numpy as np
 from jangin.compiler.pipeline import build_plan
 from jangin.files import write_whole
 from jangin.ir import limits
-from jangin.ir.graph import Array, CompileError
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.records import dataclass
 from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
 from jangin.options import Options
 from jangin.runtime.load import executable
 from jangin.training import losses
+from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Trainable, of_file
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only
+from jangin.training.written import write_trained
 
 LossGiven = str | Callable[..., Any] | None
 """A loss, as a name or a function. For a PyTorch module, the function takes PyTorch's tensors. For a model of
@@ -89,6 +94,13 @@ class Runner:
         """Run the step, and return all outputs by name. Arrays of `kept` whose next state is an output are
         updated in place. The random numbers follow from the seed and `draw`, the number of the run. Raises
         ValueError or TypeError for a batch that isn't like the example."""
+        found: dict[str, Array] = self.executable.run(self.feeds(batch, kept, numbers, draw))
+        return found
+
+    def feeds(
+        self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int
+    ) -> dict[str, Array]:
+        """Return all inputs of a run, by name."""
         given = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(given) != len(self.step.inputs):
             raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
@@ -97,8 +109,7 @@ class Runner:
         if self.step.random:
             words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)
             feeds[self.step.random] = np.array(words, np.uint32)
-        found: dict[str, Array] = self.executable.run({n: feeds[n] for n in self.names})
-        return found
+        return {n: feeds[n] for n in self.names}
 
 
 def as_array(value: Any) -> Array:
@@ -137,10 +148,16 @@ class ValueAndGrad:
 class Trainer:
     """A model in training. `loss = trainer.step(batch)` changes the parameters. A batch is a tuple of arrays
     or tensors like the example. If `lr` is set, it replaces the optimizer's learning rate in all later
-    steps."""
+    steps. `train` describes `check="nan"`."""
 
-    def __init__(self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip) -> None:
+    def __init__(
+        self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = ""
+    ) -> None:
+        if check not in ("", "nan"):
+            raise ValueError(f"check={check!r} is unknown; there is 'nan'")
+        self._check = check
         model = task.trainable()
+        self._output = model.graph.shape(model.outputs[0])
         self._task, self._optimizers = task, optimizers
         self._names, self._order = dict(model.names), list(model.parameters)
         builder = StepBuilder(model, *task.added)
@@ -158,14 +175,21 @@ class Trainer:
 
     def step(self, batch: Any) -> float:
         """Run one step, and return the loss before it. A step that raises an exception changes nothing.
-        Ctrl-C waits for the end of the step."""
+        Ctrl-C waits for the end of the step. Raises FloatingPointError if numbers that aren't finite are
+        looked for and found."""
         count, step = self.count + 1, self._runner.step
         rates = [self.lr if self.lr is not None else rate() for rate in self._rates]
         found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
         numbers = {name: np.asarray(found[n][key]) for name, (n, key) in step.numbers.items()}
+        before = {n: a.copy() for n, a in self._kept.items()} if self._check else {}
         with uninterrupted():
             made = self._runner.run(batch, self._kept, numbers, count)
-            self._kept = {n: made[after] for n, after in step.after.items()}
+            after = {n: made[out] for n, out in step.after.items()}
+            if self._check and not all(map(is_finite, (made[step.loss], *after.values()))):
+                self._kept = before
+                fault = first_fault(step.graph, self._runner.feeds(batch, before, numbers, count))
+                raise FloatingPointError(f"step {count}: {fault}; the step changed nothing")
+            self._kept = after
             self.count = count
         return float(made[step.loss])
 
@@ -241,12 +265,26 @@ class Trainer:
             taken[own] = array
         self._kept |= taken
 
-    def save(self, path: Any) -> None:
+    @property
+    def classes(self) -> int | None:
+        """The size of the output's second axis, which is of classes for losses of labels. None if the output
+        has none, or the size isn't known."""
+        sizes = static_shape(self._output)
+        return sizes[1] if sizes is not None and len(sizes) > 1 else None
+
+    def export(self, path: Any) -> None:
+        """Write the model with the trained weights, as .onnx or .jgn by the path's ending. Raises ValueError
+        for a PyTorch module, whose own `load_state_dict` takes the weights."""
+        if self._task.is_module:
+            raise ValueError("a PyTorch module takes its weights back: module.load_state_dict(state_dict())")
+        write_trained(self._task.model, self.state_dict(), Path(path), self._task.options)
+
+    def save(self, path: Any, more: Mapping[str, Array] | None = None) -> None:
         """Write parameters, buffers, the optimizer's state and the number of steps to a NumPy .npz file. If
-        this fails, an old file stays as it was."""
+        this fails, an old file stays as it was. `more` has further arrays for the file."""
         arrays = {f"model/{n}": self._kept[i] for n, i in self._names.items()}
         arrays |= {f"optimizer/{slot}/{name}": array for name, slot, array in self._slots()}
-        arrays["steps"] = np.asarray(self.count)
+        arrays |= {**(more or {}), "steps": np.asarray(self.count)}
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
     def load(self, path: Any) -> None:
@@ -274,6 +312,7 @@ def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
     clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
     shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
+    check: str = "",
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
@@ -287,13 +326,34 @@ def train(
     - `clip_norm` limits the norm of all gradients together, and `clip_value` limits each number.
     - `seed` is for random operators (dropout). A step's random numbers follow from the seed and the step's
       number.
+    - `check="nan"` looks for NaN and infinity. A step that makes one raises FloatingPointError, which names
+      the node that made it first. The step then changes nothing. Parameters are held twice for this.
 
     Raises CompileError, which tells what can't be trained, and where."""
     task = Task(
         model, loss, tuple(example), trainable, Options(target, shapes, threads, operators=operators), seed
     )
     groups = _groups(optimizer, model)
-    return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm))
+    return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check)
+
+
+def parsed_optimizer(text: str) -> Optimizer:
+    """Return the optimizer of a text such as `adamw:lr=1e-3,betas=(0.9,0.99)`. Raises ValueError for an
+    unknown name or setting."""
+    name, _, settings = text.partition(":")
+    if name not in OPTIMIZERS:
+        raise ValueError(f"{name!r} is no optimizer; there are {', '.join(OPTIMIZERS)}")
+    known = [f.name for f in fields(OPTIMIZERS[name])]
+    found: dict[str, Any] = {}
+    for part in re.split(r",(?=\s*\w+=)", settings) if settings else ():
+        key, _, value = part.partition("=")
+        try:
+            found[key.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            raise ValueError(f"{part!r} is no setting of {name}: write lr=1e-3") from None
+    if unknown := found.keys() - known:
+        raise ValueError(f"{name} has no {min(unknown)!r}; it has {', '.join(known)}")
+    return OPTIMIZERS[name](**found)
 
 
 def _groups(optimizer: Any, model: Any) -> Groups:

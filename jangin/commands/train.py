@@ -1,0 +1,164 @@
+"""`jangin train`: train weights of a model on the examples in a file or a folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import BarColumn, TimeRemainingColumn
+
+from jangin.commands.common import Settings, bar_with, check_output, progress, terminal
+from jangin.compiler.pipeline import imported
+from jangin.files import write_whole
+from jangin.ir.graph import Graph
+from jangin.ir.records import dataclass
+from jangin.options import Options
+from jangin.runtime.sizes import TensorSpec
+from jangin.training.data import Examples, check_labels, examples
+from jangin.training.loop import VALIDATED, Run, by_epoch, split
+from jangin.training.losses import IGNORED
+from jangin.training.trainer import Trainer, parsed_optimizer
+from jangin.training.trainer import train as compiled
+from jangin.training.written import FILES
+
+BATCH = 32
+"""Examples of a step, if neither the user nor the model says how many."""
+BARS = "▁▂▃▄▅▆▇█"
+STOPPED = 130
+"""The exit status of a program that Ctrl-C ended, as shells have it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of the command, as on the command line."""
+
+    trainable: Sequence[str]
+    loss: str
+    optimizer: str
+    epochs: int
+    batch: int | None
+    validation: float
+    checkpoint: Path | None
+    resume: bool
+    curve: Path | None
+    clip_norm: float | None
+    check: str
+    pixels: str
+    seed: int
+
+
+def train(
+    model: Path, data: Path, output: Path, settings: Settings, threads: int | None, shapes: Sequence[str],
+    asked: Asked,
+) -> None:  # fmt: skip
+    """Train a model, write it, and print each epoch's loss. Ctrl-C writes a checkpoint and says how to go on.
+    Raises ValueError for data that doesn't fit the model."""
+    if output.suffix not in FILES:
+        raise ValueError(f"{output}: trained models are written as NAME.onnx or NAME.jgn")
+    check_output(output, model)
+    checkpoint = asked.checkpoint or output.with_suffix(".npz")
+    if checkpoint.exists() and data.exists() and checkpoint.samefile(data):
+        raise ValueError(f"{checkpoint} is the data itself: give another --checkpoint")
+    run = _prepared(model, data, settings.options(None, shapes, threads), asked, settings)
+    if asked.resume:
+        run.load(checkpoint)
+    console = terminal()
+    try:
+        _epochs(run, asked.epochs, checkpoint)
+    except KeyboardInterrupt:
+        run.save(checkpoint)
+        again = [a for a in sys.argv[1:] if a != "--resume"]
+        console.print(f"stopped after {run.trainer.count} steps; {checkpoint} keeps them. To go on:")
+        console.print(shlex.join(["jangin", *again, "--resume"]))
+        raise SystemExit(STOPPED) from None
+    run.trainer.export(output)
+    console.print(curve_text(by_epoch(run.losses, run.steps)))
+    if asked.curve is not None:
+        write_curve(asked.curve, run)
+        console.print(f"{asked.curve}: the curve")
+    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, after {run.trainer.count} steps")
+
+
+def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings: Settings) -> Run:
+    graph = imported(model, options).graph
+    found = examples(data, _specs(graph), asked.pixels)
+    size = asked.batch or _own_batch(graph) or BATCH
+    part = split(len(found), asked.validation, size, asked.seed)
+    example = found.batch(part.training[:size])
+    names = [n for n in graph.inputs if n not in graph.constants]
+    shapes = {n: a.shape for n, a in zip(names, example[:-1], strict=True)}
+    with progress(settings) as tell:
+        tell(0, 1, "load")
+        trainer: Trainer = compiled(
+            model, asked.loss, parsed_optimizer(asked.optimizer), example,
+            trainable=list(asked.trainable) or None, clip_norm=asked.clip_norm, seed=asked.seed,
+            shapes={**(options.shapes or {}), **shapes}, threads=options.threads, check=asked.check,
+        )  # fmt: skip
+    _check(found, trainer, asked.loss)
+    return Run(trainer, found, part, size, asked.seed)
+
+
+def _check(data: Examples, trainer: Trainer, loss: str) -> None:
+    if loss in ("cross_entropy", "nll"):
+        check_labels(data, trainer.classes, IGNORED)
+
+
+def _specs(graph: Graph) -> list[TensorSpec]:
+    """Return the model's inputs as it has them; sizes that aren't known have names."""
+    found = []
+    for name in graph.inputs:
+        if name not in graph.constants:
+            shape = tuple(int(str(d)) if str(d).isdigit() else str(d) for d in graph.shape(name))
+            found.append(TensorSpec(name, np.dtype(graph.dtype(name).numpy), shape))
+    return found
+
+
+def _own_batch(graph: Graph) -> int | None:
+    """Return the first size of the inputs, if the model fixes it."""
+    sizes = [s.shape[0] for s in _specs(graph) if s.shape]
+    return next((d for d in sizes if isinstance(d, int)), None)
+
+
+def _epochs(run: Run, count: int, checkpoint: Path) -> None:
+    """Make the steps that are left, and write a checkpoint after each epoch."""
+    console, columns = terminal(), ("epoch {task.fields[epoch]}", BarColumn(), "loss {task.fields[loss]:.4f}")
+    with bar_with(*columns, TimeRemainingColumn()) as bar:
+        task = bar.add_task("train", total=count * run.steps, epoch="", loss=0.0)
+        for what, epoch, loss in run.epochs(count):
+            if what == VALIDATED:
+                console.print(f"epoch {epoch + 1}/{count}: validation loss {loss:.4f}")
+                continue
+            bar.update(task, completed=run.trainer.count, epoch=f"{epoch + 1}/{count}", loss=loss)
+            if run.trainer.count % run.steps == 0:
+                mean = float(np.mean(run.losses[-run.steps :]))
+                console.print(f"epoch {epoch + 1}/{count}: loss {mean:.4f}")
+                run.save(checkpoint)
+
+
+def curve_text(losses: Sequence[float]) -> str:
+    """Return the losses as bars in one line, from the first to the last."""
+    low, high = min(losses), max(losses)
+    marks = (BARS[round((x - low) / (high - low or 1) * (len(BARS) - 1))] for x in losses)
+    return f"loss {losses[0]:.4f} {''.join(marks)} {losses[-1]:.4f}"
+
+
+def write_curve(path: Path, run: Run) -> None:
+    """Draw the losses of all steps, and the validation losses, as SVG. Raises ValueError without
+    Matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--curve needs Matplotlib: pip install matplotlib")
+    figure_of: Any = importlib.import_module("matplotlib.figure").Figure
+    figure = figure_of(figsize=(7, 4))
+    axes = figure.subplots()
+    axes.plot(np.arange(1, len(run.losses) + 1), run.losses, linewidth=0.8, label="training")
+    if run.validation:
+        ends = run.steps * np.arange(1, len(run.validation) + 1)
+        axes.plot(ends, run.validation, marker="o", label="validation")
+    axes.set(xlabel="step", ylabel="loss")
+    axes.legend()
+    write_whole(path, lambda file: figure.savefig(file, format="svg"))

@@ -1,0 +1,118 @@
+"""Examples to train on: arrays in a file, or pictures in a folder with one folder for each class."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.pictures import PICTURES, read_picture
+from jangin.runtime.sizes import TensorSpec
+
+LABELS, INPUTS = "labels", "inputs"
+"""The names of arrays in a file. A model with several inputs has an array by the name of each."""
+
+
+class Examples(ABC):
+    """Examples by their number. `labels` has each one's label or target."""
+
+    labels: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, numbers: Array) -> tuple[Array, ...]:
+        """Return the inputs of these examples, and their labels behind them."""
+        return *self.inputs(numbers), self.labels[numbers]
+
+    @abstractmethod
+    def inputs(self, numbers: Array) -> tuple[Array, ...]:
+        """Return the inputs of these examples, in the model's order."""
+
+
+class Arrays(Examples):
+    """The arrays of a .npz file, split along their first axis. Raises ValueError for arrays that don't fit
+    the model's inputs."""
+
+    def __init__(self, path: Path, specs: Sequence[TensorSpec]) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                found = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else {}
+        except (ValueError, EOFError, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ValueError(f"{path} can't be read as arrays: {error}") from None
+        names = [s.name for s in specs]
+        if len(specs) == 1 and INPUTS in found:
+            names = [INPUTS]
+        if not {*names, LABELS} <= found.keys():
+            wanted = f"{INPUTS!r}" if len(specs) == 1 else ", ".join(map(repr, names))
+            raise ValueError(
+                f"{path} has the arrays {', '.join(found) or 'none'}; it must have {wanted} and {LABELS!r}"
+            )
+        self.labels = found[LABELS]
+        self._inputs = [_fitting(found[n], s, path) for n, s in zip(names, specs, strict=True)]
+        for name, array in zip(names, self._inputs, strict=True):
+            if len(array) != len(self.labels):
+                raise ValueError(f"{path} has {len(array)} {name!r} and {len(self.labels)} {LABELS!r}")
+
+    def inputs(self, numbers: Array) -> tuple[Array, ...]:
+        return tuple(a[numbers] for a in self._inputs)
+
+
+def _fitting(array: Array, spec: TensorSpec, path: Path) -> Array:
+    sizes = zip(array.shape[1:], spec.shape[1:], strict=False)
+    if array.ndim != len(spec.shape) or any(isinstance(d, int) and d != n for n, d in sizes):
+        raise ValueError(f"{path} has inputs {array.dtype}{list(array.shape)}; the model takes {spec}")
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise ValueError(f"{path} has inputs of {array.dtype}; the model takes {spec}")
+    return np.asarray(array, spec.dtype)
+
+
+class Pictures(Examples):
+    """The pictures in the folders of a folder. Each folder is a class, and `classes` has their names in
+    order. A picture is read when it is needed. Raises ValueError if there are none."""
+
+    def __init__(self, folder: Path, specs: Sequence[TensorSpec], pixels: str) -> None:
+        if len(specs) != 1:
+            raise ValueError(f"{folder} has pictures, and the model takes {len(specs)} inputs")
+        self._spec, self._pixels = specs[0], pixels
+        folders = sorted(p for p in folder.iterdir() if p.is_dir())
+        files = [(p, n) for n, f in enumerate(folders) for p in sorted(f.rglob("*")) if _is_picture(p)]
+        if not files:
+            raise ValueError(f"{folder} has no folder with pictures: give each class a folder of its own")
+        self.classes = [f.name for f in folders]
+        self._files = [p for p, _ in files]
+        self.labels = np.array([n for _, n in files], np.int64)
+
+    def inputs(self, numbers: Array) -> tuple[Array, ...]:
+        found = [read_picture(self._files[n], self._spec, self._pixels) for n in numbers.tolist()]
+        return (np.concatenate(found),)
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in PICTURES
+
+
+def examples(path: Path, specs: Sequence[TensorSpec], pixels: str) -> Examples:
+    """Return the examples in a .npz file or a folder. Raises ValueError if they don't fit the model."""
+    return Pictures(path, specs, pixels) if path.is_dir() else Arrays(path, specs)
+
+
+def check_labels(data: Examples, classes: Any, ignored: int) -> None:
+    """Raise ValueError, which names the first example, if a label is none of the classes 0 to `classes` - 1.
+    Return at once if the number of classes isn't known."""
+    labels = data.labels
+    if labels.dtype.kind not in "iu" or not isinstance(classes, int):
+        return
+    wrong = ((labels < 0) | (labels >= classes)) & (labels != ignored)
+    if wrong.any():
+        first = tuple(int(n) for n in np.argwhere(wrong)[0])
+        raise ValueError(
+            f"example {first[0]} has the label {labels[first]}, and the model tells {classes} classes apart, "
+            f"0 to {classes - 1}"
+        )

@@ -1,0 +1,114 @@
+"""Epochs of training that can be stopped and gone on with at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
+from jangin.training.data import Examples
+from jangin.training.interrupts import uninterrupted
+from jangin.training.trainer import Trainer
+
+LOSSES, VALIDATION, SETUP = "run/losses", "run/validation", "run/setup"
+"""The names of a run's arrays in its checkpoint."""
+STEP, VALIDATED = "step", "validation"
+"""The kinds of events that `Run.epochs` yields."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The numbers of the examples that are trained on, and of those that only measure the loss."""
+
+    training: Array
+    validation: Array
+
+
+def split(count: int, share: float, batch: int, seed: int) -> Split:
+    """Divide examples by chance, the same for the same seed. Raises ValueError if either part has less than
+    one batch."""
+    if not 0 <= share < 1:
+        raise ValueError(f"a validation share of {share} isn't at least 0 and below 1")
+    mixed = np.random.default_rng(seed).permutation(count)
+    kept = -(-int(count * share) // batch) * batch if share else 0
+    if count - kept < batch:
+        raise ValueError(
+            f"{count} examples are too few for a batch of {batch} and a validation share of {share:g}: "
+            "give more, or a smaller --batch"
+        )
+    return Split(mixed[kept:], mixed[:kept])
+
+
+class Run:
+    """A training run. Each step's examples follow from the seed and the number of the step. A run that goes
+    on therefore makes the very steps that were left. An epoch leaves out examples that fill no batch.
+
+    `losses` has each step's loss. `validation` has the mean loss after each epoch."""
+
+    def __init__(self, trainer: Trainer, data: Examples, part: Split, batch: int, seed: int) -> None:
+        self.trainer, self._data, self._part = trainer, data, part
+        self._batch, self._seed = batch, seed
+        self.steps = len(part.training) // batch
+        self._order: Array | None = None
+        self.losses: list[float] = []
+        self.validation: list[float] = []
+
+    def step(self) -> float:
+        """Make one step, and return its loss."""
+        epoch, place = divmod(self.trainer.count, self.steps)
+        if place == 0 or self._order is None:
+            self._order = np.random.default_rng([self._seed, epoch]).permutation(self._part.training)
+        numbers = self._order[place * self._batch : (place + 1) * self._batch]
+        given = self._data.batch(numbers)
+        with uninterrupted():
+            self.losses.append(self.trainer.step(given))
+        return self.losses[-1]
+
+    def epochs(self, count: int) -> Iterator[tuple[str, int, float]]:
+        """Make the steps that are left of `count` epochs. Yield "step", its epoch and its loss. At the end of
+        an epoch, measure and yield "validation", the epoch and the loss."""
+        while True:
+            done = self.trainer.count // self.steps
+            if len(self._part.validation) and len(self.validation) < done:
+                self.validation.append(self._measured())
+                yield VALIDATED, done - 1, self.validation[-1]
+            if self.trainer.count >= count * self.steps:
+                return
+            yield STEP, done, self.step()
+
+    def _measured(self) -> float:
+        numbers = self._part.validation.reshape(-1, self._batch)
+        return float(np.mean([self.trainer.evaluate(self._data.batch(n)) for n in numbers]))
+
+    @property
+    def _setup(self) -> Array:
+        return np.array([self._batch, self._seed, len(self._part.training), len(self._part.validation)])
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, whole or not at all."""
+        run = {
+            LOSSES: np.array(self.losses), VALIDATION: np.array(self.validation), SETUP: self._setup,
+        }  # fmt: skip
+        self.trainer.save(path, run)
+
+    def load(self, path: Path) -> None:
+        """Go on with a checkpoint. Raises ValueError if it is of another run."""
+        with np.load(path, allow_pickle=False) as file:
+            run: Mapping[str, Any] = {n: file[n] for n in (LOSSES, VALIDATION, SETUP) if n in file}
+        if len(run) != 3:
+            raise ValueError(f"{path} is no checkpoint of `jangin train`")
+        if not np.array_equal(run[SETUP], self._setup):
+            names = ("batch", "seed", "training examples", "validation examples")
+            found = ", ".join(f"{n} {v}" for n, v in zip(names, run[SETUP].tolist(), strict=False))
+            raise ValueError(f"{path} is of another run ({found}): give the same, or another checkpoint")
+        self.trainer.load(path)
+        self.losses, self.validation = run[LOSSES].tolist(), run[VALIDATION].tolist()
+
+
+def by_epoch(losses: Sequence[float], steps: int) -> list[float]:
+    """Return the mean loss of each epoch, the last one's of the steps that it has."""
+    return [float(np.mean(losses[n : n + steps])) for n in range(0, len(losses), steps)]
