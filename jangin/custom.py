@@ -17,13 +17,16 @@ result from the inputs. None stands for a size that is known only at run time:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from jangin.ir.errors import CompileError
 from jangin.ir.expr import wrap
 from jangin.ir.records import dataclass
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item, host
+from jangin.ops.values import OwnGradient, Tensor
 
 Infer = Callable[..., Sequence[tuple[Any, Sequence[Any]]]]
 
@@ -43,12 +46,37 @@ class CustomOperator:
         return f"{self.domain}.{self.name}"
 
 
-def operator(name: str, domain: str) -> Callable[[Callable[..., Any]], CustomOperator]:
+def operator(
+    name: str, domain: str, gradient: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], CustomOperator]:
     """Declare the decorated function as the lowering of an operator.
 
     The function takes a `Builder`, the inputs as `Tensor`s (None for an absent one) and the attributes. It
-    returns a Tensor or a tuple of them."""
-    return lambda lower: CustomOperator(domain, name, lower)
+    returns a Tensor or a tuple of them.
+
+    Gradients follow from the operator's tensor expressions, unless `gradient` is given. `gradient(b, inputs,
+    outputs, gradients, **attributes)` returns the gradient of each input, or None for an input without one.
+    A single gradient needs no tuple. `gradients` has one tensor for each result."""
+
+    def decorate(lower: Callable[..., Any]) -> CustomOperator:
+        made = lower if gradient is None else partial(_recorded, lower, gradient)
+        return CustomOperator(domain, name, made)
+
+    return decorate
+
+
+def _recorded(
+    lower: Callable[..., Any], gradient: Callable[..., Any], b: Builder, *inputs: Tensor | None, **attrs: Any
+) -> Any:
+    """Lower an operator, and remember in the builder that it has a gradient of its own."""
+    given = tuple(None if x is None else b.materialize(x) for x in inputs)
+    found = lower(b, *given, **attrs)
+    results = tuple(map(b.materialize, found if isinstance(found, tuple) else (found,)))
+    names = {x.name for x in given if x is not None}
+    if same := [r for r in results if r.name in names or r.name in b.constants]:
+        raise CompileError(f"a result with a gradient of its own is an input or a constant: {same[0]}")
+    b.own_gradients.append(OwnGradient(given, results, partial(gradient, **attrs)))
+    return results if isinstance(found, tuple) else results[0]
 
 
 def hosted(name: str, domain: str, infer: Infer) -> Callable[[Callable[..., Any]], CustomOperator]:

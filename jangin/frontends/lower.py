@@ -20,7 +20,7 @@ from jangin.ir.sources import NO_SOURCE
 from jangin.ir.traversal import free_vars
 from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
-from jangin.ops.values import Tensor
+from jangin.ops.values import OwnGradient, Tensor
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import has_steps, prune, renamed
 
@@ -36,18 +36,21 @@ def lower(
     unchecked: bool = False,
     whole: bool = False,
     trained: bool = False,
+    own_gradients: list[OwnGradient] | None = None,
 ) -> Graph:
     """Return the imported graph in core operators.
 
     `custom` has a caller's own operators. An `unchecked` model runs without checks of indices. A `whole`
     graph is written to a file, not run. If the graph is `trained`, operators such as dropout draw random
-    numbers (see `Builder`).
+    numbers (see `Builder`). The uses of operators with gradients of their own are added to `own_gradients`.
 
     Raises CompileError, which lists all unsupported nodes, before any other work. A node that can't be
     lowered raises CompileError, which names the node, its inputs and the reason."""
     graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained)
     _, results = _found(imported.dialect, graph, b, custom or {})
+    if own_gradients is not None:
+        own_gradients += b.own_gradients
     made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
     tensors = [r for r in made if isinstance(r, Tensor)]
     if len(tensors) < len(made) or has_steps(prune(_whole(b, [t.name for t in tensors]))):

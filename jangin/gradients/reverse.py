@@ -12,7 +12,7 @@ from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ir.sources import Sources
 from jangin.ops.builder import Builder
 from jangin.ops.operands import typed
-from jangin.ops.values import Tensor
+from jangin.ops.values import OwnGradient, Tensor
 from jangin.passes.partition import prune
 
 
@@ -63,9 +63,24 @@ class _Reverse:
         self.found: dict[str, Tensor] = {}
         self.wanted = set(names)
         self.nodes = [n for n in b.nodes if self.wanted.isdisjoint(n.outputs)]
+        self._own = self._last_nodes(b.own_gradients)
         for node in self.nodes:
             if not self.wanted.isdisjoint(node.inputs):
                 self.wanted.update(n for n in node.outputs if self._is_float(n))
+            for own in self._own.get(node.outputs[0], ()):
+                if any(x is not None and x.name in self.wanted for x in own.inputs):
+                    self.wanted.update(y.name for y in own.outputs if self._is_float(y.name))
+
+    def _last_nodes(self, uses: Sequence[OwnGradient]) -> dict[str, list[OwnGradient]]:
+        """The uses of operators with gradients of their own, by the last node that makes one of their
+        results. All that reads a result comes behind this node."""
+        at = {name: n for n, node in enumerate(self.nodes) for name in node.outputs}
+        found: dict[str, list[OwnGradient]] = {}
+        for use in uses:
+            places = [at[y.name] for y in use.outputs if y.name in at]
+            if places:
+                found.setdefault(self.nodes[max(places)].outputs[0], []).append(use)
+        return found
 
     def _is_float(self, name: str) -> bool:
         dtype = self.b.values[name].dtype
@@ -91,9 +106,30 @@ class _Reverse:
         b = self.b
         self.add(y, b.expand(b.scalar(1, y.dtype), y.shape))
         for node in reversed(self.nodes):
+            for own in reversed(self._own.get(node.outputs[0], ())):
+                self._by_own(own, node)
             asked = [n for n in node.outputs if n in self.found and n in self.wanted]
             if asked and not self.wanted.isdisjoint(node.inputs):
                 self._node(node, asked[0])
+
+    def _by_own(self, use: OwnGradient, node: Node) -> None:
+        """Add the gradients that an operator's own function gives, in place of those of its nodes."""
+        if not any(y.name in self.found for y in use.outputs):
+            return
+        b, what = self.b, str(node.source or node.name)
+        b.prefix, b.source = f"d{node.name}", Sources.of("gradient", what)
+        known = [self.found.pop(y.name, None) for y in use.outputs]
+        pairs = zip(known, use.outputs, strict=True)
+        gs = tuple(b.expand(b.scalar(0, y.dtype), y.shape) if g is None else g for g, y in pairs)
+        made = use.function(b, use.inputs, use.outputs, gs)
+        parts = made if isinstance(made, tuple) else (made,)
+        if len(parts) != len(use.inputs):
+            raise CompileError(f"{what}: {len(parts)} gradients of its own for {len(use.inputs)} inputs")
+        for x, part in zip(use.inputs, parts, strict=True):
+            if x is not None and part is not None and self.wants(x):
+                if part.shape != x.shape:
+                    raise CompileError(f"{what}: its own gradient is {part} for the input {x}")
+                self.add(x, part)
 
     def _node(self, node: Node, out: str) -> None:
         b = self.b

@@ -43,7 +43,7 @@ from jangin.ir.traversal import row_major, substitute
 from jangin.ops.bounds import accesses, limits, parts
 from jangin.ops.core import CORE
 from jangin.ops.operands import broadcast
-from jangin.ops.values import DATA_LIMIT, Tensor, Values, object_array
+from jangin.ops.values import DATA_LIMIT, OwnGradient, Tensor, Values, object_array
 
 MOST_SYMBOLIC = 8
 """Most inputs of unknown sizes that one kernel concatenates. Each input finds its place among sums of
@@ -118,6 +118,8 @@ class Builder(Values):
         self.tile, self.unchecked, self.whole, self.trained = tile, unchecked, whole, trained
         self.draws: list[str] = []
         """The input that random numbers follow from, once for each node that draws some."""
+        self.own_gradients: list[OwnGradient] = []
+        """Uses of operators with gradients of their own, in the order of the nodes."""
         self.results = 1
         self.bound: dict[tuple[str, bool], list[Var]] = {}
         self.conditions: dict[str, Expr] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,16 @@ class Tensor:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class OwnGradient:
+    """A use of an operator that has a gradient of its own: its inputs (None for an absent one) and results.
+    `function` makes the gradients (see `custom.operator`)."""
+
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    function: Callable[..., Any]
 
 
 class Values(Editor):

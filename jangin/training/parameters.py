@@ -14,6 +14,7 @@ from jangin.frontends.lower import lower
 from jangin.frontends.table import load
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
+from jangin.ops.values import OwnGradient
 from jangin.options import Options
 from jangin.passes.partition import has_steps
 
@@ -28,7 +29,8 @@ class Trainable:
     - `changed` has the output with a buffer's new value, by the buffer's input.
     - `names` has the input of each of the model's own names of parameters and buffers. Several names may have
       the same input.
-    - `random` is the input that decides all random numbers, or "" if there are none."""
+    - `random` is the input that decides all random numbers, or "" if there are none.
+    - `Builder` describes `own_gradients`."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -38,6 +40,7 @@ class Trainable:
     changed: Mapping[str, str]
     names: Mapping[str, str]
     random: str = ""
+    own_gradients: tuple[OwnGradient, ...] = ()
 
 
 Chosen = Sequence[str] | None
@@ -77,7 +80,8 @@ def lowered(
     constants = {n: a for n, a in graph.constants.items() if n not in {**parameters, **buffers}}
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]
     whole = replace(graph, inputs=(*graph.inputs, *behind), constants=constants)
-    made = lower(replace(imported, graph=whole), options.lowerings, trained=True)
+    found: list[OwnGradient] = []
+    made = lower(replace(imported, graph=whole), options.lowerings, trained=True, own_gradients=found)
     if has_steps(made):
         raise CompileError(
             "the model runs in steps that depend on its data (branches, loops, or sizes that a run "
@@ -86,4 +90,4 @@ def lowered(
     own = tuple(n for n in graph.inputs if n not in buffers)
     names = {n: n for n in (*parameters, *buffers)}
     random = next((n for n in made.inputs if n not in whole.inputs), "")
-    return Trainable(made, own, made.outputs, parameters, buffers, changed, names, random)
+    return Trainable(made, own, made.outputs, parameters, buffers, changed, names, random, tuple(found))

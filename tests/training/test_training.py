@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import jangin
 from jangin import optim
 from jangin.ir.dtype import F32, I64
-from jangin.ir.expr import call, const
+from jangin.ir.expr import call, const, select
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -416,6 +416,59 @@ def test_a_model_of_another_format() -> None:
 
 
 @pytest.mark.slow  # a compilation
+def rounded(b: Any, x: Any, *, steps: float = 4.0) -> Any:
+    """Rounds to a grid; by itself it has no slope."""
+    return b.map(lambda v: call("round", v * steps) / steps, x)
+
+
+def straight_through(b: Any, inputs: Any, outputs: Any, gradients: Any, **_: Any) -> Any:
+    (x,), (g,) = inputs, gradients
+    return b.map(lambda d, v: select(call("abs", v) <= 1.0, d, const(0, v.dtype)), g, x)
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.round(x * 4.0) / 4.0
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * (x.abs() <= 1.0)
+
+
+def test_an_operator_with_a_gradient_of_its_own() -> None:
+    model, w, c = onnx_model("Rounded")
+    x, target = batch("numbers")
+    given = (x.numpy(), target.numpy())
+    tensors = [torch.tensor(w, requires_grad=True), torch.tensor(c, requires_grad=True)]
+    loss = F.mse_loss(Rounded.apply(x @ tensors[0] + tensors[1]), target)
+    wanted = torch.autograd.grad(loss, tensors)
+    for gradient, slope in ((straight_through, 1), (None, 0)):
+        own = jangin.operator("Rounded", domain="mine", gradient=gradient)(rounded)
+        f = jangin.value_and_grad(model, "mse", ["w", "c"], example=given, operators=[own], threads=1)
+        found, gradients = f({"w": w, "c": c}, given)
+        assert found == pytest.approx(loss.item(), rel=1e-6)
+        for name, g in zip("wc", wanted, strict=True):
+            np.testing.assert_allclose(gradients[name], g.numpy() * slope, 1e-5, 1e-6)
+
+
+def test_a_wrong_gradient_of_its_own_is_said() -> None:
+    model, _, _ = onnx_model("Rounded")
+    given = tuple(t.numpy() for t in batch("numbers"))
+    for made, message in (
+        (lambda b, inputs, *_: (None, inputs[0]), "2 gradients of its own for 1 inputs"),
+        (
+            lambda b, inputs, *_: b.reduce("sum", inputs[0], [0]),
+            "own gradient is f32[4] for the input f32[5, 4]",
+        ),
+    ):
+        own = jangin.operator("Rounded", domain="mine", gradient=made)(rounded)
+        with pytest.raises(CompileError, match=re.escape(message)):
+            jangin.value_and_grad(model, "mse", ["w"], example=given, operators=[own])
+
+
 def test_an_operator_of_ones_own() -> None:
     """By the general rule."""
 
