@@ -80,6 +80,9 @@ class Call:
         whole = torch.func.functionalize(lambda *ts: (self.loss(list(ts)),), remove="mutations_and_views")
         with torch.no_grad():
             made = make_fx(whole, decomposition_table=TABLE, tracing_mode="fake")(*given)
+            if any(_writes(node) for node in made.graph.nodes):  # decompositions may write in place
+                whole = torch.func.functionalize(made, remove="mutations_and_views")
+                made = make_fx(whole, decomposition_table=TABLE, tracing_mode="fake")(*given)
         traced = traced_graph(made.graph, {})
         return lower(Imported(traced.model.bound({}), ATEN, {}), unchecked=True), traced
 
@@ -94,6 +97,12 @@ class Call:
 
     def inputs(self, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield from zip(names, self.tensors(), strict=True)
+
+
+def _writes(node: Any) -> bool:
+    """Whether a node of PyTorch's graph changes one of its operands."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def operators() -> list[Any]:

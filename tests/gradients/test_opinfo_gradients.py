@@ -67,10 +67,10 @@ def counted(given: Iterable[Call]) -> tuple[Counter[str], list[str]]:
     wrong = []
     for call in given:
         how = outcome(call)
-        if how == "wrong":
-            explained = any(re.fullmatch(name, call.name) for name in EXPLAINED)
-            how = "explained" if explained else how
-            wrong += [] if explained else [str(call)]
+        if how == "wrong" and any(re.fullmatch(name, call.name) for name in EXPLAINED):
+            how = "explained"
+        if how in ("wrong", "another result"):
+            wrong.append(f"{call}: {how}")
         counts[how] += 1
     return counts, wrong
 

@@ -221,6 +221,9 @@ def by_hand() -> None:
     ops.scatter.value(x, 1, whole % 4, 2.5)
     ops.upsample_bilinear2d.vec(image, [9, 7], False, None)
     ops.upsample_nearest2d.vec(image, None, [2.0, 1.5])
+    ops.upsample_linear1d.vec(image[0], None, True, [1.7])  # corners stay, whatever the scale
+    ops.upsample_bilinear2d.vec(image, None, True, [1.7, 1.3])
+    ops.upsample_bicubic2d.vec(image, None, True, [1.7, 1.3])
     ops.var.dim(x, [1], unbiased=True, keepdim=False)
     ops.embedding_dense_backward(x, torch.tensor([1, 0, 1]), 5, -1, False)
     normal, centre, inverse = ops.native_layer_norm(x, [4], None, None, 1e-5)

@@ -16,6 +16,7 @@ pytest.importorskip("expecttest", reason="PyTorch's OpInfo database needs expect
 import torch
 from operator_cases import CORE, Case, compiled, interpreted, recorded
 
+import jangin
 from jangin.ir.graph import CompileError
 
 LEFT_OUT = tomllib.loads(Path(__file__).with_name("operators.toml").read_text())["refused"]
@@ -58,6 +59,21 @@ def test_a_call_of_most_operators_by_the_interpreter(few: dict[str, list[Case]])
     assert len(few) > 140
     interpreted_only = [c for cases in few.values() for c in cases if not c.needs_program]
     assert not list(failures(interpreted_only, interpreted))
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "bicubic"])
+def test_corners_stay_whatever_the_scale(mode: str) -> None:
+    """PyTorch takes the sizes alone if corners are aligned, and a scale otherwise."""
+    images = torch.randn(1, 2, 7) if mode == "linear" else torch.randn(1, 2, 6, 5)
+    for aligned in (True, False):
+
+        class Resized(torch.nn.Module):
+            def forward(self, x: Any, aligned: bool = aligned) -> Any:
+                return torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode, align_corners=aligned)
+
+        found = jangin.compile(Resized(), example_inputs=(images,), threads=1)(images)
+        # sums in another order
+        torch.testing.assert_close(torch.as_tensor(found), Resized()(images), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow  # a thousand calls take minutes

@@ -47,7 +47,8 @@ def _upsample(rank: int, mode: str, exact: bool = False) -> Any:
             style = Style("nearest", pixel_centre if exact else asymmetric, "floor")
         else:
             style = Style(mode, corners if align_corners else half_pixel, "floor")
-        y = resize(b, x, _lines(b, x, out, rank, scale_factors or named), style)
+        scales = () if align_corners else scale_factors or named  # corners stay, whatever the scales
+        y = resize(b, x, _lines(b, x, out, rank, scales), style)
         return b.reshape(y, out.shape)
 
     return lower
