@@ -47,8 +47,14 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
     sizes = (16, 33) if small else (1024, 4096, 2048, 512, 256, 8192)
     batches = {"squeezenet": (1,), "mobilenetv2": (1,), "resnet50": (1, 64), "bert": (1, 32), "gpt2": (1,)}
     kinds = ("float32", "bfloat16", "float16")
+    for kind in ("bfloat16", "float16"):  # whole tiles of the tensor cores, then others
+        yield f"errors/matrices/{kind}", lambda on, k=kind: product_error(on, k, *[64 if small else 512] * 3)
     for n, kind in ((333, "float32"), (333, "bfloat16"), (333, "float16")):
-        yield f"errors/product/{kind}", lambda on, n=n, kind=kind: product_error(on, kind, 17 if small else n)
+        size = 17 if small else n
+        yield (
+            f"errors/product/{kind}",
+            lambda on, n=size, kind=kind: product_error(on, kind, n, n + 8, n - 2),
+        )
     for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
         for kind in kinds:
             yield f"errors/{name}/{kind}", lambda on, a=name, k=kind: network_error(on, a, k, small)
@@ -96,11 +102,12 @@ def worst(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> floa
     return found
 
 
-def product_error(on: str, kind: str, size: int) -> Row:
-    exe = jangin.compile(product(kind, size, size + 8, size - 2), on)
+def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Row:
+    exe = jangin.compile(product(kind, rows, terms, columns), on)
     given = feeds(exe)
     x, y = (v.astype(np.float64) for v in given.values())
-    return {"error": worst(exe.run(given), {exe.outputs[0].name: x @ y})}
+    found = worst(exe.run(given), {exe.outputs[0].name: x @ y})
+    return {"error": found, "kernel": exe.plan.launches[0].template}
 
 
 def network_error(on: str, name: str, kind: str, small: bool) -> Row:

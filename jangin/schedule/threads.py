@@ -19,6 +19,7 @@ from jangin.ir.expr import (
     binary,
     const,
     is_const,
+    minimum,
     select,
 )
 from jangin.ir.flat import postorder
@@ -327,7 +328,8 @@ def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
     """Copy panels one iteration of `loop` ahead, through registers (double buffering).
 
     The loads of the next iteration run before this iteration's work, into registers (`panel`.next), and are
-    stored after it. The work then hides the latency of memory. Each panel must be filled at the top of the
+    stored after it. The work then hides the latency of memory. The last iteration loads its own panels again,
+    as conditions around loads and stores would take more time. Each panel must be filled at the top of the
     loop by a thread loop that only stores to it.
     """
     at = find(func, loop)
@@ -368,16 +370,16 @@ def _apart(panel: Buffer, copy: For, at: For) -> tuple[Buffer, Stmt, Stmt]:
         raise ScheduleError(f"the copy to {panel.name} has loops of no constant extent")
     held = Buffer(f"{panel.name}.next", panel.dtype, tuple(s.extent for s in loops), "register")
     place = tuple(s.var for s in loops)
-    there = at.var + 1 < at.extent
+    following = minimum(at.var + 1, at.extent - 1)
 
     def load(s: Stmt) -> Stmt:
         if isinstance(s, Store):
-            return If(there, Store(held, place, substitute(s.value, {at.var: at.var + 1})))
+            return Store(held, place, substitute(s.value, {at.var: following}))
         return map_children(s, load)
 
     def store(s: Stmt) -> Stmt:
         if isinstance(s, Store):
-            return If(there, replace(s, value=Load(held, place)))
+            return replace(s, value=Load(held, place))
         return map_children(s, store)
 
     return held, load(copy), rename_loops(store(copy), "_s")

@@ -141,6 +141,7 @@ def of_architecture(architecture: Architecture) -> Target:
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
         startup=STARTUP, matrix_rate=architecture.matrix_rate,
+        products=(DOT1BF, DOT1H) if architecture.matrix_rate else (),
     )  # fmt: skip
     return Target(
         f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,

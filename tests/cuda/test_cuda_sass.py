@@ -1,5 +1,5 @@
-"""The machine code of products, read by NVIDIA's disassembler. Multiply-adds fill the hottest loop, and
-shared memory is read 16 bytes at a time."""
+"""The machine code of products, read by NVIDIA's disassembler. Multiply-adds, or products of matrices, fill
+the hottest loop, and shared memory is read 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from templates.kernels import attention, conv, matmul, workload
+from templates.kernels import attention, conv, matmul, small_matmul, workload
 from test_cuda_compile import _able
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
+from jangin.ir.products import DOT1BF, DOT1H
 from jangin.targets import resolve
 from jangin.templates.choose import choose
 from jangin.templates.gpu.table import TEMPLATES
@@ -39,8 +40,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def hottest(cubin: bytes, folder: Path) -> Counter[str]:
-    """The instructions of the innermost loop with most multiply-adds, by name."""
+def hottest(cubin: bytes, folder: Path, counted: str = "FFMA") -> Counter[str]:
+    """The instructions of the innermost loop with most of those whose name begins with `counted`, by name."""
     (folder / "k.cubin").write_bytes(cubin)
     command = [str(DISASSEMBLER), "-c", str(folder / "k.cubin")]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -54,7 +55,11 @@ def hottest(cubin: bytes, folder: Path) -> Counter[str]:
     loops = [(labels[to[1]], n) for n, to in jumps if to and labels.get(to[1], n) < n]
     inner = [(a, b) for a, b in loops if not any((c, d) != (a, b) and a <= c and d <= b for c, d in loops)]
     counts = [Counter(i.split()[0] for i in instructions[a : b + 1]) for a, b in inner]
-    return max(counts, key=lambda c: c["FFMA"])
+    return max(counts, key=lambda c: of_kind(c, counted))
+
+
+def of_kind(loop: Counter[str], kind: str) -> int:
+    return sum(count for name, count in loop.items() if name.split(".")[0] == kind)
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", pytest.param("cuda:sm_90a", marks=pytest.mark.slow)])
@@ -74,3 +79,27 @@ def test_multiply_adds_fill_the_hottest_loop(target: str, tmp_path: Path) -> Non
         least = OF_WINDOWS if name == "window" else LEAST
         assert loop["FFMA"] >= least * loop.total(), (name, made.label, loop)
         assert loop["LDS"] == 0 < loop["LDS.128"], (name, "shared memory is read word by word", loop)
+
+
+MATRICES = 0.50
+"""The share of products of matrices in the loop over panels of a large tile. The others load matrices, copy
+panels and count."""
+
+
+@pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
+def test_products_of_matrices_fill_the_hottest_loop(target: str, tmp_path: Path) -> None:
+    """Nothing is spilled, panels are copied 16 bytes at a time, and shared memory is read by matrices."""
+    on = resolve(f"cuda:{target}")
+    for name, built, constants in (
+        ("product", small_matmul(DOT1BF, 4096, 4096, 4096), []),
+        ("transposed", small_matmul(DOT1H, 4096, 4096, 4096, transposed=True), []),
+        ("weights", small_matmul(DOT1H, 4096, 4096, 4096), ["w"]),
+    ):
+        made = choose(workload(built, constants=constants, target=on), templates=TEMPLATES)
+        assert made.template == "warps", name
+        compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
+        assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
+        loop = hottest(compiled.cubin, tmp_path, "HMMA")
+        assert of_kind(loop, "HMMA") >= MATRICES * loop.total(), (name, made.label, loop)
+        assert of_kind(loop, "LDS") == 0 < of_kind(loop, "LDSM"), (name, made.label, loop)
+        assert loop["STS.128"] == of_kind(loop, "STS") == loop["LDG.E.128"] == of_kind(loop, "LDG") > 0, loop

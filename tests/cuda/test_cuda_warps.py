@@ -14,19 +14,33 @@ import ml_dtypes
 import mocked
 import numpy as np
 import pytest
+from templates.kernels import packed, small_matmul, workload
+from test_cuda_compile import _able
 
+from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
-from jangin.ir.expr import const
+from jangin.compiler.kernels import kernel_workload, schedule_kernels
+from jangin.compiler.pipeline import optimize
+from jangin.ir.dtype import dtype_of
+from jangin.ir.expr import const, maximum
 from jangin.ir.fragments import WARP, Fragment
-from jangin.ir.graph import Array, CompileError
+from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
+from jangin.ir.products import DOT1BF, DOT1H, Product
 from jangin.ir.verify import VerifyError, verify_func
+from jangin.ops.builder import Builder
+from jangin.options import Options
 from jangin.targets import resolve
 from jangin.targets.cuda import MATRICES
+from jangin.templates.gpu import warps
 
 TYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+
+needs_nvrtc = pytest.mark.skipif(
+    not _able("sm_80"), reason="NVIDIA's compiler isn't here: pip install 'jangin[cuda]'"
+)
 
 PRODUCT = """func product(x: T[32, 64], y: T[Y], bias: f32[32], o: out f32[32, 32]) {
   block t in 1 {
@@ -106,6 +120,72 @@ def test_a_product_has_the_bits_of_its_loops(kind: str, driver: Any) -> None:
         assert f"load_matrices<2, {str(words is BY_TERMS).lower()}>(" in text
 
 
+def graph(kind: str, rows: int, terms: int, columns: int, constant: bool) -> Graph:
+    """Return a product with a bias, an activation and a second operand in its epilogue."""
+    b, small = Builder("graph", {}), dtype_of(kind)
+    rng = np.random.default_rng(terms)
+    x, z = (
+        b.input("x", small, (const(rows), const(terms))),
+        b.input("z", small, (const(rows), const(columns))),
+    )
+    if constant:
+        w = b.const((rng.standard_normal((terms, columns)) / 4).astype(small.numpy))
+    else:
+        w = b.input("w", small, (const(terms), const(columns)))
+    bias = b.const(rng.standard_normal(columns).astype(small.numpy))
+    y = b.map(lambda v, c: maximum(v + c, const(0, small)), b.matmul(x, w), bias)
+    return b.graph([b.map(lambda v, c: v + c, y, z)], ["y"])
+
+
+SIZES = (33, 40, 19, False), (17, 64, 50, True), (1, 33, 24, True), (70, 130, 72, False)
+"""Rows, terms and columns, and whether the right operand is constant."""
+
+
+@mocked.needed
+@pytest.mark.slow  # the C++ compiler takes seconds for each kernel
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_kernels_have_the_bits_of_native_code(
+    sizes: tuple[int, int, int, bool], kind: str, driver: Any
+) -> None:
+    """A model's product of any size, with its epilogue, is one kernel."""
+    options = Options(resolve("cuda:sm_80"), verify=True)
+    optimized, rng = optimize(graph(kind, *sizes), options), np.random.default_rng()
+    (node,) = optimized.nodes
+    _, wanted, names = kernel_workload(node, optimized, options)
+    template = warps.match(wanted)
+    assert template is not None
+    space = template.space()
+    for params in (min(space, key=template.estimate), space[rng.integers(len(space))]):
+        scheduled, arrays = template.schedule(params), dict[str, Array]()
+        verify_func(scheduled.func)
+        for p, name in zip(scheduled.func.inputs, names, strict=False):
+            shape = [size(d, {}) for d in optimized.shape(name)]
+            dtype = optimized.dtype(name).numpy
+            arrays[p.name] = optimized.constants.get(name, (rng.standard_normal(shape) / 4).astype(dtype))
+        arrays = packed(scheduled, arrays)
+        out = scheduled.func.results[0]
+        arrays[out.name] = np.zeros([size(d, {}) for d in out.shape], out.dtype.numpy)
+        native = machine.run(scheduled.func, arrays, {}, machine.target(machine.runnable()[0]))
+        for groups in (1 << 20, 1):
+            program = alone.Program([scheduled.func], options.target)
+            for got in program.run(scheduled.func, arrays, {}, groups, driver):
+                np.testing.assert_array_equal(got[out.name], native[out.name], err_msg=str(params))
+
+
+def test_options_and_types_decide() -> None:
+    """A product of float32 stays one, and so does any product without the option."""
+    for options, kind, template in (
+        (Options(resolve("cuda:sm_80")), "bf16", "warps"),
+        (Options(resolve("cuda:sm_80"), bf16=False), "bf16", "contraction"),
+        (Options(resolve("cuda:sm_75")), "f16", "contraction"),
+        (Options(resolve("cuda:sm_90a")), "f32", "contraction"),
+    ):
+        made = schedule_kernels(optimize(graph(kind, 512, 512, 512, True), options), options)
+        assert template in [s.template for s, _ in made.values()], (options, kind)
+
+
 def test_maps_place_each_element_once() -> None:
     for row in MATRICES:
         p = row.product
@@ -179,3 +259,21 @@ def test_what_lanes_have_no_code_for() -> None:
             source(product("bf16", BY_TERMS, old, new), resolve("cuda:sm_80"))
     with pytest.raises(CompileError, match="no instruction of cuda:sm_75 multiplies the matrices of f32"):
         source(product("bf16", BY_TERMS), resolve("cuda:sm_75"))
+
+
+@needs_nvrtc
+@pytest.mark.slow  # NVIDIA's compiler takes half a second for each kernel
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dot", [DOT1BF, DOT1H], ids=str)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sizes", [(512, 512, 512), (333, 341, 331), (1, 768, 3072)], ids=str)
+def test_nothing_is_spilled(target: str, dot: Product, sizes: tuple[int, int, int]) -> None:
+    """All parameters keep their sums and matrices in registers, at sizes that fill tiles and at others."""
+    on = resolve(f"cuda:{target}")
+    compiler = nvrtc.for_architecture(on.cpu)
+    constants = ["w"] if dot is DOT1H else []
+    template = warps.match(workload(small_matmul(dot, *sizes), constants=constants, target=on))
+    assert template is not None
+    for params in template.space():
+        usage = compiler.compiled(source(template.schedule(params).func, on), on.cpu).usage
+        assert (usage.spilled, usage.stack) == (0, 0), (params, usage)

@@ -36,6 +36,22 @@ def test_tree() -> None:
     assert_same(func, after)
 
 
+def test_sums_of_warps() -> None:
+    """A tile of sums has its warp as first axis. A warp's work is that of 32 work-items."""
+    func = te.lower("k", *matmul((32, 16), (16, 16)), {})
+    text = """split(i0, 16) split(i1, 8) reorder((i0o, i1o, i0i, i1i)) enclose(t)
+        privatize(out.acc, (i0o, i1o, i0i, i1i)) place(out.acc, tile) join_axes(out.acc, 2)"""
+    for suffix in ("", "_z", "_w"):
+        loops = f"i0o{suffix}, i1o{suffix}"
+        text += f" reorder(({loops}, k0, i0i, i1i))" if not suffix else ""
+        text += f" fuse({loops}, x{suffix}) bind_warp(x{suffix})"
+    after = apply(func, parse_steps(text + " simplify()"))
+    verify_func(after)
+    assert threads(after) == 4 * 32
+    assert [b.shape for b in lives_across(after)] == [(const(4), const(16), const(8))]
+    assert_same(func, after)
+
+
 @pytest.mark.parametrize("count", [1, 2, 16])
 @pytest.mark.parametrize("name", ["sum", "max", "symbolic-sum"])
 def test_trees_of_all_sizes(name: str, count: int) -> None:

@@ -3,6 +3,8 @@
 A warp's work-items access 32 banks. Each bank has every 32nd word of 4 bytes, and gives one word at a time.
 Different words of one bank are conflicts, which are served one after the other. Accesses of 8 and 16 bytes
 are made by halves and quarters of a warp (CUDA C++ Programming Guide, shared memory of each capability).
+
+A warp loop loads matrices of 8 rows, each of 16 bytes, one matrix at a time (PTX ISA, `ldmatrix`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jangin.ir.expr import Buffer, Const, Expr, Var, const
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const
 from jangin.ir.interpret import size as evaluated
 from jangin.ir.loop import For, Func, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.ir.traversal import free_vars, loads, row_major, substitute
@@ -33,7 +35,8 @@ class Access:
 
 
 def accesses(func: Func) -> Iterator[Access]:
-    """Yield each access of shared memory in a thread loop. Other loops are at their first iteration."""
+    """Yield each access of shared memory in a thread loop, and each load of matrices in a warp loop. Other
+    loops are at their first iteration."""
 
     def go(s: Stmt, thread: For | None, vector: For | None, values: Mapping[Var, Expr]) -> Iterator[Access]:
         if thread is not None:
@@ -42,6 +45,8 @@ def accesses(func: Func) -> Iterator[Access]:
             for buffer, index, stored in found:
                 if buffer.memory == "shared":
                     yield _access(buffer, index, stored, thread, vector, values)
+        if isinstance(s, Store) and s.buffer.memory == "tile" and isinstance(s.value, Load):
+            yield _matrix(s.value, s.index[-2:])
         if isinstance(s, Let):
             values = {**values, s.var: substitute(s.value, dict(values))}
         if isinstance(s, For):
@@ -90,6 +95,22 @@ def _access(
             turns += max(Counter(w % BANKS for w in words).values())
             best += -(-len(words) // BANKS)
     return Access(buffer.name, stored, turns / best, str(place))
+
+
+def _matrix(source: Load, lines: tuple[Expr, ...]) -> Access:
+    """Return the access of a matrix of shared memory, whose rows and columns are numbered by `lines`."""
+    place = row_major(source.index, source.buffer.shape)
+    zeros = {v: const(0) for v in free_vars(place)}
+
+    def at(row: int, column: int) -> int:
+        numbers = {v: const(n) for v, n in zip(lines, (row, column), strict=True) if isinstance(v, Var)}
+        return evaluated(substitute(place, dict(zeros | numbers)), {}) * source.dtype.bytes
+
+    start, across = at(0, 0), at(0, 1) - at(0, 0) == source.dtype.bytes
+    rows = [(at(n, 0) if across else at(0, n)) - start for n in range(8)]
+    words = {b // WORD + k for b in rows for k in range(4)}
+    ways = max(Counter(w % BANKS for w in words).values())
+    return Access(source.buffer.name, False, ways, str(place))
 
 
 def _count(loop: For) -> int:

@@ -14,6 +14,7 @@ from jangin.ir.expr import Buffer, Const, Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import evaluate_stage, run_func
 from jangin.ir.loop import Func
+from jangin.ir.products import Product
 from jangin.ir.simplify import Range
 from jangin.ops.core import CORE
 from jangin.schedule.steps import apply, parse_steps
@@ -62,6 +63,14 @@ def pool(
 
 def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) -> Built:
     return node(MatMul(transpose_a=False, transpose_b=transposed), [buffer("x", *a), buffer("w", *b)])
+
+
+def small_matmul(dot: Product, rows: int, terms: int, columns: int, *, transposed: bool = False) -> Built:
+    """Return a product of 16-bit floats that `dot` makes, with sums of f32."""
+    attrs = MatMul(transpose_a=False, transpose_b=transposed, dtype=F32, dot=dot)
+    right = (columns, terms) if transposed else (terms, columns)
+    x, w = Buffer("x", dot.left, dims(rows, terms)), Buffer("w", dot.right, dims(*right))
+    return node(attrs, [x, w])
 
 
 def attention(

@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 
 from jangin.ir.parse import parse_func
+from jangin.ir.products import DOT1BF, DOT1H
 from jangin.targets.cuda import CUDA
 from jangin.templates.gpu.table import TEMPLATES
 from jangin.templates.template import Workload
 
 from .banks import accesses
-from .kernels import attention, conv, matmul, workload
+from .kernels import attention, conv, matmul, small_matmul, workload
 from .test_gpu import KERNELS, asked
 
 TARGET = CUDA["cuda:sm_80"]
@@ -24,6 +25,9 @@ LARGE = {
     "transposed": workload(matmul((2, 256, 256), (2, 256, 256), transposed=True), target=TARGET),
     "packed": workload(matmul((512, 512), (512, 512)), constants=["w"], target=TARGET),
     "conv": workload(conv((28, 28), 64, 64, 3, pad=1), constants=["w"], target=TARGET),
+    "warps": workload(small_matmul(DOT1BF, 512, 512, 512), target=TARGET),
+    "warps, transposed": workload(small_matmul(DOT1H, 512, 512, 512, transposed=True), target=TARGET),
+    "warps, packed": workload(small_matmul(DOT1BF, 512, 512, 512), constants=["w"], target=TARGET),
     "attention-64": workload(attention(2, 128, 128, 64, 64), target=TARGET),
     "attention-128": workload(attention(2, 128, 256, 128, 128), target=TARGET),
 }

@@ -19,6 +19,10 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "and": "&"
           "shl": "<<", "shr": ">>", "udiv": "/", "urem": "%"}  # fmt: skip
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "ule": "<="}
 
+ROLLED = "  #pragma unroll 1"
+"""The line before a loop around products of matrices. The schedule has unrolled the products already.
+NVIDIA's compiler would unroll some of these loops whole, to thousands of instructions, and then spill
+registers."""
 _WRAPPING = frozenset({"add", "sub", "mul", "shl"})
 
 _POWER = """{inline} i64 int_power(i64 base, i64 exponent) {{
@@ -39,6 +43,7 @@ class ClikeWriter(Writer):
         self._spaces: dict[Pointer, str] = {}
         self.lo, self.hi = Value("lo", I64), Value("hi", I64)
         self.most_lanes = dialect.most_lanes
+        self._multiplied = 0
         self.loaded: set[str] = set()
         """Vectors that were loaded from memory into a register."""
 
@@ -343,6 +348,7 @@ class ClikeWriter(Writer):
     # --- matrices that the lanes of a warp share
 
     def multiply(self, row: Row, total: Pointer, left: Pointer, right: Pointer) -> None:
+        self._multiplied += 1
         self.effect(f"{row.c}({total}, {left}, {right})")
 
     def load_matrices(self, count: int, to: Pointer, at: Pointer, *, transposed: bool) -> None:
@@ -351,7 +357,7 @@ class ClikeWriter(Writer):
     # --- blocks
 
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
-        i = self.fresh("n")
+        i, at, before = self.fresh("n"), len(self.lines), self._multiplied
         if self.dialect.loop:
             self.lines.append(self.dialect.loop)
         kind = "i32" if self._short(first, end) else "i64"
@@ -360,6 +366,8 @@ class ClikeWriter(Writer):
         with self.scope():
             body(Value(i, I64))
         self.lines.append("  }")
+        if self._multiplied > before:
+            self.lines.insert(at, ROLLED)
 
     def _short(self, first: Value, end: Value) -> bool:
         """Return whether a loop's counter can be an i32, on machines where an i64 takes two registers. Both

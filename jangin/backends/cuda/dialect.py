@@ -9,7 +9,7 @@ from types import MappingProxyType
 from jangin.backends.clike.dialect import SCALARS, Dialect, Groups, type_name, width
 from jangin.backends.cuda.prelude import INTRINSICS, VECTORS
 from jangin.backends.walk.memory import in_memory
-from jangin.ir.dtype import BF16, F16, F32, DType
+from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.groups import SHARED_ALIGN, grouped, shared_layout, threads
 from jangin.ir.kernel import rounds, sizes
 from jangin.ir.loop import Func
@@ -109,7 +109,18 @@ class Cuda(Dialect):
 
     def load(self, kind: str, at: str, space: str, *, aligned: bool) -> str:
         lanes = kind.partition("x")[2]
+        if aligned and _in_words(kind):
+            return f"of_words<{kind}>({at})"
         return f"*(const {kind} *)({at})" if aligned else f"loose<{kind}, {lanes}>({at})"
 
     def store(self, kind: str, at: str, v: str, space: str, *, aligned: bool) -> str:
+        if aligned and _in_words(kind):
+            return f"set_words({at}, {v})"
         return f"*({kind} *)({at}) = {v}" if aligned else f"put({at}, {v})"
+
+
+def _in_words(kind: str) -> bool:
+    """Return whether a vector of small numbers is moved as words. The compiler would take it apart."""
+    element, _, lanes = kind.partition("x")
+    bits = int(element[1:])
+    return bits < I32.bits and bits * int(lanes) in (32, 64, 128)

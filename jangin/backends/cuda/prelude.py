@@ -87,7 +87,15 @@ template <class R, class T, int N> static __forceinline__ R convert(Vec<T, N> a)
 template <class R, class F> static __forceinline__ R as(F from) {{
   R to; memcpy(&to, &from, sizeof to); return to; }}
 template <class R, int N, class T> static __forceinline__ R loose(const T *at) {{ EACH(R, at[n]) }}
-template <class T, int N> static __forceinline__ void put(T *at, Vec<T, N> a) {{ {_EACH} at[n] = a.v[n]; }}"""
+template <class T, int N> static __forceinline__ void put(T *at, Vec<T, N> a) {{ {_EACH} at[n] = a.v[n]; }}
+template <int B> struct Word;
+template <> struct Word<4> {{ typedef u32 T; }};
+template <> struct Word<8> {{ typedef uint2 T; }};
+template <> struct Word<16> {{ typedef uint4 T; }};
+template <class R> static __forceinline__ R of_words(const void *at) {{
+  return as<R>(*(const typename Word<sizeof(R)>::T *)at); }}
+template <class R> static __forceinline__ void set_words(void *at, R v) {{
+  typedef typename Word<sizeof(R)>::T T; *(T *)at = as<T>(v); }}"""
 """Vectors as arrays in registers. An operation on a vector is a separate operation for each lane, because the
 GPU has no vector instructions. A comparison gives 0 or -1 for each lane.
 

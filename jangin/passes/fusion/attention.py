@@ -8,10 +8,11 @@ same order; only the time changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import partial
 
 from jangin.ir.core import Kernel, Map, Softmax
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import BF16, F16, F32, DType
 from jangin.ir.expr import Binary, Const, Load, const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.te import Stage
@@ -33,13 +34,13 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
     graph, only = around.graph, around.only
     if not any(_is_softmax(around.by_result[n]) for n in last.inputs if n in around.by_result):
         return None  # tested first, because making the expressions takes long
-    product = _product(last)
+    product = _product(last, (F32, BF16, F16))
     norm = only(product[1].buffer.name, last) if product else None
     if product is None or norm is None or not _is_softmax(norm):
         return None
     own = [only(n, norm) for n in norm.inputs if graph.shape(n) == graph.shape(norm.outputs[0])]
     scores = own[0] if len(own) == 1 else None
-    found = _product(scores) if scores is not None else None
+    found = _product(scores, (F32,)) if scores is not None else None
     if scores is None or found is None or found[2].buffer.name in graph.constants:
         return None
     stage, left, _ = product
@@ -56,9 +57,9 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
     return scores, norm, last
 
 
-def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
+def _product(kernel: Node, results: Collection[DType]) -> tuple[Stage, Load, Load] | None:
     """Return the stage and the operands of a kernel that is a batched f32 matrix product, or None for any
-    other kernel.
+    other kernel. `results` are the types to which its sums may be rounded.
 
     Only the left operand depends on rows, and only the right one on columns.
     """
@@ -67,7 +68,7 @@ def _product(kernel: Node) -> tuple[Stage, Load, Load] | None:
     body, axes = stage.body, stage.axes
     if len(parts) > 1 or stage.combiner != "sum" or len(stage.reduce_axes) != 1 or len(axes) < 3:
         return None
-    if not (isinstance(body, Binary) and body.op == "mul" and result.dtype is body.dtype is F32):
+    if not (isinstance(body, Binary) and body.op == "mul" and result.dtype in results and body.dtype is F32):
         return None
     left, right = body.a, body.b
     if not isinstance(left, Load) or not isinstance(right, Load):

@@ -13,6 +13,9 @@ bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once,
 bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
 odd.
 
+GPUs multiply matrices of either type, whose numbers the work-items of a warp share. Their manual leaves open
+in which order the instruction adds, and how it rounds between. Nothing is paired for it.
+
 Some instructions multiply matrices of two rows by two columns, of four numbers each. They serve products of
 several rows. Arm's matrix instruction adds two pairs, one after the other, like the instruction for pairs.
 Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
@@ -50,10 +53,14 @@ def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Targe
 
 def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     """Return whether a product has constant weights and enough terms to be paired, and isn't quicker by
-    Winograd's method in f32."""
-    if not isinstance(node.attrs, (Conv, MatMul)) or node.inputs[1] not in graph.constants:
+    Winograd's method in f32. On a GPU, return whether warps multiply it."""
+    if not isinstance(node.attrs, (Conv, MatMul)):
         return False
     if any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
+        return False
+    if target.groups:
+        return _by_warps(node, graph)
+    if node.inputs[1] not in graph.constants:
         return False
     _, axis = axes(node, graph)
     (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
@@ -62,6 +69,13 @@ def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     if dot.of_matrices and not of_matrices(node, graph, dot):
         return False
     return terms >= fewest(dot) and not _by_winograd(node, dot, graph, target)
+
+
+def _by_warps(node: Node, graph: Graph) -> bool:
+    """Return whether a product is one that warps multiply by matrices. Batches of products of two computed
+    values are left to `attention`, whose templates multiply in f32."""
+    w = node.inputs[1]
+    return isinstance(node.attrs, MatMul) and (w in graph.constants or len(graph.shape(w)) == 2)
 
 
 def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool:

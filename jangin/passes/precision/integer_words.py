@@ -42,7 +42,7 @@ def dot_of_floats(node: Node, graph: Graph) -> Product | None:
     """Return the Product for floats that are multiplied in words; None if they are multiplied one by one."""
     if not isinstance(node.attrs, (Conv, MatMul)) or not graph.dtype(node.inputs[0]).is_float:
         return None
-    return node.attrs.dot
+    return node.attrs.dot if node.attrs.dot and node.attrs.dot.terms_of_word > 1 else None
 
 
 def offset(node: Node, graph: Graph) -> int | None:

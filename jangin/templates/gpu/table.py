@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.templates.choose import Match
-from jangin.templates.gpu import attention, contraction, elements, rows, transpose, window
+from jangin.templates.gpu import attention, contraction, elements, rows, transpose, warps, window
 
 TEMPLATES: Mapping[str, Match] = {
     "attention": attention.match,
+    "warps": warps.match,
     "contraction": contraction.match,
     "window": window.match,
     "transpose": transpose.match,

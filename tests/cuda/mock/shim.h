@@ -21,6 +21,8 @@ typedef unsigned short u16;
 template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
 template <class T> static inline T max(T a, T b) { return a > b ? a : b; }
 
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct Dim { unsigned x; };
 static Dim threadIdx, blockIdx, gridDim;
 

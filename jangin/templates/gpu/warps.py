@@ -1,0 +1,244 @@
+"""Matrix products by instructions with which a warp's lanes multiply small matrices together (tensor cores).
+
+A group makes a tile of sums. Each of its warps makes a part, in matrices whose elements its lanes share. All
+threads copy panels of both operands to shared memory, 16 bytes at a time.
+
+    block { sums = 0; k panel { copy both panels; warp { matrices of terms { load; sums += left * right } } }
+            warp { write back } }
+
+The next panels' elements are fetched into registers before a panel's products, and stored after them
+(`ahead`), if there are several.
+
+Source: Markidis et al., "NVIDIA tensor core programmability, performance and precision" (2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jangin.ir import te
+from jangin.ir.expr import Load, Var, const, product_of
+from jangin.ir.fragments import WARP
+from jangin.ir.products import Product
+from jangin.ir.simplify import simplify
+from jangin.schedule.primitives import find
+from jangin.templates.common import fuse_all, stride
+from jangin.templates.gpu.common import BANKS, blocks, constant
+from jangin.templates.roles import Roles, pack_right, packing_positions, roles
+from jangin.templates.scheduled import Params, Recorder, Scheduled
+from jangin.templates.template import Template, Workload
+
+TILES = (
+    (2, 2, 4, 8), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4), (1, 4, 4, 2), (1, 4, 2, 4), (1, 4, 2, 2),
+    (1, 4, 1, 4), (1, 4, 1, 2),
+)  # fmt: skip
+"""Tiles to try: warps down and across a group's tile, then matrices down and across of each warp."""
+DEPTHS = (64, 32)
+SYNC = 40.0
+"""Cycles for a panel's barriers, and for the first loads after them."""
+BEGUN = 1400.0
+"""Cycles to begin a group, to wait for its first panel, and to write its sums back."""
+RESIDENT = 2
+"""Groups that a compute unit runs side by side."""
+MOST_REGISTERS = 200
+"""Registers of a work-item for its sums and for the elements fetched ahead. It has 255 (CUDA C++ Programming
+Guide), and matrices and addresses need some too."""
+CORES = 4
+"""Tensor cores of a unit, each of which serves a quarter of the warps (CUDA C++ Programming Guide)."""
+SHARED_BYTES = 128
+"""Bytes that a unit reads from shared memory each cycle: 32 banks of 4 bytes (the same guide)."""
+
+
+def match(workload: Workload) -> WarpProduct | None:
+    """Return the template for a product of small floats that the target's warps multiply, or None for any
+    other kernel."""
+    if len(workload.stages) != 1 or not workload.stages[0].axes:
+        return None
+    (stage,) = workload.stages
+    small, role = product_of(stage.body), roles(stage)
+    row = workload.target.matrix_row(small) if small is not None else None
+    if row is None or row.product is None or role is None or role.groups > 1:
+        return None
+    if role.left.buffer.name == role.right.buffer.name:
+        return None
+    if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):
+        return None
+    return WarpProduct(workload, stage, role, row.product)
+
+
+@dataclass
+class WarpProduct(Template):
+    """A product. `role` says which axes are its rows, columns and terms. `matrix` is one instruction's."""
+
+    workload: Workload
+    stage: te.Stage
+    role: Roles
+    matrix: Product
+    name = "warps"
+
+    def __post_init__(self) -> None:
+        p, role = self.workload, self.role
+        self.gpu = p.gpu
+        size = {a.var.name: p.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
+        self.rows = math.prod(size[r] for r in role.rows)
+        self.columns = size[role.column]
+        self.depth = math.prod(size[k] for k in role.k)
+        self.batches = math.prod(size[b] for b in role.batch)
+        self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
+        self.element = role.left.dtype.bytes
+
+    def _registers(self, params: Params) -> int:
+        """Return the registers of a work-item for its sums and for the elements fetched ahead. An element that
+        is copied alone takes one, and so does its condition."""
+        role, each = self.role, 4 // self.element
+        axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
+        inner = (role.left, role.rows[-1]), (role.right, role.column)
+        found = 4 * params["tm"] * params["tn"]
+        for (load, line), lines in zip(inner, self.shape(params), strict=True):
+            across = [axes[n] for n in (line, role.k[-1]) if runs(load, n, self.workload)]
+            size = constant(across[0]) if across else None
+            packed = load is role.right and self.packed
+            whole = packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
+            elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
+            found += elements // each if whole else 2 * elements
+        return found
+
+    def shape(self, params: Params) -> tuple[int, int]:
+        """Return the rows and the columns of a group's tile."""
+        return (
+            params["wm"] * params["tm"] * self.matrix.rows,
+            params["wn"] * params["tn"] * self.matrix.columns,
+        )
+
+    def space(self) -> Sequence[Params]:
+        found = list[Params]()
+        for wm, wn, tm, tn in TILES:
+            for bk in DEPTHS:
+                params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
+                bm, bn = self.shape(params)
+                threads = WARP * wm * wn
+                padded = BANKS // self.element
+                shared = self.element * (bk + padded) * (bm + bn)
+                whole = all(n * bk % (self.gpu.lanes(self.element) * threads) == 0 for n in (bm, bn))
+                fits = shared <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
+                if threads <= self.gpu.group and fits and whole:
+                    found.append({**params, "ahead": int(self.depth > bk)})
+        return found
+
+    def estimate(self, params: Params) -> float:
+        """Return the estimated seconds: the longer of the products and the memory traffic of whole tiles.
+
+        A panel's products take the longer of the tensor cores' time and that of reading shared memory.
+        """
+        gpu, (wm, wn, tm, tn, bk) = self.gpu, (params[n] for n in ("wm", "wn", "tm", "tn", "bk"))
+        bm, bn = self.shape(params)
+        groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
+        turns = math.ceil(groups / gpu.units)
+        resident = min(turns, RESIDENT)
+        busy = min(1.0, resident * wm * wn / (2 * CORES))  # two warps a core hide the instruction's latency
+        read = wm * wn * (tm * self.matrix.rows + tn * self.matrix.columns) * bk * self.element
+        panel = max(bm * bn * bk / gpu.matrix_rate / busy, read / SHARED_BYTES) + SYNC / resident
+        work = turns * (math.ceil(self.depth / bk) * panel + BEGUN / resident) / gpu.clock
+        moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
+        return float(gpu.startup + max(work, moved / gpu.bandwidth))
+
+    def schedule(self, params: Params) -> Scheduled:
+        p = self.workload
+        rec = Recorder(te.lower(p.name, p.stages, p.inputs, p.symbols))
+        _Tiler(self, rec, params).run()
+        return rec.finish(self.name, params, float(math.prod(self.shape(params)) * self.depth))
+
+
+class _Tiler:
+    """Makes the schedule for one set of parameters.
+
+    The rows are numbered through as `m` and split into mo (blocks), mio (warps), miio (a warp's matrices) and
+    miii (rows of a matrix). The column `c` is split likewise. The terms are numbered through as `k` and split
+    into ko (panels), kio (matrices) and kii.
+    """
+
+    def __init__(self, product: WarpProduct, rec: Recorder, params: Params) -> None:
+        self.product, self.rec, self.params = product, rec, params
+        self.role, self.acc = product.role, f"{product.stage.out.name}.acc"
+        self.threads = WARP * params["wm"] * params["wn"]
+        self.lanes = product.gpu.lanes(product.element)
+
+    def run(self) -> None:
+        do, role, q, matrix = self.rec.do, self.role, self.params, self.product.matrix
+        if self.product.packed:
+            pack_right(self.rec, role, self.product.shape(q)[1])
+        rows_run = runs(role.left, role.rows[-1], self.product.workload)
+        columns_run = self.product.packed or runs(role.right, role.column, self.product.workload)
+        row, c = fuse_all(self.rec, role.rows, "m"), role.column
+        k = self._terms()
+        for loop, warps, each, size in (
+            (row, q["wm"], q["tm"], matrix.rows),
+            (c, q["wn"], q["tn"], matrix.columns),
+        ):
+            do("split", loop, warps * each * size)
+            do("split", f"{loop}i", each * size)
+            do("split", f"{loop}ii", size)
+        do("split", f"{k}i", matrix.terms)
+        warp, tiles, lines = ([f"{loop}{part}" for loop in (row, c)] for part in ("io", "iio", "iii"))
+        terms = [f"{k}io", f"{k}ii"]
+        do("reorder", [*role.batch, f"{row}o", f"{c}o", *warp, *tiles, *lines])
+        padded = (role.right.buffer.name,) if self.product.packed else ()
+        do("privatize", self.acc, [*warp, *tiles, *lines], padded)
+        do("reorder", [*warp, terms[0], *tiles, *lines, terms[1]])
+        down, across = ([f"{loop}io", f"{loop}iio", f"{loop}iii"] for loop in (row, c))
+        self._panel("left", role.left, down, terms, f"{k}o", rows_run)
+        self._panel("right", role.right, across, terms, f"{k}o", columns_run)
+        do("pack", terms[0], "left", [tiles[0], lines[0], terms[1]], "left_part", "tile")
+        do("pack", terms[0], "right", [tiles[1], terms[1], lines[1]], "right_part", "tile")
+        do("place", self.acc, "tile")
+        do("join_axes", self.acc, 2)
+        for suffix in ("", "_z", "_w"):
+            do("fuse", f"{warp[0]}{suffix}", f"{warp[1]}{suffix}", f"x{suffix}")
+            do("bind_warp", f"x{suffix}")
+            for tile in tiles:
+                do("unroll", f"{tile}{suffix}")
+        for loop in (terms[0], f"left_part_{tiles[0]}", f"right_part_{tiles[1]}"):
+            do("unroll", loop)
+        if q["ahead"]:
+            do("fetch_ahead", f"{k}o", ["left", "right"])
+        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+
+    def _terms(self) -> str:
+        """Fuse the loops over the terms, and split them into panels. Return the fused loop's name. Positions
+        after the last term count as 0."""
+        rec, bk = self.rec, self.params["bk"]
+        k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
+        extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
+        rec.do("split", k, bk)
+        if extent is None or extent % bk:
+            rec.do("pad_terms", self.acc)
+        return k
+
+    def _panel(
+        self, name: str, load: Load, lines: Sequence[str], terms: Sequence[str], at: str, lines_run: bool
+    ) -> None:
+        """Copy a panel to shared memory, along the axis that is contiguous in memory. Room behind its rows
+        keeps eight of them in different memory banks."""
+        do = self.rec.do
+        outer, inner = (terms, lines) if lines_run else (lines, terms)
+        do("pack", at, load.buffer.name, [*outer, *inner], name, "shared")
+        loops = [f"{name}_{n}" for n in (*outer, *inner)]
+        if find(self.rec.func, loops[-1]).extent != const(self.lanes):
+            do("split", loops[-1], self.lanes)
+            loops = [*loops[:-1], f"{loops[-1]}o", f"{loops[-1]}i"]
+        element = fuse_all(self.rec, loops[:-1], f"{name}_e")
+        do("split", element, self.threads)
+        do("reorder", [f"{element}i", f"{element}o", loops[-1]])
+        do("bind_thread", f"{element}i")
+        do("unroll", f"{element}o")
+        do("vectorize", loops[-1])
+        do("join_axes", name, len(inner), len(outer))
+        do("join_axes", name, len(outer))
+        do("stretch", name, BANKS // self.product.element)
+
+
+def runs(load: Load, axis: str, workload: Workload) -> bool:
+    """Return whether an operand is contiguous along an axis."""
+    return stride(load, Var(axis), dict(workload.symbols)) == 1
