@@ -11,7 +11,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Kernel, MatMul, Softmax
+from jangin.ir.dtype import BF16
+from jangin.ir.expr import const
 from jangin.ir.graph import Array
+from jangin.ops.attention import attention as attention_of
+from jangin.ops.builder import Builder
+from jangin.options import Options
+from jangin.targets import resolve
 
 Sizes = tuple[int, int, int, int, int]
 
@@ -130,3 +138,19 @@ def test_queries_keys_and_values_of_one_buffer() -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     close(exe.run({"qkv": x})["y"], dict(zip("qkv", np.split(x, 3, -1), strict=True)), heads)
     assert "attention" in templates(model)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4-bf16", "cuda:sm_80"])
+def test_a_result_of_16_bits_is_merged_too(target: str) -> None:
+    """A product of pairs, or of matrices, reads attention's result at 16 bits. Attention is one kernel even
+    so."""
+    b, rng = Builder("graph", {}), np.random.default_rng(0)
+    q, k, v = (b.input(n, BF16, tuple(map(const, (1, 12, 128, 32)))) for n in "qkv")
+    y = b.transpose(attention_of(b, q, k, v).y, (0, 2, 1, 3))
+    weights = b.const(rng.standard_normal((384, 64)).astype(BF16.numpy))
+    out = b.matmul(b.reshape(y, tuple(map(const, (1, 128, 384)))), weights)
+    made = optimize(b.graph([out], ["y"]), Options(resolve(target)))
+    bodies = [n.attrs.body.nodes for n in made.nodes if isinstance(n.attrs, Kernel)]
+    assert any(isinstance(n.attrs, MatMul) and n.attrs.dot for body in bodies for n in body), "none is marked"
+    merged = [body for body in bodies if any(isinstance(n.attrs, Softmax) for n in body)]
+    assert [sum(isinstance(n.attrs, MatMul) for n in body) for body in merged] == [2]

@@ -90,8 +90,8 @@ class WarpProduct(Template):
         self.element = role.left.dtype.bytes
 
     def _registers(self, params: Params) -> int:
-        """Return the registers of a work-item for its sums and for the elements fetched ahead. An element that
-        is copied alone takes one, and so does its condition."""
+        """Return the registers of a work-item for its sums and for the elements fetched ahead. An element
+        that is copied alone takes one, and so does its condition."""
         role, each = self.role, 4 // self.element
         axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
         inner = (role.left, role.rows[-1]), (role.right, role.column)
