@@ -1,4 +1,4 @@
-"""The sections with `run.py`'s results, and README's table, made from the figures."""
+"""Make the sections of `run.py`'s results, and the table of docs/reference/measured.md, from its figures."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def neighbours(found: Mapping[str, Mapping[str, Any]]) -> Section:
 
 
 def short(figures: Figures) -> str:
-    """Return README's table: Jangin's times and ratios, and their geometric means."""
+    """Return the table at a glance: Jangin's times and ratios, and their geometric means."""
     mode = "untuned" if figures.comparisons.get("untuned") else "tuned"
     peers = ("onnxruntime", "openvino", BEST)
     found = counts(figures, mode)

@@ -156,7 +156,7 @@ def progress(total: int) -> Iterator[Tell]:
         yield tell
 
 
-def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
+def write(figures: Figures, table: bool, precision: str = "float32") -> None:
     """Write a file for each mode that has figures. The files of smaller number types are named after the
     processor's level, too."""
     level = figures.machine["target"] + ("-held" if figures.machine.get("held") else "")
@@ -166,8 +166,8 @@ def write(figures: Figures, readme: bool, precision: str = "float32") -> None:
             print(f"written to {path.relative_to(ROOT)}")
     if figures.neighbours:
         neighbours(figures.neighbours).save("neighbour")
-    if readme:
-        path = ROOT / "README.md"
+    if table:
+        path = ROOT / "docs" / "reference" / "measured.md"
         before, rest = path.read_text().split(BEGIN)
         path.write_text(f"{before}{BEGIN}\n{short(figures)}\n{END}{rest.split(END)[1]}")
 
@@ -201,7 +201,9 @@ def main() -> None:
     )
     parser.add_argument("--resume", action="store_true", help="measure only what has no figures yet")
     parser.add_argument("--render", action="store_true", help="measure nothing, write the results again")
-    parser.add_argument("--readme", action="store_true", help="fill README.md's table too")
+    parser.add_argument(
+        "--table", action="store_true", help="fill the table of docs/reference/measured.md too"
+    )
     parser.add_argument("--json", type=Path, default=STORE, help="where figures are kept")
     args = parser.parse_args()
     every = {"float32": CATALOGUE, **dict.fromkeys(INT8, QUANTIZED)}
@@ -221,7 +223,7 @@ def main() -> None:
         by = " ".join(map("=".join, HELD.get(args.target, {}).items()))
         figures.machine = machine() | ({"target": args.target, "held": by} if by else {})
         (measure_neighbours if args.neighbour else measure)(figures, args)
-    write(figures, args.readme, args.precision)
+    write(figures, args.table, args.precision)
 
 
 if __name__ == "__main__":

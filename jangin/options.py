@@ -324,7 +324,7 @@ def _shown(door: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]
     kept = {n: t for n, t in door.__annotations__.items() if n in (*first, *rest)}
     types = {n: Options.__annotations__[n] for n in names}
     shown.__annotations__ = {**kept, **types, "return": door.__annotations__["return"]}
-    about = "\n".join(f"    `{n}`: {ABOUT[n].help}" for n in names)
+    about = "\n".join(f"    - `{n}`: {ABOUT[n].help}" for n in names)
     shown.__doc__ = f"{(door.__doc__ or '').rstrip()}\n\n{about}\n"
     shown.__module__, shown.__qualname__ = door.__module__, door.__qualname__
     return shown

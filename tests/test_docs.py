@@ -12,9 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import jangin
 from jangin.ir import program_text, text
-from jangin.ir.expr import call
 from jangin.passes.table import GRAPH_PASSES
 from jangin.targets import Target
 from jangin.targets.gpu import Gpu
@@ -24,19 +22,22 @@ from jangin.templates.choose import TEMPLATES
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+EXTEND = (ROOT / "docs" / "guides" / "extend.md").read_text()
+LONGEST = 700
+"""The most words of README, code included: two screens."""
 PASSES, KERNELS, GRAMMAR = (
     (ROOT / "docs" / f"{page}.md").read_text() for page in ("passes", "kernels", "grammar")
 )
 
 
-def _example(says: str) -> str:
-    """Return README's only example with this text."""
-    (code,) = [c for c in re.findall(r"```python\n(.*?)```", README, re.S) if says in c]
+def _example(page: str, says: str) -> str:
+    """Return a page's only example with this text."""
+    (code,) = [c for c in re.findall(r"```python\n(.*?)```", page, re.S) if says in c]
     return str(code)
 
 
 def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = _example("exe.run(")
+    code = _example(README, "exe.run(")
     nodes = [
         helper.make_node("GlobalAveragePool", ["input"], ["p"]),
         helper.make_node("Flatten", ["p"], ["y"]),
@@ -55,8 +56,8 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_operators_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = _example("@jangin.operator")
-    assert len([line for line in code.splitlines() if line]) <= 9
+    code = _example(EXTEND, "@jangin.operator")
+    assert len([line for line in code.splitlines() if line]) <= 12
     nodes = [
         helper.make_node("Swish", ["x"], ["s"], domain="mine"),
         helper.make_node("Median", ["s"], ["y"], domain="mine"),
@@ -68,23 +69,23 @@ def test_operators_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         tmp_path / "mine.onnx",
     )
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {"jangin": jangin, "np": np, "call": call}
+    names: dict[str, object] = {}
     exec(code, names)
     x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
     got = names["exe"](x)  # type: ignore[operator]
     np.testing.assert_allclose(got, np.median(x / (1 + np.exp(-x)), -1), rtol=1e-5)
 
 
-def test_pytorch_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch isn't installed (the extra `torch`)")
-    monkeypatch.chdir(tmp_path)
-    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
-    x = torch.randn(5, 4)
-    names = {"jangin": jangin, "torch": torch, "module": module, "model": module, "x": x}
-    exec(_example("torch.compile"), names)
-    with torch.no_grad():
-        for got in (names["y"], names["model"](x), jangin.load("model.jgn")(x.numpy())):
-            np.testing.assert_allclose(got, module(x).numpy(), rtol=1e-5, atol=1e-6)
+def test_readme_has_two_screens() -> None:
+    assert len(README.split()) < LONGEST and len(README.splitlines()) < 90
+
+
+def test_readme_has_the_means_of_the_table() -> None:
+    table = (ROOT / "docs" / "reference" / "measured.md").read_text()
+    (means,) = re.findall(r"\| \*\*geometric mean, batch 1\*\* (.*)", table)
+    one, _, best_of_one, two, _, best_of_two = re.findall(r"\*\*([\d.]+)×\*\*", means)
+    assert f"{one} times as fast as ONNX Runtime on one thread, and {two} times on two" in README
+    assert f"{best_of_one} and {best_of_two} times as fast as the best of five engines" in README
 
 
 def test_the_two_commands_come_first() -> None:

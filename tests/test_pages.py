@@ -13,9 +13,13 @@ import words
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "SECURITY")
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [*(ROOT / f"{n}.md" for n in NAMED), *PAGES]
-DESCRIPTIONS = [d for d in DOCUMENTS if d.stem not in ("README", "CHANGELOG", "SECURITY")]
+FIRST = ROOT / "docs" / "index.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+INSIDE = [p for p in (ROOT / "docs").glob("*.md") if p != FIRST]
+"""Pages that describe the compiler. The others are for its users."""
+PACKAGES = [ROOT / "packaging" / "README.md", ROOT / "packaging" / "runtime" / "README.md"]
+DOCUMENTS = [*(ROOT / f"{n}.md" for n in NAMED), *PAGES, *PACKAGES]
+DESCRIPTIONS = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *INSIDE]
 """Documents whose code spans name parts of this repository. Code spans of the others may name a user's files,
 or past names."""
 PAGE_WORDS = 1200
@@ -61,7 +65,12 @@ def test_a_page_is_read_at_one_sitting(page: Path) -> None:
 
 def test_every_page_is_found_from_the_first_one() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert {_named(p) for p in PAGES} == set(re.findall(r"\((docs/\w[\w-]*\.md)\)", text))
+    assert {_named(p) for p in INSIDE} == set(re.findall(r"\((docs/\w[\w-]*\.md)\)", text))
+    settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r": ([\w/-]+\.md)$", settings, re.MULTILINE))
+    assert {str(p.relative_to(ROOT / "docs")) for p in PAGES} <= listed
+    guides = {f"guides/{p.name}" for p in (ROOT / "docs" / "guides").iterdir()}
+    assert guides <= set(re.findall(r"\]\(([\w/-]+\.md)\)", FIRST.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_named)

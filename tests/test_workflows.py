@@ -41,3 +41,25 @@ def test_a_job_names_what_exists(job: str) -> None:
             assert set(extras.split(",")) <= {*PROJECT["optional-dependencies"]}, command
         for path in re.findall(r"(?<![\w.-])(?:tests|packaging|docs)/[\w./-]+", command):
             assert (ROOT / path).exists(), command
+
+
+def test_issue_templates_ask_for_commands_that_exist() -> None:
+    """Each template is a form, and each `jangin` command with its options in one is a command."""
+    import typer
+
+    from jangin.cli import app
+
+    group: Any = typer.main.get_command(app)
+    known = {name: {o for p in command.params for o in p.opts} for name, command in group.commands.items()}
+    own = {o for p in group.params for o in p.opts}
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    named = []
+    for path in forms:
+        content = yaml.safe_load(path.read_text())
+        if path.stem != "config":
+            assert {part["type"] for part in content["body"]} <= {"markdown", "textarea"}
+        named += re.findall(r"`jangin ([\w-]+)([^`]*)`", path.read_text())
+    assert len(named) >= 6
+    for command, rest in named:
+        options = set(re.findall(r"--\w+", rest)) | ({command} if command.startswith("--") else set())
+        assert options <= known.get(command, own), (command, rest)

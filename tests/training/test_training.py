@@ -368,9 +368,9 @@ def test_what_cant_be_trained_is_said() -> None:
         jangin.train(model, "mse", torch.optim.Adam(model.parameters(), amsgrad=True), given)
 
 
-def test_the_readme_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    readme = Path(__file__).resolve().parents[2] / "README.md"
-    examples = re.findall(r"```python\n(.*?)```", readme.read_text(), re.S)
+def test_the_guide_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "train.md"
+    examples = re.findall(r"```python\n(.*?)```", guide.read_text(), re.S)
     (code,) = [c for c in examples if "jangin.train(" in c]
     x, labels = batch("labels")
     module = layers()
