@@ -18,15 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jangin.ir.errors import CompileError
 from jangin.ir.expr import wrap
 from jangin.ir.records import dataclass
 from jangin.ir.types import tensor_type
-from jangin.ops.builder import Builder
-from jangin.ops.nontensor import Item, host
-from jangin.ops.values import OwnGradient, Tensor
+
+if TYPE_CHECKING:
+    from jangin.ops.builder import Builder
+    from jangin.ops.nontensor import Item
+    from jangin.ops.values import Tensor
 
 Infer = Callable[..., Sequence[tuple[Any, Sequence[Any]]]]
 
@@ -69,6 +71,8 @@ def _recorded(
     lower: Callable[..., Any], gradient: Callable[..., Any], b: Builder, *inputs: Tensor | None, **attrs: Any
 ) -> Any:
     """Lower an operator, and remember in the builder that it has a gradient of its own."""
+    from jangin.ops.values import OwnGradient  # running a compiled model doesn't need it
+
     given = tuple(None if x is None else b.materialize(x) for x in inputs)
     found = lower(b, *given, **attrs)
     results = tuple(map(b.materialize, found if isinstance(found, tuple) else (found,)))
@@ -87,6 +91,8 @@ def hosted(name: str, domain: str, infer: Infer) -> Callable[[Callable[..., Any]
 
     def decorate(function: Callable[..., Any]) -> CustomOperator:
         def lower(b: Builder, *inputs: Item | None, **attrs: Any) -> tuple[Any, ...]:
+            from jangin.ops.nontensor import host  # running a compiled model doesn't need it
+
             types = [
                 tensor_type(dtype, tuple(b.symbol() if d is None else wrap(d) for d in shape))
                 for dtype, shape in infer(*inputs, **attrs)

@@ -55,13 +55,17 @@ def test_both_projects_have_one_list() -> None:
 
 
 def test_the_runtime_imports_nothing_else_of_jangin() -> None:
-    """Imports inside functions count. Imports for the type checker don't, nor does the package's surface."""
+    """Imports inside functions count. Imports for the type checker don't, nor does the package's surface.
+
+    Lowering a caller's own operator is the compiler's work, for which it calls the operator."""
     files = [p for p in sorted((ROOT / "jangin").rglob("*.py")) if is_runtimes(str(p.relative_to(ROOT)))]
     assert len(files) > 100
     for path in [p for p in files if p != ROOT / "jangin" / "__init__.py"]:
         for module in _imported(ast.parse(path.read_text())):
             there = module.replace(".", "/")
             found = [name for name in (there, f"{there}.py") if (ROOT / name).exists()]
+            if path.stem == "custom" and module.startswith("jangin.ops."):
+                continue
             assert not found or is_runtimes(found[0]), f"{path.relative_to(ROOT)} imports {module}"
 
 
