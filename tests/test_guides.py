@@ -111,7 +111,7 @@ NEEDS = {
     "wrong": ("module onnxruntime",),
 }
 """Programs and modules without which a page's blocks can't run."""
-QUICK = ("extend", "devices")
+QUICK = ("extend", "language-models")
 """Pages that run in the quick suite."""
 PIP = f"""#!{sys.executable}
 import re, sys

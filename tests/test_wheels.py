@@ -159,6 +159,10 @@ def test_no_file_is_in_two_wheels(distributions: Path) -> None:
     assert f"jangin-runtime=={jangin.__version__}" in required(mains)
     unpacked = sum(i.file_size for i in zipfile.ZipFile(runtimes).infolist())
     assert unpacked < LARGEST and runtimes.stat().st_size < LARGEST
+    (source,) = distributions.glob("jangin-*.tar.gz")
+    with tarfile.open(source) as archive:
+        told = archive.extractfile(f"jangin-{jangin.__version__}/PKG-INFO").read().decode()  # type: ignore[union-attr]
+    assert f"Requires-Dist: jangin-runtime=={jangin.__version__}\n" in told
     ours, theirs = (packed(distributions, name) for name in ("jangin", "jangin_runtime"))
     assert len(ours) > 300 and len(theirs) > 100 and not ours & theirs
 

@@ -18,6 +18,7 @@ import jangin
 NAMES = {"win32": "Windows", "darwin": "macOS"}
 
 
+@pytest.mark.slow
 def test_what_every_system_can_do() -> None:
     """The script that the workflow runs on other systems works on this one."""
     program = Path(__file__).with_name("elsewhere.py")

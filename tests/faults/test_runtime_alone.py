@@ -62,7 +62,7 @@ def run(folder: Path, program: str, *arguments: Any) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, env=around, timeout=100, cwd=folder)
 
 
-QUICK = ("plan", "variants", "own operators")
+QUICK = ("variants", "own operators")
 
 
 @pytest.mark.parametrize(
