@@ -25,7 +25,7 @@ MODELS = ("mobilenetv2", "minilm", "gru")
 GAPS = (0, 1, 5, 20, 100)
 """Milliseconds between two runs."""
 CALLERS = (1, 2, 4, 8, 16)
-SECONDS = 1.5
+SECONDS = 1.2
 """The time for which callers run, and for which each gap is repeated."""
 WAYS = (("Jangin", 0), ("Jangin", 1), ("ONNX Runtime", 0), ("ONNX Runtime", 1))
 """The engines, with their threads. 0 is the engine's default."""

@@ -141,8 +141,13 @@ def test_runs_and_failed_runs_are_counted_while_they_last() -> None:
             assert not -8 <= index < 8
         assert callers(exe) == 0
     long = jangin.compile(chain(), threads=2, cache=False)
-    rows, seen = np.ones((12, SIZE), np.float32), set()
-    runs = [threading.Thread(target=long, args=(rows,)) for _ in range(2)]
+    rows, seen, deadline = np.ones((4, SIZE), np.float32), set(), time.monotonic() + 30
+
+    def work() -> None:
+        while 2 not in seen and time.monotonic() < deadline:
+            long(rows)
+
+    runs = [threading.Thread(target=work) for _ in range(2)]
     for run in runs:
         run.start()
     while any(run.is_alive() for run in runs):

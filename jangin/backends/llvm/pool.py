@@ -18,10 +18,11 @@ taken.
 end. `runtime.system.waiting` has the system's calls for this.
 
 The pool has a place for each thread, after three cache lines of its own. Line 0 counts the callers. Line 1
-has the stop flag and the sleeping workers, and line 2 the numbers of threads and processors. A place serves a
-caller and a worker, which have nothing to do with each other. Its lines 0 and 1 hold the fields and the
-ticket of a caller's job. Line 2 holds the units done and the caller's sleep flag, and line 3 the flag that
-the place is taken. Line 4 is the record of the worker with the place's number.
+has the stop flag and the sleeping workers, and line 2 the numbers of threads, processors and the process. A
+place serves a caller and a worker, which have nothing to do with each other. Its lines 0 and 1 hold the
+fields and the ticket of a caller's job. Line 2 holds the units done and the caller's sleep flag, and line 3
+the flag that the place is taken. Line 4 is the record of the worker with the place's number. The worker's
+sets of cores follow.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from jangin.runtime.functions import (
     POOL_ROUNDS,
     POOL_RUN,
 )
-from jangin.runtime.system.waiting import waiting
+from jangin.runtime.system.waiting import CORES, waiting
 from jangin.runtime.threads import MOST
 from jangin.targets.target import Target
 
@@ -55,16 +56,18 @@ YIELDS = 16
 
 _POOL = {
     "callers": 0, "crowd": 4, "since": 8, "until": 16, "stop": 64, "sleepers": 68, "threads": 128,
-    "processors": 136,
+    "processors": 136, "process": 144,
 }  # fmt: skip
 _PLACE = {
     "task": 0, "args": 8, "sizes": 16, "scratch": 24, "stride": 32, "tasks": 40, "unit": 48, "count": 56,
     "ticket": 64, "longest": 72, "parts": 80, "done": 128, "waiting": 132, "busy": 192,
 }  # fmt: skip
 _RECORD = {
-    "handle": 256, "pool": 264, "index": 272, "asleep": 280, "number": 284, "core": 288, "theirs": 292,
+    "handle": 256, "pool": 264, "index": 272, "asleep": 280, "number": 284, "narrowed": 288,
+    "cores": 320,
 }  # fmt: skip
-_PLACES, _PLACE_BYTES = 192, 320
+_PLACES = 192
+_PLACE_BYTES = 320 + 2 * CORES // 8
 _FIELDS: Mapping[str, tuple[str, int]] = {
     **{name: ("pool", at) for name, at in _POOL.items()},
     **{name: ("place", at) for name, at in _PLACE.items()},

@@ -5,9 +5,12 @@ A worker helps the team that the crowd gives it. It spins for a short time after
 caller of its team has another. It sleeps at once if the crowd leaves no processor for it. Such a worker
 watches the last place, which no caller ever takes.
 
-A caller wakes as many workers as its job can use. A worker whose last core is now the caller's is woken on
-another core, because it would wait there until the caller's job is done. A worker that nonetheless wakes on
-the caller's core steps aside. Another program may spin on the other cores.
+A caller wakes as many workers as its job can use, on other cores than its own. On the caller's core a worker
+would wait until the caller's job is done. The system chooses that core if another program spins on the
+others, or if a virtual machine's cores take long to wake. The caller takes its own core out of the worker's
+set of cores, and the worker restores its set when it is awake. `narrowed` is 1 while a caller narrows the
+set, 2 until the worker has restored it, and 0 else. A forked process wakes nobody, because it has the pool's
+memory but not its threads.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ start:
   %crowd.at
   %threads.at
   %processors.at
+  %process.at
+  %process = call i32 @getpid()
   %given = sext i32 %processors to i64
+  store i32 %process, ptr %process.at
   store i32 1, ptr %crowd.at
   store atomic i64 %wide, ptr %threads.at monotonic, align 8
   store i64 %given, ptr %processors.at
@@ -96,13 +102,58 @@ out:
 
 # Wakes the sleeping workers of a team. `%threads` counts the caller too.
 WAKE = """
+define internal void @wake(ptr %record, i32 %here) {
+entry:
+  %record.asleep.at
+  %record.narrowed.at
+  %record.number.at
+  %record.cores.at
+  %was = atomicrmw xchg ptr %record.asleep.at, i32 0 seq_cst
+  %sleeping = icmp ne i32 %was, 0
+  br i1 %sleeping, label %narrow, label %out
+narrow:
+  %swap = cmpxchg ptr %record.narrowed.at, i32 0, i32 1 seq_cst seq_cst
+  %whole = extractvalue { i32, i1 } %swap, 1
+  br i1 %whole, label %keep, label %rouse
+keep:
+  %tid = load atomic i32, ptr %record.number.at monotonic, align 4
+  %kept = call i1 @keep_off(i32 %tid, i32 %here, ptr %record.cores.at)
+  %state = select i1 %kept, i32 2, i32 0
+  store atomic i32 %state, ptr %record.narrowed.at seq_cst, align 4
+  br label %rouse
+rouse:
+  call void @wake_up(ptr %record.asleep.at, i32 1)
+  br label %out
+out:
+  ret void
+}
+define internal void @widen(ptr %record) {
+entry:
+  %record.narrowed.at
+  %record.cores.at
+  %state = load atomic i32, ptr %record.narrowed.at seq_cst, align 4
+  %narrow = icmp eq i32 %state, 2
+  br i1 %narrow, label %restore, label %out
+restore:
+  call void @restore(ptr %record.cores.at)
+  store atomic i32 0, ptr %record.narrowed.at seq_cst, align 4
+  br label %out
+out:
+  ret void
+}
 define internal void @wake_team(ptr %pool, i64 %team, i64 %threads, i64 %teams) {
 entry:
+  %process.at
+  %process = load i32, ptr %process.at
+  %mine = call i32 @getpid()
+  %parent = icmp eq i32 %process, %mine
+  br i1 %parent, label %begin, label %out
+begin:
   %here = <HERE>
   br label %next
 next:
-  %k = phi i64 [ 1, %entry ], [ %k1, %done ]
-  %number = phi i64 [ %team, %entry ], [ %following, %done ]
+  %k = phi i64 [ 1, %begin ], [ %k1, %done ]
+  %number = phi i64 [ %team, %begin ], [ %following, %done ]
   %more = icmp ult i64 %k, %threads
   br i1 %more, label %look, label %out
 look:
@@ -113,20 +164,7 @@ look:
   %sleeping = icmp ne i32 %asleep, 0
   br i1 %sleeping, label %rouse, label %done
 rouse:
-  %record.theirs.at
-  %record.core.at
-  %record.number.at
-  store atomic i32 %here, ptr %record.theirs.at monotonic, align 4
-  %was = atomicrmw xchg ptr %record.asleep.at, i32 0 seq_cst
-  %core = load atomic i32, ptr %record.core.at monotonic, align 4
-  %tid = load atomic i32, ptr %record.number.at monotonic, align 4
-  %mine = icmp eq i32 %core, %here
-  br i1 %mine, label %elsewhere, label %there
-elsewhere:
-  call void @wake_elsewhere(i32 %tid, i32 %here, ptr %record.asleep.at)
-  br label %done
-there:
-  call void @wake_up(ptr %record.asleep.at, i32 1)
+  call void @wake(ptr %record, i32 %here)
   br label %done
 done:
   %k1 = add i64 %k, 1
@@ -169,8 +207,6 @@ entry:
   %record.index.at
   %record.number.at
   %record.asleep.at
-  %record.core.at
-  %record.theirs.at
   %pool = load ptr, ptr %record.pool.at
   %index = load i64, ptr %record.index.at
   %tid = call i32 @own_number()
@@ -180,6 +216,7 @@ entry:
   %sleepers.at
   br label %assign
 assign:
+  call void @widen(ptr %record)
   %crowd = load atomic i32, ptr %crowd.at seq_cst, align 4
   %help = call { ptr, i1, i32 } @helped(ptr %pool, i64 %index, i32 %crowd)
   %place = extractvalue { ptr, i1, i32 } %help, 0
@@ -212,9 +249,7 @@ again:
   %n1 = add i32 %n, 1
   br label %spin
 sleep:
-  %here = <HERE>
-  store atomic i32 %here, ptr %record.core.at monotonic, align 4
-  store atomic i32 -1, ptr %record.theirs.at monotonic, align 4
+  call void @widen(ptr %record)
   store atomic i32 1, ptr %record.asleep.at seq_cst, align 4
   %s0 = atomicrmw add ptr %sleepers.at, i32 1 seq_cst
   %ticket2 = load atomic i64, ptr %ticket.at seq_cst, align 8
@@ -234,12 +269,6 @@ wait:
 sleep.end:
   store atomic i32 0, ptr %record.asleep.at seq_cst, align 4
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
-  %theirs = load atomic i32, ptr %record.theirs.at monotonic, align 4
-  %mine = <HERE>
-  %shared = icmp eq i32 %mine, %theirs
-  br i1 %shared, label %aside, label %assign
-aside:
-  call void @step_aside(i32 %mine)
   br label %assign
 out:
   ret ptr null

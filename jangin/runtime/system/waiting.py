@@ -28,10 +28,9 @@ class Waiting(NamedTuple):
     - `@now()` returns the nanoseconds of a clock that never goes back.
     - `@sleep_on(word, seen)` waits while the word is `seen`.
     - `@wake_up(word, most)` wakes threads that wait for the word.
-    - `@wake_elsewhere(thread, core, word)` wakes the thread that waits for the word, on another core.
-    - `@step_aside(core)` moves the calling thread to another core.
-
-    The last two leave the thread's set of cores as it was."""
+    - `@keep_off(thread, core, cores)` takes a core out of a thread's set of cores. It returns false if
+      nothing changed, and else `cores` says what `@restore` needs.
+    - `@restore(cores)` gives the calling thread its set of cores again."""
 
     declarations: str
     here: str
@@ -70,84 +69,59 @@ define internal i64 @now() {
 }
 """
 
-# A thread is kept off a core for the moment in which the system chooses its core. The set of cores is then
-# restored. A set that was never narrowed is restored as the set of all cores, so that it still grows with the
-# process's control group. The system refuses an empty set of cores.
+# `cores` has room for two sets: the thread's set, and the set without the core. If somebody else changed the
+# thread's set meanwhile, it stays so. A set of all cores of the process's control group is restored as the
+# set of all cores. It thus grows with the group. The system refuses an empty set of cores.
 _LINUX_MOVES = """
-define internal i1 @keep_off(i32 %thread, i32 %core, ptr %before) {
+define internal i1 @keep_off(i32 %thread, i32 %core, ptr %cores) {
 entry:
-  %mask = alloca [<MASK_BYTES> x i8], align 8
   %small = icmp ult i32 %core, <CORES>
   br i1 %small, label %ask, label %no
 ask:
-  %size = call i32 @sched_getaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %before)
+  call void @llvm.memset.p0.i64(ptr %cores, i8 0, i64 <SET_BYTES>, i1 false)
+  %size = call i32 @sched_getaffinity(i32 %thread, <L> <SET_BYTES>, ptr %cores)
   %said = icmp sgt i32 %size, -1
   br i1 %said, label %move, label %no
 move:
-  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %before, i64 <MASK_BYTES>, i1 false)
+  %others = getelementptr i8, ptr %cores, i64 <SET_BYTES>
+  call void @llvm.memcpy.p0.p0.i64(ptr %others, ptr %cores, i64 <SET_BYTES>, i1 false)
   %byte = lshr i32 %core, 3
   %place = zext i32 %byte to i64
-  %of.core = getelementptr i8, ptr %mask, i64 %place
+  %of.core = getelementptr i8, ptr %others, i64 %place
   %within = and i32 %core, 7
   %bit = shl i32 1, %within
   %narrow = trunc i32 %bit to i8
-  %others = xor i8 %narrow, -1
+  %rest = xor i8 %narrow, -1
   %all = load i8, ptr %of.core
-  %left = and i8 %all, %others
+  %left = and i8 %all, %rest
   store i8 %left, ptr %of.core
-  %refused = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
+  %refused = call i32 @sched_setaffinity(i32 %thread, <L> <SET_BYTES>, ptr %others)
   %moved = icmp eq i32 %refused, 0
   ret i1 %moved
 no:
   ret i1 false
 }
-define internal void @restore(i32 %thread, ptr %before) {
-entry:
-  %mask = alloca [<MASK_BYTES> x i8], align 8
-  call void @llvm.memset.p0.i64(ptr %mask, i8 -1, i64 <MASK_BYTES>, i1 false)
-  %r = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
-  call void @llvm.memset.p0.i64(ptr %mask, i8 0, i64 <MASK_BYTES>, i1 false)
-  %size = call i32 @sched_getaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %mask)
-  br label %compare
-compare:
-  %k = phi i64 [ 0, %entry ], [ %k1, %same ]
-  %mine.at = getelementptr i64, ptr %mask, i64 %k
-  %theirs.at = getelementptr i64, ptr %before, i64 %k
-  %mine = load i64, ptr %mine.at
-  %theirs = load i64, ptr %theirs.at
-  %equal = icmp eq i64 %mine, %theirs
-  br i1 %equal, label %same, label %narrow
-same:
-  %k1 = add i64 %k, 1
-  %end = icmp eq i64 %k1, <MASK_WORDS>
-  br i1 %end, label %out, label %compare
-narrow:
-  %n = call i32 @sched_setaffinity(i32 %thread, <L> <MASK_BYTES>, ptr %before)
-  br label %out
-out:
-  ret void
+define internal i1 @has_cores(ptr %expected) {
+  %set = alloca [<SET_BYTES> x i8], align 8
+  call void @llvm.memset.p0.i64(ptr %set, i8 0, i64 <SET_BYTES>, i1 false)
+  %size = call i32 @sched_getaffinity(i32 0, <L> <SET_BYTES>, ptr %set)
+  %differs = call i32 @memcmp(ptr %set, ptr %expected, <L> <SET_BYTES>)
+  %same = icmp eq i32 %differs, 0
+  ret i1 %same
 }
-define internal void @wake_elsewhere(i32 %thread, i32 %core, ptr %word) {
+define internal void @restore(ptr %cores) {
 entry:
-  %before = alloca [<MASK_BYTES> x i8], align 8
-  call void @llvm.memset.p0.i64(ptr %before, i8 0, i64 <MASK_BYTES>, i1 false)
-  %kept = call i1 @keep_off(i32 %thread, i32 %core, ptr %before)
-  call void @wake_up(ptr %word, i32 1)
-  br i1 %kept, label %again, label %out
-again:
-  call void @restore(i32 %thread, ptr %before)
-  br label %out
-out:
-  ret void
-}
-define internal void @step_aside(i32 %core) {
-entry:
-  %before = alloca [<MASK_BYTES> x i8], align 8
-  call void @llvm.memset.p0.i64(ptr %before, i8 0, i64 <MASK_BYTES>, i1 false)
-  %kept = call i1 @keep_off(i32 0, i32 %core, ptr %before)
-  br i1 %kept, label %again, label %out
-again:
-  call void @restore(i32 0, ptr %before)
+  %every = alloca [<SET_BYTES> x i8], align 8
+  %others = getelementptr i8, ptr %cores, i64 <SET_BYTES>
+  %ours = call i1 @has_cores(ptr %others)
+  br i1 %ours, label %widen, label %out
+widen:
+  call void @llvm.memset.p0.i64(ptr %every, i8 -1, i64 <SET_BYTES>, i1 false)
+  %r = call i32 @sched_setaffinity(i32 0, <L> <SET_BYTES>, ptr %every)
+  %whole = call i1 @has_cores(ptr %cores)
+  br i1 %whole, label %out, label %exactly
+exactly:
+  %n = call i32 @sched_setaffinity(i32 0, <L> <SET_BYTES>, ptr %cores)
   br label %out
 out:
   ret void
@@ -156,6 +130,8 @@ out:
 
 _LINUX = Waiting(
     "declare <L> @syscall(<L>, ...)\n"
+    "declare i32 @getpid()\n"
+    "declare i32 @memcmp(ptr, ptr, <L>)\n"
     "declare i32 @sched_getcpu()\n"
     "declare i32 @clock_gettime(i32, ptr)\n"
     "declare i32 @sched_getaffinity(i32, <L>, ptr)\n"
@@ -179,8 +155,7 @@ def waiting(triple: str) -> Waiting:
         "FUTEX": FUTEX[architecture],
         "GETTID": GETTID[architecture],
         "CORES": CORES,
-        "MASK_BYTES": CORES // 8,
-        "MASK_WORDS": CORES // 64,
+        "SET_BYTES": CORES // 8,
     }
     functions = found.functions
     for word, value in words.items():
