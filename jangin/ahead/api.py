@@ -212,21 +212,16 @@ class Api:
             scratch = w.at(arena, w.value(part.memory.arena))
             stride, threads = w.value(part.memory.stride), w.convert("i64", given["threads"])
 
-            def share(kernel: Value, tasks: Value, grain: int) -> None:
-                used = threads if grain else i64(1)
-                w.call(self.sharing.share, kernel, args, sizes, tasks, i64(grain), scratch, stride, used)
+            def threads_for(grain: Value) -> Value:
+                return w.select(w.compare("eq", grain, i64(0)), i64(1), threads)
 
-            def rounds(kernel: Value, tasks: Value, grain: int, count: Value, at: Value) -> None:
-                given = (
-                    kernel,
-                    args,
-                    sizes,
-                    tasks,
-                    i64(grain),
-                    scratch,
-                    stride,
-                    threads if grain else i64(1),
+            def share(kernel: Value, tasks: Value, grain: Value) -> None:
+                w.call(
+                    self.sharing.share, kernel, args, sizes, tasks, grain, scratch, stride, threads_for(grain)
                 )
+
+            def rounds(kernel: Value, tasks: Value, grain: Value, count: Value, at: Value) -> None:
+                given = (kernel, args, sizes, tasks, grain, scratch, stride, threads_for(grain))
                 w.call(self.sharing.rounds, *given, count, at)
 
             launches = Launches(w, pointer, args, sizes, scratch, share, rounds)

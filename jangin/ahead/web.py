@@ -186,7 +186,8 @@ class _Package:
         made = self._shader(launch)
         groups = min(tasks, UNITS) if made.scratch else tasks
         if not launch.local:
-            groups = min(groups, max(1, tasks // launch.grain) if launch.grain else 1, 4 * UNITS)
+            grain = value(launch.grain)
+            groups = min(groups, max(1, tasks // grain) if grain else 1, 4 * UNITS)
         memory = [self.places[name] for name in launch.args]
         if made.scratch:
             size = words(self.layout.stride * groups)

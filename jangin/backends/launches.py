@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from jangin.backends.functions import NULL, FunctionWriter, Value, i64, signature
 from jangin.ir.expr import Const
-from jangin.ir.plan import ONE, Launch
+from jangin.ir.plan import ONE, ZERO, Launch
 from jangin.ir.records import dataclass
 from jangin.runtime.functions import KERNEL
 
@@ -28,8 +28,8 @@ class Launches:
     args: Value
     sizes: Value
     scratch: Value
-    share: Callable[[Value, Value, int], None]
-    rounds: Callable[[Value, Value, int, Value, Value], None]
+    share: Callable[[Value, Value, Value], None]
+    rounds: Callable[[Value, Value, Value, Value, Value], None]
 
     def write(self, launch: Launch) -> None:
         """Write one launch; an idle launch gets no code. Raises ValueError for a size that has no scalar
@@ -41,14 +41,15 @@ class Launches:
             w.store(self.args, i64(n), self.pointer(name))
         for n, size in enumerate(launch.symbols):
             w.store(self.sizes, i64(n), w.value(size))
-        kernel, tasks = signature(KERNEL, launch.function), w.value(launch.tasks)
+        kernel = signature(KERNEL, launch.function)
+        tasks, grain = w.value(launch.tasks), w.value(launch.grain)
         if launch.rounds != ONE:
             last = w.at(self.sizes, i64(8 * len(launch.symbols)))
-            self.rounds(w.address(kernel), tasks, launch.grain, w.value(launch.rounds), last)
-        elif launch.grain == 0 and isinstance(launch.tasks, Const):
+            self.rounds(w.address(kernel), tasks, grain, w.value(launch.rounds), last)
+        elif launch.grain == ZERO and isinstance(launch.tasks, Const):
             w.call(kernel, self.args, self.sizes, i64(0), tasks, self.scratch)
         else:  # the shared call handles no tasks, and runs grain 0 on the caller
-            self.share(w.address(kernel), tasks, launch.grain)
+            self.share(w.address(kernel), tasks, grain)
 
 
 def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:

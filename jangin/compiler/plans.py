@@ -32,10 +32,13 @@ from jangin.passes.memory.updates import updated_arguments
 from jangin.passes.memory.views import start_symbols, views
 from jangin.runtime.threads import default_threads
 from jangin.templates.scheduled import Packing, Scheduled
+from jangin.templates.template import expected
 
 GRAIN_OPS = 20_000.0
 """Vector operations that a task must contain at least to be worth another thread, about 5 us."""
-
+SMALL_BATCH = 0.5
+"""A launch whose tasks aren't full is shared from this part of `GRAIN_OPS` on. Two threads that are awake
+take 7.8 us for layers of 128, 256 and 256 at batch 1, and one thread takes 12.3 us (Zen 4)."""
 
 LATER: Array = np.empty(0)
 """Stands for a constant that hasn't been packed yet."""
@@ -54,6 +57,7 @@ def make_plan(
     that the plan doesn't need are removed. `begin` gets the plan before it has constants."""
     constants = dict(graph.constants) if constants is None else constants
     values = dict(graph.values)
+    held = sum(a.nbytes for a in constants.values())
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
     scratch: dict[str, Expr] = {}
@@ -68,7 +72,8 @@ def make_plan(
             if kernel.func.name not in funcs:
                 scratch[kernel.func.name] = _scratch(kernel, options)
             starts = {n: found[n].start for n in node.outputs if n in found}
-            launch = _launch(kernel, args, node, starts, scratch[kernel.func.name], options)
+            grain = _grain(kernel, held, options)
+            launch = _launch(kernel, args, node, starts, scratch[kernel.func.name], grain, options)
             launches.append(_unless_empty(launch, node.outputs, graph))
             funcs[kernel.func.name] = kernel.func
             if kernel.call is not None:
@@ -168,12 +173,41 @@ def _scratch(kernel: Scheduled, options: Options) -> Expr:
     return scratch_bytes(kernel.func, groups=options.target.groups)
 
 
+def _grain(kernel: Scheduled, held: int, options: Options) -> Expr:
+    """Return the fewest tasks of a kernel that are worth another thread, or 0 if the whole kernel isn't.
+
+    The cost of a task is that of a full one, but few rows of a symbolic batch don't fill a task. Such a
+    kernel is not worth another thread if its operations and its bytes are few for the sizes of a run. A tile
+    computes all of its rows (`mr`), however few there are. The `held` bytes of the model's constants decide
+    from which cache the bytes come."""
+    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    if isinstance(tasks := kernel.tasks, Const):
+        return ZERO if int(tasks.value) <= grain else const(grain)
+    symbols = dict(kernel.func.symbols)
+    usual, usual_tasks = (_at(e, {v: expected(v, symbols) for v in symbols}) for e in (kernel.flops, tasks))
+    least, least_tasks = (_at(e, dict.fromkeys(symbols, 1)) for e in (kernel.flops, tasks))
+    if options.target.groups or usual * least_tasks <= least * usual_tasks:
+        return const(grain)  # work-items share nothing, or a task is always full
+    worth = GRAIN_OPS * SMALL_BATCH
+    operations = int(worth * usual / (kernel.cost * usual_tasks * kernel.params.get("mr", 1)))
+    moved = int(worth * options.target.processor.rate(held))
+    few = select(kernel.flops < operations, select(kernel.bytes < moved, ZERO, const(grain)), const(grain))
+    return simplify(few, symbols)
+
+
+def _at(e: Expr, sizes: Mapping[Var, int]) -> int:
+    """Return the value of a size, or 0 if it depends on more than these symbols."""
+    value = simplify(substitute(e, {v: const(size) for v, size in sizes.items()}))
+    return int(value.value) if isinstance(value, Const) else 0
+
+
 def _launch(
     kernel: Scheduled,
     args: tuple[str, ...],
     node: Node,
     starts: Mapping[str, tuple[int, ...]],
     scratch: Expr,
+    grain: Expr,
     options: Options,
 ) -> Launch:
     """Return the launch of a kernel. `starts` gives, for each result that is part of a larger buffer, the
@@ -186,13 +220,11 @@ def _launch(
     def of_model(e: Expr) -> Expr:
         return simplify(substitute(e, kernel.sizes)) if kernel.sizes else e
 
-    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     ours = func if kernel.call is None or kernel.call.rest is None else kernel.call.rest
     local = (threads(ours),) if options.target.groups and grouped(ours) else ()
-    alone = isinstance(tasks := kernel.tasks, Const) and int(tasks.value) <= grain
     return Launch(
         func.name, args, tuple({**kernel.sizes, **start}.get(v, v) for v, _ in func.symbols),
-        of_model(tasks), 0 if alone else grain, of_model(scratch),
+        of_model(kernel.tasks), of_model(grain), of_model(scratch),
         node.source, kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
         kernel.call.library if kernel.call else "", of_model(kernel.rounds), kernel.function, local,
     )  # fmt: skip

@@ -267,7 +267,7 @@ class _Plans(Reader):
         tasks = self.expr()
         local = tuple(self.items(self.integer)) if self.take("local") else ()
         self.need("grain")
-        grain = self.integer()
+        grain = self.expr()
         self.need("scratch")
         scratch = self.expr()
         library = self.name() if self.take("calls") else ""

@@ -54,7 +54,8 @@ class Launch:
 
     - `symbols`: the values of the kernel's symbol parameters, in its order.
     - `tasks`: the number of independent iterations, which are shared by threads.
-    - `grain`: the fewest tasks worth handing to another thread; with 0 the caller runs all tasks.
+    - `grain`: the fewest tasks worth handing to another thread, which may depend on the sizes; with 0 the
+      caller runs all tasks.
     - `scratch`: the bytes of scratch memory that each worker needs.
     - `rounds`: how often all tasks run, each time with the round's number as one more symbol.
     - `local`: the extents of a group, on devices whose work-items share memory by groups. A task is then a
@@ -69,7 +70,7 @@ class Launch:
     args: tuple[str, ...]
     symbols: tuple[Expr, ...]
     tasks: Expr
-    grain: int
+    grain: Expr
     scratch: Expr
     sources: Sources = NO_SOURCE
     template: str = ""

@@ -60,7 +60,7 @@ These are the rules of plans. Constants and kernels are kept beside the text.
            | ("input" | "output" | "constant" | "arena" | "alias") name ":" type ["of" name]
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
            | "launch" kernel ["as" function] "(" {name} ")" ["symbols" "(" {expr} ")"]
-             ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" INTEGER
+             ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" expr
              "scratch" expr ["calls" name]
              ["by" string "flops" expr "bytes" expr] source
 ```

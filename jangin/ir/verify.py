@@ -416,9 +416,17 @@ def _verify_launch(
     plan: Plan, n: int, launch: Launch, buffers: Mapping[str, PlanBuffer], written: set[str], outer: Scope
 ) -> None:
     scope = Scope(f"{outer.where}: launch {n} of {launch.kernel}", outer.variables, {})
-    for e in (*launch.symbols, launch.rounds, launch.tasks, launch.scratch, launch.flops, launch.bytes):
+    for e in (
+        *launch.symbols,
+        launch.rounds,
+        launch.tasks,
+        launch.grain,
+        launch.scratch,
+        launch.flops,
+        launch.bytes,
+    ):
         scope.expr(e, I64)
-    if not 0 <= launch.grain < MAX_BYTES:
+    if isinstance(launch.grain, Const) and not 0 <= launch.grain.value < MAX_BYTES:
         scope.fail(f"grain {launch.grain} can't be")
     if not all(0 < n < MAX_BYTES for n in launch.local):
         scope.fail(f"groups of {launch.local} work-items can't be")

@@ -35,7 +35,7 @@ def spread() -> Func:
 def plan(grain: int) -> Plan:
     func = spread()
     buffers = (PlanBuffer("x", F32, (N,), "input"), PlanBuffer("y", F32, (const(9), N), "output"))
-    launch = Launch("spread", ("x", "y"), (N,), N, grain, const(0), rounds=const(9))
+    launch = Launch("spread", ("x", "y"), (N,), N, const(grain), const(0), rounds=const(9))
     return Plan(
         "rounds", str(TARGET), ("x",), ("y",), SYMBOLS, {}, buffers, (launch,), {}, {"spread": func}
     )  # fmt: skip

@@ -230,7 +230,8 @@ def plan_of(offset: int) -> Plan:
         PlanBuffer("out", F32, (const(2), const(2)), "alias", base="b"),
     )
     launches = tuple(
-        Launch(f.name, args, (), const(1), 0, const(0)) for f, args in ((add, ("in", "a")), (mul, ("a", "b")))
+        Launch(f.name, args, (), const(1), const(0), const(0))
+        for f, args in ((add, ("in", "a")), (mul, ("a", "b")))
     )
     return Plan("p", "", ("in",), ("out",), (), {}, buffers, launches, {}, {"add": add, "mul": mul})
 

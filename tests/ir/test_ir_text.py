@@ -16,7 +16,7 @@ from ir_strategies import COMMON, NAMES, exprs, funcs
 from jangin.ir import te
 from jangin.ir.core import LoopNest, MatMul
 from jangin.ir.dtype import F16, F32, I64, DType
-from jangin.ir.expr import Buffer, Var, const, maximum
+from jangin.ir.expr import Buffer, Var, const, maximum, select
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.graph_text import graph_arrays, parse_graph, print_graph
 from jangin.ir.loop import Func
@@ -187,7 +187,7 @@ def sample_plan(buffers: int, launches: int) -> Plan:
             tuple(b.name for b in held[i : i + 4]),
             (n,),
             n * 7,
-            1,
+            select(n < 3, 0, 5),
             const(64),
             Sources([*CONV, Source(f"Conv {i}")][i % 3 :]),
             "contraction rows=6",

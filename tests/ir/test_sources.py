@@ -65,7 +65,7 @@ def test_texts_of_irs_give_them_back(sources: Sources) -> None:
     )
     assert parse_graph(print_graph(graph)) == graph
     buffers = tuple(PlanBuffer(n, F32, (N,), kind) for n, kind in (("x", "input"), ("y", "output")))
-    launches = tuple(Launch("k", ("x", "y"), (N,), N, 1, const(0), s) for s in (sources, NO_SOURCE))
+    launches = tuple(Launch("k", ("x", "y"), (N,), N, const(1), const(0), s) for s in (sources, NO_SOURCE))
     checks = (Check("y", (N,), True, sources), Check("y", (N,), False, sources))
     plan = Plan(
         "p", "cpu", ("x",), ("y",), ((N, (None, None)),), {N > 1: sources}, buffers, launches, {},

@@ -98,7 +98,7 @@ def shared(graph: Graph, threads: int) -> Executable:
     options = Options(resolve(), verify=True)
     graph = optimize(graph, options)
     plan = make_plan(graph, schedule_kernels(graph, options), options)
-    launches = tuple(replace(x, grain=1) for x in plan.launches)
+    launches = tuple(replace(x, grain=const(1)) for x in plan.launches)
     return Executable(build(replace(plan, launches=launches), options.target), threads)
 
 

@@ -32,7 +32,7 @@ def planned(graph: Graph) -> Plan:
             body, inputs, (out,) = stages(node)
             func = kernels[node.name] = lower(node.name, body, inputs, graph.symbols)
             args, sizes = (*(b.name for b in inputs), out.name), tuple(v for v, _ in func.symbols)
-            launches.append(Launch(node.name, args, sizes, const(1), 0, const(0)))
+            launches.append(Launch(node.name, args, sizes, const(1), const(0), const(0)))
     return Plan(
         graph.name, "", graph.inputs, graph.outputs, tuple(graph.symbols.items()), {},
         plan_buffers(graph, graph.nodes), tuple(launches), graph.constants, kernels,

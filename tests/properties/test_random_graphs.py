@@ -15,6 +15,7 @@ from jangin.compiler.build import build
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
 from jangin.compiler.plans import make_plan
+from jangin.ir.expr import const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
@@ -38,7 +39,7 @@ def compiled(graph: Graph, options: Options, threads: int) -> Executable:
     """Compile the graph. Every launch is shared among the threads, however small it is."""
     graph = optimize(graph, options.but(verify=True))
     plan = make_plan(graph, schedule_kernels(graph, options), options)
-    launches = tuple(replace(x, grain=1) for x in plan.launches)
+    launches = tuple(replace(x, grain=const(1)) for x in plan.launches)
     return Executable(build(replace(plan, launches=launches), options.target), threads)
 
 

@@ -105,7 +105,7 @@ def launch(
     symbols: Sequence[ExprLike] = (),
     scratch: ExprLike = 0,
 ) -> Launch:
-    return Launch(name, tuple(args), tuple(wrap(s) for s in symbols), wrap(tasks), grain, wrap(scratch))
+    return Launch(name, tuple(args), tuple(wrap(s) for s in symbols), wrap(tasks), wrap(grain), wrap(scratch))
 
 
 def plan(

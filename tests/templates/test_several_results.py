@@ -84,7 +84,7 @@ def plan(graph: Graph, target: str | Target | None = None) -> Plan:
     options = Options(resolve(target), verify=True)
     fused = optimize(graph, options)
     made = make_plan(fused, schedule_kernels(fused, options), options)
-    return replace(made, launches=tuple(replace(x, grain=1) for x in made.launches))
+    return replace(made, launches=tuple(replace(x, grain=const(1)) for x in made.launches))
 
 
 def network(rows: Expr = N) -> Graph:

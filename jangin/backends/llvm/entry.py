@@ -35,11 +35,11 @@ def entry_module(plan: Plan, target: Target) -> str:
         def pointer(name: str) -> Value:
             return w.element(given["bufs"], index[name])
 
-        def share(kernel: Value, tasks: Value, grain: int) -> None:
-            w.call(run, pool, kernel, args, sizes, tasks, i64(grain), scratch, stride)
+        def share(kernel: Value, tasks: Value, grain: Value) -> None:
+            w.call(run, pool, kernel, args, sizes, tasks, grain, scratch, stride)
 
-        def rounds(kernel: Value, tasks: Value, grain: int, count: Value, at: Value) -> None:
-            w.call(in_rounds, pool, kernel, args, sizes, tasks, i64(grain), scratch, stride, count, at)
+        def rounds(kernel: Value, tasks: Value, grain: Value, count: Value, at: Value) -> None:
+            w.call(in_rounds, pool, kernel, args, sizes, tasks, grain, scratch, stride, count, at)
 
         w.call(enter, pool)
         launches = Launches(w, pointer, args, sizes, scratch, share, rounds)

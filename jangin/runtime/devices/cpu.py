@@ -276,7 +276,8 @@ class Mapped:
             sizes = (ctypes.c_int64 * (len(launch.symbols) + 1))(*map(layout.value, launch.symbols))
             rounds, last = layout.value(launch.rounds), ctypes.addressof(sizes) + 8 * len(launch.symbols)
             kernel, tasks = code.image.address(launch.function), layout.value(launch.tasks)
-            own, grain = (code.pool if launch.grain else None), max(1, launch.grain)
+            least = layout.value(launch.grain)
+            own, grain = (code.pool if least else None), max(1, least)
             calls.append((own, kernel, args, sizes, tasks, grain, scratch, layout.stride, rounds, last))
         idle = [(*c[:4], 0, *c[5:8], 1, c[9]) for c in calls]
         run = POOL_ROUNDS.at(code.image.address(POOL_ROUNDS.name))

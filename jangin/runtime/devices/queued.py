@@ -276,7 +276,8 @@ class Memory:
         """Set a kernel's numeric arguments and its size. Return the rounds for which it is enqueued one by
         one."""
         tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
-        most = 1 if not launch.grain else max(1, tasks // launch.grain)
+        grain = layout.value(launch.grain)
+        most = 1 if not grain else max(1, tasks // grain)
         items = min(tasks, most, self._code.items)
         local = math.prod(launch.local)
         if launch.local:  # as many groups as there is scratch memory for
