@@ -13,7 +13,7 @@ import numpy as np
 from jangin.compiler.kernels import Chosen
 from jangin.ir.checks import Check
 from jangin.ir.core import IndexCheck, Kernel
-from jangin.ir.expr import Const, Expr, Var, const, eq, select
+from jangin.ir.expr import Expr, Var, const, eq, select
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.groups import grouped, threads
 from jangin.ir.kernel import scratch_bytes
@@ -31,14 +31,8 @@ from jangin.passes.memory.buffers import plan_buffers
 from jangin.passes.memory.updates import updated_arguments
 from jangin.passes.memory.views import start_symbols, views
 from jangin.runtime.threads import default_threads
+from jangin.templates.grain import grain_of
 from jangin.templates.scheduled import Packing, Scheduled
-from jangin.templates.template import expected
-
-GRAIN_OPS = 20_000.0
-"""Vector operations that a task must contain at least to be worth another thread, about 5 us."""
-SMALL_BATCH = 0.5
-"""A launch whose tasks aren't full is shared from this part of `GRAIN_OPS` on. Layers of 128, 256 and 256
-take 12.3 us at batch 1 with one thread of Zen 4, and 7.8 us with two."""
 
 LATER: Array = np.empty(0)
 """Stands for a constant that hasn't been packed yet."""
@@ -72,7 +66,7 @@ def make_plan(
             if kernel.func.name not in funcs:
                 scratch[kernel.func.name] = _scratch(kernel, options)
             starts = {n: found[n].start for n in node.outputs if n in found}
-            grain = _grain(kernel, held, options)
+            grain = grain_of(kernel, held, options.target)
             launch = _launch(kernel, args, node, starts, scratch[kernel.func.name], grain, options)
             launches.append(_unless_empty(launch, node.outputs, graph))
             funcs[kernel.func.name] = kernel.func
@@ -171,34 +165,6 @@ def _vanishes(count: Expr, size: Expr) -> bool:
 
 def _scratch(kernel: Scheduled, options: Options) -> Expr:
     return scratch_bytes(kernel.func, groups=options.target.groups)
-
-
-def _grain(kernel: Scheduled, held: int, options: Options) -> Expr:
-    """Return the fewest tasks of a kernel that are worth another thread, or 0 if the whole kernel isn't.
-
-    The cost of a task is that of a full one, but few rows of a symbolic batch don't fill a task. Such a
-    kernel is not worth another thread if its operations and its bytes are few for the sizes of a run. A tile
-    computes all of its rows (`mr`), however few there are. The `held` bytes of the model's constants decide
-    from which cache the bytes come."""
-    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
-    if isinstance(tasks := kernel.tasks, Const):
-        return ZERO if int(tasks.value) <= grain else const(grain)
-    symbols = dict(kernel.func.symbols)
-    usual, usual_tasks = (_at(e, {v: expected(v, symbols) for v in symbols}) for e in (kernel.flops, tasks))
-    least, least_tasks = (_at(e, dict.fromkeys(symbols, 1)) for e in (kernel.flops, tasks))
-    if options.target.groups or usual * least_tasks <= least * usual_tasks:
-        return const(grain)  # work-items share nothing, or a task is always full
-    worth = GRAIN_OPS * SMALL_BATCH
-    operations = int(worth * usual / (kernel.cost * usual_tasks * kernel.params.get("mr", 1)))
-    moved = int(worth * options.target.processor.rate(held))
-    few = select(kernel.flops < operations, select(kernel.bytes < moved, ZERO, const(grain)), const(grain))
-    return simplify(few, symbols)
-
-
-def _at(e: Expr, sizes: Mapping[Var, int]) -> int:
-    """Return the value of a size, or 0 if it depends on more than these symbols."""
-    value = simplify(substitute(e, {v: const(size) for v, size in sizes.items()}))
-    return int(value.value) if isinstance(value, Const) else 0
 
 
 def _launch(

@@ -16,8 +16,8 @@ from guarded import Memory, watched
 from onnx_nets import Array, Item, numpy_type
 
 import jangin
-from jangin.compiler import plans
 from jangin.runtime.load import Runnable, executable
+from jangin.templates import grain
 
 THREADS = (1, 2, 3, 8)
 CALLERS = 3
@@ -93,7 +93,7 @@ def differs(name: str, got: Array, want: Item) -> str:
 
 def shared_out(case: Case) -> AbstractContextManager[Any]:
     """Hand a kernel's tasks to threads one by one in every second case, however small they are."""
-    return mock.patch.object(plans, "GRAIN_OPS", 0.0) if case.number % 2 else nullcontext()
+    return mock.patch.object(grain, "GRAIN_OPS", 0.0) if case.number % 2 else nullcontext()
 
 
 def native(target: str, case: Case) -> list[str]:

@@ -1,0 +1,47 @@
+"""The fewest tasks of a kernel that are worth handing to another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jangin.ir.expr import Const, Expr, Var, const, select
+from jangin.ir.plan import ZERO
+from jangin.ir.simplify import simplify
+from jangin.ir.traversal import substitute
+from jangin.targets.target import Target
+from jangin.templates.scheduled import Scheduled
+from jangin.templates.template import expected
+
+GRAIN_OPS = 20_000.0
+"""Vector operations that a task must contain at least to be worth another thread, about 5 us."""
+SMALL_BATCH = 0.5
+"""A launch whose tasks aren't full is shared from this part of `GRAIN_OPS` on. Layers of 128, 256 and 256
+take 12.3 us at batch 1 with one thread of Zen 4, and 7.8 us with two."""
+
+
+def grain_of(kernel: Scheduled, held: int, target: Target) -> Expr:
+    """Return the fewest tasks of a kernel that are worth another thread, or 0 if the whole kernel isn't.
+
+    The cost of a task is that of a full one, but few rows of a symbolic batch don't fill a task. Such a
+    kernel is not worth another thread if its operations and its bytes are few for the sizes of a run. A tile
+    computes all of its rows (`mr`), however few there are. The `held` bytes of the model's constants decide
+    from which cache the bytes come."""
+    grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    if isinstance(tasks := kernel.tasks, Const):
+        return ZERO if int(tasks.value) <= grain else const(grain)
+    symbols = dict(kernel.func.symbols)
+    usual, usual_tasks = (_at(e, {v: expected(v, symbols) for v in symbols}) for e in (kernel.flops, tasks))
+    least, least_tasks = (_at(e, dict.fromkeys(symbols, 1)) for e in (kernel.flops, tasks))
+    if target.groups or usual * least_tasks <= least * usual_tasks:
+        return const(grain)  # work-items share nothing, or a task is always full
+    worth = GRAIN_OPS * SMALL_BATCH
+    operations = int(worth * usual / (kernel.cost * usual_tasks * kernel.params.get("mr", 1)))
+    moved = int(worth * target.processor.rate(held))
+    few = select(kernel.flops < operations, select(kernel.bytes < moved, ZERO, const(grain)), const(grain))
+    return simplify(few, symbols)
+
+
+def _at(e: Expr, sizes: Mapping[Var, int]) -> int:
+    """Return the value of a size, or 0 if it depends on more than these symbols."""
+    value = simplify(substitute(e, {v: const(size) for v, size in sizes.items()}))
+    return int(value.value) if isinstance(value, Const) else 0
