@@ -61,6 +61,8 @@ def train(
     if output.suffix not in FILES:
         raise ValueError(f"{output}: trained models are written as NAME.onnx or NAME.jgn")
     check_output(output, model)
+    if asked.curve is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--curve needs Matplotlib: pip install matplotlib")
     checkpoint = asked.checkpoint or output.with_suffix(".npz")
     if checkpoint.exists() and data.exists() and checkpoint.samefile(data):
         raise ValueError(f"{checkpoint} is the data itself: give another --checkpoint")
@@ -148,10 +150,7 @@ def curve_text(losses: Sequence[float]) -> str:
 
 
 def write_curve(path: Path, run: Run) -> None:
-    """Draw the losses of all steps, and the validation losses, as SVG. Raises ValueError without
-    Matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--curve needs Matplotlib: pip install matplotlib")
+    """Draw the losses of all steps, and the validation losses, as SVG."""
     figure_of: Any = importlib.import_module("matplotlib.figure").Figure
     figure = figure_of(figsize=(7, 4))
     axes = figure.subplots()

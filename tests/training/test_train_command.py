@@ -184,6 +184,16 @@ def test_the_curve_in_the_terminal() -> None:
     assert curve_text([1.0]) == "loss 1.0000 ▁ 1.0000"
 
 
+def test_the_curve_as_svg(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="Matplotlib isn't installed: the extra `bench` brings it")
+    curve = tmp_path / "curve.svg"
+    call(model, data, "-o", tmp_path / "out.onnx", *SETTINGS, "--curve", curve)
+    assert "<svg" in curve.read_text()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    told = call(model, data, "-o", tmp_path / "out.onnx", *SETTINGS, "--curve", curve, status=1)
+    assert "--curve needs Matplotlib" in told
+
+
 def test_numbers_that_are_not_finite_are_traced_to_their_node(model: Path) -> None:
     batch = (np.ones((2, 3, 8, 8), np.float32), np.zeros(2, np.int64))
 
