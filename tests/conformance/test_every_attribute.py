@@ -286,7 +286,7 @@ ELSEWHERE = {"Gradient": "tests/gradients has models for it"}
 
 
 @pytest.mark.sampled(16)
-@pytest.mark.parametrize("name", NEWEST.keys() - ELSEWHERE.keys())
+@pytest.mark.parametrize("name", sorted(NEWEST.keys() - ELSEWHERE.keys()))
 def test_no_attribute_is_passed_over(name: str) -> None:
     """Each attribute changes the results of a case at another value, or is refused."""
     for attribute in NEWEST[name].attributes.values():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jangin.compiler.plans import GRAIN_OPS
 from jangin.ir import te
 from jangin.ir.core import Map, Transpose
 from jangin.ir.expr import Const, Var, const, select
 from jangin.targets import NAMED, Target
 from jangin.templates import transpose
 from jangin.templates.choose import TEMPLATES, choose
+from jangin.templates.grain import GRAIN_OPS
 
 from .kernels import SYMBOL, SYMBOLS, Built, assert_equal_to_stages, buffer, node, scheduled, workload
 
