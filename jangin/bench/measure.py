@@ -24,7 +24,7 @@ from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
 from jangin.ir.limits import within
 from jangin.ir.records import dataclass
-from jangin.runtime.system.processes import FORKS, kill_group
+from jangin.runtime.system.processes import FORKS, end_of, kill_group
 from jangin.runtime.system.usage import busy_seconds, runnable
 
 CALIBRATION_SECONDS = 0.004
@@ -35,6 +35,9 @@ CROWDED = 0.1
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
 """An engine is at rest if its process uses no processor time for this many seconds. The second number is the
 most times that this is checked."""
+LOOK_SECONDS = 0.5
+"""A worker's time limit is counted in waits of this many seconds. The clock isn't asked, because it goes on
+while all processes are stopped."""
 FEWEST_KEPT = 5
 """If fewer turns than this are undisturbed, this many of the least disturbed ones count."""
 
@@ -172,30 +175,41 @@ class Worker:
     def _answer(self, more: float = 0.0) -> dict[str, Any]:
         """Return the next answer. `more` is the seconds that it takes at least."""
         assert self.process.stdout is not None
-        expired = threading.Event()
+        answered, expired = threading.Event(), threading.Event()
 
-        def expire() -> None:
+        def watch(left: float) -> None:
+            while left > 0:
+                if answered.wait(min(left, LOOK_SECONDS)):
+                    return
+                left -= LOOK_SECONDS
             expired.set()
             self._kill()
 
-        timer = threading.Timer((self.limit or 0.0) + more, expire)
         if self.limit is not None:
-            timer.start()
+            threading.Thread(target=watch, args=(self.limit + more,), daemon=True).start()
         try:
             line = self.process.stdout.readline()
         finally:
-            timer.cancel()
+            answered.set()
         if line.endswith("\n"):
             answer: dict[str, Any] = json.loads(line)
         elif expired.is_set():
             answer = {"error": f"it gave no answer within {self.limit:g} s", "absent": False}
         else:
-            answer = {"error": f"the process ended {_ended(self.process.wait())}", "absent": False}
+            answer = {"error": f"the process ended {self._end()}", "absent": False}
         self.problem = answer.get("error", "")
         return answer
 
-    def _kill(self) -> None:
+    def _end(self) -> str:
+        """Wait for the process's end, and return how it ended. Processes that it left are killed while its
+        number still is its own."""
         if FORKS:
+            end_of(self.process.pid, wait=True)
+            kill_group(self.process.pid)
+        return _ended(self.process.wait())
+
+    def _kill(self) -> None:
+        if FORKS and self.process.returncode is None:
             kill_group(self.process.pid)  # a converter that the engine started
         self.process.kill()
 

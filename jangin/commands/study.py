@@ -29,7 +29,7 @@ from jangin.study.rows import Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import ROWS
 from jangin.study.settings import Settings as StudySettings
-from jangin.study.tables import Table
+from jangin.study.tables import ALL, Table
 
 MEMORY = 3600.0
 """Seconds from whose progress the time left is estimated. Some models take minutes to compile."""
@@ -92,7 +92,8 @@ def study(
         interrupted = True
         rows = RowFile(output / ROWS).rows
     for table in report.write(output, rows, chosen, base):
-        console.print(_shown(table))
+        if table.title != ALL:  # too wide for a terminal
+            console.print(_shown(table))
     if interrupted:
         told = f"interrupted: {sum(r.whole for r in rows)} rows are kept; the same command goes on"
         terminal(error=True).print(told)

@@ -74,7 +74,7 @@ class Sampler:
         self.close()
 
     def close(self) -> None:
-        if FORKS:
+        if FORKS and self._process.returncode is None:
             kill_group(self._process.pid)  # a meter's command is in the group
         self._process.kill()
         self._process.communicate()

@@ -17,7 +17,7 @@ import numpy as np
 from jangin.bench.engine import Job
 from jangin.bench.measure import Options as BenchOptions
 from jangin.bench.measure import Worker, make_inputs, outputs_of
-from jangin.files import writing
+from jangin.files import write_whole
 from jangin.frontends.format import paired
 from jangin.frontends.table import load
 from jangin.ir.graph import Array, CompileError, Graph
@@ -61,9 +61,7 @@ class Models:
         does."""
         path = self.folder / f"{name}-batch{batch}.npz"
         if not path.is_file():
-            arrays = self.inputs(name, batch)
-            with writing(path):
-                np.savez(path, **arrays)  # type: ignore[arg-type]
+            _keep(path, self.inputs(name, batch))
         return Prepared(path, tuple(self._graph(name).outputs), self._sizes(name, batch))
 
     def inputs(self, name: str, batch: int) -> dict[str, Array]:
@@ -146,13 +144,11 @@ class Models:
         given = self.prepared(group.model, group.batch)
         sized = f"-batch{group.batch}" if ending == ".tflite" else ""
         made = self.folder / f"{group.model}-{group.precision}{sized}{ending}"
-        if not data:
-            calibration = self.folder / f"{group.model}-calibration"
-            if not calibration.is_dir():
-                calibration.mkdir()
-                for n in range(CALIBRATION):
-                    arrays = self._random(group.model, given.sizes, seed=n + 1)
-                    np.savez(calibration / f"{n}.npz", **arrays)  # type: ignore[arg-type]
+        calibration = self.folder / f"{group.model}-calibration-batch{group.batch}"
+        for n in range(0 if data else CALIBRATION):
+            if not (calibration / f"{n}.npz").is_file():
+                calibration.mkdir(exist_ok=True)
+                _keep(calibration / f"{n}.npz", self._random(group.model, given.sizes, seed=n + 1))
         shapes = [w for n, size in given.sizes.items() if sized for w in ("--shape", f"{n}={size}")]
         command = ["quantize", str(model), FLAGS[group.precision], "--data", data or str(calibration)]
         self._make(made, [*command, "-o", str(made), *shapes])
@@ -178,6 +174,11 @@ class Models:
                 return
             self._failed[key] = said
         raise Unprepared(f"jangin {command[0]} failed: {self._failed[key].strip()[:300]}")
+
+
+def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays to a file, whole or not at all."""
+    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
 
 def _first_size(graph: Graph) -> str:

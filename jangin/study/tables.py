@@ -13,6 +13,8 @@ from jangin.bench.report import threads_text
 from jangin.ir.records import dataclass
 from jangin.study.rows import Group, Row
 
+ALL = "All figures"
+"""The title of the table that has every row."""
 CROWDED = 0.1
 """Other processes are told of if they kept more cores busy than this during the turns that count."""
 
@@ -195,8 +197,11 @@ def _details(rows: Sequence[Row]) -> Table:
         "error", "remarks",
     )  # fmt: skip
     lines = []
+    measured = any(r.energy for r in rows)  # otherwise the report's beginning has the reason
     for r in rows:
-        remarks = [r.how, r.no_energy and f"no energy: {r.no_energy}", "" if r.whole else "interrupted"]
+        remarks = [r.how, "" if r.whole else "interrupted"]
+        if measured and r.no_energy:
+            remarks.append(f"no energy: {r.no_energy}")
         if r.crowd > CROWDED:
             remarks.append(f"other processes kept {r.crowd:.1f} cores busy")
         if r.error is None:
@@ -208,15 +213,11 @@ def _details(rows: Sequence[Row]) -> Table:
         )  # fmt: skip
     references = ", ".join(dict.fromkeys(r.reference for r in rows if r.error is not None))
     note = f"Errors are shares of an output's largest value, against {references}." if references else ""
-    return Table("All figures", columns, tuple(lines), note)
+    return Table(ALL, columns, tuple(lines), note)
 
 
 def _problems(rows: Sequence[Row]) -> Table:
-    lines = [
-        (label(r.group), title(r.engine), f"{'absent' if r.absent else 'failed'}: {r.problem}")
-        for r in rows
-        if r.problem
-    ]
+    lines = [(label(r.group), title(r.engine), r.problem) for r in rows if r.problem]
     return Table("Engines without figures", ("model", "engine", "reason"), tuple(lines))
 
 

@@ -66,7 +66,7 @@ def test_a_shell_completes_commands_and_values(tmp_path: Path) -> None:
     assert completed("bash", "jangin in", tmp_path) == ["inspect"]
     found = completed("bash", "jangin run m.onnx --target x86", tmp_path)
     assert found == [name for name in NAMED if name.startswith("x86")]
-    assert among("against")("ncnn,open") == ["ncnn,openvino"]
+    assert among("against")("ncnn,openv") == ["ncnn,openvino"]
     for option, value in (("pixels", "unit"), ("emit", "object"), ("method", "minmax"), ("show", "steps")):
         assert value in among(option)("")
     assert among("after")("fus") == ["fuse"]

@@ -58,12 +58,22 @@ def crashing(job: Job) -> Engine:
     raise AssertionError
 
 
+def leaving(job: Job) -> Engine:
+    """Crash, and leave a child that runs on."""
+    _child()
+    return crashing(job)
+
+
 def hanging(job: Job) -> Engine:
     """Hang with a child, as in a converter that hangs."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    Path(os.environ["ENERGY_FOLDER"], "child").write_text(str(child.pid))
+    _child()
     time.sleep(600)
     raise AssertionError
+
+
+def _child() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(os.environ["ENERGY_FOLDER"], "child").write_text(str(child.pid))
 
 
 def unreadable(job: Job) -> Engine:
