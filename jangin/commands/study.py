@@ -83,7 +83,7 @@ def study(
     base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
     if base not in chosen:
         raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
-    console, interrupted = terminal(), False
+    interrupted = False
     try:
         with tempfile.TemporaryDirectory() as aside:
             multiplied = write_products(Path(aside), asked.products)
@@ -91,14 +91,20 @@ def study(
     except KeyboardInterrupt:
         interrupted = True
         rows = RowFile(output / ROWS).rows
-    for table in report.write(output, rows, chosen, base):
+    _report(output, rows, chosen, base, interrupted)
+    return not interrupted
+
+
+def _report(output: Path, rows: Sequence[Row], engines: Sequence[str], base: str, interrupted: bool) -> None:
+    """Write the report, and print its tables."""
+    console = terminal()
+    for table in report.write(output, rows, engines, base):
         if table.title != ALL:  # too wide for a terminal
             console.print(_shown(table))
     if interrupted:
         told = f"interrupted: {sum(r.whole for r in rows)} rows are kept; the same command goes on"
         terminal(error=True).print(told)
     console.print(f"written to {output / report.PAGE}, {report.MARKDOWN} and {report.CSV}")
-    return not interrupted
 
 
 def parse_engines(text: str) -> tuple[str, ...]:
