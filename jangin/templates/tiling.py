@@ -31,7 +31,7 @@ from jangin.ir.traversal import row_major
 from jangin.schedule.primitives import find, loop_names
 from jangin.templates.common import fuse_all
 from jangin.templates.micro import Micro
-from jangin.templates.panel import panel_of
+from jangin.templates.panel import Panel, panel_of
 from jangin.templates.register_tile import (
     begin_with_bias,
     written_wide,
@@ -51,6 +51,10 @@ DEEP_SUM = 512
 """Fewest terms of a sum that is made in parts, if its loops allow."""
 DEEP_PART = 64
 """Fewest terms of a part of a sum that is made in parts."""
+LONGEST_SUM = 8192
+"""Terms of one loop from which on it is split for partial sums. Leaving the inner loop costs nothing then."""
+LONG_PART = 1024
+"""Most terms of a part of such a loop."""
 
 
 class Tiler:
@@ -73,6 +77,7 @@ class Tiler:
         self.width = params["nv"] * self.lanes
         self.acc = f"{self.stage.out.name}.acc"
         self.panel = panel_of(params, packed)
+        self.longest: Expr | None = None
 
     def run(self) -> list[str]:
         """Schedule the loops. Return the loops that may become tasks."""
@@ -103,6 +108,7 @@ class Tiler:
         """Schedule a tile of vectors: its panel, its terms, its beginning and its end."""
         do, across = self.s.do, (f"{column}oi", f"{column}i")
         blocks = self._block_loops(k)
+        self._split_longest(k)
         if blocks:
             do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
         self.panel.make(self, column, k, across, blocks)
@@ -211,15 +217,28 @@ class Tiler:
             inside -= 1
         return k[:inside]
 
+    def _split_longest(self, k: list[str]) -> None:
+        """Split the innermost loop of `k` for partial sums if it alone is a very long sum of floats. It stays
+        if tasks copy their panels or rows, which are copied at once."""
+        extent = simplify(find(self.s.func, k[-1]).extent, self.symbols)
+        size = int(extent.value) if isinstance(extent, Const) else 0
+        copies = type(self.panel) is not Panel or "rows_packed" in self.params
+        if size >= LONGEST_SUM and not copies and not self.stage.body.dtype.is_int:
+            self.s.do("split", k[-1], LONG_PART, "bound")
+            k[-1:] = [f"{k[-1]}o", f"{k[-1]}i"]
+            self.longest = simplify(find(self.s.func, k[-1]).extent, self.symbols)
+
     def part_loop(self, k: Sequence[str]) -> str:
         """Return the innermost loop around long enough parts of a long sum. Return "" if there is none, or
         the sum is exact.
 
-        No loop is split for it: leaving a loop more often costs 1 to 5 % of a product's time.
+        Only very long loops are split for it: leaving a loop more often costs 1 to 5 % of a product's time.
         """
         if self.stage.body.dtype.is_int:
             return ""
         extents = [simplify(find(self.s.func, n).extent, self.symbols) for n in k]
+        if extents[-1] == self.longest:
+            return k[-2]
         sizes = [int(n.value) for n in extents if isinstance(n, Const)]
         if len(sizes) < len(k) or math.prod(sizes) < DEEP_SUM:
             return ""

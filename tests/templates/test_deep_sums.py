@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from guarded import Memory, watched
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import jangin
 from jangin.targets import NAMED, Target
@@ -46,6 +46,34 @@ def blocked(built: Built, constants: Sequence[str], target: Target) -> list[int]
 def test_every_depth_has_blocks(name: str, constants: Sequence[str], target: Target) -> None:
     """A depth that no block divides ends in a shorter block."""
     assert blocked(PRODUCTS[name], constants, target)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "cortex-a72", "wasm32"])
+@pytest.mark.parametrize("constants", [(), ("w",)], ids=["computed", "constant"])
+def test_every_candidate_of_a_very_long_sum(constants: Sequence[str], target: str) -> None:
+    found = TEMPLATES["contraction"](workload(matmul((12, 8209), (8209, 16)), {}, constants, NAMED[target]))
+    assert found is not None
+    for params in found.space():
+        made = found.schedule(params)
+        once = "panel" in str(made.func) or "rows_packed" in params or params.get("terms")
+        assert once or "partial_sums" in {s.name for s in made.steps}, params
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_few_rows_sum_in_parts(constant: bool) -> None:
+    """A very long sum of a single tile is made of partial sums too, although no panel is copied. One running
+    sum of so many terms has errors of 2e-3, and partial sums of 1,000 terms have less than half of it."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 65521), (65521, 16)))
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    infos = [helper.make_tensor_value_info(n, 1, x.shape) for n, x in (("a", a), ("b", b))]
+    y = helper.make_tensor_value_info("y", 1, (3, 16))
+    held = [numpy_helper.from_array(b, "b")] if constant else []
+    graph = helper.make_graph([node], "g", infos[: 2 - constant], [y], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    exe = jangin.compile(model.SerializeToString(), threads=1, cache=False, isolated=False)
+    got = exe(a) if constant else exe(a, b)
+    assert np.abs(got - a.astype(np.float64) @ b.astype(np.float64)).max() < 1e-3
 
 
 @pytest.mark.parametrize("threads", [1, 3])
