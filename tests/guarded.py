@@ -220,8 +220,10 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
             block.leave(gaps, hidden)
 
     def _leave_apart(arena: Array, layout: Layout) -> None:
-        if isinstance(layout.placement, Apart):
-            _leave(arena, layout.placement.gaps, layout.placement.hidden)
+        """Guard the gaps of this layout, and no longer those of the one before it in the same memory."""
+        placement = layout.placement
+        apart = isinstance(placement, Apart)
+        _leave(arena, placement.gaps if apart else (), placement.hidden if apart else ())
 
     with ExitStack() as stack:
         for module in (cpu, queued, outputs, script):

@@ -111,11 +111,11 @@ def test_what_no_instruction_does_is_an_error(case: str) -> None:
     [
         ("i32[16]", "parallel t in 1", "no rows and columns"),
         ("i32[n, 16]", "parallel t in 1", "needs a constant shape"),
-        ("i32[2, 16]", "block t in 1", "work-groups have no such registers"),
+        ("i32[2, 16]", "block t in 1 { thread u in 32", "the lanes of a warp share it"),
     ],
 )
 def test_what_no_tile_buffer_is(shape: str, loops: str, error: str) -> None:
-    nest = f"{loops} {{ alloc tile acc: {shape} out[0] = i32(0) }}"
+    nest = f"{loops} {{ alloc tile acc: {shape} out[0] = i32(0) }}" + " }" * loops.count("{")
     with pytest.raises(VerifyError, match=error):
         verify_func(parse_func(f"func k(out: out i32[4]) symbols (n in 1..16) {{ {nest} }}"))
 
