@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -28,7 +31,7 @@ from jangin.training.written import FILES
 
 BATCH = 32
 """Examples of a step, if neither the user nor the model says how many."""
-BARS = "▁▂▃▄▅▆▇█"
+BARS, UNKNOWN = "▁▂▃▄▅▆▇█", "?"
 STOPPED = 130
 """The exit status of a program that Ctrl-C ended, as shells have it."""
 
@@ -66,6 +69,9 @@ def train(
     checkpoint = asked.checkpoint or output.with_suffix(".npz")
     if checkpoint.exists() and data.exists() and checkpoint.samefile(data):
         raise ValueError(f"{checkpoint} is the data itself: give another --checkpoint")
+    for path in (output, checkpoint, *([asked.curve] if asked.curve is not None else ())):
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     run = _prepared(model, data, settings.options(None, shapes, threads), asked, settings)
     if asked.resume:
         run.load(checkpoint)
@@ -143,9 +149,14 @@ def _epochs(run: Run, count: int, checkpoint: Path) -> None:
 
 
 def curve_text(losses: Sequence[float]) -> str:
-    """Return the losses as bars in one line, from the first to the last."""
-    low, high = min(losses), max(losses)
-    marks = (BARS[round((x - low) / (high - low or 1) * (len(BARS) - 1))] for x in losses)
+    """Return the losses as bars in one line, from the first to the last. Losses that aren't finite have a
+    mark of their own."""
+    finite = [x for x in losses if math.isfinite(x)] or [0.0]
+    low, high = min(finite), max(finite)
+    marks = (
+        BARS[round((x - low) / (high - low or 1) * (len(BARS) - 1))] if math.isfinite(x) else UNKNOWN
+        for x in losses
+    )
     return f"loss {losses[0]:.4f} {''.join(marks)} {losses[-1]:.4f}"
 
 

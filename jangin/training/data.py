@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -34,18 +37,27 @@ class Examples(ABC):
         """Return the inputs of these examples, in the model's order."""
 
 
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays of a .npz file by name. Raises ValueError for any other file, and FileNotFoundError
+    if there is none."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile):
+            with found:
+                return dict(found)
+    except FileNotFoundError:
+        raise
+    except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} can't be read as arrays of a .npz file: {error}") from None
+    raise ValueError(f"{path} has a single array: write a .npz file, by numpy.savez")
+
+
 class Arrays(Examples):
     """The arrays of a .npz file, split along their first axis. Raises ValueError for arrays that don't fit
     the model's inputs."""
 
     def __init__(self, path: Path, specs: Sequence[TensorSpec]) -> None:
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                found = dict(file) if isinstance(file, np.lib.npyio.NpzFile) else {}
-        except (ValueError, EOFError, OSError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{path} can't be read as arrays: {error}") from None
+        found = read_arrays(path)
         names = [s.name for s in specs]
         if len(specs) == 1 and INPUTS in found:
             names = [INPUTS]
@@ -55,6 +67,11 @@ class Arrays(Examples):
                 f"{path} has the arrays {', '.join(found) or 'none'}; it must have {wanted} and {LABELS!r}"
             )
         self.labels = found[LABELS]
+        if not self.labels.ndim or self.labels.dtype.kind not in "iufb":
+            raise ValueError(
+                f"{path} has the labels {self.labels.dtype}{list(self.labels.shape)}; "
+                "they must be numbers, with one entry for each example"
+            )
         self._inputs = [_fitting(found[n], s, path) for n, s in zip(names, specs, strict=True)]
         for name, array in zip(names, self._inputs, strict=True):
             if len(array) != len(self.labels):
@@ -75,14 +92,14 @@ def _fitting(array: Array, spec: TensorSpec, path: Path) -> Array:
 
 class Pictures(Examples):
     """The pictures in the folders of a folder. Each folder is a class, and `classes` has their names in
-    order. A picture is read when it is needed. Raises ValueError if there are none."""
+    order. Hidden files and folders are left out. A picture is read when it is needed. Raises ValueError if there are none."""
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], pixels: str) -> None:
         if len(specs) != 1:
             raise ValueError(f"{folder} has pictures, and the model takes {len(specs)} inputs")
         self._spec, self._pixels = specs[0], pixels
-        folders = sorted(p for p in folder.iterdir() if p.is_dir())
-        files = [(p, n) for n, f in enumerate(folders) for p in sorted(f.rglob("*")) if _is_picture(p)]
+        folders = sorted(p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p))
+        files = [(p, n) for n, f in enumerate(folders) for p in sorted(_pictures(f))]
         if not files:
             raise ValueError(f"{folder} has no folder with pictures: give each class a folder of its own")
         self.classes = [f.name for f in folders]
@@ -94,8 +111,15 @@ class Pictures(Examples):
         return (np.concatenate(found),)
 
 
-def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in PICTURES
+def _pictures(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        inside = path.relative_to(folder)
+        if path.suffix.lower() in PICTURES and not any(n.startswith(".") for n in inside.parts):
+            yield path
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
 
 
 def examples(path: Path, specs: Sequence[TensorSpec], pixels: str) -> Examples:

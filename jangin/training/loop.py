@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.training.data import Examples
+from jangin.training.data import Examples, read_arrays
 from jangin.training.interrupts import uninterrupted
 from jangin.training.trainer import Trainer
 
@@ -31,6 +30,8 @@ class Split:
 def split(count: int, share: float, batch: int, seed: int) -> Split:
     """Divide examples by chance, the same for the same seed. Raises ValueError if either part has less than
     one batch."""
+    if seed < 0:
+        raise ValueError(f"the seed {seed} is negative: give 0 or more")
     if not 0 <= share < 1:
         raise ValueError(f"a validation share of {share} isn't at least 0 and below 1")
     mixed = np.random.default_rng(seed).permutation(count)
@@ -97,8 +98,8 @@ class Run:
 
     def load(self, path: Path) -> None:
         """Go on with a checkpoint. Raises ValueError if it is of another run."""
-        with np.load(path, allow_pickle=False) as file:
-            run: Mapping[str, Any] = {n: file[n] for n in (LOSSES, VALIDATION, SETUP) if n in file}
+        file = read_arrays(path)
+        run = {n: file[n] for n in (LOSSES, VALIDATION, SETUP) if n in file}
         if len(run) != 3:
             raise ValueError(f"{path} is no checkpoint of `jangin train`")
         if not np.array_equal(run[SETUP], self._setup):

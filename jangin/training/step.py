@@ -31,6 +31,11 @@ class Clip:
     value: float | None = None
     norm: float | None = None
 
+    def __post_init__(self) -> None:
+        for most in (self.value, self.norm):
+            if most is not None and not most > 0:
+                raise ValueError(f"a limit of {most} for gradients: give a positive number")
+
 
 @dataclass(frozen=True)
 class StepGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -21,6 +22,7 @@ from jangin.optim import Optimizer
 from jangin.options import Options
 from jangin.runtime.load import executable
 from jangin.training import losses
+from jangin.training.data import read_arrays
 from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
@@ -259,7 +261,10 @@ class Trainer:
             want = self._kept[own]
             if value is None:
                 raise ValueError(f"there is no array {name}")
-            array = np.array(as_array(value), want.dtype)
+            array = as_array(value)
+            if not np.can_cast(array.dtype, want.dtype, "same_kind"):
+                raise ValueError(f"{name} has numbers of {array.dtype}, which aren't {want.dtype}")
+            array = np.array(array, want.dtype)
             if array.shape != want.shape:
                 raise ValueError(f"{name} has shape {array.shape}, not {want.shape}")
             taken[own] = array
@@ -290,8 +295,7 @@ class Trainer:
     def load(self, path: Any) -> None:
         """Continue from a file that `save` wrote. Raises ValueError for a file of another model or
         optimizer."""
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+        arrays = read_arrays(path)
         if "steps" not in arrays:
             raise ValueError(f"{path} is no file that a trainer saved")
         before = dict(self._kept)
@@ -302,6 +306,9 @@ class Trainer:
                 kind, *rest = key.split("/", 2)
                 if kind == "optimizer":
                     kept.setdefault(rest[1], {})[rest[0]] = array
+            own = {slot for _, slot, _ in self._slots()}
+            if other := {slot for slots in kept.values() for slot in slots} - own:
+                raise ValueError(f"{path} is of another optimizer, which keeps {', '.join(sorted(other))}")
             self.load_optimizer_state(kept, int(arrays["steps"]))
         except ValueError:
             self._kept = before
@@ -353,7 +360,21 @@ def parsed_optimizer(text: str) -> Optimizer:
             raise ValueError(f"{part!r} is no setting of {name}: write lr=1e-3") from None
     if unknown := found.keys() - known:
         raise ValueError(f"{name} has no {min(unknown)!r}; it has {', '.join(known)}")
+    for key, value in found.items():
+        usual = getattr(OPTIMIZERS[name](), key)  # type: ignore[call-arg]
+        if not _is_alike(value, usual):
+            raise ValueError(f"{key}={value!r} is no setting of {name}: write it as {key}={usual}")
     return OPTIMIZERS[name](**found)
+
+
+def _is_alike(value: Any, usual: Any) -> bool:
+    """Return whether a setting has the form of the usual one: a boolean, a finite number, or as many."""
+    if isinstance(usual, tuple):
+        alike = isinstance(value, tuple) and len(value) == len(usual)
+        return alike and all(map(_is_alike, value, usual))
+    if isinstance(usual, bool) or isinstance(value, bool):
+        return isinstance(usual, bool) and isinstance(value, bool)
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _groups(optimizer: Any, model: Any) -> Groups:

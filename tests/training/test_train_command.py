@@ -135,6 +135,9 @@ def test_pictures_by_class(model: Path, tmp_path: Path) -> None:
         for n in range(12):
             pixels = (rng.integers(0, 100, (9, 11, 3)) + low).astype(np.uint8)
             image.fromarray(pixels).save(tmp_path / "photos" / name / f"{n}.png")
+        (tmp_path / "photos" / name / "._0.png").write_bytes(b"of a file manager")
+    (tmp_path / "photos" / ".trash").mkdir()
+    (tmp_path / "photos" / ".trash" / "0.png").write_bytes(b"no class")
     told = call(model, tmp_path / "photos", "-o", tmp_path / "out.jgn", *SETTINGS, "--validation", "0")
     assert "after 9 steps" in told
     assert jangin.load(tmp_path / "out.jgn").inputs[0].name == "image"
@@ -154,6 +157,14 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "optimizer": ({}, ("--optimizer", "adam:rate=1"), "adam has no 'rate'; it has lr, betas"),
     "no optimizer": ({}, ("--optimizer", "adams"), "'adams' is no optimizer"),
     "loss": ({}, ("--loss", "crossentropy"), "is none of cross_entropy"),
+    "no numbers": ({"labels": np.full(64, "cat")}, (), "the labels <U3.64.; they must be numbers"),
+    "one label": ({"labels": np.int64(1)}, (), r"the labels int64\[\]; they must be numbers"),
+    "text as rate": ({}, ("--optimizer", "sgd:lr='a'"), "lr='a' is no setting of sgd: write it as lr=0.001"),
+    "one beta": ({}, ("--optimizer", "adam:betas=0.9"), r"write it as betas=\(0.9, 0.999\)"),
+    "infinite rate": ({}, ("--optimizer", "sgd:lr=1e999"), "lr=inf is no setting of sgd"),
+    "negative norm": ({}, ("--clip-norm=-1",), "give a positive number"),
+    "seed": ({}, ("--seed=-1",), "seed -1 is negative"),
+    "folder": ({}, ("--checkpoint", "nowhere/c.npz"), "No such file or directory: 'nowhere'"),
     "trainable": ({}, ("--trainable", "tail.*"), "none of the parameters conv.weight"),
 }
 
@@ -166,6 +177,33 @@ def test_faults_are_told(case: str, model: Path, data: Path, tmp_path: Path) -> 
     np.savez(data, **{n: a for n, a in arrays.items() if a is not None})
     told = call(model, data, "-o", tmp_path / "out.onnx", *SETTINGS, *words, status=1)
     assert re.search(message, told), told
+
+
+@pytest.mark.parametrize("content", [b"junk", b"PK\x03\x04junk", b""])
+def test_files_without_arrays_are_told(content: bytes, model: Path, data: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(content)
+    out = ("-o", tmp_path / "out.onnx", *SETTINGS)
+    assert "bad.npz can't be read as arrays" in call(model, bad, *out, status=1)
+    assert "bad.npz can't be read" in call(model, data, *out, "--resume", "--checkpoint", bad, status=1)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    assert "has a single array" in call(model, tmp_path / "one.npy", *out, status=1)
+
+
+def test_losses_that_are_not_finite_end_no_run(model: Path, data: Path, tmp_path: Path) -> None:
+    """All labels are ignored, so the mean of no losses is NaN."""
+    with np.load(data) as file:
+        np.savez(data, inputs=file["inputs"], labels=np.full(64, -100))
+    told = call(model, data, "-o", tmp_path / "out.onnx", *SETTINGS)
+    assert "loss nan ??? nan" in told
+
+
+def test_a_checkpoint_of_another_optimizer(model: Path, data: Path, tmp_path: Path) -> None:
+    """An optimizer that keeps nothing doesn't take another one's checkpoint for its own."""
+    out = ("-o", tmp_path / "out.onnx", "--trainable", "*", "--epochs", "1", "--batch", "32")
+    call(model, data, *out, "--optimizer", "adam", "--validation", "0")
+    told = call(model, data, *out, "--optimizer", "sgd", "--validation", "0", "--resume", status=1)
+    assert "of another optimizer, which keeps exp_avg, exp_avg_sq" in told
 
 
 def test_without_trainable_the_names_are_told(model: Path, data: Path, tmp_path: Path) -> None:
@@ -181,6 +219,7 @@ def test_texts_of_optimizers() -> None:
 
 def test_the_curve_in_the_terminal() -> None:
     assert curve_text([2.0, 1.0, 0.0]) == "loss 2.0000 █▅▁ 0.0000"
+    assert curve_text([2.0, float("nan"), 0.0]) == "loss 2.0000 █?▁ 0.0000"
     assert curve_text([1.0]) == "loss 1.0000 ▁ 1.0000"
 
 

@@ -269,6 +269,8 @@ def test_state_is_saved_and_taken_up(tmp_path: Path) -> None:
     assert all((before[n] == a).all() for n, a in trainer.state_dict().items())
     with pytest.raises(ValueError, match=r"0\.weight has shape"):
         trainer.load_state_dict({**before, "0.weight": np.zeros((2, 2))})
+    with pytest.raises(ValueError, match=r"0\.weight has numbers of complex64, which aren't float32"):
+        trainer.load_state_dict({**before, "0.weight": before["0.weight"].astype(np.complex64)})
     with pytest.raises(ValueError, match=r"no array 0\.weight"):
         trainer.load_state_dict({})
     with pytest.raises(ValueError, match="2 arrays as the example, not 1"):
@@ -302,6 +304,28 @@ def test_values_and_gradients() -> None:
 
 
 @pytest.mark.slow  # four compilations
+class Padded(nn.Module):
+    """An embedding whose row 2 gets no gradient by its lookups, but one by another way."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3, **settings)
+
+    def forward(self, x: Any) -> Any:
+        return (self.words(x).square().sum(1) + self.words.weight.mean(0)).square().mean()
+
+
+def test_the_padding_of_an_embedding_has_no_gradient() -> None:
+    torch.manual_seed(8)
+    given, model = torch.tensor([[2, 1, 2], [0, 4, 4]]), Padded(padding_idx=2)
+    f = jangin.value_and_grad(model, None, example=(given,), threads=1)
+    _, found = f(f.parameters, (given,))
+    model(given).backward()
+    np.testing.assert_allclose(found["words.weight"], model.words.weight.grad, 1e-5, 1e-6)
+    with pytest.raises(CompileError, match="scale_grad_by_freq"):
+        jangin.value_and_grad(Padded(scale_grad_by_freq=True), None, example=(given,))
+
+
 def test_dropout_is_drawn_anew_in_each_step() -> None:
     """With its chance and scale, the same numbers for the same seed, and everything in evaluation."""
 

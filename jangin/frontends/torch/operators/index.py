@@ -8,7 +8,7 @@ from typing import Any
 from jangin.frontends.registry import lowers
 from jangin.frontends.torch.operators.common import Number, Operand, Result, scalar
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import binary, cast, const, maximum, select
+from jangin.ir.expr import binary, cast, const, maximum, ne, select
 from jangin.ir.graph import CompileError, Shape
 from jangin.ir.simplify import simplify
 from jangin.ops import index as neutral
@@ -24,9 +24,20 @@ from jangin.ops.values import Tensor
 
 @lowers("embedding")
 def embedding(
-    b: Builder, out: Result, weight: Tensor, indices: Tensor, padding_idx: int = -1, **given: Any
-) -> Tensor:
-    return neutral.gather(b, weight, indices, axis=0, from_end=False)
+    b: Builder, out: Result, weight: Tensor, indices: Tensor, padding_idx: int = -1,
+    scale_grad_by_freq: bool = False, **given: Any,
+) -> Tensor:  # fmt: skip
+    """Return the rows of `weight` at the indices. No gradient passes through the row `padding_idx`."""
+    rows = neutral.gather(b, weight, indices, axis=0, from_end=False)
+    if not b.trained:
+        return rows
+    if scale_grad_by_freq:
+        raise CompileError("scale_grad_by_freq=True of an embedding can't be trained: leave it out")
+    if padding_idx < 0:
+        return rows
+    places = b.reshape(indices, [*indices.shape, const(1)])
+    fixed = b.map(lambda v: v, rows, corner="constant")
+    return b.map(lambda i, v, c: select(ne(i, padding_idx), v, c), places, rows, fixed)
 
 
 @lowers("index_select")
