@@ -106,6 +106,7 @@ def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings:
             model, asked.loss, parsed_optimizer(asked.optimizer), example,
             trainable=list(asked.trainable) or None, clip_norm=asked.clip_norm, seed=asked.seed,
             shapes={**(options.shapes or {}), **shapes}, threads=options.threads, check=asked.check,
+            **settings.given,
         )  # fmt: skip
     _check(found, trainer, asked.loss)
     return Run(trainer, found, part, size, asked.seed)

@@ -92,7 +92,8 @@ def _fitting(array: Array, spec: TensorSpec, path: Path) -> Array:
 
 class Pictures(Examples):
     """The pictures in the folders of a folder. Each folder is a class, and `classes` has their names in
-    order. Hidden files and folders are left out. A picture is read when it is needed. Raises ValueError if there are none."""
+    order. Hidden files and folders are left out. A picture is read when it is needed. Raises ValueError if
+    there are none."""
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], pixels: str) -> None:
         if len(specs) != 1:

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from jangin.compiler import pipeline
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
-from jangin.frontends.table import load
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
 from jangin.ops.values import OwnGradient
@@ -50,14 +50,14 @@ Chosen = Sequence[str] | None
 def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
     """Return a model of any format that `jangin.compile` takes as a trainable graph. `chosen` must name the
     constants to train. Raises CompileError if it is None."""
-    imported = load(model, options.shapes, options.formats)
-    floats = [n for n, a in imported.graph.constants.items() if a.dtype.kind == "f" and a.size > 1]
+    read = pipeline.imported(model, options)
+    floats = [n for n, a in read.graph.constants.items() if a.dtype.kind == "f" and a.size > 1]
     if chosen is None:
         raise CompileError(
             f"say which of the model's constants are to be trained: trainable=[...] of {', '.join(floats)}"
         )
     names = matching(floats, chosen)
-    return lowered(imported, {n: np.array(imported.graph.constants[n]) for n in names}, {}, {}, options)
+    return lowered(read, {n: np.array(read.graph.constants[n]) for n in names}, {}, {}, options)
 
 
 def matching(names: Sequence[str], chosen: Chosen) -> list[str]:
@@ -81,7 +81,10 @@ def lowered(
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]
     whole = replace(graph, inputs=(*graph.inputs, *behind), constants=constants)
     found: list[OwnGradient] = []
-    made = lower(replace(imported, graph=whole), options.lowerings, trained=True, own_gradients=found)
+    made = lower(
+        replace(imported, graph=whole), options.lowerings, unchecked=options.unchecked, trained=True,
+        own_gradients=found,
+    )  # fmt: skip
     if has_steps(made):
         raise CompileError(
             "the model runs in steps that depend on its data (branches, loops, or sizes that a run "

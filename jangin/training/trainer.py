@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.records import dataclass
 from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
-from jangin.options import Options
+from jangin.options import Common, Options
 from jangin.runtime.load import executable
 from jangin.training import losses
 from jangin.training.data import read_arrays
@@ -318,8 +318,8 @@ class Trainer:
 def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
     clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
-    shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
-    check: str = "",
+    shapes: Mapping[str, Any] | None = None, threads: int | None = None, check: str = "",
+    **given: Unpack[Common],
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
@@ -336,10 +336,10 @@ def train(
     - `check="nan"` looks for NaN and infinity. A step that makes one raises FloatingPointError, which names
       the node that made it first. The step then changes nothing. Parameters are held twice for this.
 
+    The other options are those of `jangin.compile`. Steps aren't kept in the cache.
+
     Raises CompileError, which tells what can't be trained, and where."""
-    task = Task(
-        model, loss, tuple(example), trainable, Options(target, shapes, threads, operators=operators), seed
-    )
+    task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
     return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check)
 
@@ -394,10 +394,10 @@ def _groups(optimizer: Any, model: Any) -> Groups:
 def value_and_grad(
     model: Any, loss: LossGiven, wrt: Chosen = None, *, example: Sequence[Any], seed: int = 0,
     target: Any = None,
-    shapes: Mapping[str, Any] | None = None, threads: int | None = None, operators: Sequence[Any] = (),
+    shapes: Mapping[str, Any] | None = None, threads: int | None = None, **given: Unpack[Common],
 ) -> ValueAndGrad:  # fmt: skip
     """Compile a loss and its gradients for a training loop of your own. `wrt` names the parameters. The other
     arguments are those of `jangin.train`."""
     return ValueAndGrad(
-        Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, operators=operators), seed)
+        Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, **given), seed)
     )

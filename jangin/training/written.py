@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jangin.compiler import pipeline
 from jangin.files import write_whole
 from jangin.frontends.format import opened
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx import writer
 from jangin.frontends.onnx.format import OnnxFormat
-from jangin.frontends.table import format_of, load
+from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
 from jangin.options import Options
 
@@ -24,18 +25,18 @@ def write_trained(model: Any, weights: Mapping[str, Array], output: Path, option
     and its sizes stay open. Raises ValueError for another ending."""
     if output.suffix not in FILES:
         raise ValueError(f"{output}: trained models are written as NAME.onnx or NAME.jgn")
-    content = _onnx(model, weights)
+    content = _onnx(model, weights, options.but(shapes={}))
     if output.suffix == ".onnx":
         write_whole(output, lambda file: file.write(content))
         return
     from jangin.compiler.driver import compile_by
 
-    compile_by(options.but(shapes={}), content).save(output)
+    compile_by(options.but(shapes={}, weights=None), content).save(output)
 
 
-def _onnx(model: Any, weights: Mapping[str, Array]) -> bytes:
+def _onnx(model: Any, weights: Mapping[str, Array], options: Options) -> bytes:
     """Return the model in ONNX's format."""
-    found = load(model)
+    found = pipeline.imported(model, options)
     if isinstance(format_of(opened(model)), OnnxFormat):
         import onnx
         from onnx import numpy_helper
@@ -47,5 +48,7 @@ def _onnx(model: Any, weights: Mapping[str, Array]) -> bytes:
                 places[name].CopyFrom(numpy_helper.from_array(array, name))
             return bytes(proto.SerializeToString())
     constants = {**found.graph.constants, **weights}
-    graph = lower(replace(found, graph=replace(found.graph, constants=constants)), whole=True)
+    graph = lower(
+        replace(found, graph=replace(found.graph, constants=constants)), options.lowerings, whole=True
+    )
     return writer.written(graph, found.metadata)

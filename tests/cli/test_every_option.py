@@ -46,11 +46,12 @@ COMMANDS = {
     "draw": f"inspect {{model}} {PLACED} --html {{out}}.html --times",
     "inspect for two devices": "inspect {model} --shape batch=1 --target cpu+x86-64-v2",
 }
-"""Every way in which a command compiles. `bench`, `study` and `inspect --minimize` have their own tests."""
+"""Every way in which a command compiles. `bench`, `study`, `train` and `inspect --minimize` have their own
+tests."""
 UNCOMPILED = {"opt", "templates", "devices"}
 """The commands that read no model."""
-ELSEWHERE = {"study"}
-"""The commands that compile in other processes only."""
+ELSEWHERE = {"study", "train"}
+"""The commands that compile in another way, and have tests of their own."""
 
 
 @pytest.fixture
@@ -149,6 +150,21 @@ def test_a_study_hands_every_option_on(
     wanted = " ".join(FLAGS.values()).replace("{weights}", str(given["weights"]))
     words = wanted.replace("{cache}", str(tmp_path / "cache")).split()
     assert sorted(asked.before) == sorted(words)
+
+
+def test_training_hands_every_option_on(
+    call: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps have no cache, and no libraries' kernels are made for this small one."""
+    rng = np.random.default_rng(0)
+    pictures, labels = rng.random((4, 3, 8, 8), np.float32), rng.random((4, 4, 8, 8), np.float32)
+    np.savez(tmp_path / "pairs.npz", inputs=pictures, labels=labels)
+    seen = watched(monkeypatch)
+    given = call(
+        f"train {{model}} {tmp_path}/pairs.npz --loss mse --trainable * --epochs 1 --batch 2 "
+        f"--shape batch=2 -o {tmp_path}/trained.onnx"
+    )
+    assert lost(seen, given) == {}
 
 
 def test_minimizing_hands_every_option_on(
