@@ -121,8 +121,8 @@ ALLOWED = {
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"frontends.torch", "ir", "options", "jangin"},
     "bench": {
-        "backends", "compiler.driver", "frontends", "frontends.table", "ir", "llvm", "options", "runtime",
-        "runtime.system", "targets", "jangin",
+        "backends", "compiler.driver", "files", "frontends", "frontends.table", "ir", "llvm", "options",
+        "runtime", "runtime.system", "targets", "jangin",
     },
     "energy": {"ir", "runtime.system"},
     "study": {"bench", "energy", "files", "frontends", "frontends.table", "ir", "options", "version"},

@@ -7,6 +7,7 @@ from base64 import b85decode, b85encode
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
+from jangin.bench.arrays import load_arrays
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.options import Options
@@ -38,10 +39,7 @@ class Job:
         return found
 
     def feeds(self) -> dict[str, Array]:
-        import numpy as np
-
-        with np.load(self.inputs) as stored:
-            return {name: stored[name] for name in stored.files}
+        return load_arrays(self.inputs)
 
 
 @dataclass(frozen=True)

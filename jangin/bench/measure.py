@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from jangin import options
+from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
 from jangin.ir.limits import within
@@ -152,14 +153,17 @@ class Worker:
             env={**os.environ, **settings},
             start_new_session=True,
         )
-        self.ready = self._answer()
+        try:
+            self.ready = self._answer()
+        except BaseException:  # an interrupt while the engine compiles
+            self._stop()
+            raise
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
-        self.process.communicate()
+        self._stop()
 
     def ask(self, **request: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -199,6 +203,11 @@ class Worker:
             answer = {"error": f"the process ended {self._end()}", "absent": False}
         self.problem = answer.get("error", "")
         return answer
+
+    def _stop(self) -> None:
+        """End the process, and those that it started."""
+        self._kill()
+        self.process.communicate()
 
     def _end(self) -> str:
         """Wait for the process's end, and return how it ended. Processes that it left are killed while its
@@ -263,7 +272,7 @@ def make_jobs(model: Path, threads: int, options: Options, folder: Path) -> list
     sizes = {} if options.symbolic else dict(options.shapes)
     how = how.but(shapes=sizes, threads=threads, cache=False)
     inputs = folder / "inputs.npz"
-    np.savez(inputs, **make_inputs(graph, options))  # type: ignore[arg-type]
+    save_arrays(inputs, make_inputs(graph, options))
     return [
         Job(
             engine,
@@ -374,8 +383,7 @@ def outputs_of(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
     answer = worker.ask(op="outputs", path=str(path))
     if "error" in answer:
         return {}, 0
-    with np.load(path) as stored:
-        return {n: stored[n] for n in stored.files}, answer["peak_bytes"]
+    return load_arrays(path), answer["peak_bytes"]
 
 
 def _loaded_outputs(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:

@@ -5,7 +5,8 @@ The worker exchanges lines of JSON. It first sends {"version", "compile_seconds"
 It answers {"op": "turn", "seconds"} with {"nanoseconds": [...], "began", "ended"}, in seconds of the system's
 monotonic clock. It answers {"op": "outputs", "path"} with
 {"peak_bytes"} after writing an .npz file. It answers {"op": "save", "path"} with {} after Jangin wrote its
-compiled model. The worker ends when its input ends."""
+compiled model. A request that fails is answered with {"error"}. The worker ends when its input ends, or with
+the process that started it."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ import sys
 import time
 from typing import Any
 
+from jangin.bench.arrays import save_arrays
 from jangin.bench.engine import Engine, Job
 from jangin.bench.engines import make
 from jangin.runtime.system.usage import peak_bytes
+from jangin.runtime.system.watching import end_with
 
 
 def main() -> None:
+    end_with()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # prints of an engine must not mix with the answers
 
@@ -31,31 +35,40 @@ def main() -> None:
     try:
         engine = make(Job(**json.loads(sys.argv[1])))
         engine.call()
+        answer(
+            {
+                "version": engine.version,
+                "compile_seconds": engine.compile_seconds,
+                "first_seconds": time.perf_counter() - start,
+                "work": engine.work,
+                "memory": dict(engine.memory),
+            }
+        )
     except ModuleNotFoundError as error:
         told = f"{error.name} is not installed" if error.name else str(error)
         answer({"error": told, "absent": True})
         return
     except Exception as error:  # an engine's own error types become one line of the report
-        answer({"error": f"{type(error).__name__}: {error}", "absent": False})
+        answer({"error": _said(error), "absent": False})
         return
-    answer(
-        {
-            "version": engine.version,
-            "compile_seconds": engine.compile_seconds,
-            "first_seconds": time.perf_counter() - start,
-            "work": engine.work,
-            "memory": dict(engine.memory),
-        }
-    )
     for line in sys.stdin:
-        request = json.loads(line)
-        if request["op"] == "turn":
-            answer(turn(engine, request["seconds"]))
-        elif request["op"] == "save" and engine.save is not None:
-            engine.save(request["path"])
-            answer({})
-        else:
-            answer({"peak_bytes": save(engine, request["path"])})
+        try:
+            answer(_answered(engine, json.loads(line)))
+        except Exception as error:
+            answer({"error": _said(error), "absent": False})
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _answered(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
+    if request["op"] == "turn":
+        return turn(engine, request["seconds"])
+    if request["op"] == "save" and engine.save is not None:
+        engine.save(request["path"])
+        return {}
+    return {"peak_bytes": save(engine, request["path"])}
 
 
 def turn(engine: Engine, seconds: float) -> dict[str, Any]:
@@ -73,9 +86,7 @@ def turn(engine: Engine, seconds: float) -> dict[str, Any]:
 
 
 def save(engine: Engine, path: str) -> int:
-    import numpy as np
-
-    np.savez(path, **engine.call())  # type: ignore[arg-type]
+    save_arrays(path, engine.call())
     return peak_bytes()
 
 

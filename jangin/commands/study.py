@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from jangin.study import report
 from jangin.study.products import parse_sizes, write_products
 from jangin.study.rows import Row, RowFile
 from jangin.study.run import run
-from jangin.study.settings import ROWS
+from jangin.study.settings import RECORD, ROWS
 from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import ALL, Table
 
@@ -68,7 +69,7 @@ def study(
         chosen,
         tuple(parse_counts(threads)),
         tuple(parse_counts(batches, "--batch")),
-        tuple(precision.split(",")),
+        tuple(dict.fromkeys(precision.split(","))),
         symbol,
         fixed_sizes(parse_shapes(shapes)),
         energy or bool(meters),
@@ -90,6 +91,9 @@ def study(
             rows = _measure(replace(asked, models=(*asked.models, *multiplied)), output, settings)
     except KeyboardInterrupt:
         interrupted = True
+        if not (output / RECORD).is_file():
+            terminal(error=True).print("interrupted before anything was measured")
+            return False
         rows = RowFile(output / ROWS).rows
     _report(output, rows, chosen, base, interrupted)
     return not interrupted
@@ -114,12 +118,25 @@ def parse_engines(text: str) -> tuple[str, ...]:
         return tuple(e for e in STUDIED if e == "jangin" or installed(e))
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        module = name.partition(":")[0]
-        if name not in STUDIED and not (":" in name and importlib.util.find_spec(module)):
+        if name not in STUDIED and not _own_engine(name):
             raise ValueError(
                 f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
             )
     return names
+
+
+def _own_engine(name: str) -> bool:
+    """Return whether a name is `module:function` of a module that workers find. They look in the current
+    folder first."""
+    module, _, function = name.partition(":")
+    before = [*sys.path]
+    sys.path.insert(0, "")
+    try:
+        return bool(function and importlib.util.find_spec(module))
+    except (ImportError, ValueError):  # its package isn't there, or can't be imported
+        return False
+    finally:
+        sys.path[:] = before
 
 
 def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row]:

@@ -4,6 +4,7 @@ Both give pairs of a timestamp and watts. A timestamp is in seconds since 1970, 
 
 from __future__ import annotations
 
+import math
 import shlex
 import subprocess
 import tempfile
@@ -17,6 +18,10 @@ GROUP = "jangin.meters"
 """The entry points of packages that bring a meter."""
 OTHER_CLOCK = 2.0
 """A timestamp that differs from its arrival by more seconds than this is of another machine's clock."""
+MOST_WATTS = 1e9
+"""No machine draws as much. Sums of larger numbers may overflow."""
+LONGEST_LINE = 1000
+"""Characters after which a line is taken as ended, so that a meter without line breaks fills no memory."""
 
 
 def meter(text: str) -> Source:
@@ -36,15 +41,19 @@ def meter(text: str) -> Source:
 def _printed(command: list[str]) -> Iterator[tuple[float, float]]:
     """Yield the pairs that a command prints. Raises EnergyError when it ends, and for a line of another
     form."""
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
         try:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+            )
         except OSError as error:
             raise EnergyError(f"the meter {command[0]!r} can't be started: {error.strerror}") from None
         assert process.stdout is not None
-        for line in process.stdout:
+        output = process.stdout
+        for line in iter(lambda: output.readline(LONGEST_LINE), ""):
             try:
                 stamp, watts = map(float, line.split())
+                _check(stamp, watts)
             except ValueError:
                 process.kill()
                 raise EnergyError(
@@ -64,8 +73,15 @@ def _aligned(pairs: Iterable[tuple[float, float]]) -> Iterator[Sample]:
     arrival."""
     shift: float | None = None
     for stamp, watts in pairs:
+        _check(stamp, watts)
         now = time.time()
         if shift is None:
             shift = now - stamp if abs(now - stamp) > OTHER_CLOCK else 0.0
         yield stamp + shift - now + time.monotonic(), (watts,)
     raise EnergyError("the meter gives no more values")
+
+
+def _check(stamp: float, watts: float) -> None:
+    """Raise ValueError for a pair that is no reading. Watts that are NaN are a missing value."""
+    if not math.isfinite(stamp) or abs(watts) > MOST_WATTS:
+        raise ValueError(f"the meter gave {stamp!r} {watts!r}, which isn't a time and watts")

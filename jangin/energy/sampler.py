@@ -6,6 +6,7 @@ the sources. Each further line is a source's number, a time and the rails' value
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -30,6 +31,8 @@ START_SECONDS = 30.0
 LATE_SECONDS = 20.0
 """A source that gives no sample for so long has died. Wall meters give one in ten seconds or less."""
 LOOK_SECONDS = 0.02
+APART_SECONDS = 0.001
+"""Samples that are closer than this to the last one are left out, so that a quick meter fills no memory."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +183,12 @@ def main(arguments: Sequence[str]) -> None:
 
 def _write(number: int, source: Source, file: TextIO, lock: threading.Lock) -> None:
     """Write a source's samples until it ends, and then its error."""
+    last = -math.inf
     try:
         for at, values in source.samples():
+            if abs(at - last) < APART_SECONDS:
+                continue
+            last = at
             with lock:
                 print(number, f"{at:.6f}", *(f"{v:.9g}" for v in values), file=file)
     except Exception as error:  # a meter's own errors become a line, and other sources go on

@@ -33,9 +33,11 @@ def rapl(root: Path) -> Found:
     names = [_text(zone / "name") for zone in zones]
     if not zones:
         return [], ["RAPL: this machine shows no counters (powercap), as is usual in virtual machines"]
-    shut = [zone / "energy_uj" for zone in zones if math.isnan(_number(zone / "energy_uj"))]
+    needed = [zone / name for zone in zones for name in ("energy_uj", "max_energy_range_uj")]
+    shut = [file for file in needed if math.isnan(_number(file))]
     if shut:
-        return [], [f"RAPL: {shut[0]} can't be read: run as root, or `sudo chmod a+r` the files energy_uj"]
+        told = f"run as root, or `sudo chmod a+r` the files {shut[0].name}"
+        return [], [f"RAPL: {shut[0]} can't be read: {told}"]
     packages = any(name.startswith("package") for name in names)
     rails = []
     for zone, name in zip(zones, names, strict=True):

@@ -12,16 +12,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
+from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
 from jangin.bench.measure import Options as BenchOptions
 from jangin.bench.measure import Worker, make_inputs, outputs_of
-from jangin.files import write_whole
+from jangin.files import write_text, writing
 from jangin.frontends.format import paired
 from jangin.frontends.table import load
+from jangin.ir.expr import Const, Expr, Var
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.limits import within
+from jangin.ir.own_names import own_name, own_sizes, own_text
 from jangin.ir.records import dataclass
 from jangin.options import Options
 from jangin.study.rows import Group
@@ -59,9 +60,9 @@ class Models:
     def prepared(self, name: str, batch: int) -> Prepared:
         """Return a model's inputs and sizes for a batch, and keep the inputs in a file. Raises as `inputs`
         does."""
-        path = self.folder / f"{name}-batch{batch}.npz"
+        path = self._made(name) / f"batch{batch}.npz"
         if not path.is_file():
-            _keep(path, self.inputs(name, batch))
+            save_arrays(path, self.inputs(name, batch))
         return Prepared(path, tuple(self._graph(name).outputs), self._sizes(name, batch))
 
     def inputs(self, name: str, batch: int) -> dict[str, Array]:
@@ -83,14 +84,14 @@ class Models:
         if wanted == ".pt2":
             raise Unprepared("it takes an exported program (.pt2), which can't be made of another format")
         sizes = self.prepared(group.model, group.batch).sizes if wanted == ".tflite" else {}
-        made = self.folder / f"{group.model}{f'-batch{group.batch}' if sizes else ''}{wanted}"
+        made = self._made(group.model) / f"float32{f'-batch{group.batch}' if sizes else ''}{wanted}"
         shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
         self._make(made, ["convert", str(model), str(made), *shapes])
         return made, f"made by jangin convert from {model.suffix or 'a folder'}"
 
     def reference(self, name: str, batch: int) -> tuple[dict[str, Array], str]:
         """Return a model's outputs in float64, and what computed them, or nothing and the reason."""
-        path = self.folder / f"{name}-batch{batch}-float64.npz"
+        path = self._made(name) / f"batch{batch}-float64.npz"
         told = path.with_suffix(".json")
         if not told.is_file():
             given = self.prepared(name, batch)
@@ -106,25 +107,47 @@ class Models:
             if not outputs:
                 return {}, f"no reference: {worker.problem}"
             (self.folder / "float64.npz").replace(path)
-            told.write_text(json.dumps(worker.ready["version"]), encoding="utf-8")
-        with np.load(path) as stored:
-            return {n: stored[n] for n in stored.files}, json.loads(told.read_text(encoding="utf-8"))
+            write_text(told, json.dumps(worker.ready["version"]))
+        return load_arrays(path), json.loads(told.read_text(encoding="utf-8"))
+
+    def symbols(self, name: str) -> set[str]:
+        """Return the names of a model's free sizes. Raises Unprepared if Jangin can't read the model."""
+        return {own_name(symbol) for symbol in self._graph(name).symbols}
+
+    def _made(self, name: str) -> Path:
+        """Return the folder of what is made of a model. Each model has one, because the name of one model and
+        a suffix may be the name of another."""
+        folder = self.folder / name
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _sizes(self, name: str, batch: int) -> dict[str, int]:
         """Return the sizes of a model's symbols for a batch."""
         if self.settings.is_product(name):
             return {}
-        symbol = self.settings.batch_symbol or _first_size(self._graph(name))
-        sizes = dict(self.settings.shapes)
-        if not symbol.isdecimal():
-            sizes |= {symbol: batch} if symbol else {}
-        elif int(symbol) != batch:
-            raise Unprepared(f"the model's batch is fixed at {symbol}")
-        return sizes
+        named, known = self.settings.batch_symbol, self.symbols(name)
+        first = Var(named) if named else _first_size(self._graph(name))
+        sizes = {n: s for n, s in self.settings.shapes.items() if n in known}
+        if isinstance(first, int):
+            if first != batch:
+                raise Unprepared(f"the model's batch is fixed at {first}")
+            return sizes
+        if not isinstance(first, Var):
+            raise Unprepared(f"its first size is {first}: name the batch, --batch NAME={batch}")
+        if first.name not in known:
+            free = ", ".join(sorted(known)) or "none"
+            raise Unprepared(f"the model has no size {first.name!r}; its free sizes are {free}")
+        return sizes | {first.name: batch}
 
     def _graph(self, name: str) -> Graph:
         if name not in self._graphs:
-            self._graphs[name] = self._read(name, {})
+            graph = self._read(name, {})
+            untold = next((v for v in map(graph.value, graph.inputs) if v.shape is None), None)
+            if untold is not None:
+                told = own_text(str(untold), graph.symbols)
+                raise Unprepared(f"Jangin makes no inputs of the type {told}")
+            self._graphs[name] = graph
         return self._graphs[name]
 
     def _random(self, name: str, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
@@ -135,7 +158,7 @@ class Models:
         try:
             with within(how.limits):
                 return load(paired(model, how.weights), sizes, how.formats).graph
-        except (CompileError, ValueError) as error:
+        except (CompileError, ValueError, OSError, ModuleNotFoundError) as error:
             told = " ".join(str(error).split())[:500]
             raise Unprepared(f"Jangin can't read it, so its inputs aren't known: {told}") from None
 
@@ -143,12 +166,13 @@ class Models:
         model, data = self.settings.model(group.model), self.settings.data
         given = self.prepared(group.model, group.batch)
         sized = f"-batch{group.batch}" if ending == ".tflite" else ""
-        made = self.folder / f"{group.model}-{group.precision}{sized}{ending}"
-        calibration = self.folder / f"{group.model}-calibration-batch{group.batch}"
+        made = self._made(group.model) / f"{group.precision}{sized}{ending}"
+        calibration = self._made(group.model) / f"calibration-batch{group.batch}"
         for n in range(0 if data else CALIBRATION):
-            if not (calibration / f"{n}.npz").is_file():
+            path = calibration / f"{n}.npz"
+            if not path.is_file():
                 calibration.mkdir(exist_ok=True)
-                _keep(calibration / f"{n}.npz", self._random(group.model, given.sizes, seed=n + 1))
+                save_arrays(path, self._random(group.model, given.sizes, seed=n + 1))
         shapes = [w for n, size in given.sizes.items() if sized for w in ("--shape", f"{n}={size}")]
         command = ["quantize", str(model), FLAGS[group.precision], "--data", data or str(calibration)]
         self._make(made, [*command, "-o", str(made), *shapes])
@@ -176,12 +200,8 @@ class Models:
         raise Unprepared(f"jangin {command[0]} failed: {self._failed[key].strip()[:300]}")
 
 
-def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to a file, whole or not at all."""
-    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-
-
-def _first_size(graph: Graph) -> str:
-    """Return the first size of the first input as text, or "" if no input has axes."""
+def _first_size(graph: Graph) -> int | Expr:
+    """Return the first size of the first input under the model's names, or 1 if no input has axes."""
     shapes = [graph.shape(name) for name in graph.inputs]
-    return next((str(shape[0]) for shape in shapes if len(shape)), "")
+    first = next((own_sizes(shape[0]) for shape in shapes if len(shape)), None)
+    return 1 if first is None else int(first.value) if isinstance(first, Const) else first

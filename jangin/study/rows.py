@@ -90,9 +90,9 @@ class RowFile:
                 if not isinstance(told, dict) or not told.keys() <= known:
                     raise ValueError
                 row = Row(**told)
+                self._rows[row.group, row.engine] = row
             except (ValueError, TypeError):
                 raise ValueError(f"{path}, line {number}, is no row of a study: remove the line") from None
-            self._rows[row.group, row.engine] = row
 
     def add(self, row: Row) -> None:
         """Keep a row, on the disk too. Raises OSError with a remedy if it can't be written."""

@@ -29,6 +29,7 @@ def run(
     or if a model needs sizes that aren't given."""
     settings.check()
     models = Models(folder, settings, compiling)
+    _check_shapes(settings, models)
     problems = _prepare(settings, models)
     open_folder(folder, settings)
     file = RowFile(folder / ROWS)
@@ -66,6 +67,18 @@ def _prepare(settings: Settings, models: Models) -> dict[tuple[str, int], str]:
         except Unprepared as error:
             problems[model, batch] = str(error)
     return problems
+
+
+def _check_shapes(settings: Settings, models: Models) -> None:
+    """Raise ValueError for a size that no model has. A model that can't be read might have it."""
+    try:
+        known = set().union(*(models.symbols(m.stem) for m in settings.models))
+    except Unprepared:
+        return
+    unknown = next((n for n in settings.shapes if n not in known), None)
+    if unknown is not None:
+        sizes = ", ".join(sorted(known)) or "none"
+        raise ValueError(f"--shape {unknown!r} is a size of no model: the models' free sizes are {sizes}")
 
 
 def _asked(models: Models, group: Group, engine: str) -> Asked:

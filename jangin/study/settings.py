@@ -101,7 +101,7 @@ def open_folder(folder: Path, settings: Settings) -> bool:
     if folder.is_dir() and (other := next(iter(sorted(folder.iterdir())), None)) is not None:
         raise ValueError(f"{folder} holds {other.name} and no study: give a new or an empty folder")
     with writing(folder):
-        (folder / MODELS).mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
     write_text(record, json.dumps(now, indent=1) + "\n")
     return False
 

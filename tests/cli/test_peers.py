@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from small import small_model
 
 from jangin.bench import measure
+from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS
 from jangin.bench.measure import Options, Worker, compare, difference, make_jobs, settle
@@ -79,6 +85,70 @@ def test_infinities_and_nan_of_both_are_equal() -> None:
     want = np.array([np.inf, np.nan, 2.0])
     assert difference({"y": want + np.array([0, 0, 1])}, {"y": want}) == 0.5
     assert difference({"y": -want}, {"y": want}) == np.inf
+
+
+@pytest.mark.parametrize("name", ["file", "path/x", "ü.npy", "0"])
+def test_arrays_of_any_name_come_back(tmp_path: Path, name: str) -> None:
+    arrays = {name: np.arange(3, dtype=bfloat16), "other": np.float32(1)[()]}
+    save_arrays(tmp_path / "arrays.npz", arrays)
+    back = load_arrays(tmp_path / "arrays.npz")
+    assert [*back] == [*arrays]
+    for key, array in arrays.items():
+        assert back[key].dtype == array.dtype and np.array_equal(back[key], array)
+
+
+def test_a_worker_ends_if_its_start_is_interrupted(jobs: dict[str, Job]) -> None:
+    started = []
+
+    class Interrupted(Worker):
+        def _answer(self, more: float = 0.0) -> dict[str, Any]:
+            started.append(self.process)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Interrupted(jobs["onnxruntime"])
+    assert started[0].poll() is not None
+
+
+STARTER = """
+import sys
+from jangin.bench.engine import Job
+from jangin.bench.measure import Worker
+sys.path.insert(0, sys.argv[1])
+Worker(Job("slow_engines:sleeping", 1))
+"""
+SLEEPING = """
+import os, sys, time
+def sleeping(job):
+    with open(__file__ + ".pid.part", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(__file__ + ".pid.part", __file__ + ".pid")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its starter")
+def test_a_worker_ends_with_its_starter_even_while_it_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_engines.py").write_text(SLEEPING)
+    own = str(Path(__file__).resolve().parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), own]))
+    told = tmp_path / "slow_engines.py.pid"
+    with subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path)]) as starter:
+        for _ in range(600):
+            if told.exists():
+                break
+            time.sleep(0.05)
+        starter.kill()
+    worker = int(told.read_text())
+    for _ in range(100):
+        state = Path(f"/proc/{worker}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    raise AssertionError("the worker compiles on without anybody who asks for it")
 
 
 SPIN = "import time; print(flush=True)\nwhile time.process_time() < 0.4: pass\ntime.sleep(60)"

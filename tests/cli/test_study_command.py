@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,31 @@ def test_ctrl_c_leaves_a_report(
     assert (tmp_path / "report" / "index.html").exists()
 
 
+def test_ctrl_c_before_anything_was_measured(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_prepare", interrupted)
+    done = cli("study", model, *QUICK, "-o", tmp_path / "report")
+    assert done.status == 130 and done.err.strip() == "interrupted before anything was measured"
+
+
+def test_an_engine_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_engine.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in sys.path if p])
+    assert parse_engines("my_own_engine:make") == ("my_own_engine:make",)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (("--engines", "onxruntime"), "'onxruntime' is unknown: there are all, jangin"),
         (("--engines", "nowhere:engine"), "'nowhere:engine' is unknown"),
+        (("--engines", "nowhere.inside:engine"), "'nowhere.inside:engine' is unknown"),
+        (("--engines", "small:"), "'small:' is unknown"),
         (("--threads", "two"), "--threads 'two' is no list of counts"),
         (("--batch", "n=0"), "--batch '0' is no list of counts"),
         (("--precision", "float32,int3"), "--precision 'int3' is unknown: there are float32"),

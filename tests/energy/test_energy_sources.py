@@ -59,6 +59,13 @@ def test_counters_that_only_root_may_read_are_told_with_a_remedy(tmp_path: Path)
     assert not sources and "chmod a+r" in reason
 
 
+def test_a_counter_without_a_range_is_no_source(tmp_path: Path) -> None:
+    """Nobody could tell how far it counted before it started again."""
+    (zone(tmp_path, "intel-rapl:0", "package-0", 1) / "max_energy_range_uj").unlink()
+    sources, (reason,) = rapl(tmp_path)
+    assert not sources and "max_energy_range_uj can't be read" in reason
+
+
 def test_sensors_of_boards(tmp_path: Path) -> None:
     """Watts, joules, averages, and volts times amperes. A rail that feeds all others counts alone."""
     chip(tmp_path, "ina226", power1_input=1_500_000, curr1_input=300, in1_input=5000, update_interval=100)
@@ -158,6 +165,11 @@ def test_a_meter_by_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         ("no-such-meter-here", "'no-such-meter-here' can't be started: No such file"),
         (f"{sys.executable} -c \"print('hello')\"", "printed 'hello', which isn't a timestamp and watts"),
         (f"{sys.executable} -c 'import sys; sys.exit(\"no device\")'", "ended with status 1: no device"),
+        ("printf '5 inf\\n'", "printed '5 inf', which isn't a timestamp and watts"),
+        ("printf '5 1e308\\n'", "printed '5 1e308', which isn't a timestamp and watts"),
+        ("printf 'nan 5\\n'", "printed 'nan 5', which isn't a timestamp and watts"),
+        (r"printf '\377 5\n'", "printed '\ufffd 5', which isn't a timestamp and watts"),
+        (f"{sys.executable} -c \"while True: print(end='x' * 99999)\"", "printed 'xxx"),
     ],
 )
 def test_a_meter_that_fails_is_told(tmp_path: Path, command: str, message: str) -> None:
@@ -166,6 +178,21 @@ def test_a_meter_that_fails_is_told(tmp_path: Path, command: str, message: str) 
         pytest.raises(EnergyError, match=message),
     ):
         sampler.wait(0, 1e9)
+
+
+def test_a_quick_meter_fills_no_memory(tmp_path: Path) -> None:
+    """One sample a millisecond is kept."""
+    quick = "for n in range(2000): print(1000 + n * 1e-5, n)"
+    with Sampler(Wanted((f'{sys.executable} -c "{quick}"',), str(tmp_path))) as sampler:
+        with pytest.raises(EnergyError, match="ended with status 0"):
+            sampler.wait(0, 1e9)
+        series = sampler.series(0)[0]
+    assert 2 <= series.times.size <= 100
+
+
+def test_a_meter_by_entry_point_that_gives_no_number() -> None:
+    with pytest.raises(ValueError, match=r"the meter gave 1\.0 inf"):
+        [*_aligned([(1.0, float("inf"))])]
 
 
 def test_a_meter_that_dies_in_the_middle(tmp_path: Path) -> None:

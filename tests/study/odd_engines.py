@@ -96,6 +96,18 @@ def no_numbers(job: Job) -> Engine:
     return Engine(lambda: {n: a * np.nan for n, a in plain.call().items()}, "1.0")
 
 
+def raising(job: Job) -> Engine:
+    """Raise an exception while it is timed."""
+    calls = [0]
+
+    def count() -> None:
+        calls[0] += 1
+        if calls[0] > 4:
+            raise RuntimeError("the device was lost")
+
+    return _made(job, count)
+
+
 def dying(job: Job) -> Engine:
     """End with status 7 while it is timed."""
     calls = [0]

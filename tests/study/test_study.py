@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
+import numpy as np
 import onnx
 import pytest
 from fake import WORK, meter
 
+from jangin.bench.arrays import load_arrays
 from jangin.options import Options
 from jangin.study import run as running
-from jangin.study.models import Models
+from jangin.study import settings as folders
+from jangin.study.models import Models, Unprepared
 from jangin.study.rows import Group, Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import Settings
@@ -28,8 +34,10 @@ FAILING = {
     "wrong": "wrong numbers: an output differs by 0.1 of its largest value",
     "no_numbers": "wrong numbers: an output differs by inf of its largest value",
     "dying": "the process ended with status 7",
+    "raising": "RuntimeError: the device was lost",
 }
 """The problem in the row of each failing engine."""
+NO_GROUP = '{"model": [], "precision": "int8", "batch": 1, "threads": 1, "engine": "e"}'
 
 
 def test_an_engine_that_crashes_and_one_that_is_wrong_beside_a_good_one(study: Study) -> None:
@@ -128,7 +136,7 @@ def test_rows_survive_a_line_that_was_cut_off(tmp_path: Path) -> None:
     again.add(third)
     assert RowFile(file.path).rows == [*rows, third]
     assert again.missing(third.group, ["e", "f"]) == ["f"]
-    for line in ("no json", '{"model": 1}', '{"speed": 1}', "[]"):
+    for line in ("no json", '{"model": 1}', '{"speed": 1}', "[]", NO_GROUP):
         file.path.write_text(f"{json.dumps(vars(third) | {'energy': {}})}\n{line}\n")
         with pytest.raises(ValueError, match="line 2, is no row of a study"):
             RowFile(file.path)
@@ -144,12 +152,40 @@ def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     assert error.value.filename == str(file.path)
 
 
+def test_a_folder_whose_record_could_not_be_written_takes_the_study(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(folders, "write_text", full)
+        study("unreadable")
+    assert study("unreadable")["unreadable"].problem == FAILING["unreadable"]
+
+
+def test_inputs_that_were_cut_off_are_not_kept(
+    study: Study, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the middle of a file leaves no half of it to a study that goes on."""
+    models = Models(model.parent / "report", Settings((model,), ("good",)), Options())
+
+    def cut(file: BinaryIO, array: np.ndarray, **_: object) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="make room there"):
+        patch.setattr(np.lib.format, "write_array", cut)
+        models.prepared("small", 1)
+    assert [*load_arrays(models.prepared("small", 1).inputs)] == ["image"]
+
+
 @pytest.mark.slow
 def test_batches(study: Study, model: Path) -> None:
     """The first size is the batch. A model whose batch is fixed has no other."""
     study("good", batches=(1, 3))
-    stored = sorted(p.name for p in (model.parent / "report" / "models").glob("*.npz"))
-    assert stored == [f"small-batch{n}{f}.npz" for n in (1, 3) for f in ("-float64", "")]
+    stored = sorted(p.name for p in (model.parent / "report" / "models" / "small").glob("*.npz"))
+    assert stored == [f"batch{n}{f}.npz" for n in (1, 3) for f in ("-float64", "")]
 
 
 def test_a_fixed_batch_is_told(study: Study, model: Path) -> None:
@@ -158,6 +194,66 @@ def test_a_fixed_batch_is_told(study: Study, model: Path) -> None:
     fixed.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 2
     onnx.save(fixed, model)
     assert study("good", batches=(4,))["good"].problem == "the model's batch is fixed at 2"
+
+
+def test_symbols_have_the_models_names(study: Study, model: Path) -> None:
+    """The compiler has other names for the symbols `n` and `batch size`."""
+    for name in ("n", "batch size"):
+        named = onnx.load(model)
+        named.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+        onnx.save(named, model)
+        models = Models(model.parent / name, Settings((model,), ("good",)), Options())
+        assert models.prepared("small", 3).sizes == {name: 3}
+        assert next(iter(models.inputs("small", 3).values())).shape[0] == 3
+
+
+def test_a_model_without_a_batch_has_one_row(tmp_path: Path) -> None:
+    """A model without inputs, or with scalars only, isn't measured twice."""
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [])
+    node = onnx.helper.make_node("Constant", [], ["y"], value_float=1.0)
+    graph = onnx.helper.make_graph([node], "constant", [], [output])
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), tmp_path / "constant.onnx")
+    models = Models(tmp_path, Settings((tmp_path / "constant.onnx",), ("good",)), Options())
+    assert models.inputs("constant", 1) == {}
+    with pytest.raises(Unprepared, match="batch is fixed at 1"):
+        models.inputs("constant", 2)
+
+
+def test_sizes_are_those_of_some_model(study: Study, model: Path, tmp_path: Path) -> None:
+    """A size of one model doesn't keep others from being measured. A size of no model is misspelt."""
+    other = onnx.load(model)
+    other.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    onnx.save(other, tmp_path / "open.onnx")
+    settings = Settings((model, tmp_path / "open.onnx"), ("odd_engines:unreadable",), **QUICK)
+    sized = replace(settings, shapes={"height": 8})
+    rows = run(sized, tmp_path / "report", Options(), lambda *_: None)
+    assert [r.problem for r in rows] == [FAILING["unreadable"]] * 2
+    with pytest.raises(ValueError, match=r"--shape 'hight' is a size of no model: .* are batch, height"):
+        run(replace(settings, shapes={"hight": 8}), tmp_path / "other", Options(), lambda *_: None)
+    named = replace(settings, models=(model,), batch_symbol="height")
+    rows = run(named, tmp_path / "named", Options(), lambda *_: None)
+    assert rows[0].problem == "the model has no size 'height'; its free sizes are batch"
+
+
+def test_inputs_that_cannot_be_made_are_told_in_a_row(study: Study, model: Path) -> None:
+    texts = onnx.load(model)
+    texts.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
+    onnx.save(texts, model)
+    assert "string" in study("good")["good"].problem
+
+
+def test_what_is_made_of_a_model_is_never_another_models(model: Path, tmp_path: Path) -> None:
+    """The model `small-int8` has the name that `small` and its precision make together."""
+    other = tmp_path / "small-int8.onnx"
+    other.write_bytes(model.read_bytes())
+    models = Models(tmp_path / "report", Settings((model, other), ("jangin",), data="d"), Options())
+    models._make = lambda made, command: None  # type: ignore[method-assign]
+    wanted = [
+        models.file(Group(name, precision, 1, 1), "litert")[0]
+        for name in ("small", "small-int8")
+        for precision in ("float32", "int8")
+    ]
+    assert len(set(wanted)) == 4 and all(p.parent.is_dir() for p in wanted)
 
 
 def test_a_model_that_cannot_be_read_is_told_in_each_row(study: Study, model: Path) -> None:
@@ -228,7 +324,6 @@ def test_a_file_that_cannot_be_made_is_told(model: Path) -> None:
 @pytest.mark.slow
 def test_files_for_litert_are_converted_at_their_batch(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("tflite", reason="tflite isn't installed: the extra `tflite` brings it")
-    (tmp_path / "report" / "models").mkdir(parents=True)
     models = Models(tmp_path / "report", Settings((model,), ("litert",), **QUICK), Options())
     quantized = "quantize with random inputs"
     for precision, batch, how in (

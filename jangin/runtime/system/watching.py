@@ -12,12 +12,13 @@ _PR_SET_PDEATHSIG = 1
 """The request to prctl(2) that sets the signal a process gets when the thread that started it ends."""
 
 
-def end_with(parent: int) -> None:
+def end_with(parent: int | None = None) -> None:
     """Have the system kill this process as soon as `parent`, which started it, is gone. Only Linux has such a
-    call. On other systems the process ends when it next writes to its parent."""
+    call. On other systems the process ends when it next writes to its parent. Without `parent`, the process
+    must notice by itself that its parent was gone before."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the parent was gone before
+    if parent is not None and os.getppid() != parent:  # the parent was gone before
         os._exit(1)
 
 

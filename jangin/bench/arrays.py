@@ -1,0 +1,43 @@
+"""Files of arrays by name (.npz), for inputs and outputs of engines."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import BinaryIO
+
+import numpy as np
+
+from jangin.files import write_whole
+from jangin.ir.graph import Array
+
+
+def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
+    """Write arrays of any names completely or not at all. `numpy.savez` takes names as Python's keywords, and
+    refuses some, such as "file".
+
+    Raises OSError with the file's name and a remedy."""
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+    write_whole(path, write)
+
+
+def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """Return the arrays of a file by name. NumPy's format has no bfloat16, so values of two bytes without a
+    type are bfloat16."""
+    with np.load(path) as stored:
+        return {name: _typed(stored[name]) for name in stored.files}
+
+
+def _typed(array: Array) -> Array:
+    if array.dtype != np.dtype("V2"):
+        return array
+    from ml_dtypes import bfloat16
+
+    return array.view(bfloat16)
