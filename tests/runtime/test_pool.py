@@ -13,6 +13,10 @@ import pytest
 from pools import Pool, job
 
 from jangin.backends.llvm.pool import UNITS_PER_THREAD, pool_module
+from jangin.runtime.devices import pools
+from jangin.runtime.devices.pools import Pool as Shared
+from jangin.runtime.devices.pools import pool_for
+from jangin.runtime.functions import POOL_CREATE
 from jangin.targets.x86 import V2
 
 
@@ -96,6 +100,19 @@ def test_create_and_destroy(pool: Pool) -> None:
         if cycle % 10 == 0:
             time.sleep(0.001)
         pool.destroy(made)
+
+
+def test_models_share_a_pool_of_as_many_threads(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that uses fewer processors loads models for fewer threads. The scratch memory of a run is for
+    the threads of its model, so workers of a larger pool would write beyond it."""
+    codes = [POOL_CREATE.name.encode()]
+
+    def shared(threads: int) -> Shared:
+        monkeypatch.setattr(pools, "default_threads", lambda: threads)
+        return pool_for(pool.image, codes, threads)
+
+    four, two = shared(4), shared(2)
+    assert four is not two and shared(4) is four and shared(2) is two
 
 
 def test_several_callers_of_one_pool(pool: Pool) -> None:

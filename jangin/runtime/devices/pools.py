@@ -40,10 +40,12 @@ def _end(image: Image, address: int, process: int) -> None:
 
 
 class _Shared(NamedTuple):
-    """The pools that several models use, by the digest of their code. Code of another version of Jangin may
-    lay out a pool differently. `lock` is held while a pool is looked for or made."""
+    """The pools that several models use, by the digest of their code and the number of threads.
 
-    pools: weakref.WeakValueDictionary[bytes, Pool]
+    Code of another version of Jangin may lay out a pool differently. The number differs among threads that
+    may use other processors. `lock` is held while a pool is looked for or made."""
+
+    pools: weakref.WeakValueDictionary[tuple[bytes, int], Pool]
     lock: threading.Lock
 
 
@@ -69,7 +71,7 @@ def pool_for(image: Image, codes: Sequence[bytes], threads: int) -> Pool:
     if threads != default_threads():
         return Pool(image, threads)
     name = POOL_CREATE.name.encode()
-    key = sha256(b"".join(code for code in codes if name in code)).digest()
+    key = sha256(b"".join(code for code in codes if name in code)).digest(), threads
     with _shared.lock:
         pool = _shared.pools.get(key)
         if pool is None:
