@@ -12,7 +12,7 @@ from jangin.study.page import page
 from jangin.study.products import work
 from jangin.study.rows import Row
 from jangin.study.settings import RECORD
-from jangin.study.tables import Table, as_csv, tables
+from jangin.study.tables import Table, as_csv, plain, tables
 
 PAGE, MARKDOWN, CSV = "index.html", "report.md", "rows.csv"
 
@@ -26,7 +26,7 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     products = work(record["products"])
     found = tables(rows, engines, baseline, products)
     about = describe(record, rows)
-    text = "\n".join(["# Study of engines", "", about, "", *(table.markdown() for table in found)])
+    text = "\n".join(["# Study of engines", "", plain(about), "", *(table.markdown() for table in found)])
     write_text(folder / MARKDOWN, text)
     write_text(folder / CSV, as_csv(rows))
     write_text(folder / PAGE, page(about, found, rows, engines, products))

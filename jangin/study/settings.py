@@ -12,6 +12,9 @@ from typing import Any
 from jangin.bench.engines import MULTIPLIERS
 from jangin.bench.report import machine
 from jangin.files import write_text, writing
+from jangin.frontends.format import opened
+from jangin.frontends.table import format_of
+from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.study.products import work
 from jangin.study.rows import Group
@@ -115,9 +118,20 @@ def _record(settings: Settings) -> dict[str, Any]:
     return {**plain, "models": models, "machine": machine(), "jangin": __version__}
 
 
+def _beside(model: Path) -> list[Path]:
+    """Return the other files that a model names. There are none if it can't be read."""
+    try:
+        contents = opened(model)
+        return sorted({p for p in format_of(contents).beside(contents).values() if p is not None})
+    except (CompileError, ValueError, OSError):
+        return []
+
+
 def _digest(model: Path) -> str:
-    """Return a digest of a model's bytes. A folder's is that of its files."""
-    files = sorted(p for p in model.rglob("*") if p.is_file()) if model.is_dir() else [model]
+    """Return a digest of a model's bytes, and of the other files that it names. A folder's is that of its
+    files."""
+    inside = sorted(p for p in model.rglob("*") if p.is_file())
+    files = inside if model.is_dir() else [model, *_beside(model)]
     found = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:

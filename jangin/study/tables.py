@@ -30,7 +30,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table as Markdown under its title."""
-        lines = [f"## {self.title}", "", *([self.note, ""] if self.note else [])]
+        lines = [f"## {self.title}", "", *([plain(self.note), ""] if self.note else [])]
         lines.append(_line(self.columns))
         lines.append(_line(["---"] * len(self.columns)))
         return "\n".join([*lines, *map(_line, self.rows), ""])
@@ -222,7 +222,12 @@ def _problems(rows: Sequence[Row]) -> Table:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(' '.join(c.split()).replace('|', chr(92) + '|') for c in cells)} |"
+    return f"| {' | '.join(plain(c).replace('|', chr(92) + '|') for c in cells)} |"
+
+
+def plain(text: str) -> str:
+    """Return text as Markdown shows it: in one line, and not as elements of HTML."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _cell(value: object) -> object:

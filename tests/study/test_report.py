@@ -113,6 +113,7 @@ def test_markdown_and_csv_have_everything(tmp_path: Path) -> None:
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.startswith("|")]
         assert len({line.replace("\\|", "").count("|") for line in lines}) <= 1, block
+    assert "no &lt;operator> \\| Conv" in text and "<" not in text, "a viewer of Markdown takes HTML as it is"
     read = [*csv.DictReader(io.StringIO(as_csv(rows())))]
     assert [(r["engine"], r["threads"]) for r in read] == [(r.engine, str(r.threads)) for r in rows()]
     assert float(read[0]["median"]) == 2.0 and float(read[0]["energy_joules"]) == pytest.approx(1e-3)

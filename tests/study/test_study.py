@@ -123,6 +123,16 @@ def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_p
         study("unreadable")
 
 
+def test_other_weights_in_a_file_of_their_own_are_another_model(study: Study, model: Path) -> None:
+    split = onnx.load(model)
+    onnx.save(split, model, save_as_external_data=True, location="weights", size_threshold=0)
+    study("unreadable")
+    weights = model.with_name("weights")
+    weights.write_bytes(bytes(weights.stat().st_size))
+    with pytest.raises(ValueError, match="other settings: models was"):
+        study("unreadable")
+
+
 def test_rows_survive_a_line_that_was_cut_off(tmp_path: Path) -> None:
     file = RowFile(tmp_path / "rows.jsonl")
     rows = [Row("m", "float32", 1, t, "e", median=t, energy={"joules": 1.0}) for t in (1, 2)]
