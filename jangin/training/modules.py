@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from jangin.frontends.dialect import Imported
 from jangin.frontends.torch.dialect import ATEN
+from jangin.frontends.torch.regions import detached_by_copies, detached_regions
 from jangin.frontends.torch.trace import Traced, array_of, traced
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.options import Options
@@ -75,15 +76,14 @@ def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
         torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x for x in batch
     )
     try:
-        with torch.no_grad():
+        with torch.enable_grad():  # otherwise a module's own regions without gradients aren't told apart
             program = torch.export.export(module, given, strict=False)
     except Exception as error:  # PyTorch's exporter raises anything the module's own code raises
         lines = [line for line in str(error).splitlines() if line.strip()]
         why = " ".join(lines[:3]) or type(error).__name__
         raise CompileError(f"PyTorch can't export {type(module).__name__}: {why}") from error
-    for node in program.graph.nodes:  # taken apart, these would let gradients through
-        if node.op == "call_function" and node.target is torch.ops.aten.detach.default:
-            node.target = torch.ops.aten.detach_copy.default
+    detached_regions(program.graph, program.graph_signature.inputs_to_buffers)
+    detached_by_copies(program.graph)
     return program
 
 

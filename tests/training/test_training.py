@@ -326,6 +326,62 @@ def test_the_padding_of_an_embedding_has_no_gradient() -> None:
         jangin.value_and_grad(Padded(scale_grad_by_freq=True), None, example=(given,))
 
 
+class Regions(nn.Module):
+    """Parts without gradients: a part of the result, and running means that a region changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        with torch.no_grad():
+            self.mean.view(2, 2)[0].mul_(0.9).add_(y.mean(0)[:2])
+            high, low = y.mul(4).round().div(4).split(2, 1)
+        return (self.last(y - self.mean) * torch.cat([low, high], 1)).square().mean()
+
+
+def test_regions_without_gradients() -> None:
+    given, model = torch.randn(3, 4), Regions()
+    f = jangin.value_and_grad(model, None, example=(given,), threads=1)
+    for _ in range(2):
+        loss, found = f(f.parameters, (given,))
+        model.zero_grad()
+        expected = model(given)
+        expected.backward()
+        assert loss == pytest.approx(expected.item(), rel=1e-5)
+        for name, p in model.named_parameters():
+            np.testing.assert_allclose(found[name], p.grad, 1e-4, 1e-6, err_msg=name)
+
+
+class Written(nn.Module):
+    """Writes without gradients to anything but a buffer itself."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.layer, self.words, self.case = nn.Linear(4, 4), nn.Embedding(3, 4, max_norm=1.0), case
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        if self.case == "embedding":
+            return (y + self.words(torch.tensor([0, 1, 2]))).mean()
+        if self.case == "detached":
+            self.scale.detach().mul_(0.9)
+            return (y * self.scale).mean()
+        with torch.no_grad():
+            (y.split(2, 1)[0] if self.case == "value" else self.layer.weight).clamp_(0)
+        return self.layer(y).mean()
+
+
+@pytest.mark.parametrize("case", ["embedding", "value", "weight", "detached"])
+def test_other_writes_without_gradients_are_told(case: str) -> None:
+    with pytest.raises(CompileError, match="only a buffer itself can be written so"):
+        jangin.value_and_grad(Written(case), None, example=(torch.randn(3, 4),))
+
+
 def test_dropout_is_drawn_anew_in_each_step() -> None:
     """With its chance and scale, the same numbers for the same seed, and everything in evaluation."""
 
