@@ -150,6 +150,7 @@ class Build:
     def _codes(self, progress: Progress | None) -> Iterator[bytes]:
         done, total = 0.0, sum(seconds for _, seconds in self._running)
         for code, seconds in self._running:
+            limits.tick()  # code that is ready isn't waited for
             yield limits.wait(code)
             done += seconds
             if progress is not None:
