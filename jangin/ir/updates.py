@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jangin.ir.expr import Const, Expr, Var, const
+from jangin.ir.expr import Binary, Const, Expr, Var, const
 from jangin.ir.loop import For, Func, loop_range
 from jangin.ir.races import Access, Ranges, accesses
 from jangin.ir.simplify import Range, prove, simplify, terms
@@ -52,6 +52,8 @@ class _Place:
         """Whether the variables of all loops around the access follow from its element."""
         known = [e for e in self.digits.values() if not buffers_loaded(e)]
         unknown = {s.var for s in self.loops if not _is_single(s, self.ranges)}
+        parts = {part for e in known if (part := _part(e)) is not None}
+        unknown -= {p.a for p in parts if isinstance(p.a, Var) and {p.a // p.b, p.a % p.b} <= parts}
         while unknown:
             found = {v for e in known if (v := _only(e, unknown)) is not None}
             if not found:
@@ -99,6 +101,14 @@ def _only(e: Expr, unknown: set[Var]) -> Var | None:
     (v,) = free
     depend = [atoms for _, atoms in terms(e) if any(v in free_vars(atom) for atom in atoms)]
     return v if depend == [(v,)] else None
+
+
+def _part(e: Expr) -> Binary | None:
+    """Return a number that is the quotient or the remainder of a variable by a constant. Both together tell
+    the variable."""
+    if isinstance(e, Binary) and e.op in ("floordiv", "mod") and isinstance(e.b, Const):
+        return e if isinstance(e.a, Var) else None
+    return None
 
 
 def _common(a: _Place, b: _Place) -> int:

@@ -22,6 +22,8 @@ SOUND = {
     " serial r in 2 { out[i, r + 8] = neg(old[i, r + 8]) } }",
     "a guarded tile": "parallel t in 2 { serial j in 8 { serial i in 4 { if (j + (8 * t)) < 12 {"
     " out[i, j + (8 * t)] = old[i, j + (8 * t)] + f32(1.0) } } } }",
+    "tiles of both axes": "parallel t in 6 { serial i in 4 { serial j in 4 {"
+    " out[i + (4 * (t // 3)), j + (4 * (t % 3))] = neg(old[i + (4 * (t // 3)), j + (4 * (t % 3))]) } } }",
     "first all reads of a row": "serial i in 4 { alloc register r: f32[6] serial j in 6 { r[j] = old[i, j] }"
     " serial k in 6 { out[i, k] = r[k] + f32(1.0) } }",
     "another half": "serial i in 2 { serial j in 6 { out[i, j] = old[i + 2, j] } }",
@@ -33,6 +35,10 @@ FAULTY = {
     "a sum in the result": "serial k in 3 { serial i in 4 { serial j in 6 {"
     " out[i, j] = old[i, j] + x[i, k] } } }",
     "overlapping tiles": "serial t in 2 { serial j in 4 { out[0, j + (2 * t)] = neg(old[0, j + (2 * t)]) } }",
+    "tiles numbered twice": "serial t in 12 { serial i in 4 { serial j in 4 {"
+    " out[i + (4 * (t // 4)), j + (4 * (t % 3))] = neg(old[i + (4 * (t // 4)), j + (4 * (t % 3))]) } } }",
+    "overlapping tiles of both axes": "serial t in 6 { serial i in 4 { serial j in 4 {"
+    " out[i + (4 * (t // 3)), j + (3 * (t % 3))] = neg(old[i + (4 * (t // 3)), j + (3 * (t % 3))]) } } }",
     "read again": "serial i in 4 { serial j in 6 { out[i, j] = x[i, j] out[i + 6, j] = old[i, j] } }",
     "two passes": "serial i in 4 { serial j in 6 { out[i, j] = neg(old[i, j]) }"
     " serial k in 6 { out[i, k] = old[i, k] + f32(1.0) } }",
