@@ -6,6 +6,7 @@ allocation must end in the correct result or in an error that says so. The call 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -48,6 +49,10 @@ class Campaign:
     def __init__(self, file: Path, name: str, action: str, target: str) -> None:
         self.kind, self.action, self.target, self.file = kind(name), action, target, file
         self.failing = Failing()
+        if action == "load" and target == "opencl":
+            # On several processors, Python's executor builds the programs. If its lock's `__exit__` finds no
+            # memory, the lock stays closed, and all threads wait for ever.
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         self.exe = self.kind.loaded(file)
         for feeds in self.kind.feeds:
             self.kind.check(self.exe, feeds)
@@ -102,11 +107,11 @@ class Campaign:
         """Return how the action ended with allocation number `n` failing. Raises AssertionError if the ending
         is wrong.
 
-        Only this thread's allocations fail in a compilation, and in loading for OpenCL, whose programs are
-        made in threads of Python's. CPython's `Thread.start` waits for ever if the new thread finds no memory
-        before it has said that it runs."""
+        Only this thread's allocations fail in a compilation, whose kernels are made in threads of Python's.
+        CPython's `Thread.start` waits for ever if the new thread finds no memory before it has said that it
+        runs."""
         act = self._act()
-        alone = self.action == "compile" or (self.action == "load" and self.target == "opencl")
+        alone = self.action == "compile"
         made: Any
         try:
             with self.failing.at(n, forever=forever, least=least, alone=alone):

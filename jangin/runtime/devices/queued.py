@@ -70,13 +70,21 @@ class QueuedDevice(ABC):
             except LoadError as error:
                 raise LoadError(f"{named(launches[one.kernel])}: {error}") from error
 
-        with ThreadPoolExecutor(default_threads()) as pool:
-            kernels = dict(zip([p.kernel for p in packed], pool.map(load, packed), strict=True))
+        kernels = dict(zip([p.kernel for p in packed], _side_by_side(load, packed), strict=True))
         own = threads if self.is_processor(plan.target) else driver.units
         return Code(plan, driver, kernels, own, lambda: self.load(plan, codes, threads, beside))
 
     def flow(self, code: bytes) -> None:
         return None
+
+
+def _side_by_side(work: Callable[[Packed], Kernel], packed: Sequence[Packed]) -> list[Kernel]:
+    """Return the results of `work`, in order. Other threads do it if several processors can share it."""
+    threads = min(default_threads(), len(packed))
+    if threads < 2:
+        return [work(one) for one in packed]
+    with ThreadPoolExecutor(threads) as pool:
+        return [*pool.map(work, packed)]
 
 
 def transfer(driver: Driver) -> Transfer:
