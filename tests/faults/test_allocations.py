@@ -60,9 +60,12 @@ def campaign(folder: Path, jobs: Sequence[Mapping[str, Any]], seconds: float) ->
     )  # fmt: skip
     # the signal makes the process print where it is
     late = threading.Timer(seconds, process.send_signal, [signal.SIGABRT])
+    later = threading.Timer(seconds + 30, process.kill)  # where it is can't be printed either
     late.start()
+    later.start()
     said, errors = process.communicate("\n".join(lines))
     late.cancel()
+    later.cancel()
     found = [json.loads(line) for line in said.splitlines()]
     assert not process.returncode, f"ended by {process.returncode} in {lines[len(found)]}: {errors[-5000:]}"
     return found
@@ -106,7 +109,7 @@ def test_every_allocation_fails(folder: Path, name: str, action: str) -> None:
     if action not in actions(name):
         pytest.skip("only a plan of known sizes is told where arrays lie")
     job = {"kind": name, "action": action, "target": "cpu", "least": least(action)}
-    check(folder, [{**job, "some": 60 if action == "compile" else 0}], 1200)
+    check(folder, [{**job, "some": 60 if action == "compile" else 0}], 600)
 
 
 @pytest.mark.slow
@@ -136,7 +139,7 @@ def test_other_devices(folder: Path, name: str, target: str, action: str) -> Non
         pytest.skip("no OpenCL device here")
     if target != "opencl" and name in ("steps", "variants"):
         pytest.skip("what runs on several devices at once is a plan")
-    check(folder, [{"kind": name, "action": action, "target": target}], 1200)
+    check(folder, [{"kind": name, "action": action, "target": target}], 600)
 
 
 def test_room_that_was_asked_for_in_vain_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
