@@ -177,18 +177,24 @@ class ExactNet(Net):
 
 
 def turns(loop: onnx.NodeProto, known: Mapping[str, Array], opset: int) -> list[Array]:
-    """Return the results of a Loop over one value.
+    """Return the results of a Loop over one value. A body that can't run is refused, even if it makes no
+    turn, because a model's sizes follow from its body too.
 
     ReferenceEvaluator is wrong for it: it joins the turns' results along an existing axis, and makes no turn
     if no condition is given."""
     (body,), (trips, go, value) = (a.g for a in loop.attribute), (known[n] for n in loop.input)
     each, turn = [], 0
-    while turn < int(trips) and bool(go):
+
+    def once() -> list[Array]:
         env = {**known, **dict(zip((i.name for i in body.input), (np.int64(turn), go, value), strict=True))}
         for node in body.node:
             given = {n: np.asarray(env[n]) for n in node.input}
             env |= zip(node.output, evaluate(node, given, opset), strict=True)
-        go, value, *slices = (env[o.name] for o in body.output)
+        return [env[o.name] for o in body.output]
+
+    once()
+    while turn < int(trips) and bool(go):
+        go, value, *slices = once()
         each += slices[:1]
         turn += 1
     collected = np.stack(each) if each else np.zeros((0, *value.shape), value.dtype)

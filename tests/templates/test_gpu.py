@@ -86,6 +86,8 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "groups": (conv((5, 6), 4, 4, 3, pad=1, groups=2), ("w",)),
     "depthwise": (conv((5, 6), 8, 8, 3, pad=1, groups=8), ("w",)),
     "depthwise-5": (conv((4, 9), 8, 8, 5, 2, pad=2, groups=8), ("w",)),
+    "depthwise-column": (conv((7, 1), 6, 6, 3, pad=1, groups=6, batch=2), ("w",)),
+    "depthwise-column-symbolic": (conv((7, 1), 8, 8, 3, pad=1, groups=8, batch=SYMBOL), ("w",)),
     "pool": (pool((7, 6), 8, 3, 2, 1, "max", ""), ()),
     "average": (pool((5, 6), 3, 3, 1, 1, "sum", "valid"), ()),
     "sum": (node(Reduce(combiner="sum", axes=(1,), keepdims=False), [buffer("x", 3, 71)]), ()),

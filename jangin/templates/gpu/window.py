@@ -67,7 +67,8 @@ class Window(Template):
         if weights is not None:
             window.pack_weights(rec, weights, self.lanes)
         rec.do("split", x, params["pixels"])
-        outer, tile = [a.var.name for a in self.stage.axes[:-2]], [f"{x}i"]
+        outer = [a.var.name for a in self.stage.axes if a.var.name not in (x, c)]
+        tile = [f"{x}i"]
         if self.lanes > 1:
             rec.do("split", c, self.lanes)
             tile, c = [f"{x}i", f"{c}i"], f"{c}o"
