@@ -29,6 +29,7 @@ from jangin.ir.expr import Buffer, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import size
 from jangin.ir.loop import Func
+from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.ops.builder import Builder
 from jangin.ops.quantized import integer_conv, quantize, requantize
@@ -184,3 +185,17 @@ def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch:
     library = built([func for func, _, _ in ran], on, tmp_path, level)
     for func, given, want in ran:
         assert_same_bits(called(library, func, *given), want, func)
+
+
+@pytest.mark.parametrize("name", [n for n in machine.runnable() if n in NAMED])
+def test_bytes_are_looked_up(name: str, tmp_path: Path) -> None:
+    """A table's row has no C. Its lanes read any element, so the row isn't written lane by lane."""
+    on = NAMED[name]
+    func = parse_func(
+        "func look(x: u8[64], t: i8[256], out: out i8[64]) { vector i in 64 { out[i] = t[i64(x[i])] } }"
+    )
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.integers(0, 256, 64, np.uint8), "t": rng.integers(-128, 128, 256, np.int8)}
+    arrays["out"] = np.zeros(64, np.int8)
+    got = called(built([func], on, tmp_path), func, arrays, {})
+    np.testing.assert_array_equal(got["out"], arrays["t"][arrays["x"]])

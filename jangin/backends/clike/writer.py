@@ -69,7 +69,9 @@ class ClikeWriter(Writer):
         self.lines.append(f"  {text};")
 
     def has_text(self, row: Row) -> bool:
-        return row.expansion is None
+        """A row without C is its reference, lane by lane. A lane of a table reads any element of its operand,
+        so a table is gathered from memory instead."""
+        return row.expansion is None and (bool(row.c) or row.name != "table")
 
     def parameter(self, number: int) -> Pointer:
         name = f"p{number}"
