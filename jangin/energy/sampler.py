@@ -66,7 +66,7 @@ class Sampler:
         )  # fmt: skip
         try:
             self.names, self._rails = self._head()
-        except BaseException:
+        except BaseException:  # the process ends with a constructor that fails, then the error is raised
             self.close()
             raise
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Const, Expr
+from jangin.ir.simplify import simplify
 from jangin.ir.traversal import loads
-from jangin.schedule.primitives import loop_names
+from jangin.schedule.primitives import find, loop_names
 from jangin.targets.gpu import Gpu
 from jangin.templates import cost
 from jangin.templates.common import fuse_all
@@ -95,3 +96,14 @@ def seconds(gpu: Gpu, work: float, moved: float, items: float) -> float:
     share = min(1.0, items / (gpu.peak * BUSY))
     computing = work / (gpu.peak * gpu.clock) / max(share, 1e-6)
     return gpu.startup + max(computing, moved / gpu.bandwidth / max(share, 1 / gpu.units / BUSY))
+
+
+def split_terms(rec: Recorder, loops: Sequence[str], panel: int, acc: str) -> str:
+    """Fuse the loops over a product's terms, and split them into panels of `panel` terms. Return the fused
+    loop's name. Positions after the last term count as 0 in the sums `acc`."""
+    k = fuse_all(rec, loops, "k")
+    extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
+    rec.do("split", k, panel)
+    if extent is None or extent % panel:
+        rec.do("pad_terms", acc)
+    return k

@@ -21,12 +21,18 @@ from dataclasses import dataclass
 
 from jangin.ir import te
 from jangin.ir.expr import Var, const
-from jangin.ir.simplify import simplify
 from jangin.ir.traversal import children
-from jangin.schedule.primitives import find
 from jangin.templates import cost, weight_blocks
 from jangin.templates.common import fuse_all, maskable
-from jangin.templates.gpu.common import BANKS, BUSY, blocks, constant, copy_panel, spread_over_banks
+from jangin.templates.gpu.common import (
+    BANKS,
+    BUSY,
+    blocks,
+    constant,
+    copy_panel,
+    split_terms,
+    spread_over_banks,
+)
 from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -146,7 +152,7 @@ class _Tiler:
         if self.product.packed:
             pack_right(self.rec, role, q["tx"] * q["tn"])
         row = fuse_all(self.rec, role.rows, "m")
-        k = self._terms()
+        k = split_terms(self.rec, self.role.k, self.params["bk"], self.acc)
         for loop, many, few in ((row, q["ty"], q["tm"]), (c, q["tx"], q["tn"])):
             do("split", loop, many * few)
             do("split", f"{loop}i", few)
@@ -175,17 +181,6 @@ class _Tiler:
                 do("unroll", f"{panel}_eo")
             do("fetch_ahead", f"{k}o", ["left", "right"])
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
-
-    def _terms(self) -> str:
-        """Fuse the loops over the terms, and split them into panels. Return the fused loop's name. Positions
-        after the last term count as 0."""
-        rec, bk = self.rec, self.params["bk"]
-        k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
-        extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
-        rec.do("split", k, bk)
-        if extent is None or extent % bk:
-            rec.do("pad_terms", self.acc)
-        return k
 
     def _wide_stores(self) -> bool:
         """Return whether results are stored by vectors. If columns are left over, the stores need masks."""

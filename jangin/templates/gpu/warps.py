@@ -22,10 +22,9 @@ from jangin.ir import te
 from jangin.ir.expr import Load, Var, const, product_of
 from jangin.ir.fragments import WARP
 from jangin.ir.products import Product
-from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import find
 from jangin.templates.common import fuse_all, stride
-from jangin.templates.gpu.common import BANKS, blocks, constant
+from jangin.templates.gpu.common import BANKS, blocks, constant, split_terms
 from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -172,7 +171,7 @@ class _Tiler:
         rows_run = runs(role.left, role.rows[-1], self.product.workload)
         columns_run = self.product.packed or runs(role.right, role.column, self.product.workload)
         row, c = fuse_all(self.rec, role.rows, "m"), role.column
-        k = self._terms()
+        k = split_terms(self.rec, self.role.k, self.params["bk"], self.acc)
         for loop, warps, each, size in (
             (row, q["wm"], q["tm"], matrix.rows),
             (c, q["wn"], q["tn"], matrix.columns),
@@ -204,17 +203,6 @@ class _Tiler:
         if q["ahead"]:
             do("fetch_ahead", f"{k}o", ["left", "right"])
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
-
-    def _terms(self) -> str:
-        """Fuse the loops over the terms, and split them into panels. Return the fused loop's name. Positions
-        after the last term count as 0."""
-        rec, bk = self.rec, self.params["bk"]
-        k = fuse_all(rec, self.role.k, "k") if len(self.role.k) > 1 else self.role.k[0]
-        extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
-        rec.do("split", k, bk)
-        if extent is None or extent % bk:
-            rec.do("pad_terms", self.acc)
-        return k
 
     def _panel(
         self, name: str, load: Load, lines: Sequence[str], terms: Sequence[str], at: str, lines_run: bool
