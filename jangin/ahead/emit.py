@@ -77,8 +77,9 @@ def emit(
 
     `Emitted.save` writes the code.
     `kind` is "object" (a relocatable object file), "shared" (a shared library) or "c" (C11 with GNU's vector
-    types). For the target "webgpu" alone it is "web" (an npm package of shaders and JavaScript). A linker on
-    this machine links the shared library. `name` begins all names in C; the default is the model's name.
+    types). For the target "webgpu" it is "web" (an npm package of shaders and JavaScript), and for
+    "webgpu+wasm32" also WebAssembly, for browsers without WebGPU. A linker on this machine links the shared
+    library. `name` begins all names in C; the default is the model's name.
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
     the file. The code uses tuning results for one thread. The other arguments mean the same as for
     `jangin.build`.
@@ -107,20 +108,38 @@ def emit_by(
         raise ValueError(
             f"no {kind!r} is made for {found.name}{origin(options.asked)}: {', '.join(found.outputs)} can be"
         )
+    if len(found.each) > 1:
+        return _with_fallback(options, model, name, constants, progress)
     found = found.of_c if kind == "c" else found.emitted
     options = with_winners(options.but(target=found), 1)
     with within(options.limits):
         plans = [*_plans(model, options, progress)]
-    title = plans[0][0].name or "model"
-    path = model.structure if isinstance(model, Paired) else model
-    if isinstance(path, (str, Path)):
-        title = Path(path).stem
+    title = _title(model) or plans[0][0].name or "model"
     prefix = identifier(name or title)
     beside = constants == "beside" or "wasm" in found.triple or kind == "web"
     made = Model.of(title, prefix, found, plans, beside)
     files, code = _files(made, kind)
     ram, at = made.typical_bytes()
     return Emitted(made, files, code, ram, at)
+
+
+def _title(model: ModelSource) -> str:
+    """Return the name of a model's file without its ending, or "" for a model that isn't a file."""
+    path = model.structure if isinstance(model, Paired) else model
+    return Path(path).stem if isinstance(path, (str, Path)) else ""
+
+
+def _with_fallback(
+    options: Options, model: ModelSource, name: str, constants: str, progress: Progress | None
+) -> Emitted:
+    """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
+    gpu, processor = options.parts
+    name = name or _title(model) or "model"
+    made = emit_by(gpu, model, "web", name, constants, progress)
+    fallback = f"{made.model.prefix}_wasm"
+    other = emit_by(processor, model, "shared", fallback, constants, progress)
+    files = {n: content for n, content in other.files.items() if not n.endswith(".h")}
+    return Emitted(made.model, {**files, **web_files(made.model, fallback)}, other.code, made.ram, made.at)
 
 
 def _plans(

@@ -1,13 +1,16 @@
 /* <NAME>, compiled by Jangin for WebGPU.
 
-   import { load } from "./<P>.mjs";
+   import { load, pixels } from "./<P>.mjs";
    const model = await load();                     // or load({ device }), a GPUDevice of your own
    const [y] = await model.run([x]);               // typed arrays or GPUBuffers, in the order of the inputs
    const [z] = await model.run([x], { readback: false });    // GPUBuffers, which the next run writes over
+   await model.run([pixels(picture, model.inputs[0])]);      // a picture, canvas or frame of a video
 
    <P>.wgsl and <P>.bin are read from beside this file, unless load({ code, weights }) has their contents. */
 
 const MODEL = <MODEL>;
+/* The module of the WebAssembly beside this file, or "" if there is none. */
+const FALLBACK = "<FALLBACK>";
 const IN_RANGE = 0x7fffffffffffffffn;
 const padded = (bytes) => Math.max(4, Math.ceil(bytes / 4) * 4);
 
@@ -43,7 +46,24 @@ async function opened() {
   return adapter.requestDevice({ requiredLimits });
 }
 
-export async function load({ device, code, weights } = {}) {
+/* `wasm` says when WebAssembly computes: "never", "instead" of a WebGPU that isn't there or can't run the
+   model, or "first" until WebGPU's shaders are compiled. `model.on` names what computes, and `model.reason`
+   says why WebGPU doesn't. */
+export async function load({ device, code, weights, wasm = "never" } = {}) {
+  if (!["never", "instead", "first"].includes(wasm)) {
+    throw new Error(`wasm is "never", "instead" or "first", not ${JSON.stringify(wasm)}`);
+  }
+  if (wasm !== "never" && !FALLBACK) {
+    throw new Error("the package has no WebAssembly: compile the model with --target webgpu+wasm32");
+  }
+  const gpu = onGpu({ device, code, weights });
+  if (wasm === "never") return gpu;
+  if (wasm === "instead") return gpu.catch((error) => Processor.load(error.message));
+  gpu.catch(() => {});
+  return new First(gpu, await Processor.load("the shaders are being compiled"));
+}
+
+async function onGpu({ device, code, weights }) {
   device ??= await opened();
   for (const [name, least] of Object.entries(limits())) {
     if (device.limits[name] < least) {
@@ -59,12 +79,110 @@ export async function load({ device, code, weights } = {}) {
   return model;
 }
 
+const described = ({ name, dtype, shape }) => ({ name, dtype, shape });
+const stated = (t) => `the input ${t.name} is ${t.dtype}[${t.shape.join(", ")}], ${t.bytes} bytes`;
+
+/* Fails unless there is a value for each input. */
+function counted(inputs) {
+  if (inputs.length !== MODEL.inputs.length) {
+    throw new Error(`the inputs are ${MODEL.inputs.map((t) => t.name).join(", ")}, and ${inputs.length} are given`);
+  }
+}
+
+/* Fails unless a typed array has the bytes of an input. */
+function fitting(tensor, value, kinds) {
+  if (!ArrayBuffer.isView(value)) throw new Error(`${stated(tensor)}: give ${kinds}`);
+  if (value.byteLength !== tensor.bytes) throw new Error(`${stated(tensor)}, and the array has ${value.byteLength}`);
+}
+
+/* The values of an input from a picture: a canvas, VideoFrame, ImageBitmap, <img> or <video>. The input is
+   described by `model.inputs[n]`, of shape [1, 3, height, width] or [1, height, width, 3].
+
+   The middle of the picture fills the input ("cover"), or the whole picture is stretched over it ("fill").
+   Of it, the share `crop` around the centre is taken (0.875 for networks that see 224 of 256 pixels).
+   A value is (v / 255 - mean) / std by channel, in the order red, green, blue unless `bgr`. For inputs of
+   bytes it is v itself. */
+export function pixels(picture, { name, dtype, shape }, { mean = [0, 0, 0], std = [1, 1, 1], bgr = false, fit = "cover", crop = 1 } = {}) {
+  const first = shape.length === 4 && shape[0] === 1 && shape[1] === 3;
+  const last = shape.length === 4 && shape[0] === 1 && shape[3] === 3;
+  if (!(first || last) || !["f32", "u8"].includes(dtype)) {
+    throw new Error(`the input ${name} is ${dtype}[${shape.join(", ")}]: a picture needs f32 or u8, and [1, 3, height, width] or [1, height, width, 3]`);
+  }
+  if (!["cover", "fill"].includes(fit)) throw new Error(`fit is "cover" or "fill", not ${JSON.stringify(fit)}`);
+  const [height, width] = first ? shape.slice(2) : shape.slice(1, 3);
+  const wide = picture.displayWidth ?? picture.videoWidth ?? picture.naturalWidth ?? picture.width;
+  const high = picture.displayHeight ?? picture.videoHeight ?? picture.naturalHeight ?? picture.height;
+  if (!(wide > 0 && high > 0)) throw new Error(`the picture for ${name} has no pixels yet: wait until it is loaded`);
+  if (!(crop > 0 && crop <= 1)) throw new Error(`crop is above 0 and at most 1, not ${crop}`);
+  const scale = Math.min(wide / width, high / height);
+  const [w, h] = (fit === "cover" ? [scale * width, scale * height] : [wide, high]).map((n) => n * crop);
+  const canvas = new OffscreenCanvas(width, height);
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingQuality = "high";
+  context.drawImage(picture, (wide - w) / 2, (high - h) / 2, w, h, 0, 0, width, height);
+  const { data } = context.getImageData(0, 0, width, height);
+  const count = width * height, values = new (dtype === "u8" ? Uint8Array : Float32Array)(3 * count);
+  for (let channel = 0; channel < 3; channel++) {
+    const from = bgr ? 2 - channel : channel;
+    const [start, step] = first ? [channel * count, 1] : [channel, 3];
+    const [factor, less] = dtype === "u8" ? [1, 0] : [1 / (255 * std[channel]), mean[channel] / std[channel]];
+    for (let n = 0; n < count; n++) values[start + step * n] = data[4 * n + from] * factor - less;
+  }
+  return values;
+}
+
+/* The model on the processor, by WebAssembly. */
+class Processor {
+  constructor(model, reason) {
+    Object.assign(this, { model, reason, on: "wasm" });
+    this.inputs = MODEL.inputs.map(described);
+    this.outputs = MODEL.outputs.map(described);
+  }
+
+  static async load(reason) {
+    const { load } = await import(new URL(FALLBACK, import.meta.url).href);
+    return new Processor(await load(), reason);
+  }
+
+  async run(inputs, { readback = true } = {}) {
+    counted(inputs);
+    if (!readback) throw new Error("WebAssembly computes, so there are no GPUBuffers to leave the outputs in");
+    MODEL.inputs.forEach((t, n) => fitting(t, inputs[n], "a typed array, as WebAssembly computes"));
+    return this.model.run(inputs).map((y) => y.slice());
+  }
+
+  destroy() {
+    this.model = null;
+  }
+}
+
+/* The model by WebAssembly until WebGPU is ready. Runs that need GPUBuffers wait for WebGPU. */
+class First {
+  constructor(gpu, processor) {
+    Object.assign(this, { now: processor, inputs: processor.inputs, outputs: processor.outputs });
+    this.ready = gpu.then((model) => { this.now = model; }, (error) => { processor.reason = error.message; });
+    this.gpu = gpu;
+  }
+
+  get on() { return this.now.on; }
+  get reason() { return this.now.reason; }
+
+  async run(inputs, options = {}) {
+    const buffers = typeof GPUBuffer !== "undefined" && inputs.some((x) => x instanceof GPUBuffer);
+    const model = buffers || options.readback === false ? await this.gpu : this.now;
+    return model.run(inputs, options);
+  }
+
+  destroy() {
+    this.now.destroy();
+    this.gpu.then((model) => model.destroy(), () => {});
+  }
+}
+
 class Model {
   constructor(device) {
-    this.device = device;
-    this.lost = null;
+    Object.assign(this, { device, lost: null, on: "webgpu", reason: "" });
     device.lost.then((info) => { this.lost = info.message || info.reason || "no reason is given"; });
-    const described = ({ name, dtype, shape }) => ({ name, dtype, shape });
     this.inputs = MODEL.inputs.map(described);
     this.outputs = MODEL.outputs.map(described);
   }
@@ -162,9 +280,7 @@ class Model {
 
   /* The outputs as typed arrays, or with `readback: false` as GPUBuffers. */
   async run(inputs, { readback = true } = {}) {
-    if (inputs.length !== MODEL.inputs.length) {
-      throw new Error(`the inputs are ${MODEL.inputs.map((t) => t.name).join(", ")}, and ${inputs.length} are given`);
-    }
+    counted(inputs);
     const wanted = readback ? MODEL.outputs : [];
     const reads = [...wanted, ...MODEL.checks.map((c) => ({ ...c, bytes: 8 }))];
     const { staging, places } = await this.guarded("<NAME> can't be run", () => this.submit(inputs, reads));
@@ -218,14 +334,12 @@ class Model {
 
   give(commands, tensor, value) {
     const to = this.buffers[tensor.buffer];
-    const is = `the input ${tensor.name} is ${tensor.dtype}[${tensor.shape.join(", ")}], ${tensor.bytes} bytes`;
     if (value instanceof GPUBuffer) {
-      if (value.size < padded(tensor.bytes)) throw new Error(`${is}, and the buffer has ${value.size}`);
+      if (value.size < padded(tensor.bytes)) throw new Error(`${stated(tensor)}, and the buffer has ${value.size}`);
       commands.copyBufferToBuffer(value, 0, to, 0, padded(tensor.bytes));
       return;
     }
-    if (!ArrayBuffer.isView(value)) throw new Error(`${is}: give a typed array or a GPUBuffer`);
-    if (value.byteLength !== tensor.bytes) throw new Error(`${is}, and the array has ${value.byteLength}`);
+    fitting(tensor, value, "a typed array or a GPUBuffer");
     let bytes = new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
     if (bytes.length % 4) {
       const whole = new Uint8Array(padded(bytes.length));

@@ -52,8 +52,9 @@ ARRAYS = {
 """JavaScript's array classes by element type. Other types are arrays of bytes."""
 
 
-def web_files(model: Model) -> dict[str, Content]:
-    """Return the files of a package, by name. Raises CompileError if a size is open."""
+def web_files(model: Model, fallback: str = "") -> dict[str, Content]:
+    """Return the files of a package, by name. `fallback` is the name of the WebAssembly beside it, or "" for
+    none. Raises CompileError if a size is open."""
     part = model.parts[0]
     if model.symbols or len(model.parts) > 1:
         raise CompileError(
@@ -63,12 +64,14 @@ def web_files(model: Model) -> dict[str, Content]:
     package = _Package(part.plan)
     p, data = model.prefix, package.data(model)
     told = {"<P>": p, "<NAME>": model.name.replace("*/", ""), "<MODEL>": json.dumps(data)}
+    told["<FALLBACK>"] = f"{fallback}.mjs" if fallback else ""
+    beside = [f"{fallback}.{kind}" for kind in ("mjs", "wasm", "bin")] if fallback else []
     told |= {"<INPUTS>": _types(model.inputs, " | GPUBuffer"), "<OUTPUTS>": _types(model.outputs, "")}
     npm = {
         "name": p.lower().replace("_", "-"), "version": "1.0.0", "type": "module", "private": True,
         "description": f"{model.name}, compiled by Jangin {__version__} for WebGPU",
         "exports": {".": {"types": f"./{p}.d.ts", "default": f"./{p}.mjs"}},
-        "files": [f"{p}.mjs", f"{p}.wgsl", f"{p}.bin", f"{p}.d.ts"],
+        "files": [f"{p}.mjs", f"{p}.wgsl", f"{p}.bin", f"{p}.d.ts", *beside],
     }  # fmt: skip
     return {
         f"{p}.mjs": [_filled("web.mjs", told)],

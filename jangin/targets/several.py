@@ -32,4 +32,6 @@ def several(name: str, parts: Sequence[Target]) -> SeveralTarget:
     if twice is not None:
         raise ValueError(f"target {name!r} has {twice.name} twice: name each device once")
     first = {f.name: getattr(parts[0], f.name) for f in fields(Target)}
-    return SeveralTarget(**{**first, "name": name, "outputs": ("jgn",), "parts": tuple(parts)})
+    browser = [p.backend for p in parts] == ["wgsl", "llvm"] and parts[1].triple.startswith("wasm")
+    outputs = ("web",) if browser else ("jgn",)
+    return SeveralTarget(**{**first, "name": name, "outputs": outputs, "parts": tuple(parts)})

@@ -86,4 +86,4 @@ def test_a_photograph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = re.findall(r"<tr><td>([^<]+)</td><td>([\d.]+) %</td></tr>", shown)
     assert len(rows) == 5 and rows[0][0] == page.class_names()[438] == "beaker", shown[-2000:]
     assert float(rows[0][1]) > float(rows[1][1]) > 0
-    assert re.search(r'<p id="time">\d+ ms</p>', shown)
+    assert re.search(r'<p id="time">WebAssembly: \d+ ms</p>', shown)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,11 @@ RUN = """
   await say({ loaded, times, outputs: made.map((y) => ({
     bytes: Array.from(new Uint8Array(y.buffer)) })) });
 """
+
+
+needs_linker = pytest.mark.skipif(
+    not (find_spec("ziglang") or shutil.which("wasm-ld")), reason="nothing here links WebAssembly"
+)
 
 
 def needs_browser(test: object) -> object:
@@ -168,6 +174,72 @@ def test_only_for_webgpu() -> None:
         jangin.emit(small_network(), "object", "webgpu")
 
 
+def both(model: onnx.ModelProto, folder: Path) -> None:
+    """Write a package for WebGPU with WebAssembly beside it."""
+    jangin.emit(model, "web", "webgpu+wasm32", name="model").save(folder)
+
+
+@needs_linker
+def test_a_package_with_webassembly(tmp_path: Path) -> None:
+    both(small_network(), tmp_path)
+    names = {f.name for f in tmp_path.iterdir()}
+    beside = {"model_wasm.mjs", "model_wasm.wasm", "model_wasm.bin"}
+    assert names == beside | {
+        "model.mjs", "model.wgsl", "model.bin", "model.d.ts", "package.json", "index.html",
+    }  # fmt: skip
+    assert beside <= set(json.loads((tmp_path / "package.json").read_text())["files"])
+    with pytest.raises(ValueError, match=r"no 'jgn' is made|no 'object' is made"):
+        jangin.emit(small_network(), "object", "webgpu+wasm32")
+    with pytest.raises(ValueError, match="no 'web' is made"):
+        jangin.emit(small_network(), "web", "wasm32+webgpu")
+
+
+NODE = """
+import { load } from "./model.mjs";
+const told = [];
+const refused = async (work) => {
+  try { await work(); told.push("nothing"); } catch (e) { told.push(e.message); }
+};
+await refused(() => load());
+await refused(() => load({ wasm: "always" }));
+const model = await load({ wasm: "instead" });
+told.push(model.on, model.reason);
+const x = new Float32Array(3 * 19 * 23).map((_, n) => Math.sin(n));
+const [y] = await model.run([x]);
+const [z] = await model.run([x.map((v) => -v)]);
+await refused(() => model.run([]));
+await refused(() => model.run([new Float32Array(5)]));
+await refused(() => model.run([x], { readback: false }));
+const first = await load({ wasm: "first" });
+await first.ready;
+told.push(first.on, first.reason);
+told.push((await first.run([x]))[0].every((v, n) => v === y[n]));
+console.log(JSON.stringify({ told, y: [...y], z: [...z] }));
+"""
+
+
+@needs_linker
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+def test_webassembly_instead_of_webgpu(tmp_path: Path) -> None:
+    """Node has no WebGPU. A run's outputs are its own: a later run doesn't write over them."""
+    both(small_network(), tmp_path)
+    (tmp_path / "try.mjs").write_text(NODE)
+    done = subprocess.run(["node", "try.mjs"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    none, kind, on, reason, count, small, kept, first_on, first_reason, same = said["told"]
+    assert "there is no WebGPU here" in none and none == reason == first_reason
+    assert kind == 'wasm is "never", "instead" or "first", not "always"'
+    assert on == first_on == "wasm" and same is True
+    assert count == "the inputs are x, and 0 are given"
+    assert "the input x is f32[1, 3, 19, 23], 5244 bytes, and the array has 20" in small
+    assert "no GPUBuffers" in kept
+    x = np.sin(np.arange(3 * 19 * 23)).astype(np.float32).reshape(1, 3, 19, 23)
+    exe = jangin.compile(small_network())
+    for got, given in ((said["y"], x), (said["z"], -x)):
+        np.testing.assert_allclose(np.float32(got), exe(given).ravel(), rtol=0, atol=1e-5)
+
+
 def test_bindings_never_overlap() -> None:
     """Overlapping ranges become one binding. Other ranges of one memory stay separate until there are too
     many."""
@@ -268,3 +340,54 @@ def test_errors_buffers_and_lost_devices(tmp_path: Path) -> None:
     assert "is refused" in shader and "Conv" in shader
     assert kept is True and same is True and again is True
     assert "the device is lost" in lost and "load the model again" in lost
+
+
+FIRST = """
+  const { load, pixels } = await import("./model.mjs");
+  const { load: plain } = await import("./model_wasm.mjs");
+  const x = new Float32Array(3 * 19 * 23).map((_, n) => Math.sin(n));
+  const [want] = (await plain()).run([x]).map((y) => y.slice());
+  const model = await load({ wasm: "first" });
+  const on = [model.on];
+  const [early] = await model.run([x]);
+  await model.ready;
+  on.push(model.on);
+  const [late] = await model.run([x]);
+  const [kept] = await model.run([x], { readback: false });
+  const far = Math.max(...late.map((v, n) => Math.abs(v - want[n])));
+  const canvas = new OffscreenCanvas(46, 19);
+  const context = canvas.getContext("2d");
+  for (const [style, at] of [["#f00", 0], ["#0f0", 23], ["#00f", 34]]) {
+    context.fillStyle = style;
+    context.fillRect(at, 0, 46, 19);
+  }
+  const told = { on, early: early.every((v, n) => v === want[n]), far, buffer: kept instanceof GPUBuffer };
+  const normal = { mean: [0.5, 0.25, 0], std: [0.5, 0.5, 2] };
+  told.picture = [...pixels(canvas, model.inputs[0], normal)];
+  const bytes = { name: "b", dtype: "u8", shape: [1, 19, 46, 3] };
+  told.filled = [...pixels(canvas, bytes, { bgr: true, fit: "fill" })];
+  told.frame = [...pixels(new VideoFrame(canvas, { timestamp: 0 }), model.inputs[0], normal)];
+  try { pixels(canvas, { name: "t", dtype: "i64", shape: [5] }); } catch (e) { told.refused = e.message; }
+  try { pixels(new Image(), model.inputs[0]); } catch (e) { told.empty = e.message; }
+  await say(told);
+"""
+
+
+@needs_linker
+@needs_browser
+def test_webassembly_first_and_pictures(tmp_path: Path) -> None:
+    both(small_network(), tmp_path / "out")
+    said = in_browser(tmp_path / "out", FIRST, tmp_path / "profile")
+    assert "error" not in said, said
+    assert said["on"] == ["wasm", "webgpu"] and said["early"] and said["buffer"] and said["far"] < 1e-5
+    # Columns 11.5 to 34.5 of the picture are in the middle: red until 23, then green, and blue from 34.
+    middle = np.float32(said["picture"]).reshape(3, 19, 23)
+    for column, colour in ((4, (1, 0, 0)), (16, (0, 1, 0))):
+        want = (np.float32(colour) - np.float32([0.5, 0.25, 0])) / np.float32([0.5, 0.5, 2])
+        np.testing.assert_allclose(middle[:, 9, column], want, atol=0.02)
+    frame = np.float32(said["frame"])
+    np.testing.assert_allclose(frame, middle.ravel(), atol=0.05)  # a video rounds colours in its own way
+    whole = np.uint8(said["filled"]).reshape(19, 46, 3)
+    assert [tuple(whole[9, c]) for c in (10, 28, 40)] == [(0, 0, 255), (0, 255, 0), (255, 0, 0)]
+    assert "the input t is i64[5]: a picture needs f32 or u8" in said["refused"]
+    assert "has no pixels yet" in said["empty"]
