@@ -224,7 +224,7 @@ def main() -> None:
     if args.keep:
         told = (
             "`python benchmarks/browser.py` in headless Chromium on SwiftShader, which runs WebGPU on the "
-            f"processor. The peer is onnxruntime-web {version} with its WebGPU provider, in turns in one page "
+            f"processor. The peer is onnxruntime-web {version} (WebGPU provider), in turns in one page "
             f"(medians of {args.turns}):"
         )
         Section("In the browser, by WebGPU", [told, Table(columns, rows)]).save("browser")
