@@ -90,6 +90,12 @@ CASES: Mapping[str, Callable[[], Case]] = {
         f"computed product 64x{k} by {k}x768": lambda k=k: Case("MatMul", [_floats(64, k), _floats(k, 768)])
         for k in (3072, 12565, 50257)
     },
+    **{
+        f"computed product {m}x{k} by {k}x{n}": (
+            lambda m=m, k=k, n=n: Case("MatMul", [_floats(m, k), _floats(k, n)])
+        )
+        for m, k, n in ((1, 16384, 1024), (1, 1024, 1024), (1, 1024, 4096), (1, 4096, 256), (4, 4096, 1024))
+    },
     "weights' gradient 8192x384 by 8192x256": lambda: Case(
         "Gemm", [_floats(8192, 384), _floats(8192, 256)], attrs={"transA": 1}
     ),

@@ -12,6 +12,7 @@ from jangin.passes.algebra.dce import dce
 from jangin.passes.algebra.fold import fold
 from jangin.passes.algebra.simplify import simplify
 from jangin.passes.fusion.attention import attention
+from jangin.passes.fusion.deep_products import deep_products
 from jangin.passes.fusion.extrema import extrema
 from jangin.passes.fusion.fuse import fuse
 from jangin.passes.fusion.reductions import reductions
@@ -61,6 +62,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("dce", anywhere(dce)),
     Pass("chains", chains),
     Pass("reductions", anywhere(reductions)),
+    Pass("deep_products", deep_products),
     Pass("integers", integers),
     Pass("lookups", lookups),
     Pass("fuse", fuse),
@@ -76,7 +78,7 @@ GRAPH_PASSES: Sequence[Pass] = (
 """The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape.
 `in_place` adds concatenations and slices that move nothing."""
 
-_LEFT_OUT = frozenset({"lookups", "large_windows", "extrema", "scalars"})
+_LEFT_OUT = frozenset({"deep_products", "lookups", "large_windows", "extrema", "scalars"})
 """Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Templates for
 work-groups neither cache large windows' rows nor give several results."""
 _REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}

@@ -8,7 +8,8 @@ every access is linear in the numbers (the pixels of planes).
 
 The right operand is read in panels: `nv` vectors of columns that lie contiguously. A constant operand is
 packed at compile time, and any other at the top of each panel's loop. It is read in place if a single tile of
-rows reads it.
+rows reads it. A deep sum then goes by blocks of a few terms, each over all of a
+task's columns. Long pieces of the operand's rows are then read one after the other.
 
 A register tile of `mr` rows by `nv` vectors of columns accumulates the sums. A task has `row_tiles` tiles by
 `panels` panels.
@@ -45,7 +46,7 @@ from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import ranges_at
 from jangin.targets.processor import SHARE
 from jangin.templates.common import fuse_all, messy, stride
-from jangin.templates.cost import EXPOSED, HANDED_OUT, LOOP, launch, overlapped
+from jangin.templates.cost import EXPOSED, HANDED_OUT, LOOP, far_rate, launch, overlapped
 from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, HalvedRows, Micro, PackedRows, vectors_of
 from jangin.templates.register_tile import HALVED
 from jangin.templates.roles import Roles, packing_positions, roles
@@ -82,6 +83,11 @@ BLOCK_SHARE = 3, 4
 COPIED_SHARE = 8
 """A block of a panel's terms that tasks copy takes one part in so many of the L2 cache. The rows read with it
 take more."""
+ROWS_AT_ONCE = 8
+"""Terms in a block of a sum whose right operand is read in place, row by row. Rows often lie a power of two
+apart, and a set of the L1 cache has as many lines."""
+PIECES = (1024, 2048, 4096, 8192)
+"""Bytes of a row that a task reads in place one after the other, to try."""
 STREAM_OPS = 16
 """Multiply-adds in the time in which one element of a panel comes from memory."""
 
@@ -206,6 +212,7 @@ class Contraction(Template):
             return
         own = self.tiles()
         in_place = [tile for tile in own if self._reads_in_place(*tile)]
+        yield from self._row_by_row(in_place)
         panel = {**self._widening, **({"in_place": 1} if in_place else {})}
         for mr, nv in in_place or own:
             for ops in TASK_OPS:
@@ -220,6 +227,18 @@ class Contraction(Template):
                     yield {**params, "unroll": 2 * UNROLL}
                 if self.packed and not self.widened and task["panels"] > 1 and task["row_tiles"] > 1:
                     yield {**params, "panels_inside": 1}
+
+    def _row_by_row(self, in_place: Sequence[tuple[int, int]]) -> Iterator[Params]:
+        """Yield candidates that read a right operand in place by blocks of its rows."""
+        if self.depth < DEEP * ROWS_AT_ONCE:
+            return
+        for mr, nv in in_place:
+            width, most = nv * self.lanes, math.ceil(self.columns / (nv * self.lanes))
+            task = {"mr": mr, "nv": nv, "row_tiles": 1}
+            block = {"unroll": ROWS_AT_ONCE, "panels_inside": 1, "in_place": 1, "terms": ROWS_AT_ONCE}
+            for panels in dict.fromkeys(min(most, n // (width * self.right_bytes)) for n in PIECES):
+                if panels > 1:
+                    yield {**task, "panels": panels, **block}
 
     def _of_matrices(self) -> Iterator[Params]:
         """Yield candidates of tiles in matrix registers, with the panels inside or outside the rows."""
@@ -242,7 +261,7 @@ class Contraction(Template):
         panel = width * self.depth * self.right_bytes
         row_bytes = mr * self.inner * self.left_bytes * params["row_tiles"]
         whole = self.columns * self.depth * self.right_bytes
-        source = t.memory_rate if self.packed else t.l2_rate / (1 if params.get("in_place") else PACKING)
+        source = self._source_rate(params)
         own, rest = tile * tiles / down, max(down - 1, 0)
         if self.packed and not params["panels_inside"]:  # the next panel is fetched meanwhile
             block = overlapped(own, panel / source) + rest * overlapped(own, panel / t.rate(whole))
@@ -267,6 +286,17 @@ class Contraction(Template):
         if params.get("rows_packed"):
             cycles += self.batches * across * self.rows * self.depth * micro.copied
         return launch(cycles * micro.long_loop(params), tasks) / t.clock
+
+    def _source_rate(self, params: Params) -> float:
+        """Return the bytes of the right operand that arrive in a cycle when a panel is first read."""
+        t = self.processor
+        if self.packed or not params.get("in_place"):
+            return t.memory_rate if self.packed else t.l2_rate / PACKING
+        row = self.columns * self.right_bytes
+        piece = (
+            (params["panels"] if params.get("terms") else 1) * params["nv"] * self.lanes * self.right_bytes
+        )
+        return far_rate(t, self.batches * self.depth * row, piece, row)
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload

@@ -9,7 +9,7 @@ from jangin.ir import te
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Binary, Call, Expr, Load, Select
 from jangin.ir.traversal import children, loads
-from jangin.targets.processor import Processor
+from jangin.targets.processor import SHARE, Processor
 from jangin.templates.template import Workload
 
 TASK = 60.0
@@ -33,6 +33,9 @@ LOOP_INSTRUCTIONS = 4.0
 """Instructions in each iteration of an inner loop: its counter, a branch, and two address increments."""
 MOST_LOADED = 4
 """Most vectors of a term that one instruction loads together, if the target has such an instruction."""
+JUMP = 512
+"""A jump to another row of a large array takes as long as so many bytes of it. Processors prefetch the next
+lines only after some lines were read."""
 DIVIDE = 5.0
 """A division or square root occupies the arithmetic units for as long as so many multiply-adds."""
 
@@ -80,6 +83,15 @@ def traffic(workload: Workload) -> float:
         constant = b.name in workload.constants
         cycles += count / (processor.memory_rate if constant else processor.rate(count))
     return cycles
+
+
+def far_rate(processor: Processor, whole: float, piece: float, row: float) -> float:
+    """Return the bytes a cycle of an array of `whole` bytes that is read in pieces of its rows.
+
+    `piece`, `row`: their bytes. Pieces that lie side by side, or in the L2 cache, take no jumps.
+    """
+    near = piece >= row or whole <= processor.l2 / SHARE
+    return processor.rate(whole) * (1.0 if near else piece / (piece + JUMP))
 
 
 def overlapped(work: float, moving: float) -> float:

@@ -117,6 +117,9 @@ class Rows(Template):
         rare = _rare(group, depth)
         self.costs = [_Cost.of(workload, s) for s in group if s.out.name not in rare]
         self.traffic = cost.traffic(workload)
+        self.columns = (
+            last if len(group) == 1 and last.reduce_axes and last.axes and _column_like(last) else None
+        )
         self.tasks = cost.size(workload, last.axes[:depth])
 
     def space(self) -> Sequence[Params]:
@@ -129,7 +132,19 @@ class Rows(Template):
         t = self.workload.processor
         cycles = sum(s.cycles(t, params["partials"]) for s in self.costs)
         cycles += max(s.rows for s in self.costs) * cost.LOOP
-        return cost.launch(cost.overlapped(cycles, self.traffic), self.tasks) / t.clock
+        traffic = self.traffic * self._jumps(params["partials"])
+        return cost.launch(cost.overlapped(cycles, traffic), self.tasks) / t.clock
+
+    def _jumps(self, partials: int) -> float:
+        """Return the factor on the time to read an array because its columns are reduced in pieces of
+        rows."""
+        if self.columns is None:
+            return 1.0
+        p, lanes, extent = self.workload, lanes_for(self.workload), self.columns.axes[-1].extent
+        size = max(n.buffer.dtype.bytes for n in loads(self.columns.body))
+        whole = size * cost.size(p, (*self.columns.axes, *self.columns.reduce_axes))
+        piece, row = size * lanes * _side_by_side(extent, lanes, partials), size * p.size(extent)
+        return p.processor.rate(whole) / cost.far_rate(p.processor, whole, piece, row)
 
     def schedule(self, params: Params) -> Scheduled:
         """Schedule the stages over merged rows, each vectorized along its own contiguous axis."""

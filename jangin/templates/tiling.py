@@ -110,7 +110,8 @@ class Tiler:
         blocks = self._block_loops(k)
         self._split_longest(k)
         if blocks:
-            do("block_sum", "moi", blocks, self.params["row_tiles"], f"{self.stage.out.name}.sums")
+            tiles, most = (f"{column}ooi", "panels") if self.params["panels_inside"] else ("moi", "row_tiles")
+            do("block_sum", tiles, blocks, self.params[most], f"{self.stage.out.name}.sums")
         self.panel.make(self, column, k, across, blocks)
         self.micro.load(self, column, k)
         parts = self.micro.parts(self, [n for n in k if n not in blocks])
@@ -142,7 +143,7 @@ class Tiler:
     def _prefetch(self, k: str, column: str, blocks: Sequence[str]) -> None:
         """Prefetch for the write-back, and for the next panel or block of it if panels come from far."""
         do, tiles, inside = self.s.do, self.params["row_tiles"], self.params["panels_inside"]
-        loop = f"{column}ooi" if inside else "moi_w" if blocks else "moi"
+        loop = (f"{column}ooi" if inside else "moi") + ("_w" if blocks else "")
         do("prefetch_tile", loop, f"{self.rows[0]}_w", self.width)
         panels = next(p for p in self.s.func.params if p.name == self.role.right.buffer.name)
         size = static_shape(panels.shape)

@@ -48,6 +48,12 @@ def test_every_depth_has_blocks(name: str, constants: Sequence[str], target: Tar
     assert blocked(PRODUCTS[name], constants, target)
 
 
+@pytest.mark.parametrize("target", SMALL, ids=["v3", "v4", "a72"])
+def test_a_matrix_is_read_row_by_row(target: Target) -> None:
+    """A few rows take blocks of a computed matrix's rows. The last block is shorter."""
+    assert blocked(matmul((3, 27), (27, 256)), (), target)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v4", "cortex-a72", "wasm32"])
 @pytest.mark.parametrize("constants", [(), ("w",)], ids=["computed", "constant"])
 def test_every_candidate_of_a_very_long_sum(constants: Sequence[str], target: str) -> None:
