@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from guarded import Memory, watched
 from nets import TARGET, N, Net, feeds
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.compiler.pipeline import graph_passes, plan_model
 from jangin.ir.core import Kernel
-from jangin.ir.expr import Var
+from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
 from jangin.ir.verify import verify_graph
@@ -96,6 +97,32 @@ def test_equals_the_plain_convolution(
     assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # the first and the last kernel change the layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
     close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
+
+
+@pytest.mark.parametrize("blocks", WAYS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("pad", [0, 1])
+def test_images_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, transform: Transform, pad: int, blocks: bool
+) -> None:
+    """One executable takes images of all sizes, smaller than a tile and with a part of one, and touches no
+    other memory."""
+    forced(monkeypatch, transform, blocks)
+    rng = np.random.default_rng(5)
+    w = (rng.standard_normal((19, 13, 3, 3)) / 11).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[pad] * 4)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 13, "height", "width"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "any", [x], [y], [numpy_helper.from_array(w, "w")])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    memory = Memory()
+    with watched(memory):
+        exe = jangin.compile(data.SerializeToString(), threads=2, cache=False, isolated=False)
+        assert any("nest" in n.template or "winograd" in n.template for n in exe.plan.launches)
+        for shape in ((1, 3, 4), (2, 7, 5), (1, 12, 17), (3, 4, 30)):
+            image = rng.standard_normal((shape[0], 13, *shape[1:])).astype(np.float32)
+            close(exe(memory.copy(image)), direct(image, w, pad))
+    assert not memory.faults()
 
 
 @pytest.mark.parametrize("blocks", WAYS)
@@ -206,7 +233,7 @@ def sizes(height: int, width: int, channels: int, outputs: int) -> Graph:
 def test_the_choice(shape: tuple[int, int, int, int], transform: Transform | None) -> None:
     graph = sizes(*shape)
     (m,) = [m for n in graph.nodes if (m := match(n, graph)) is not None]
-    assert (m.height, m.width, m.channels, m.outputs) == shape
+    assert (m.height, m.width, m.channels, m.outputs) == (*map(const, shape[:2]), *shape[2:])
     assert Estimate(*shape, WinogradFigures()).best() == transform
 
 
@@ -235,14 +262,13 @@ def test_the_choice_of_dilated_ones(dilation: int, transform: Transform | None) 
     assert found.best() == transform
 
 
-@pytest.mark.parametrize("what", ["stride", "groups", "kernel", "height"])
+@pytest.mark.parametrize("what", ["stride", "groups", "kernel", "dilation"])
 def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     forced(monkeypatch, F2)
     t = Net()
-    x = t.conv(t.input("x", 1, 4, H if what == "height" else 9, 9), 8, 1)
-    y = t.conv(
-        x, 8, 5 if what == "kernel" else 3, stride=1 + (what == "stride"), groups=1 + (what == "groups")
-    )
+    x = t.conv(t.input("x", 1, 4, H if what == "dilation" else 9, 9), 8, 1)
+    two = {"stride": 1 + (what == "stride"), "groups": 1 + (what == "groups")}
+    y = t.conv(x, 8, 5 if what == "kernel" else 3, **two, dilations=(2, 2) if what == "dilation" else (1, 1))
     graph = fused(t.done(y))
     assert winograd(graph, TARGET) is graph
 

@@ -53,6 +53,7 @@ from jangin.passes.windows.winograd_cost import Estimate, is_window
 from jangin.passes.windows.winograd_nests import Patch, Tiling, input_nest, output_nest
 from jangin.passes.windows.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.target import Target
+from jangin.templates.template import expected
 
 RANGE = 2.0**-6, 2.0**15
 """The range of the largest transformed weight that allows f16. f16 has no larger numbers, and too few digits
@@ -68,7 +69,8 @@ def winograd(graph: Graph, target: Target) -> Graph:
 
 @dataclass(frozen=True)
 class Match:
-    """A kernel that is a 3 x 3 convolution with stride 1, and its sizes (`images` may be symbolic).
+    """A kernel that is a 3 x 3 convolution with stride 1, and its sizes. They may be symbolic, except for
+    channels.
 
     `dilations`: down and across. `frames`: of a video; each output frame is one image, made of `depth` input
     frames (0: no video).
@@ -79,8 +81,8 @@ class Match:
     x: str
     weights: str
     images: Expr
-    height: int
-    width: int
+    height: Expr
+    width: Expr
     channels: int
     outputs: int
     pairs: bool
@@ -114,15 +116,17 @@ def match(kernel: Node, graph: Graph) -> Match | None:
         return None
     *local, stage = stages(kernel)[0]
     x, weights = node.inputs
-    sizes, channels = static_shape(stage.out.shape[1:]), static_shape(graph.shape(x)[-1:])
-    if local or sizes is None or channels is None:
+    batch, *around, height, width, last = stage.out.shape
+    frames, channels = static_shape((*around,)), static_shape((*graph.shape(x)[-1:], last))
+    conv = node.of(Conv)
+    fixed = static_shape((height, width)) is not None or not any(d > 1 for d in conv.dilations)
+    if local or frames is None or channels is None or not fixed:
         return None
-    *frames, height, width, outputs = sizes
-    images, conv = stage.out.shape[0] * math.prod(frames), node.of(Conv)
+    images, (terms, outputs) = batch * math.prod(frames), channels
     pairs, halves = conv.dot == DOT2, conv.halves
     fitting = _exact(x, graph.constants[weights], graph) if pairs else (F2, F4)
     return Match(
-        kernel, stage, x, weights, images, height, width, channels[0], outputs, pairs, halves, fitting,
+        kernel, stage, x, weights, images, height, width, terms, outputs, pairs, halves, fitting,
         conv.dilations[-2:], math.prod(frames) if frames else 0, math.prod(conv.kernel[:-2]),
     )  # fmt: skip
 
@@ -175,14 +179,18 @@ class _Winograd(Editor):
         return dce(self.rewritten(self.graph))
 
     def estimate(self, m: Match) -> Estimate | None:
-        """Return the estimated cost of a match, or None for pairs on a machine without vectors.
+        """Return the estimated cost of a match, or None for pairs on a machine without vectors, and for
+        symbolic images on a machine with work-groups.
 
         Without vectors, adding two pairs takes six instructions. A machine without vectors also has no room
         for four times as many weights.
         """
         if m.pairs and self.target.machine.lanes(I32.bytes) == 1:
             return None
-        sizes = m.height, m.width, m.terms, m.outputs
+        if self.target.groups and static_shape((m.height, m.width)) is None:
+            return None
+        height, width = (expected(size, self.symbols) for size in (m.height, m.width))
+        sizes = height, width, m.terms, m.outputs
         return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
 
     def kept(self, m: Match) -> DType:

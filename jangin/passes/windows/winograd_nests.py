@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jangin.ir.dtype import F32, DType
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, land, select
+from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, land, select
 from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.records import dataclass
+from jangin.ir.simplify import simplify
 from jangin.ops.operands import TRUE
 from jangin.passes.windows.winograd_transform import TAPS, Transform
 
@@ -31,7 +32,8 @@ X = Var("x")
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of a transform over `images` (may be symbolic) of `height` x `width` outputs.
+    """The tiles of a transform over `images` of `height` x `width` outputs. All three may be symbolic, the
+    sizes without dilations.
 
     - `lanes`: channels of a vector loop.
     - `blocks`: V and M are stored tile by tile, for kernels that work on blocks of tiles; otherwise point by
@@ -47,8 +49,8 @@ class Tiling:
 
     transform: Transform
     images: Expr
-    height: int
-    width: int
+    height: Expr
+    width: Expr
     lanes: int
     blocks: bool = False
     dtype: DType = F32
@@ -63,12 +65,18 @@ class Tiling:
         return For(var, const(rows), body, "unroll" if self.whole else "serial")
 
     @property
-    def down(self) -> int:
-        return self.transform.tiles(self.height, self.dilations[0])
+    def down(self) -> Expr:
+        return self._tiles(self.height, self.dilations[0])
 
     @property
-    def across(self) -> int:
-        return self.transform.tiles(self.width, self.dilations[1])
+    def across(self) -> Expr:
+        return self._tiles(self.width, self.dilations[1])
+
+    def _tiles(self, size: Expr, dilation: int) -> Expr:
+        """Return the number of tiles along an axis of `size` outputs."""
+        if isinstance(size, Const):
+            return const(self.transform.tiles(int(size.value), dilation))
+        return simplify((size + (self.transform.tile - 1)) // self.transform.tile)
 
     @property
     def count(self) -> Expr:
@@ -85,10 +93,9 @@ class Tiling:
 
     @property
     def overhangs(self) -> tuple[bool, bool]:
-        """Whether the last row and column of tiles reach beyond the outputs."""
-        down, across = self.dilations
-        tile = self.transform.tile
-        return self.height % (tile * down) != 0, self.width % (tile * across) != 0
+        """Whether the last row and column of tiles may reach beyond the outputs."""
+        down, across = (self.transform.tile * d for d in self.dilations)
+        return simplify(self.height % down) != const(0), simplify(self.width % across) != const(0)
 
     @property
     def spans(self) -> tuple[int, ...]:
@@ -111,9 +118,9 @@ class Tiling:
         inner = Let(Y, self._first(row % self.down, height, down), inner)
         return For(TILE, self.count, Let(IMAGE, row // self.down, inner), "parallel")
 
-    def _first(self, tile: Expr, size: int, dilation: int) -> Expr:
+    def _first(self, tile: Expr, size: Expr, dilation: int) -> Expr:
         """Return the position of a tile's first output along an axis."""
-        images = min(size, dilation)
+        images = min(int(size.value), dilation) if isinstance(size, Const) else 1
         return tile // images * (self.transform.tile * dilation) + tile % images
 
     def over_channels(self, channels: int, body: Callable[[Expr], Stmt]) -> Stmt:
