@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Var, const, select
 from jangin.ir.plan import ZERO
 from jangin.ir.simplify import simplify
@@ -28,7 +29,8 @@ def grain_of(kernel: Scheduled, held: int, target: Target) -> Expr:
     from which cache the bytes come."""
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
     if isinstance(tasks := kernel.tasks, Const):
-        return ZERO if int(tasks.value) <= grain else const(grain)
+        alone = int(tasks.value) <= grain or _small(kernel, held, target)
+        return ZERO if alone else const(grain)
     symbols = dict(kernel.func.symbols)
     usual, usual_tasks = (_at(e, {v: expected(v, symbols) for v in symbols}) for e in (kernel.flops, tasks))
     least, least_tasks = (_at(e, dict.fromkeys(symbols, 1)) for e in (kernel.flops, tasks))
@@ -39,6 +41,16 @@ def grain_of(kernel: Scheduled, held: int, target: Target) -> Expr:
     moved = int(worth * target.processor.rate(held))
     few = select(kernel.flops < operations, select(kernel.bytes < moved, ZERO, const(grain)), const(grain))
     return simplify(few, symbols)
+
+
+def _small(kernel: Scheduled, held: int, target: Target) -> bool:
+    """Return whether a product of known sizes takes too little time for another thread. Its tasks cost as if
+    its weights came from memory, but those of a small model stay in a cache."""
+    if target.groups or "mr" not in kernel.params:
+        return False
+    flops, moved = _at(kernel.flops, {}), _at(kernel.bytes, {})
+    cycles = max(flops / (2 * target.processor.lanes(F32.bytes)), moved / target.processor.rate(held))
+    return 0 < cycles < GRAIN_OPS * SMALL_BATCH
 
 
 def _at(e: Expr, sizes: Mapping[Var, int]) -> int:

@@ -14,8 +14,8 @@ from jangin.ir.plan import Plan
 from jangin.runtime.sizes import Evaluator
 
 
-def layers(widths: tuple[int, ...]) -> onnx.ModelProto:
-    """Return a model of fully connected layers for any number of rows."""
+def layers(widths: tuple[int, ...], rows: int | str = "rows") -> onnx.ModelProto:
+    """Return a model of fully connected layers, by default for any number of rows."""
     random, nodes, weights, last = np.random.default_rng(0), [], [], "x"
     for n, shape in enumerate(pairwise(widths)):
         weights.append(numpy_helper.from_array(random.standard_normal(shape, np.float32), f"w{n}"))
@@ -25,7 +25,7 @@ def layers(widths: tuple[int, ...]) -> onnx.ModelProto:
         ]
         last = f"r{n}"
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", width])
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, width])
         for name, width in (("x", widths[0]), (last, widths[-1]))
     ]
     graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
@@ -46,6 +46,17 @@ def test_a_small_batch_of_a_small_model_takes_one_thread(target: str) -> None:
     assert all(shared(plan, 4096))
 
 
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("widths", [(128, 256), (64, 128, 64)], ids=str)
+def test_a_single_row_of_a_small_model_takes_one_thread(widths: tuple[int, ...], target: str) -> None:
+    """The sizes are known, and the model's weights stay in the L2 cache."""
+    plan = jangin.build(layers(widths, 1), target=target, threads=2, cache=False).plan
+    assert not any(shared(plan, 1))
+    many = jangin.build(layers(widths, 4096), target=target, threads=2, cache=False).plan
+    assert all(shared(many, 4096))
+
+
 def test_large_weights_are_read_by_all_threads_for_one_row() -> None:
-    plan = jangin.build(layers((2048, 2048, 2048)), threads=2, cache=False).plan
-    assert all(shared(plan, 1))
+    for rows in ("rows", 1):
+        plan = jangin.build(layers((2048, 2048, 2048), rows), threads=2, cache=False).plan
+        assert all(shared(plan, 1))
