@@ -106,7 +106,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("onnxruntime", "optim"):
+    if name in ("blas", "onnxruntime", "optim"):
         return _module(name, f"jangin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")

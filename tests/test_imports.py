@@ -109,6 +109,7 @@ ALLOWED = {
         "version",
     },
     "optim": {"ir", "ops"},
+    "blas": {"compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime"},
     "training": {
         "compiler.driver", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
         "frontends.torch", "gradients", "ir", "ops", "optim", "options", "passes", "pictures", "runtime",

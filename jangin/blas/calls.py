@@ -1,0 +1,258 @@
+"""Calls of routines by the conventions of `scipy.linalg.blas`.
+
+Arrays are converted to the routine's type and to Fortran's order if they aren't of them. A vector is given
+with the place of its first element and a step; a negative step means its elements in reverse order. A
+written operand is a copy, unless `overwrite_...` says otherwise and it needs no conversion. Level 1
+always writes into such an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from jangin.blas.compiled import run
+from jangin.blas.routine import LETTERS, TYPES, Routine
+from jangin.blas.table import ROUTINES
+from jangin.ir.graph import Array
+
+NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()}
+_OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
+"""SciPy's names of options that Fortran calls otherwise."""
+_DEFAULTS = {"beta": 0.0, "a": 1.0}
+
+
+class BlasError(ValueError):
+    """An argument that the reference BLAS's XERBLA refuses, or whose shape doesn't fit the others."""
+
+
+def illegal(letter: str, routine: Routine, argument: str, why: str) -> BlasError:
+    """Return the error for an argument, in XERBLA's words, with its number in Fortran's order."""
+    name, number = routine.named(letter).upper(), routine.words.index(argument) + 1
+    return BlasError(f"On entry to {name} parameter number {number} had an illegal value: {argument} {why}")
+
+
+def function(letter: str, routine: Routine) -> Callable[..., Any]:
+    """Return the function of a routine for one type, called as SciPy's is."""
+    required, _, optional = routine.scipy.replace("]", "").partition("[")
+    names = [n for n in (*required.split(","), *optional.split(",")) if n]
+    needed = [n for n in required.split(",") if n]
+
+    def call(*given: Any, **named: Any) -> Any:
+        values = dict(zip(names, given, strict=False))
+        unknown = [n for n in named if n not in names or n in values]
+        if len(given) > len(names) or unknown:
+            raise TypeError(f"{call.__name__}({routine.scipy}) got {unknown or f'{len(given)} arguments'}")
+        values.update(named)
+        if lacking := [n for n in needed if n not in values]:
+            raise TypeError(f"{call.__name__}({routine.scipy}) lacks {', '.join(lacking)}")
+        return _Call(letter, routine, values).results()
+
+    call.__name__ = call.__qualname__ = routine.named(letter)
+    call.__doc__ = f"{call.__name__}({routine.scipy})\n\nSee scipy.linalg.blas.{call.__name__}."
+    call.typecode = letter  # type: ignore[attr-defined]  # get_blas_funcs of SciPy gives it too
+    return call
+
+
+class _Call:
+    """One call: its options, sizes, and operands as the kernel takes them."""
+
+    def __init__(self, letter: str, routine: Routine, values: dict[str, Any]) -> None:
+        self.letter, self.routine, self.values = letter, routine, values
+        self.dtype = NUMPY[letter]
+        self.of_scalars = self.dtype if letter in "sd" else np.float32
+        self.options = self._options()
+        self.sizes = {n: int(values[n]) for n in routine.sizes if n in values}
+        self.arrays: dict[str, Array] = {}
+        given = [n for n in routine.in_order if values.get(n) is not None]
+        self.from_vectors = {*routine.sizes} - {*self.sizes}
+        for name in sorted(given, key=self._is_triangle):
+            (self._matrix if name in routine.matrices else self._row)(name)
+        self._confirm()
+
+    def _is_triangle(self, name: str) -> bool:
+        """Return whether a matrix may be larger than the part that the routine reads."""
+        return name == "a" and {"side", "diag"} <= self.options.keys()
+
+    def _options(self) -> dict[str, str]:
+        found = {o: LETTERS[o][0] for o in self.routine.options}
+        for name, value in self.values.items():
+            option = _OPTION_OF.get(name, name)
+            if option in found:
+                most = 2 if option.startswith("trans") else 1
+                if value not in range(most + 1):
+                    raise illegal(self.letter, self.routine, option, f"is {value!r}, not 0 to {most}")
+                found[option] = LETTERS[option][min(int(value), 1)]
+        return found
+
+    def _wrong(self, argument: str, why: str) -> BlasError:
+        return illegal(self.letter, self.routine, argument, why)
+
+    # --- shapes
+
+    def _matrix(self, name: str) -> None:
+        """Convert a matrix and take its sizes."""
+        a = np.asarray(self.values[name], self.dtype)
+        if a.ndim > 2:
+            raise self._wrong(name, f"has {a.ndim} axes")
+        self.arrays[name] = a.reshape(-1, 1) if a.ndim < 2 else a
+        if self._is_triangle(name):
+            self._triangle(name, *self.arrays[name].shape)
+            return
+        extents = self.routine.extent(name, self.options)
+        for size, known in zip(extents, self.arrays[name].shape, strict=True):
+            if size in self.routine.sizes and self.sizes.setdefault(size, known) != known:
+                why = f"has the shape {a.shape}, which doesn't fit {size} = {self.sizes[size]}"
+                raise self._wrong(name, why)
+
+    def _triangle(self, name: str, rows: int, columns: int) -> None:
+        order = self.sizes[self.routine.extent(name, self.options)[0]]
+        if rows != columns or rows < order:
+            raise self._wrong(name, f"has the shape {rows, columns}, and {order} rows and columns are needed")
+
+    def _row(self, name: str) -> None:
+        """Convert a vector or packed operand. A vector gives its length's size if nothing before it does. The
+        shorter of two vectors counts in level 2, and the first in level 1."""
+        x = np.atleast_1d(np.asarray(self.values[name], self.dtype))
+        if x.ndim != 1:
+            raise self._wrong(name, f"has {x.ndim} axes")
+        self.arrays[name] = x
+        (size,) = self.routine.extent(name, self.options)
+        if name not in self.routine.vectors:
+            return
+        first, step = int(self.values.get(f"off{name}", 0)), abs(self._step(name))
+        held = max(0, (len(x) - 1 - first) // step + 1)
+        if size in self.from_vectors and not self.routine.matrices_before(name):
+            known = self.sizes.get(size, held)
+            self.sizes[size] = min(known, held) if self.routine.level > 1 else known
+
+    def _size(self, text: str) -> int:
+        """Return the value of an extent (see `Routine.extent`)."""
+        if text.endswith("*"):
+            n = self.sizes[text[:-1]]
+            return n * (n + 1) // 2
+        return sum(int(p) if p.isdigit() else self.sizes[p] for p in text.split("+"))
+
+    def _step(self, name: str) -> int:
+        step = int(self.values.get(f"inc{name}", 1))
+        if step == 0:
+            raise self._wrong(f"inc{name}", "is 0")
+        if step < 0 and self.routine.written == ("result",) and len(self.routine.vectors) == 1:
+            raise self._wrong(f"inc{name}", f"is {step}, and these sums have no order to reverse")
+        return step
+
+    def _confirm(self) -> None:
+        """Raise BlasError if a size is negative or a vector too short for it."""
+        for size, value in self.sizes.items():
+            if value < 0:
+                raise self._wrong(size, f"is {value}")
+        for name, array in self.arrays.items():
+            extents = self.routine.extent(name, self.options)
+            if name in self.routine.vectors:
+                self._place(name)
+            elif any(there < self._size(e) for e, there in zip(extents, array.shape, strict=True)):
+                needed = tuple(map(self._size, extents))
+                raise self._wrong(name, f"has the shape {array.shape}, and {needed} is needed")
+
+    def _place(self, name: str) -> slice:
+        """Return where a vector's elements lie in its array, in ascending order."""
+        step, first = abs(self._step(name)), int(self.values.get(f"off{name}", 0))
+        count = self._size(*self.routine.extent(name, self.options))
+        end = first + (count - 1) * step + 1 if count else first
+        if first < 0 or end > len(self.arrays[name]):
+            raise self._wrong(name, f"has {len(self.arrays[name])} elements, and {end} are needed")
+        return slice(first, end, step)
+
+    # --- operands
+
+    def results(self) -> Any:
+        """Run the kernel. Return what it writes, as SciPy does."""
+        routine = self.routine
+        operands = {n: self._operand(n) for n in routine.operands}
+        made = run(routine, self.letter, self.options, operands, self.sizes)
+        found = {n: self._stored(n, r) for n, r in zip(routine.written, made, strict=True)}
+        shown = [found[n] for n in routine.returned]
+        return shown[0] if len(shown) == 1 else tuple(shown)
+
+    def _operand(self, name: str) -> Array:
+        if name in self.routine.scalars:
+            return np.asarray(self.values.get(name, _DEFAULTS.get(name, 0.0)), self.of_scalars)
+        if name in self.routine.matrices:
+            return self._columns(name)
+        if name in self.routine.vectors:
+            return self._elements(name)
+        (length,) = self.routine.extent(name, self.options)
+        self.arrays.setdefault(name, np.zeros(self._size(length), self.dtype))
+        return np.ascontiguousarray(self.arrays[name][: self._size(length)])
+
+    def _elements(self, name: str) -> Array:
+        if name not in self.arrays:
+            count = self._size(*self.routine.extent(name, self.options))
+            first, step = int(self.values.get(f"off{name}", 0)), abs(self._step(name))
+            self.arrays[name] = np.zeros(first + max(0, (count - 1) * step + 1), self.dtype)
+        taken = self.arrays[name][self._place(name)]
+        return np.ascontiguousarray(taken[::-1] if self._step(name) < 0 else taken)
+
+    def _columns(self, name: str) -> Array:
+        """Return a matrix in Fortran's order, and note its leading dimension."""
+        if name not in self.arrays:
+            rows, columns = map(self._size, self.routine.extent(name, self.options))
+            self.arrays[name] = np.zeros((rows, columns), self.dtype, order="F")
+        a = self.arrays[name]
+        rows, columns = a.shape
+        size = a.itemsize
+        if not (a.strides[0] == size and a.strides[1] % size == 0 and a.strides[1] >= size * max(1, rows)):
+            a = np.asfortranarray(a)
+        self.sizes[f"ld{name}"] = a.strides[1] // size if columns > 1 else max(1, rows)
+        return a
+
+    # --- results
+
+    def _stored(self, name: str, made: Array) -> Any:
+        if name in self.routine.scalars or name == "result":
+            return made.item()
+        if name in self.routine.packed:
+            whole = self._target(name, self.arrays[name].flags.c_contiguous)
+            whole[: len(made)] = made
+            return whole
+        if name in self.routine.vectors:
+            whole = self._target(name, self.arrays[name].flags.c_contiguous)
+            whole[self._place(name)] = made[::-1] if self._step(name) < 0 else made
+            return whole
+        whole = made.T if np.ndim(self.values.get(name, made)) != 1 else made.reshape(-1)
+        if (
+            self.values.get(f"overwrite_{name}")
+            and self._is_given(name)
+            and (self.arrays[name].flags.f_contiguous)
+        ):
+            self.arrays[name][...] = made.T
+            return self.values[name]
+        return whole
+
+    def _is_given(self, name: str) -> bool:
+        """Return whether an operand is the caller's own array, unconverted."""
+        given = self.values.get(name)
+        return isinstance(given, np.ndarray) and given.dtype == self.dtype and given.flags.writeable
+
+    def _target(self, name: str, fits: bool) -> Array:
+        """Return the array into which a vector is written: the caller's or a copy."""
+        always = self.routine.level == 1 and f"overwrite_{name}" not in self.routine.scipy
+        wanted = always or self.values.get(f"overwrite_{name}")
+        return self.arrays[name] if wanted and fits and self._is_given(name) else self.arrays[name].copy()
+
+
+@cache
+def all_routines() -> Mapping[str, tuple[str, Routine]]:
+    """Return the letter and routine of every name, such as dgemm."""
+    return {r.named(t): (t, r) for r in ROUTINES.values() for t in r.types}
+
+
+def found(name: str) -> Callable[..., Any]:
+    """Return a routine by its name with the letter of its type, such as dgemm. Raises AttributeError for
+    another name."""
+    if name not in all_routines():
+        raise AttributeError(f"jangin.blas has no routine {name!r}")
+    return function(*all_routines()[name])

@@ -1,0 +1,135 @@
+"""The kernel of a routine under construction: its operands, sizes and options.
+
+A matrix arrives as Fortran stores it, column after column. Its tensor has a row for each column, as long as
+the leading dimension, so sub-matrices need no copy. A vector's elements lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jangin.blas.routine import AGAIN, TYPES, Routine
+from jangin.ir.dtype import DType
+from jangin.ir.expr import Expr, ExprLike, Var, cast, const, eq, select
+from jangin.ir.graph import Graph
+from jangin.ir.loop import Stmt
+from jangin.ir.te import accumulator
+from jangin.ops.builder import Builder
+from jangin.ops.values import Tensor
+
+
+class Kernel:
+    """The operands that a routine's body reads, and the functions that it makes results with.
+
+    `dtype` is the type of the elements. `options` has the letter of each option. `operands` are the arguments
+    by name."""
+
+    def __init__(self, routine: Routine, letter: str, options: Mapping[str, str]) -> None:
+        self.routine, self.dtype, self.options = routine, TYPES[letter], options
+        names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))
+        self.b = Builder(f"{letter}{routine.name}", {Var(n): (const(0), None) for n in names})
+        self.operands = {n: self.b.input(n, self._type(n), self._shape(n)) for n in routine.operands}
+
+    def _type(self, name: str) -> DType:
+        """Return the type of an operand. Scalars beside small floats have the type of sums."""
+        return accumulator(self.dtype) if name in self.routine.scalars else self.dtype
+
+    def _shape(self, name: str) -> tuple[Expr, ...]:
+        if name not in self.routine.extents:
+            return ()
+        extents = [self.size(e) for e in self.routine.extent(name, self.options)]
+        return (extents[1], Var(f"ld{name}")) if name in self.routine.matrices else tuple(extents)
+
+    def size(self, text: str) -> Expr:
+        """Return a size, given its name, a number, or a sum of these. "n*" is the length of a packed
+        triangle."""
+        if text.endswith("*"):
+            n = Var(text[:-1])
+            return n * (n + 1) // 2
+        parts = [const(int(p)) if p.isdigit() else Var(p) for p in text.split("+")]
+        total: Expr = parts[0]
+        for p in parts[1:]:
+            total = total + p
+        return total
+
+    def is_set(self, option: str) -> bool:
+        """Return whether an option differs from its first letter: transposed, lower, unit, from the right."""
+        return self.options[option] != {"side": "L", "uplo": "U"}.get(option, "N")
+
+    @property
+    def is_transposed(self) -> bool:
+        """Return whether a triangle is transposed before it is applied to vectors."""
+        option = "trans" if "trans" in self.options else "transa"
+        return self.is_set(option) ^ ("side" in self.options and self.is_set("side"))
+
+    @property
+    def order(self) -> Expr:
+        """The rows and columns of a triangular or symmetric matrix."""
+        return Var("m" if "side" in self.options and not self.is_set("side") else "n")
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.operands[name]
+
+    def matrix(self, name: str) -> Tensor:
+        """Return a matrix without what lies between its columns, transposed: [columns, rows]."""
+        rows, columns = (self.size(e) for e in self.routine.extent(name, self.options))
+        return self.b.slice(self[name], (0, 0), (columns, rows), (1, 1))
+
+    def again(self, name: str) -> Tensor:
+        """Return a matrix once more, as an operand of its own. A product of two operands takes register
+        tiles; one with itself doesn't."""
+        twin = f"{name}{AGAIN}"
+        self.operands[twin] = self.b.input(twin, self.dtype, self[name].shape)
+        rows, columns = (self.size(e) for e in self.routine.extent(name, self.options))
+        return self.b.slice(self[twin], (0, 0), (columns, rows), (1, 1))
+
+    def elements(
+        self, shape: Sequence[ExprLike], names: str, element: Callable[..., Any], dtype: DType | None = None
+    ) -> Tensor:
+        """Return a tensor of elements: `element(*operands, *index)`, with the operands of these names as
+        buffers."""
+        given = [self[n] for n in names.split()]
+        return self.b.compute(dtype or self.dtype, shape, given, lambda bufs, *at: element(*bufs, *at))
+
+    def total(
+        self,
+        count: Expr,
+        names: str,
+        term: Callable[..., Expr],
+        after: Callable[[Expr], ExprLike] | None = None,
+        combiner: str = "sum",
+        dtype: DType | None = None,
+    ) -> Tensor:
+        """Return a scalar: the terms `term(*operands, i)` combined, and `after` of the result."""
+        given = [self[n] for n in names.split()]
+        return self.b.reduction(
+            dtype or self.dtype, (), [count], combiner, given,
+            lambda bufs, _, k: term(*bufs, k[0]), after and (lambda acc, _: after(acc)),
+        )  # fmt: skip
+
+    def nest(self, names: str, body: Stmt, like: str) -> Tensor:
+        """Return the result of a loop nest over operands x0, x1, ... It has the size of the operand `like`
+        without gaps."""
+        shape = self.matrix(like).shape if like in self.routine.matrices else self[like].shape
+        return self.b.loop_nest([self[n] for n in names.split()], body, self.dtype, shape)
+
+    def updated(self, product: Tensor, before: Tensor) -> Tensor:
+        """Return alpha product + beta before. A factor of 0 leaves its operand out, even if that is NaN."""
+        given = product, before, self["alpha"], self["beta"]
+        return self.b.map(lambda *values: cast(self.dtype, sum_of_scaled(*values)), *given)
+
+    def graph(self) -> Graph:
+        """Return the routine's graph. Its outputs are the written operands, in order."""
+        made = self.routine.body(self)
+        results = made if isinstance(made, tuple) else (made,)
+        return self.b.graph(results, [f"{n}_out" for n in self.routine.written])
+
+
+def scaled(factor: Expr, value: Expr) -> Expr:
+    """Return the product, which is 0 for a factor of 0 even if the value is NaN."""
+    return select(eq(factor, const(0, factor.dtype)), const(0, value.dtype), factor * value)
+
+
+def sum_of_scaled(product: Expr, before: Expr, alpha: Expr, beta: Expr) -> Expr:
+    return scaled(alpha, cast(alpha.dtype, product)) + scaled(beta, cast(beta.dtype, before))

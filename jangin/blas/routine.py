@@ -1,0 +1,126 @@
+"""The description of a BLAS routine: its arguments as Fortran has them, as SciPy has them, and its kernel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from jangin.ir.dtype import BF16, F16, F32, F64, DType
+from jangin.ir.records import dataclass
+
+if TYPE_CHECKING:
+    from jangin.blas.kernel import Kernel
+    from jangin.ops.values import Tensor
+
+TYPES: Mapping[str, DType] = {"s": F32, "d": F64, "h": F16, "b": BF16}
+"""The type of elements by the letter before a routine's name."""
+LETTERS: Mapping[str, str] = {
+    "trans": "NT", "transa": "NT", "transb": "NT", "uplo": "UL", "diag": "NU", "side": "LR",
+}  # fmt: skip
+"""The values of each option, in the order of SciPy's numbers 0, 1. Other letters become one of these."""
+AGAIN = "_again"
+"""The end of the name of an operand that is another one's memory."""
+SIZES = ("m", "n", "k", "kl", "ku")
+
+
+@dataclass(frozen=True)
+class Routine:
+    """One routine in every type.
+
+    - `arguments`: in Fortran's order, so that XERBLA's number is a place in it.
+    - `scipy`: the call of `scipy.linalg.blas`, optional arguments in brackets.
+    - `extents`: rows and columns of a matrix, or the length of another operand, by its name. A text
+      "trans? m n | n m" depends on an option: the second part counts unless the option is its first letter.
+    - `results`: the operands that the routine writes; "result" is a function's value.
+    - `body`: builds the kernel.
+    - `types`: the letters of the types that exist.
+    - `returns`: what SciPy's function returns, by default `results`.
+    """
+
+    name: str
+    level: int
+    arguments: str
+    scipy: str
+    extents: Mapping[str, str]
+    results: str
+    body: Callable[[Kernel], Tensor | tuple[Tensor, ...]]
+    types: str = "sd"
+    returns: str = ""
+
+    def named(self, letter: str) -> str:
+        """Return the routine's name for a type: dgemm, idamax."""
+        if self.name in ("sdsdot", "dsdot"):
+            return self.name
+        return f"i{letter}{self.name[1:]}" if self.name == "iamax" else f"{letter}{self.name}"
+
+    @cached_property
+    def returned(self) -> tuple[str, ...]:
+        return tuple(self.returns.split()) or self.written
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        return tuple(self.arguments.split())
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        return tuple(self.results.split())
+
+    @cached_property
+    def options(self) -> tuple[str, ...]:
+        return tuple(w for w in self.words if w in LETTERS)
+
+    @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(w for w in self.words if w in SIZES)
+
+    @cached_property
+    def matrices(self) -> tuple[str, ...]:
+        """The operands with a leading dimension."""
+        return tuple(w for w in self.words if w in self.extents and f"ld{w}" in self.words)
+
+    @cached_property
+    def vectors(self) -> tuple[str, ...]:
+        """The operands with an increment."""
+        return tuple(w for w in self.words if w in self.extents and f"inc{w}" in self.words)
+
+    @cached_property
+    def packed(self) -> tuple[str, ...]:
+        """The operands whose elements lie without gaps."""
+        return tuple(w for w in self.words if w in self.extents and w not in (*self.matrices, *self.vectors))
+
+    @cached_property
+    def scalars(self) -> tuple[str, ...]:
+        known = {*self.options, *self.sizes, *self.extents}
+        steps = {f"{kind}{w}" for w in self.extents for kind in ("ld", "inc")}
+        return tuple(w for w in self.words if w not in known | steps)
+
+    @cached_property
+    def in_order(self) -> tuple[str, ...]:
+        """The arrays in the order of SciPy's arguments. The first of them give the sizes."""
+        names = self.scipy.replace("[", "").replace("]", "").split(",")
+        return tuple(n for n in names if n in self.extents)
+
+    def matrices_before(self, name: str) -> bool:
+        """Return whether a matrix stands before an operand, so that its sizes are the matrix's."""
+        return any(n in self.matrices for n in self.in_order[: self.in_order.index(name)])
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The arguments that the kernel reads from memory, in order."""
+        return tuple(w for w in self.words if w in self.extents or w in self.scalars)
+
+    def extent(self, operand: str, options: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the sizes of an operand, each a name or a sum of names and numbers without spaces."""
+        text = self.extents[operand]
+        option, asks, rest = text.partition("?")
+        if asks:
+            first, _, other = rest.partition("|")
+            text = first if options[option.strip()] == LETTERS[option.strip()][0] else other
+        return tuple(text.split())
+
+    def variants(self) -> Iterator[dict[str, str]]:
+        """Yield every choice of the options. Each is a kernel of its own."""
+        for letters in itertools.product(*(LETTERS[o] for o in self.options)):
+            yield dict(zip(self.options, letters, strict=True))

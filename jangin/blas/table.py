@@ -1,0 +1,135 @@
+"""All routines, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jangin.blas.columns as columns
+import jangin.blas.products as products
+import jangin.blas.rotations as rotations
+import jangin.blas.triangles as triangles
+import jangin.blas.vectors as vectors
+from jangin.blas.routine import Routine
+
+_X_Y = {"x": "n", "y": "n"}
+_STEPS = "n,offx,incx,offy,incy"
+
+ROUTINES: Mapping[str, Routine] = {
+    r.name: r
+    for r in (
+        Routine("axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", vectors.axpy),
+        Routine("scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", vectors.scal),
+        Routine("copy", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "y", vectors.copy),
+        Routine("swap", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "x y", vectors.swap),
+        Routine("dot", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "result", vectors.dot),
+        Routine("asum", 1, "n x incx", "x,[n,offx,incx]", {"x": "n"}, "result", vectors.asum),
+        Routine("nrm2", 1, "n x incx", "x,[n,offx,incx]", {"x": "n"}, "result", vectors.nrm2),
+        Routine("iamax", 1, "n x incx", "x,[n,offx,incx]", {"x": "n"}, "result", vectors.iamax),
+        Routine(
+            "sdsdot", 1, "n b x incx y incy", f"b,x,y,[{_STEPS}]", _X_Y, "result", vectors.sdsdot, "s"
+        ),
+        Routine("dsdot", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "result", vectors.dsdot, "s"),
+        Routine(
+            "rot", 1, "n x incx y incy c s", f"x,y,c,s,[{_STEPS},overwrite_x,overwrite_y]", _X_Y, "x y",
+            vectors.rot,
+        ),
+        Routine(
+            "rotm", 1, "n x incx y incy param", f"x,y,param,[{_STEPS},overwrite_x,overwrite_y]",
+            {**_X_Y, "param": "5"}, "x y", vectors.rotm,
+        ),
+        Routine("rotg", 1, "a b c s", "a,b", {}, "a b c s", rotations.rotg, returns="c s"),
+        Routine(
+            "rotmg", 1, "d1 d2 x1 y1 param", "d1,d2,x1,y1", {"param": "5"}, "d1 d2 x1 param",
+            rotations.rotmg, returns="param",
+        ),
+        Routine(
+            "gemv", 2, "trans m n alpha a lda x incx beta y incy",
+            "alpha,a,x,[beta,y,offx,incx,offy,incy,trans,overwrite_y]",
+            {"a": "m n", "x": "trans? n | m", "y": "trans? m | n"}, "y", products.gemv,
+        ),
+        Routine(
+            "ger", 2, "m n alpha x incx y incy a lda",
+            "alpha,x,y,[incx,incy,a,overwrite_x,overwrite_y,overwrite_a]",
+            {"x": "m", "y": "n", "a": "m n"}, "a", products.ger,
+        ),
+        Routine(
+            "gbmv", 2, "trans m n kl ku alpha a lda x incx beta y incy",
+            "m,n,kl,ku,alpha,a,x,[incx,offx,beta,y,incy,offy,trans,overwrite_y]",
+            {"a": "kl+ku+1 n", "x": "trans? n | m", "y": "trans? m | n"}, "y", columns.banded,
+        ),
+        Routine(
+            "symv", 2, "uplo n alpha a lda x incx beta y incy",
+            "alpha,a,x,[beta,y,offx,incx,offy,incy,lower,overwrite_y]",
+            {"a": "n n", **_X_Y}, "y", columns.symmetric,
+        ),
+        Routine(
+            "sbmv", 2, "uplo n k alpha a lda x incx beta y incy",
+            "k,alpha,a,x,[incx,offx,beta,y,incy,offy,lower,overwrite_y]",
+            {"a": "k+1 n", **_X_Y}, "y", columns.symmetric,
+        ),
+        Routine(
+            "spmv", 2, "uplo n alpha ap x incx beta y incy",
+            "n,alpha,ap,x,[incx,offx,beta,y,incy,offy,lower,overwrite_y]",
+            {"ap": "n*", **_X_Y}, "y", columns.symmetric,
+        ),
+        Routine(
+            "syr", 2, "uplo n alpha x incx a lda", "alpha,x,[lower,incx,offx,n,a,overwrite_a]",
+            {"x": "n", "a": "n n"}, "a", products.syr,
+        ),
+        Routine(
+            "syr2", 2, "uplo n alpha x incx y incy a lda",
+            "alpha,x,y,[lower,incx,offx,incy,offy,n,a,overwrite_a]",
+            {**_X_Y, "a": "n n"}, "a", products.syr2,
+        ),
+        Routine(
+            "spr", 2, "uplo n alpha x incx ap", "n,alpha,x,ap,[incx,offx,lower,overwrite_ap]",
+            {"x": "n", "ap": "n*"}, "ap", columns.packed_updated,
+        ),
+        Routine(
+            "spr2", 2, "uplo n alpha x incx y incy ap",
+            "n,alpha,x,y,ap,[incx,offx,incy,offy,lower,overwrite_ap]",
+            {**_X_Y, "ap": "n*"}, "ap", columns.packed_updated,
+        ),
+        *(
+            Routine(
+                f"t{stored}{what}", 2, f"uplo trans diag n {more}x incx",
+                f"{call}x,[{rest}lower,trans,diag,overwrite_x]",
+                {matrix: extent, "x": "n"}, "x", body,
+            )
+            for what, body in (("mv", columns.multiplied), ("sv", columns.solved))
+            for stored, matrix, extent, more, call, rest in (
+                ("r", "a", "n n", "a lda ", "a,", "offx,incx," if what == "mv" else "incx,offx,"),
+                ("b", "a", "k+1 n", "k a lda ", "k,a,", "incx,offx,"),
+                ("p", "ap", "n*", "ap ", "n,ap,", "incx,offx,"),
+            )
+        ),
+        Routine(
+            "gemm", 3, "transa transb m n k alpha a lda b ldb beta c ldc",
+            "alpha,a,b,[beta,c,trans_a,trans_b,overwrite_c]",
+            {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n"}, "c", products.gemm, "sdhb",
+        ),
+        Routine(
+            "symm", 3, "side uplo m n alpha a lda b ldb beta c ldc",
+            "alpha,a,b,[beta,c,side,lower,overwrite_c]",
+            {"a": "side? m m | n n", "b": "m n", "c": "m n"}, "c", products.symm,
+        ),
+        Routine(
+            "syrk", 3, "uplo trans n k alpha a lda beta c ldc", "alpha,a,[beta,c,trans,lower,overwrite_c]",
+            {"a": "trans? n k | k n", "c": "n n"}, "c", products.syrk,
+        ),
+        Routine(
+            "syr2k", 3, "uplo trans n k alpha a lda b ldb beta c ldc",
+            "alpha,a,b,[beta,c,trans,lower,overwrite_c]",
+            {"a": "trans? n k | k n", "b": "trans? n k | k n", "c": "n n"}, "c", products.syr2k,
+        ),
+        *(
+            Routine(
+                name, 3, "side uplo transa diag m n alpha a lda b ldb",
+                "alpha,a,b,[side,lower,trans_a,diag,overwrite_b]",
+                {"a": "side? m m | n n", "b": "m n"}, "b", body,
+            )
+            for name, body in (("trmm", triangles.multiplied), ("trsm", triangles.solved))
+        ),
+    )
+}  # fmt: skip
+"""Every routine by its name without the letter of a type."""
