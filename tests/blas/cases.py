@@ -1,4 +1,4 @@
-"""Calls of every routine: operands between guard elements, at odd sizes, with strides and leading dimensions."""
+"""Calls of every routine: operands behind guard elements, at odd sizes, with strides."""
 
 from __future__ import annotations
 
