@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run
 from jangin.blas.routine import LETTERS, TYPES, Routine
 from jangin.blas.table import ROUTINES
@@ -22,7 +23,7 @@ from jangin.ir.graph import Array
 NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()}
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
-_DEFAULTS = {"beta": 0.0, "a": 1.0}
+_DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
 
 
 class BlasError(ValueError):
@@ -172,7 +173,12 @@ class _Call:
         """Run the kernel. Return what it writes, as SciPy does."""
         routine = self.routine
         operands = {n: self._operand(n) for n in routine.operands}
-        made = run(routine, self.letter, self.options, operands, self.sizes)
+        if is_large(routine, self.options, self.sizes):
+            made = [
+                Blocked(routine, self.letter, self.options, ROUTINES.__getitem__).result(operands, self.sizes)
+            ]
+        else:
+            made = run(routine, self.letter, self.options, operands, self.sizes)
         found = {n: self._stored(n, r) for n, r in zip(routine.written, made, strict=True)}
         shown = [found[n] for n in routine.returned]
         return shown[0] if len(shown) == 1 else tuple(shown)

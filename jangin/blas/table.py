@@ -18,6 +18,10 @@ ROUTINES: Mapping[str, Routine] = {
     r.name: r
     for r in (
         Routine("axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", vectors.axpy),
+        Routine(
+            "axpby", 1, "n alpha x incx beta y incy", "x,y,[n,alpha,beta,offx,incx,offy,incy]", _X_Y, "y",
+            vectors.axpby,
+        ),
         Routine("scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", vectors.scal),
         Routine("copy", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "y", vectors.copy),
         Routine("swap", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "x y", vectors.swap),

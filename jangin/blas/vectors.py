@@ -15,6 +15,10 @@ def axpy(k: Kernel) -> Tensor:
     return k.b.map(lambda a, x, y: a * x + y, k["a"], k["x"], k["y"])
 
 
+def axpby(k: Kernel) -> Tensor:
+    return k.updated(k["x"], k["y"])
+
+
 def scal(k: Kernel) -> Tensor:
     return k.b.map(lambda a, x: a * x, k["a"], k["x"])
 
@@ -80,10 +84,14 @@ def _length(tiny: Expr, medium: Expr, huge: Expr) -> Expr:
     """Return the root of the three sums together. NaN is among the medium ones."""
     large = call("sqrt", huge + medium * FROM_HUGE * FROM_HUGE) * (1 / FROM_HUGE)
     root, small = call("sqrt", medium), call("sqrt", tiny) * (1 / FROM_TINY)
-    ratio = small / root
-    both = select(small <= root, root * call("sqrt", 1 + ratio * ratio), small)
+    both = select(small > root, _side_of(small, root), _side_of(root, small))
     least = select(eq(medium, 0.0), small, select(tiny > 0, both, root))
     return select(huge > 0, large, least)
+
+
+def _side_of(longer: Expr, shorter: Expr) -> Expr:
+    ratio = shorter / longer
+    return longer * call("sqrt", 1 + ratio * ratio)
 
 
 def iamax(k: Kernel) -> Tensor:

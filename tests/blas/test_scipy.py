@@ -17,7 +17,7 @@ from tests.blas.cases import GUARD, arguments
 scipy_blas = pytest.importorskip("scipy.linalg.blas", reason="SciPy is the reference")
 
 SIZES = ((7, 5, 3), (33, 65, 17), (1, 1, 1), (130, 71, 129))
-NO_PAIR = {"sdsdot", "dsdot"}
+NO_PAIR = {"sdsdot", "dsdot", "axpby"}
 """Routines that SciPy leaves out; `test_precise` checks them."""
 
 

@@ -1,0 +1,120 @@
+"""BLAS ahead of time: a library or C sources of chosen routines, with CBLAS's and Fortran's symbols."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from jangin.ahead.header import header as model_header
+from jangin.ahead.link import LinkError, linker
+from jangin.ahead.model import Model
+from jangin.ahead.objects import model_object
+from jangin.ahead.output import Content, write_files
+from jangin.ahead.source import model_source
+from jangin.blas.calls import all_routines
+from jangin.blas.interface import C_TYPES, Compiled, header, source
+from jangin.blas.kernel import Kernel
+from jangin.blas.routine import AGAIN, Routine
+from jangin.compiler.pipeline import lowered_plan
+from jangin.options import Options
+from jangin.targets import Target
+
+KINDS = ("c", "shared")
+Progress = Callable[[int, int, str], None]
+
+
+def chosen(names: Sequence[str]) -> list[tuple[str, Routine]]:
+    """Return the letters and routines of names. A name without a type's letter, such as gemm, means every
+    type that C has; no names mean all routines. Raises ValueError for an unknown name."""
+    known = {n: (t, r) for n, (t, r) in all_routines().items() if t in C_TYPES}
+    found: dict[str, tuple[str, Routine]] = {}
+    for name in names or sorted(known):
+        several = {n: (t, r) for n, (t, r) in known.items() if name in (n, r.name)}
+        if not several:
+            raise ValueError(f"there is no routine {name!r}; known: {', '.join(sorted(known))}")
+        found |= several
+    return list(found.values())
+
+
+def emit(
+    folder: Path,
+    names: Sequence[str] = (),
+    kind: str = "shared",
+    target: str | Target | None = None,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Compile routines, and write a library or sources into `folder`. Return the names of the files.
+
+    The code runs on one thread. Raises ValueError for an unknown kind or routine, LinkError if there is no C
+    compiler for a library, and FileExistsError as `jangin.emit` does."""
+    if kind not in KINDS:
+        raise ValueError(f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}")
+    asked = chosen(names)
+    options = Options(target, threads=1)
+    options = options.but(target=options.target.of_c if kind == "c" else options.target.emitted)
+    compiled, models = [], []
+    for n, (letter, routine) in enumerate(asked):
+        if progress is not None:
+            progress(n, len(asked), routine.named(letter))
+        made = [*_models(letter, routine, options)]
+        models += made
+        inputs = tuple(t.name.removesuffix(AGAIN) for t in made[0].inputs)
+        prefixes = tuple(m.prefix for m in made)
+        compiled.append(Compiled(routine, letter, prefixes, inputs, made[0].symbols))
+    files: dict[str, Content] = {"jangin_blas.h": [header(compiled).encode()]}
+    text = source(compiled)
+    if kind == "c":
+        files["jangin_blas.c"] = [text.encode()]
+        for m in models:
+            files[f"{m.prefix}.c"] = [model_source(m).encode()]
+            files[f"{m.prefix}.h"] = [model_header(m).encode()]
+    else:
+        objects = [model_object(m)[0] for m in models]
+        files["libjangin_blas.so"] = [_linked(objects, text, header(compiled), options.target)]
+    write_files(folder, files, force=force)
+    return sorted(files)
+
+
+def _models(letter: str, routine: Routine, options: Options) -> Iterator[Model]:
+    """Yield the compiled kernel of each variant."""
+    for variant in routine.variants():
+        name = "_".join(filter(None, ("jangin", routine.named(letter), "".join(variant.values()).lower())))
+        plan = lowered_plan(Kernel(routine, letter, variant).graph(), options)
+        yield Model.of(name, name, options.target, [(plan, {})], beside=False)
+
+
+def _linked(objects: Sequence[bytes], text: str, head: str, target: Target) -> bytes:
+    """Compile the interfaces, and link them with the kernels. Return the library's bytes."""
+    command = _compiler(target)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "jangin_blas.h").write_text(head)
+        (folder / "jangin_blas.c").write_text(text)
+        paths = [folder / f"{n}.o" for n in range(len(objects))]
+        for path, data in zip(paths, objects, strict=True):
+            path.write_bytes(data)
+        made = folder / "libjangin_blas.so"
+        (folder / "objects").write_text("\n".join(map(str, paths)))
+        flags = ["-O2", "-fPIC", "-shared", "-Wl,-soname,libjangin_blas.so", "-o", str(made)]
+        given = [*command, *flags, str(folder / "jangin_blas.c"), f"@{folder / 'objects'}"]
+        done = subprocess.run(given, capture_output=True, text=True)
+        if done.returncode:
+            raise LinkError(f"{' '.join(command)} failed: {done.stderr.strip()[:2000]}")
+        return made.read_bytes()
+
+
+def _compiler(target: Target) -> Sequence[str]:
+    """Return the command of a C compiler that links for a target. Raises LinkError if there is none."""
+    command = linker(target.triple)
+    if command[-1] == "ld.lld":
+        return [*command[:-1], "cc", "-target", target.triple.split("-")[0] + "-linux-gnu"]
+    if command[-1].endswith("ld.lld"):
+        raise LinkError("a library of BLAS needs a C compiler: pip install 'jangin[aot]', or install gcc")
+    return command
+
+
+__all__ = ["KINDS", "chosen", "emit"]
