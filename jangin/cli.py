@@ -13,7 +13,7 @@ import typer
 
 from jangin.commands.common import Settings, alarm, parse_limits, plain, terminal
 from jangin.commands.help import Command, Group, among, example
-from jangin.options import ABOUT, Common, Options
+from jangin.options import ABOUT, LATENCY, Common, Options
 from jangin.pictures import PIXELS
 from jangin.version import __version__
 
@@ -45,6 +45,10 @@ Threads = Annotated[
 TargetName = Annotated[
     str | None,
     typer.Option(ABOUT["asked"].flag, help=ABOUT["asked"].help, autocompletion=among("target")),
+]
+Objective = Annotated[
+    str,
+    typer.Option(ABOUT["objective"].flag, help=ABOUT["objective"].help, autocompletion=among("objective")),
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -146,11 +150,15 @@ def run(
     pixels: Pixels = "unit",
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
     profile: Annotated[bool, typer.Option("--profile", help="Say where a run's time goes.")] = False,
+    objective: Objective = LATENCY,
 ) -> None:
     """Run a model once and describe its outputs."""
     from jangin.commands.run import run as work
 
-    work(model, context.obj, input or [], shape or [], threads, target, output, pixels, seed, profile)
+    work(
+        model, context.obj, input or [], shape or [], threads, target, output, pixels, seed, profile,
+        objective,
+    )  # fmt: skip
 
 
 @_command
@@ -482,12 +490,27 @@ def tune(
     ] = False,
     threads: Threads = None,
     target: TargetName = None,
+    objective: Objective = LATENCY,
+    devices: Annotated[str, typer.Option(metavar="NAMES", help="Devices to choose from: cpu,opencl:0.")] = "",
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Show what devices and thread counts cost, to choose from.")
+    ] = False,
+    meter: Annotated[
+        str,
+        typer.Option(
+            envvar="JANGIN_METER",
+            metavar="COMMAND",
+            help="A meter that prints lines `timestamp watts`, or a plug-in.",
+        ),
+    ] = "",
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
 ) -> None:
-    """Measure other kernels for a model, and keep the quickest for this machine."""
+    """Measure other kernels for a model, and keep the best for this machine: by time, or by joules."""
+    from jangin.commands.tune import Goal
     from jangin.commands.tune import tune as work
 
-    work(model, context.obj, budget, shape or [], symbolic, threads, target, json)
+    goal = Goal(objective, tuple(filter(None, devices.split(","))), pareto, meter)
+    work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal)
 
 
 @_command

@@ -31,6 +31,11 @@ def target_name() -> str | None:
     return os.environ.get(TARGET) or None
 
 
+def meter() -> str | None:
+    """Return the external meter of energy in `JANGIN_METER`: a command or a plug-in's name, or None."""
+    return os.environ.get("JANGIN_METER") or None
+
+
 def everything() -> dict[str, str]:
     """Return the whole environment for a process that is started now."""
     return {**os.environ}

@@ -26,6 +26,8 @@ Door = TypeVar("Door", bound="Callable[..., Any]")
 Keyed = bool | Literal["for several"]
 
 LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast")
+LATENCY = "latency"
+OBJECTIVES = (LATENCY, "energy", "edp")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -47,6 +49,7 @@ class Given(Common, total=False):
     """The options that `jangin.build` and `jangin.compile` take by keyword."""
 
     tune: str | float | None
+    objective: str
     sizes: Mapping[str, int] | None
     isolated: bool | None
 
@@ -151,6 +154,12 @@ class Options:
         "--limits",
     )
     tune: str | float | None = _option(None, 'How long ("60s", "2m") to measure candidates before compiling.')
+    objective: str = _option(
+        LATENCY,
+        "What is made least: latency (seconds), energy (joules above rest) or edp (their product). Device, "
+        "threads and candidates are those that tuning by this objective found here, by measured joules.",
+        "--objective",
+    )
     sizes: Mapping[str, int] | None = _option(
         None, "The sizes of symbols that stay open for which tuning measures.", keyed="for several"
     )
@@ -184,6 +193,8 @@ class Options:
         self.__dict__.update(values)
         if self.libraries not in LIBRARIES:
             raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective={self.objective!r} is unknown; known: {', '.join(OBJECTIVES)}")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"options never change: but({name}=...) makes others")

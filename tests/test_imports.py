@@ -65,7 +65,7 @@ ALLOWED = {
         "targets", "templates",
     },
     "tune": {
-        "compiler.build", "compiler.cache", "compiler.kernels", "compiler.plans", "options",
+        "compiler.build", "compiler.cache", "compiler.kernels", "compiler.plans", "options", "energy",
         "environment", "ir",
         "ops", "passes", "runtime", "runtime.system", "targets", "templates",
     },
@@ -90,9 +90,13 @@ ALLOWED = {
         "options", "runtime", "runtime.system",
     },
     "processes.interrupts": set(),
+    "compiler.objective": {
+        "compiler.cache", "compiler.pipeline", "compiler.request", "compiler.source", "energy", "environment",
+        "frontends", "ir", "options", "runtime", "targets", "tune",
+    },
     "compiler.local": {
-        "processes.isolated", "options", "compiler.request", "compiler.source", "frontends",
-        "frontends.table", "ir", "runtime", "targets",
+        "compiler.objective", "processes.isolated", "options", "compiler.request", "compiler.source",
+        "frontends", "frontends.table", "ir", "runtime", "targets",
     },
     "processes.handed": {"files", "ir", "mapped", "runtime", "runtime.system"},
     "processes.isolated": {
@@ -135,8 +139,8 @@ ALLOWED = {
     "commands": {
         "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.driver",
         "compiler.kernels",
-        "compiler.local", "compiler.plans", "options", "compiler.pipeline", "compiler.request", "environment",
-        "files",
+        "compiler.local", "compiler.objective", "compiler.plans", "options", "compiler.pipeline",
+        "compiler.request", "energy", "environment", "files",
         "frontends", "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table",
         "frontends.tflite", "host", "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule",
         "study", "targets", "templates", "training", "tune", "visible", "jangin",

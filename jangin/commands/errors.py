@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from jangin.energy import EnergyError
 from jangin.ir.checks import IndexOutOfRange
 from jangin.ir.graph import CompileError
 from jangin.runtime.artifact import ArtifactError
@@ -12,7 +13,7 @@ from jangin.schedule.checks import ScheduleError
 
 EXPECTED = (
     CompileError, IndexOutOfRange, ArtifactError, LoadError, ScheduleError, ValueError, TypeError, OSError,
-    FloatingPointError,
+    FloatingPointError, EnergyError,
 )  # fmt: skip
 """Errors that a user's model, file or machine causes."""
 SHAPES_HERE = "Here shapes= is the option --shape, once for each: --shape batch=1 --shape image=1x3x224x224"

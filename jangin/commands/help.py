@@ -72,6 +72,7 @@ def _values(option: str) -> list[str]:
     from jangin.ahead.emit import KINDS
     from jangin.bench.engines import PEERS, STUDIED
     from jangin.commands.inspect import SCHEDULE
+    from jangin.options import OBJECTIVES
     from jangin.passes.table import GRAPH_PASSES
     from jangin.pictures import PIXELS
     from jangin.quantization.observers import METHODS
@@ -88,6 +89,7 @@ def _values(option: str) -> list[str]:
         "against": PEERS,
         "engines": ("all", *STUDIED),
         "precision": PRECISIONS,
+        "objective": OBJECTIVES,
         "show": (*SCHEDULE, "llvm", "asm"),
         "after": (*(step.name for step in GRAPH_PASSES), "plan"),
     }

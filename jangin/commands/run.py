@@ -27,6 +27,7 @@ from jangin.compiler.account import Account
 from jangin.compiler.driver import build_by
 from jangin.files import write_whole, writing
 from jangin.ir.graph import Array
+from jangin.options import LATENCY
 from jangin.runtime.compiled import Compiled, signature, targets, weight_bytes
 from jangin.runtime.encryption import save_encrypted
 from jangin.runtime.layout import Frame, Layout
@@ -60,11 +61,16 @@ def run(
     pixels: str,
     seed: int,
     profile: bool,
+    objective: str,
 ) -> None:
     """Run a model once, and describe its outputs. They are written as .npy files to the folder `output`, if
     it is given. With `profile`, the launches are timed too."""
     console = terminal()
-    options = settings.options(target, shapes, threads)
+    options = settings.options(target, shapes, threads, objective=objective)
+    if objective != LATENCY and model.suffix == ".jgn":
+        raise ValueError(
+            f"{model} is compiled already, so that --objective can't choose its kernels any more"
+        )
     exe = executable(model, settings, options)
     given = parse_inputs(inputs, exe.inputs)
     feeds = read_inputs(exe, inputs, fixed_sizes(options.shapes), pixels, seed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,21 +14,49 @@ from rich.progress import BarColumn
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
+from jangin.bench.report import threads_text
 from jangin.commands.common import Settings, alarm, bar_with, fixed_sizes, terminal
 from jangin.compiler.local import device_for
+from jangin.compiler.objective import Trial, counts, measure, opened
 from jangin.compiler.pipeline import tune_model
 from jangin.compiler.request import parse_seconds, winners_of, with_winners
+from jangin.energy import EnergyError
 from jangin.files import write_text
 from jangin.ir.limits import within
-from jangin.options import Options
+from jangin.ir.records import dataclass
+from jangin.options import LATENCY, OBJECTIVES, Options
 from jangin.runtime.libraries import FINDERS, TITLES, find
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import counted
+from jangin.study.pareto import frontier
+from jangin.targets import resolve
+from jangin.tune.joules import Meter
+from jangin.tune.store import Point
 from jangin.tune.tuner import Outcome, Tuned
 
+UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
+"""The units of a thousandth of each objective's figure."""
 ROWS = 30
 """The most kernels that the table lists."""
 DEFECTS = 3
 """The most defective candidates that are described in full."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The goal of tuning: an objective, on some devices, which are the target alone if none is named.
+
+    `table` tells if the costs of all devices and numbers of threads are wanted. `meter` is an external meter
+    of energy, or ""."""
+
+    objective: str = LATENCY
+    devices: Sequence[str] = ()
+    table: bool = False
+    meter: str = ""
+
+    @property
+    def alone(self) -> bool:
+        """Whether one device is tuned for one number of threads, by the time alone."""
+        return self.objective == LATENCY and not self.devices and not self.table
 
 
 def tune(
@@ -38,18 +68,65 @@ def tune(
     threads: int | None,
     target: str | None,
     output: Path | None,
-) -> Outcome:
-    """Measure candidates for a model's kernels, store the winners, print the results and return them. They
-    are also written to `output` as JSON."""
+    goal: Goal,
+) -> None:
+    """Measure candidates for a model's kernels, store the winners and print the results. They are also
+    written to `output` as JSON."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: tune the model that it came from")
-    options = settings.options(target, shapes, threads)
+    if goal.devices and target is not None:
+        raise ValueError("give --target for one device, or --devices for some, not both")
+    options = settings.options(target, shapes, threads, objective=goal.objective)
     sizes, bound = fixed_sizes(options.shapes), options.shapes
     kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
-    device_for(options.target)  # measuring runs the code
-    count, store, seconds = threads or default_threads(), winners_of(options), parse_seconds(budget)
-    options = with_winners(options.but(shapes=kept, sizes=sizes, tune=seconds), count)
-    console = terminal()
+    seconds = parse_seconds(budget)
+    options = options.but(shapes=kept, sizes=sizes)
+    for name in goal.devices or (options.asked,):
+        device_for(resolve(name))  # measuring runs the code
+    if goal.alone:
+        outcome = _alone(model, options, seconds)
+        found = [Trial(options, outcome, Point("", counted(threads), outcome.before))]
+        plain = as_json(outcome, counted(threads))
+    else:
+        found, note = _compared(model, options, seconds, goal)
+        plain = {"objective": goal.objective, "points": [_plain_trial(t) for t in found]}
+    for trial in found:
+        _print(trial, goal)
+    if not goal.alone:
+        terminal().print(costs([t.point for t in found], note))
+    _print_kept(options, found)
+    if output is not None:
+        write_text(output, json.dumps(plain, indent=1) + "\n")
+
+
+def _alone(model: Path, options: Options, seconds: float) -> Outcome:
+    """Tune for the time on one device with one number of threads."""
+    count = counted(options.threads)
+    known = with_winners(options.but(tune=seconds), count)
+    with _shown() as tell, within(options.limits, seconds):
+        return tune_model(model, known, count, seconds, winners_of(options), tell)
+
+
+def _compared(model: Path, options: Options, seconds: float, goal: Goal) -> tuple[list[Trial], str]:
+    """Tune for each device and number of threads, and compare their costs. Return the trials, and where the
+    joules are from, or why there are none."""
+    with ExitStack() as stack:
+        try:
+            meter: Meter | None = stack.enter_context(opened(options, goal.meter))
+            note = f"Joules are above rest, by {meter.source}." if meter is not None else ""
+        except EnergyError as error:
+            if goal.objective != LATENCY:
+                raise
+            meter, note = None, f"Joules weren't measured: {error}"
+        tell = stack.enter_context(_shown())
+        stack.enter_context(within(options.limits, seconds))
+        devices, store = goal.devices or (options.asked,), winners_of(options)
+        return measure(model, options, devices, counts(options), seconds, meter, store, tell), note
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[float, float, str], None]]:
+    """Show a progress bar inside this context. Its value is the function to be called with the progress."""
     with bar_with("{task.description:<40}", BarColumn(), "{task.fields[time]}") as bar:
         task = bar.add_task("import", total=1.0, time="")
 
@@ -57,27 +134,60 @@ def tune(
             clock = f"{done:.0f} of {total:.0f} s"
             bar.update(task, completed=done, total=total, description=what[-40:], time=clock)
 
-        with within(options.limits, seconds):
-            found = tune_model(model, options, count, seconds, store, tell)
-    console.print(table(found))
-    console.print(summary(found, count, libraries(options)))
+        yield tell
+
+
+def _print(trial: Trial, goal: Goal) -> None:
+    """Print what tuning for one device and one number of threads found."""
+    console, found = terminal(), trial.outcome
+    if not goal.alone:
+        console.print(f"{trial.point.target}, {threads_text(trial.point.threads)}")
+    console.print(table(found, goal.objective))
+    console.print(summary(found, trial.point.threads, libraries(trial.options), goal.objective))
     for defect in found.defects[:DEFECTS]:
         console.print(alarm("a defect of Jangin", f"(please report): {defect}"), soft_wrap=True)
     if len(found.defects) > DEFECTS:
         console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
+
+
+def _print_kept(options: Options, found: Sequence[Trial]) -> None:
+    """Print where the findings are kept, and what uses them."""
+    console, store, objective = terminal(), winners_of(options), options.objective
+    unkept = next((t.outcome.unkept for t in found if t.outcome.unkept), "")
     if store is None:
         console.print("nothing is kept, as there is no cache (--no-cache)")
-    elif found.unkept:
-        console.print(f"nothing is kept: {store.path} can't be written ({found.unkept})", soft_wrap=True)
+    elif unkept:
+        console.print(f"nothing is kept: {store.path} can't be written ({unkept})", soft_wrap=True)
     else:
-        console.print(
-            f"kept in {store.path}: compiling for this machine and as many threads uses it, "
-            "tuning again goes on from it",
-            soft_wrap=True,
+        uses = "compiling for this machine and as many threads uses it"
+        if objective != LATENCY:
+            best = min((t.point for t in found), key=lambda p: p.figure(objective))
+            chosen = f"{best.target} with {threads_text(best.threads)}"
+            uses = f"compiling with the objective {objective} uses {chosen}"
+        console.print(f"kept in {store.path}: {uses}, tuning again goes on from it", soft_wrap=True)
+
+
+def costs(points: Sequence[Point], note: str) -> Table:
+    """Return the table of what a run costs, to choose from. Choices on the Pareto frontier are marked: none
+    is as good in everything and better in something."""
+    result = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="Costs of a run", caption=note)
+    for heading in ("device", "threads", "ms", "mJ", "mJ·s", "MB", "frontier", "least"):
+        result.add_column(heading, justify="left" if heading in ("device", "least") else "right")
+    marks = frontier([(p.seconds, p.joules, p.bytes) for p in points])
+    least = {o: min(points, key=lambda p, o=o: p.figure(o)) for o in OBJECTIVES}  # type: ignore[misc]
+    for point, mark in zip(points, marks, strict=True):
+        known = point.joules is not None
+        result.add_row(
+            point.target,
+            str(point.threads),
+            f"{point.seconds * 1e3:.3f}",
+            f"{point.figure('energy') * 1e3:.4g}" if known else "",
+            f"{point.figure('edp') * 1e3:.4g}" if known else "",
+            "" if point.bytes is None else f"{point.bytes / 1e6:.1f}",
+            "*" if mark else "",
+            ", ".join(o for o in OBJECTIVES if least[o] is point and math.isfinite(point.figure(o))),
         )
-    if output is not None:
-        write_text(output, json.dumps(as_json(found, count), indent=1) + "\n")
-    return found
+    return result
 
 
 def libraries(options: Options) -> list[str]:
@@ -85,10 +195,11 @@ def libraries(options: Options) -> list[str]:
     return [n for n in FINDERS if options.libraries in ("auto", n) and find(n) is not None]
 
 
-def table(found: Outcome) -> Table:
+def table(found: Outcome, objective: str) -> Table:
     """Return a table of the slowest kernels. It has the numbers of tried candidates, the winner, and the
     share of the processor's full speed that is reached."""
     result = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    timed = objective == LATENCY  # joules of single kernels aren't known, only their ratios
     for heading in ("ms", "tuned", "gain", "of bound", "times", "tried", "earlier", "pruned"):
         result.add_column(heading, justify="right", no_wrap=True)
     for heading in ("chosen", "computes"):
@@ -96,9 +207,9 @@ def table(found: Outcome) -> Table:
     for r in found.kernels[:ROWS]:
         result.add_row(
             f"{r.before * 1e3:.3f}",
-            f"{r.after * 1e3:.3f}" if r.gain < 1 else "",
+            f"{r.after * 1e3:.3f}" if r.gain < 1 and timed else "",
             f"{1 - r.gain:.1%}" if r.gain < 1 else "",
-            f"{min(1.0, r.bound / r.after):.0%}" if r.after else "",
+            f"{min(1.0, r.bound / r.after):.0%}" if r.after and timed else "",
             str(r.launches),
             str(r.tried.total()),
             str(r.earlier),
@@ -109,7 +220,7 @@ def table(found: Outcome) -> Table:
     return result
 
 
-def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
+def summary(found: Outcome, threads: int, libraries: Sequence[str], objective: str) -> str:
     """Return a few lines with the totals of a tuning."""
     tried = sum(r.tried.total() for r in found.kernels)
     pruned, earlier = (sum(getattr(r, what) for r in found.kernels) for what in ("pruned", "earlier"))
@@ -122,21 +233,28 @@ def summary(found: Outcome, threads: int, libraries: Sequence[str]) -> str:
         with_it = sum(name in r.tried for r in found.kernels)
         won = sum(r.best.template == name for r in found.kernels)
         lines.append(f"{TITLES[name]} raced for {with_it} kernels and makes {won}")
-    before = f"a run on {threads} thread{'s' * (threads != 1)}: {found.before * 1e3:.3f} ms before, "
+    run, unit = f"a run on {threads_text(threads)}: ", UNITS[objective]
     tuned = found.tuned
+    if math.isnan(found.before):
+        return "\n".join([*lines, run + "not measured"])
+    before = run + f"{found.before * 1e3:.4g} {unit} before, "
     if tuned is None:
         return "\n".join([*lines, before + "not measured tuned"])
-    after = f"{found.before * tuned.ratio * 1e3:.3f} ms tuned"
+    after = f"{found.before * tuned.ratio * 1e3:.4g} {unit} tuned"
     doubt = f"{1 / tuned.ratio:.3f}x, in doubt {1 / tuned.high:.3f}x to {1 / tuned.low:.3f}x"
     return "\n".join([*lines, f"{before}{after} ({doubt})" if changed else f"{before}nothing to change"])
 
 
 def as_json(found: Outcome, threads: int) -> dict[str, object]:
-    """Return the whole outcome as plain data for JSON, with times in seconds."""
+    """Return the whole outcome as plain data for JSON, with figures in seconds, joules or their product."""
     kernels = [_plain(r) for r in found.kernels]
     tuned = asdict(found.tuned) if found.tuned else None
     totals = {"before": found.before, "tuned": tuned, "spent": found.spent, "stopped": found.stopped}
     return {"threads": threads, **totals, "defects": list(found.defects), "kernels": kernels}
+
+
+def _plain_trial(trial: Trial) -> dict[str, object]:
+    return {**asdict(trial.point), **as_json(trial.outcome, trial.point.threads)}
 
 
 def _plain(r: Tuned) -> dict[str, object]:

@@ -14,7 +14,7 @@ from jangin.compiler.request import Progress, Request, carry_out, entry_name
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import prepare
-from jangin.options import Options
+from jangin.options import LATENCY, Options
 from jangin.runtime.artifact import ArtifactError
 from jangin.runtime.compiled import checked, detached, read_artifact
 from jangin.runtime.device import Device, LoadError, device_of
@@ -34,6 +34,7 @@ def build(apart: Apart | None, model: ModelSource, options: Options, progress: P
     """Do what `driver.build` does, in the process `apart` if it is given, else in this one."""
     if is_live(model):
         model = prepare(model, Example(), options.formats).model
+    options = _settled(model, options)
     return _made(lambda made: made, apart, model, options, progress)
 
 
@@ -94,6 +95,8 @@ def compile(
     """Do what `driver.compile` does, in the process `apart` if it is given, else in this one."""
     hashed, live = None, None
     traced = example_inputs is not None or example_kwargs is not None or is_live(model)
+    if not traced:
+        options = _settled(model, options)
     if not traced and isinstance(model, (str, os.PathLike)) and options.cache:
         hashed = Source.begun(paired(model, options.weights))
     device = device_for(options.target, origin(options.asked))
@@ -102,12 +105,23 @@ def compile(
         example = Example(given, example_kwargs or {}, dynamic_shapes)
         live = prepare(model, example, options.formats)
         model = live.model
+        options = _settled(model, options)
+        device = device_for(options.target, origin(options.asked))
 
     def load(made: Compiled) -> Runnable:
         return executable(made, options.threads, host_functions(options.operators), device)
 
     loaded = _made(load, apart, model, options, progress, hashed)
     return loaded if live is None else live.finished(loaded)
+
+
+def _settled(model: ModelSource, options: Options) -> Options:
+    """Return the options with the device and threads that suit their objective (see `objective.settle`)."""
+    if options.objective == LATENCY:
+        return options
+    from jangin.compiler.objective import settle
+
+    return settle(model, options)
 
 
 def device_for(target: Target, origin: str = "") -> Device | None:

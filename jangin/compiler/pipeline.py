@@ -48,6 +48,7 @@ from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
     from jangin.targets.machine import Machine
+    from jangin.tune.joules import Meter
     from jangin.tune.tuner import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
 
@@ -63,26 +64,35 @@ def tune_model(
     budget: float,
     store: Store | None = None,
     progress: TuneProgress | None = None,
+    meter: Meter | None = None,
 ) -> Outcome:
     """Measure candidates for `budget` seconds, beginning with the results in `store`, and keep the new
-    results there. Return the outcome.
+    results there. Return the outcome. `meter` measures joules, which the options' objective may need.
 
     The options' `sizes` give sizes for the model's symbols. Candidates are measured for these sizes, and in
     the variant that fits them. `progress(seconds, budget, what)` is called as time passes. Raises ValueError
     for a model that runs in steps (see `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
+    graph = fitting(model, options)
+    here = place_of(options.target, threads, options.libraries, options.objective)
+    known = {} if store is None else store.get(here)
+    sizes = options.sizes or {}
+    outcome = tune_graph(graph, options, threads, sizes, budget, progress, known, meter)
+    if store is None or not outcome.findings:
+        return outcome
+    return replace(outcome, unkept=store.try_put(here, outcome.findings))
+
+
+def fitting(model: ModelSource, options: Options) -> Graph:
+    """Return the optimized graph of a model, in the variant that fits the options' `sizes`. Raises ValueError
+    for a model that runs in steps (see `passes.partition`)."""
     sizes = options.sizes or {}
     made = cases(loaded(model, options), options).made
     graph = next((c.graph for c in made if c.fits(sizes)), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
-    here = place_of(options.target, threads, options.libraries)
-    known = {} if store is None else store.get(here)
-    outcome = tune_graph(optimize(graph, options), options, threads, sizes, budget, progress, known)
-    if store is None or not outcome.findings:
-        return outcome
-    return replace(outcome, unkept=store.try_put(here, outcome.findings))
+    return optimize(graph, options)
 
 
 def build_artifact(

@@ -120,7 +120,8 @@ class Sampler:
             waited += LOOK_SECONDS
 
     def _head(self) -> tuple[list[str], list[list[Rail]]]:
-        while time.monotonic() < self._started + START_SECONDS:
+        waited = 0.0  # not by the clock, as in `wait`
+        while waited < START_SECONDS:
             ended = self._process.poll() is not None
             text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
             if "\n" in text:
@@ -139,6 +140,7 @@ class Sampler:
                 words = self._process.communicate()[1].strip().splitlines()[-1:]
                 raise EnergyError(f"the sampler ended at once: {''.join(words)}")
             time.sleep(LOOK_SECONDS)
+            waited += LOOK_SECONDS
         raise EnergyError(f"the sampler gave no sample within {START_SECONDS:.0f} s")
 
     def _take(self) -> None:

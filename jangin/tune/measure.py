@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call
 from jangin.runtime.sizes import Evaluator
 from jangin.templates.scheduled import Scheduled
+from jangin.tune.joules import Meter
 
 ROUNDS = 7
 """The fewest rounds that are timed."""
@@ -51,12 +52,13 @@ class WrongResult(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """The timing of one candidate.
+    """The timing of one candidate, or its figure by another objective than the time.
 
-    `seconds` is the time of the least disturbed round. `ratio` is the median, over rounds, of the ratio to
-    the first candidate timed together. It lies between `low` and `high` with 95% confidence."""
+    `least` is the least figure of a round: seconds, joules or their product. `ratio` is the median, over
+    rounds, of the ratio to the first candidate measured together. It lies between `low` and `high` with 95%
+    confidence."""
 
-    seconds: float
+    least: float
     ratio: float
     low: float
     high: float
@@ -155,14 +157,32 @@ class Race:
             rounds.append([self._seconds(calls[2 * i], calls[2 * i + 1]) for i in chosen])
         return timings(rounds[1:])
 
+    def costs(self, meter: Meter, objective: str, ways: Sequence[int]) -> list[Timing]:
+        """Measure the joules of some candidates, and return their figures by an objective as timings.
+
+        A candidate's call follows one that passes other data through the caches. The cost of that one alone
+        is subtracted."""
+        calls, run = self._launches.calls, self._launches.run
+
+        def with_other_data(way: int) -> Callable[[], None]:
+            def call() -> None:
+                run(*calls[2 * way])
+                run(*calls[2 * way + 1])
+
+            return call
+
+        other = calls[2 * ways[0]]
+        rounds = meter.rounds([lambda: run(*other), *map(with_other_data, ways)])
+        return timings([[cost.less(first).figure(objective) for cost in rest] for first, *rest in rounds])
+
     def _seconds(self, before: Call, call: Call) -> float:
         self._launches.seconds(before)
         return max(self._launches.seconds(call) - self._idle, 1e-9)
 
 
 def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
-    """Return the timings of candidates, given rounds that have one time in seconds for each. Ratios are to
-    the first candidate."""
+    """Return the timings of candidates, given rounds that have one figure for each, in seconds or by another
+    objective. Ratios are to the first candidate."""
     found = []
     for times in zip(*rounds, strict=True):
         low, middle, high = statistics.quantiles((t / r[0] for t, r in zip(times, rounds, strict=True)), n=4)

@@ -2,17 +2,22 @@
 
 Two processes may tune at once. SQLite's write-ahead log lets readers continue while one process writes, and
 the last finding of a kernel counts. Findings of another place aren't used. A place is a processor with its
-caches, a number of threads, and a version of the compiler."""
+caches, a number of threads, an objective, and a version of the compiler.
+
+The costs of whole models are stored too, by model and objective, for each device and number of threads."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
 from jangin.compiler.cache import TUNED, make_folder, own, source_digest
 from jangin.environment import cache_folder
@@ -20,6 +25,7 @@ from jangin.ir.records import dataclass
 from jangin.runtime.system.processor import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
+from jangin.tune.joules import Cost
 
 LIMIT = 20_000
 """The most kernels that are kept. The latest findings stay."""
@@ -37,14 +43,26 @@ DELETE FROM kernels WHERE (place, kernel) IN (
     SELECT place, kernel FROM kernels ORDER BY written DESC LIMIT -1 OFFSET ?
 )
 """
+_OLDEST_POINTS = """
+DELETE FROM points WHERE (model, target, threads) IN (
+    SELECT model, target, threads FROM points ORDER BY written DESC LIMIT -1 OFFSET ?
+)
+"""
+_POINTS = """
+CREATE TABLE IF NOT EXISTS points (
+    model TEXT NOT NULL, target TEXT NOT NULL, threads INTEGER NOT NULL, seconds REAL NOT NULL,
+    joules REAL, bytes INTEGER, written REAL NOT NULL, PRIMARY KEY (model, target, threads)
+) WITHOUT ROWID
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The quickest candidate of a kernel.
+    """The best candidate of a kernel by an objective.
 
     `seconds` is the time of a launch with it, and `untuned` the time with the candidate that is taken without
-    tuning. `tried` has the candidates measured so far, as texts."""
+    tuning. By another objective, `seconds` is `untuned` times the ratio of the figures. `tried` has the
+    candidates measured so far, as texts."""
 
     candidate: Candidate
     seconds: float
@@ -53,15 +71,36 @@ class Finding:
 
     @property
     def better(self) -> bool:
-        """Whether the candidate is quicker than the untuned one."""
+        """Whether the candidate is better than the untuned one."""
         return self.seconds < self.untuned
 
 
-def place_of(target: Target, threads: int, libraries: str) -> str:
-    """Return the text that identifies where timings are valid. It names this machine's processor, the target
-    with its memories, the threads, the libraries and the compiler's version."""
+@dataclass(frozen=True)
+class Point:
+    """The cost of a call of a model on a device, which its target's name gives, with some threads.
+
+    `joules` are those above rest, or None if no source measured them. `bytes` are those of the weights and of
+    the working memory, or None if sizes are open."""
+
+    target: str
+    threads: int
+    seconds: float
+    joules: float | None = None
+    bytes: int | None = None
+
+    def figure(self, objective: str) -> float:
+        """Return what the objective makes least. It is infinite if joules are needed and unknown."""
+        if objective == "latency":
+            return self.seconds
+        return math.inf if self.joules is None else Cost(self.seconds, self.joules).figure(objective)
+
+
+def place_of(target: Target, threads: int, libraries: str, objective: str) -> str:
+    """Return the text that identifies where figures are valid. It names this machine's processor, the target
+    with its memories, the threads, the libraries, the objective and the compiler's version."""
     sizes = target.machine.memories
-    return f"{processor_name()} {target} {sizes} threads={threads} {libraries} {source_digest()}"
+    at = f"{processor_name()} {target} {sizes} threads={threads}"
+    return f"{at} {libraries} {objective} {source_digest()}"
 
 
 class Store:
@@ -90,9 +129,7 @@ class Store:
     def put(self, place: str, found: Mapping[str, Finding]) -> None:
         """Store findings by kernel digest, in place of older ones. Raises OSError or sqlite3.Error if the
         file can't be written."""
-        make_folder(self.path.parent)
-        self.path.touch()
-        self.path.chmod(0o600)
+        self._make()
         now = time.time()
         rows = [
             (place, k, f.candidate.template, json.dumps(dict(f.candidate.params)), f.seconds, f.untuned,
@@ -108,11 +145,41 @@ class Store:
         """Put findings as `put` does; return why this failed, or "".
 
         The measured results count even if they can't be stored."""
+        return _tried(lambda: self.put(place, found))
+
+    def points(self, model: str) -> list[Point]:
+        """Return the costs of a model, given the key under which they were put. There are none if the file is
+        missing, unreadable or another user's."""
+        if not own(self.path):
+            return []
+        columns = "target, threads, seconds, joules, bytes"
         try:
-            self.put(place, found)
-        except (OSError, sqlite3.Error) as error:
-            return str(error)
-        return ""
+            with self._open() as db:
+                rows = db.execute(f"SELECT {columns} FROM points WHERE model = ?", (model,)).fetchall()
+        except (sqlite3.Error, ValueError):
+            return []
+        kinds: tuple[Any, ...] = (str, int, float, (float, NoneType), (int, NoneType))
+        return [Point(*r) for r in rows if all(isinstance(v, k) for v, k in zip(r, kinds, strict=True))]
+
+    def put_points(self, model: str, points: Sequence[Point]) -> None:
+        """Store the costs of a model, in place of older ones. Raises OSError or sqlite3.Error if the file
+        can't be written."""
+        self._make()
+        now = time.time()
+        rows = [(model, p.target, p.threads, p.seconds, p.joules, p.bytes, now) for p in points]
+        with self._open() as db:
+            db.execute(_POINTS)
+            db.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            db.execute(_OLDEST_POINTS, (self.limit,))
+
+    def try_put_points(self, model: str, points: Sequence[Point]) -> str:
+        """Put points as `put_points` does; return why this failed, or ""."""
+        return _tried(lambda: self.put_points(model, points))
+
+    def _make(self) -> None:
+        make_folder(self.path.parent)
+        self.path.touch()
+        self.path.chmod(0o600)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -120,6 +187,15 @@ class Store:
             db.execute("PRAGMA journal_mode = WAL")
             with db:
                 yield db
+
+
+def _tried(write: Callable[[], None]) -> str:
+    """Write to a store, and return why this failed, or ""."""
+    try:
+        write()
+    except (OSError, sqlite3.Error) as error:
+        return str(error)
+    return ""
 
 
 def _finding(

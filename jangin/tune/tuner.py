@@ -4,11 +4,12 @@ A kernel's possible gain is the time of all its launches, minus the time at the 
 figures set. Candidates come in order of their estimates, a few at a time, and race the best known one.
 Candidates whose estimate is far above the best estimate are left out.
 
-The two quickest race again, and one wins only if it is quicker by more than noise. All winners together count
-unless the whole model is slower."""
+The two quickest race again, by the objective's figure, and one wins only if it is better by more than noise.
+All winners together count unless the whole model is worse."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from jangin.compiler.kernels import (
     schedule_kernels,
 )
 from jangin.compiler.plans import make_plan
+from jangin.energy import EnergyError
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
@@ -33,6 +35,7 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.libraries import FINDERS
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import EXPECTED, Candidate, Workload
+from jangin.tune.joules import Meter
 from jangin.tune.measure import Timing, Trial, random_feeds, timings
 from jangin.tune.store import Finding
 
@@ -62,9 +65,9 @@ class Tuned:
     """The outcome for one kernel, which computes the nodes `sources`. Seconds are those of all its launches
     in a run of the model.
 
-    `bound` is the time at the processor's full rate. `tried` counts measured candidates, by template or
-    library. `earlier` counts those that an earlier tuning had measured, and `pruned` those that were left
-    out."""
+    `gain` is the ratio of the best candidate's figure to the first one's, by the objective. `bound` is the
+    time at the processor's full rate. `tried` counts measured candidates, by template or library. `earlier`
+    counts those that an earlier tuning had measured, and `pruned` those that were left out."""
 
     name: str
     sources: Sources
@@ -87,11 +90,11 @@ class Tuned:
 class Outcome:
     """The results of tuning a model.
 
-    `kernels` begins with the longest. `findings` are by digest. `before` is the seconds of a run of the model
-    untuned. `tuned` is the timing of the tuned model, measured beside the untuned one. `tuned` is None if the
-    user stopped tuning first. `spent` is the seconds of the whole tuning. `stopped` says if the user stopped.
-    `defects` are candidates that can't be made or compute something else. `unkept` says why the findings
-    couldn't be stored, or is ""."""
+    `kernels` begins with the longest. `findings` are by digest. `before` is the figure of a run of the model
+    untuned, by the objective: seconds, joules or their product. `tuned` is the timing of the tuned model,
+    measured beside the untuned one. `tuned` is None if the user stopped tuning first. `spent` is the seconds
+    of the whole tuning. `stopped` says if the user stopped. `defects` are candidates that can't be made or
+    compute something else. `unkept` says why the findings couldn't be stored, or is ""."""
 
     kernels: tuple[Tuned, ...]
     findings: Mapping[str, Finding]
@@ -147,8 +150,10 @@ def tune(
     budget: float,
     progress: Progress | None = None,
     known: Mapping[str, Finding] | None = None,
+    meter: Meter | None = None,
 ) -> Outcome:
-    """Tune the kernels of a fused graph for about `budget` seconds, and return the outcome.
+    """Tune the kernels of a fused graph for about `budget` seconds, and return the outcome. For another
+    objective than latency, `meter` measures the joules.
 
     `sizes` are the sizes of symbols by name. Other symbols get EXPECTED, or the nearest size in their range.
     `known` has findings of an earlier tuning, by the kernel's digest, which is continued. An interrupt
@@ -163,7 +168,7 @@ def tune(
             progress(min(budget, time.perf_counter() - start), budget, what)
 
     tell("the model as it is")
-    model = _Model(graph, options, threads, _sizes(graph, sizes))
+    model = _Model(graph, options, threads, sizes_of(graph, sizes), meter)
     untuned = model.executable(options)
     kernels = model.kernels(untuned, known or {})
     reserve = time.perf_counter() - start + FINAL_SECONDS
@@ -186,7 +191,15 @@ def tune(
     return Outcome(tuple(reports), findings, before, tuned, spent, stopped, tuple(defects))
 
 
-def _sizes(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+def executable_of(graph: Graph, options: Options, threads: int) -> Executable:
+    """Compile a fused graph with the options' candidates, and load it."""
+    plan = make_plan(graph, schedule_kernels(graph, options), options)
+    return Executable(build(plan, options.target), threads)
+
+
+def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of a graph's symbols by name: those given, and else EXPECTED or the nearest size in
+    the range."""
     found = {}
     for var, (low, high) in graph.symbols.items():
         least, most = (None if e is None else int(str(e)) for e in (low, high))
@@ -208,10 +221,10 @@ class _Model:
     options: Options
     threads: int
     sizes: Mapping[str, int]
+    meter: Meter | None
 
     def executable(self, options: Options) -> Executable:
-        plan = make_plan(self.graph, schedule_kernels(self.graph, options), options)
-        return Executable(build(plan, options.target), self.threads)
+        return executable_of(self.graph, options, self.threads)
 
     def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
         """Return the kernels that can be tuned, with the seconds that they take in a run of the model. `exe`
@@ -263,6 +276,8 @@ class _Model:
         kernel.hope *= FRUITLESS
         try:
             self._race(kernel, batch)
+        except EnergyError:
+            raise
         except Exception:  # a defective candidate may raise anything; alone, each shows if it is the one
             return [found for candidate in batch for found in self._race_alone(kernel, candidate)]
         return []
@@ -270,6 +285,8 @@ class _Model:
     def _race_alone(self, kernel: _Kernel, candidate: Candidate) -> list[str]:
         try:
             self._race(kernel, [candidate])
+        except EnergyError:
+            raise
         except Exception as error:
             return [f"{kernel.report.name}, {candidate}: {type(error).__name__}: {error}"]
         return []
@@ -288,9 +305,12 @@ class _Model:
             race = self._trial(kernel.node, kernel.workload).build(ways)
             times = race.time(SCREEN_SECONDS)
             hopeful = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
-            own, *again = race.time(RACE_SECONDS, [0, *hopeful])
+            if self.meter is None:
+                own, *again = race.time(RACE_SECONDS, [0, *hopeful])
+            else:
+                own, *again = race.costs(self.meter, self.options.objective, [0, *hopeful])
             timing, best = min(zip(again, hopeful, strict=True), key=lambda x: x[0].ratio)
-            gain = max(timing.ratio, timing.seconds / own.seconds)
+            gain = max(timing.ratio, timing.least / own.least)
             if gain <= MARGIN and timing.high < 1:
                 kernel.way, report.best, kernel.hope = ways[best], list(seen.values())[best], 1.0
                 report.gain *= gain
@@ -299,27 +319,32 @@ class _Model:
         report.pruned += len(batch) + 1 - len(ways)
 
     def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
-        """Run the tuned and the untuned model side by side. Return the seconds of an untuned run, and the
+        """Run the tuned and the untuned model side by side. Return the figure of an untuned run, and the
         timing of the tuned model relative to it.
 
-        If the tuned model is slower, all kernels stay untuned, and the timing is the untuned model's. After
-        an interrupt, the kernels' own races decide, and the timing is None."""
+        If the tuned model is worse, all kernels stay untuned, and the timing is the untuned model's. After an
+        interrupt, the kernels' own races decide, and the timing is None. Joules aren't known then."""
         won = {k.digest: k.report.best for k in kernels if k.report.gain < 1}
         try:
             choices = {**self.options.choices, **won}
             tuned = self.executable(self.options.but(choices=choices)) if won else untuned
             before, after = self._compare(untuned, tuned)
         except KeyboardInterrupt:
-            return sum(k.report.before for k in kernels), None
-        slower = after.ratio > 1
-        if slower:
+            seconds = sum(k.report.before for k in kernels)
+            return seconds if self.meter is None else math.nan, None
+        worse = after.ratio > 1
+        if worse:
             for k in kernels:
                 k.report.best, k.report.gain = k.report.first, 1.0
-        return before.seconds, before if slower or not won else after
+        return before.least, before if worse or not won else after
 
     def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
         """Run both models alternately, and return the timings of the untuned and of the tuned one."""
-        feeds = random_feeds(untuned, self.sizes)
+        feeds, objective = random_feeds(untuned, self.sizes), self.options.objective
+        if self.meter is not None:
+            costs = self.meter.rounds([lambda: untuned.run(feeds), lambda: tuned.run(feeds)])
+            before, after = timings([[cost.figure(objective) for cost in both] for both in costs])
+            return before, after
         rounds: list[list[float]] = []
         start = time.perf_counter()
         while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:

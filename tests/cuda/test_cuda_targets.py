@@ -44,7 +44,7 @@ def test_no_programs_are_emitted(kind: str) -> None:
 def test_tuned_kernels_are_kept_by_device() -> None:
     a100 = CUDA["cuda:sm_80"]
     a30 = a100.with_figures(units=56)
-    assert place_of(a100, 1, "never") != place_of(a30, 1, "never")
+    assert place_of(a100, 1, "never", "latency") != place_of(a30, 1, "never", "latency")
 
 
 def test_occupancy() -> None:

@@ -101,6 +101,6 @@ def test_it_races_ours(device: Found, tmp_path: Path, monkeypatch: pytest.Monkey
     outcome = tune_model(model, options.but(libraries="auto"), 1, 30.0, store=store)
     assert not outcome.defects
     assert any("clblast" in r.tried for r in outcome.kernels)
-    found = store.get(place_of(options.target, 1, "auto"))
+    found = store.get(place_of(options.target, 1, "auto", "latency"))
     assert any("clblast" in f.tried for f in found.values())
     assert with_winners(options.but(libraries="never", cache=tmp_path), 1).choices == {}

@@ -37,16 +37,17 @@ def test_better_is_quicker_than_untuned() -> None:
 
 
 def test_places_differ_by_all_that_changes_timings(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = place_of(V3, 2, "never")
+    here = place_of(V3, 2, "never", "latency")
     others = [
-        place_of(V3, 1, "never"), place_of(V3, 2, "auto"), place_of(NAMED["x86-64-v2"], 2, "never"),
-        place_of(V3.with_figures(l3=4 << 20), 2, "never"),
+        place_of(V3, 1, "never", "latency"), place_of(V3, 2, "auto", "latency"),
+        place_of(NAMED["x86-64-v2"], 2, "never", "latency"), place_of(V3, 2, "never", "energy"),
+        place_of(V3.with_figures(l3=4 << 20), 2, "never", "latency"),
     ]  # fmt: skip
     monkeypatch.setattr(store_module, "processor_name", lambda: "another")
-    others.append(place_of(V3, 2, "never"))
+    others.append(place_of(V3, 2, "never", "latency"))
     monkeypatch.undo()
     monkeypatch.setattr(store_module, "source_digest", lambda: "another compiler")
-    others.append(place_of(V3, 2, "never"))
+    others.append(place_of(V3, 2, "never", "latency"))
     assert len({here, *others}) == len(others) + 1
 
 

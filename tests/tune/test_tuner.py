@@ -128,7 +128,7 @@ def test_what_wins_is_kept_and_compiled(tmp_path: Path, monkeypatch: pytest.Monk
     changed = [r for r in outcome.kernels if r.gain < 1]
     assert changed
     assert all(r.best != r.first and r.after < r.before for r in changed)
-    found = store.get(place_of(OPTIONS.target, 1, "never"))
+    found = store.get(place_of(OPTIONS.target, 1, "never", "latency"))
     assert {str(f.candidate) for f in found.values() if f.better} == {str(r.best) for r in changed}
     exe = jangin.compile(model, threads=1, cache=tmp_path)
     assert isinstance(exe, jangin.Executable)

@@ -173,7 +173,7 @@ def measured(node: Node, graph: Graph, options: Options) -> list[list[object]]:
         own, *timings = trial.build([way for _, way in (first, *batch)]).time(SECONDS)
         times += [(first[0], own), *((c, t) for (c, _), t in zip(batch, timings, strict=True))]
     print(node.name, len(ways), flush=True)
-    best = {str(c): (c, min(t.seconds for other, t in times if other == c)) for c, _ in times}
+    best = {str(c): (c, min(t.least for other, t in times if other == c)) for c, _ in times}
     return [[c.template, dict(c.params), round(seconds, 9)] for c, seconds in best.values()]
 
 

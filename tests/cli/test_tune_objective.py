@@ -1,0 +1,100 @@
+"""`jangin tune --objective` and `--pareto`: the table of costs, what is kept, and errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from small import Cli
+
+from jangin.tune import joules
+
+WATTS = """
+import os, sys, time
+from pathlib import Path
+pid, watts, tick = sys.argv[1], [float(w) for w in sys.argv[2:]], os.sysconf("SC_CLK_TCK")
+def busy():
+    fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / tick
+before, last = busy(), time.time()
+while True:
+    time.sleep(0.1)
+    now, spent = time.time(), busy()
+    cores = (spent - before) / (now - last)
+    print(now, 10 + watts[0] * min(cores, 1) + watts[1] * max(cores - 1, 0), flush=True)
+    before, last = spent, now
+"""
+"""A meter of 10 W at rest. A process adds watts for its first busy core, and others for the second."""
+
+
+@pytest.fixture
+def meter(tmp_path: Path) -> str:
+    """The command of a meter of this process whose second core costs three times the first one."""
+
+    script = tmp_path / "watts.py"
+    script.write_text(WATTS)
+    return f"{sys.executable} {script} {os.getpid()} 20 60"
+
+
+@pytest.mark.slow
+def test_the_least_joules_are_chosen_and_used(
+    cli: Cli, model: Path, tmp_path: Path, meter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second core saves at most half of the time. One thread takes fewer joules on any machine."""
+    monkeypatch.setattr(joules, "ROUNDS", 2)
+    monkeypatch.setattr("jangin.compiler.objective.default_threads", lambda: 2)
+    figures = tmp_path / "figures.json"
+    asked = ("--shape", "batch=64", "--budget", "0s", "--meter", meter, "--json", figures)
+    done = cli("tune", model, "--objective", "energy", *asked)
+    assert done.status == 0, done.err
+    for text in (
+        "cpu, 1 thread",
+        "cpu, 2 threads",
+        "Costs of a run",
+        "mJ·s",
+        "above rest, by meter",
+        "frontier",
+    ):
+        assert text in done.out
+    assert "compiling with the objective energy uses cpu with 1 thread" in done.out
+    points = json.loads(figures.read_text())["points"]
+    assert [p["threads"] for p in points] == [1, 2] and points[0]["joules"] < points[1]["joules"]
+    run = cli("run", model, "--shape", "batch=64", "--objective", "energy")
+    assert run.status == 0 and "1 threads" in run.out
+
+
+def test_a_table_of_costs_without_joules(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a source, the table has times and memory, and says why there are no joules."""
+    monkeypatch.setattr("jangin.compiler.objective.Wanted", lambda _: joules.Wanted((), str(tmp_path)))
+    monkeypatch.setattr("jangin.compiler.objective.FINAL_SECONDS", 0.0)
+    monkeypatch.setattr("jangin.tune.tuner.FINAL_SECONDS", 0.0)
+    done = cli("tune", model, "--shape", "batch=1", "--budget", "0s", "--pareto", "--threads", 1)
+    assert done.status == 0, done.err
+    if "above rest" not in done.out:  # no GPU whose driver tells its energy
+        assert "Joules weren't measured" in done.out and "RAPL" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--objective", "power"], "objective='power' is unknown; known: latency, energy, edp"),
+        (["--devices", "cpu", "--target", "cpu"], "--target for one device, or --devices for some"),
+        (["--devices", "cpv"], "unknown target 'cpv'"),
+        (["--objective", "energy", "--meter", "no-such-meter"], "'no-such-meter' can't be started"),
+    ],
+)
+def test_errors_say_what_to_do(cli: Cli, model: Path, arguments: list[str], message: str) -> None:
+    done = cli("tune", model, "--shape", "batch=1", "--budget", "1s", *arguments)
+    assert done.status == 1 and message in done.err and "Traceback" not in done.err
+
+
+def test_a_compiled_file_has_no_objective(cli: Cli, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "small.jgn"
+    path.write_bytes(b"anything")
+    done = cli("run", path, "--objective", "energy")
+    assert done.status == 1 and "compiled already" in done.err
