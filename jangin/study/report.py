@@ -1,20 +1,22 @@
-"""Write a study's report: one page with plots, the same tables as Markdown, and all rows as CSV."""
+"""Write a study's report: one page with plots, the same tables as Markdown, and all rows as CSV and as
+Parquet."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jangin.files import write_text
+from jangin.files import write_text, write_whole
 from jangin.study.page import page
 from jangin.study.products import work
 from jangin.study.rows import Row
 from jangin.study.settings import RECORD
-from jangin.study.tables import Table, as_csv, plain, tables
+from jangin.study.tables import Table, as_csv, as_records, plain, tables
 
-PAGE, MARKDOWN, CSV = "index.html", "report.md", "rows.csv"
+PAGE, MARKDOWN, CSV, PARQUET = "index.html", "report.md", "rows.csv", "rows.parquet"
 
 
 def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: str) -> list[Table]:
@@ -29,8 +31,19 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     text = "\n".join(["# Study of engines", "", plain(about), "", *(table.markdown() for table in found)])
     write_text(folder / MARKDOWN, text)
     write_text(folder / CSV, as_csv(rows))
+    if find_spec("pyarrow") is not None:
+        _write_parquet(folder / PARQUET, rows)
     write_text(folder / PAGE, page(about, found, rows, engines, products))
     return found
+
+
+def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
+    """Write the columns of the CSV file as a Parquet file."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_pylist(as_records(rows))
+    write_whole(path, lambda file: parquet.write_table(table, file))
 
 
 def describe(record: dict[str, Any], rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from jangin.options import Options
 from jangin.study.measure import Asked, How, measure_group
 from jangin.study.models import Models, Prepared, Unprepared
 from jangin.study.rows import Group, Row, RowFile
-from jangin.study.settings import ROWS, Settings, open_folder
+from jangin.study.settings import ROWS, Settings, locked, open_folder
 
 Progress = Callable[[float, float, str], None]
 """A function that is told the rows done, all rows, and what is being done."""
@@ -32,6 +32,20 @@ def run(
     _check_shapes(settings, models)
     problems = _prepare(settings, models)
     open_folder(folder, settings)
+    with locked(folder):
+        open_folder(folder, settings)  # another study may have begun here meanwhile
+        return _measured(settings, folder, models, problems, progress, root)
+
+
+def _measured(
+    settings: Settings,
+    folder: Path,
+    models: Models,
+    problems: Mapping[tuple[str, int], str],
+    progress: Progress,
+    root: str,
+) -> list[Row]:
+    """Measure the rows that a study's file lacks, and return all."""
     file = RowFile(folder / ROWS)
     left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines_of(g)))]
     total, done = sum(len(missing) for _, missing in left), 0

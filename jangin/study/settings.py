@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from jangin.study.products import work
 from jangin.study.rows import Group
 from jangin.version import __version__
 
-RECORD, ROWS, MODELS = "settings.json", "rows.jsonl", "models"
-"""A study's settings, its rows, and its folder of prepared models, in the report's folder."""
+RECORD, ROWS, MODELS, LOCK = "settings.json", "rows.jsonl", "models", ".lock"
+"""A study's settings, its rows, its folder of prepared models, and its lock, in the report's folder."""
 PRECISIONS = ("float32", "float16", "int8")
 
 
@@ -101,12 +102,38 @@ def open_folder(folder: Path, settings: Settings) -> bool:
                 "Give the same settings to go on with it, or another folder"
             )
         return True
-    if folder.is_dir() and (other := next(iter(sorted(folder.iterdir())), None)) is not None:
+    there = sorted(p for p in folder.iterdir() if p.name != LOCK) if folder.is_dir() else []
+    if there:
+        other = there[0]
         raise ValueError(f"{folder} holds {other.name} and no study: give a new or an empty folder")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_text(record, json.dumps(now, indent=1) + "\n")
     return False
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other studies out of a folder inside this context. The system ends the lock with the process.
+
+    Raises ValueError if another study is in the folder, and ModuleNotFoundError with a remedy if the library
+    of locks isn't installed."""
+    try:
+        from filelock import FileLock, Timeout
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("a study needs filelock: pip install 'jangin[study]'") from None
+    lock = FileLock(folder / LOCK, blocking=False)
+    try:
+        with writing(folder / LOCK):
+            lock.acquire()
+    except Timeout:
+        raise ValueError(
+            f"{folder} is in use by another study: wait for its end, or give another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _record(settings: Settings) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from jangin.bench.engines import TITLES
 from jangin.bench.report import threads_text
 from jangin.ir.records import dataclass
+from jangin.study.pareto import frontier
 from jangin.study.rows import Group, Row
 
 ALL = "All figures"
@@ -58,6 +60,7 @@ def tables(
             _best(measured, engines, "joules", "Best engine by energy", "Energy is that above rest.")
         )
         found.append(_rails(measured))
+    found.append(_pareto(timed))
     multiplied = [r for r in figures if r.model in products]
     found.append(
         _by_engine("GFLOP/s of matrix products", multiplied, [*dict.fromkeys(r.engine for r in multiplied)],
@@ -85,16 +88,22 @@ def groups(rows: Iterable[Row]) -> dict[Group, dict[str, Row]]:
     return found
 
 
-def as_csv(rows: Sequence[Row]) -> str:
-    """Return all rows as CSV, with a column for each plain figure and for the main figures of energy."""
+def as_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return all rows by column, with a column for each plain figure and for the main figures of energy."""
     plain = [f.name for f in fields(Row) if f.name != "energy"]
     energy = ("source", "joules", "low", "high", "gross", "watts", "idle", "doubt", "warning")
-    text = io.StringIO()
+    return [
+        {**{n: getattr(row, n) for n in plain}, **{f"energy_{n}": row.energy.get(n) for n in energy}}
+        for row in rows
+    ]
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Return all rows as CSV."""
+    text, records = io.StringIO(), as_records(rows)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*plain, *(f"energy_{name}" for name in energy)])
-    for row in rows:
-        figures = [row.energy.get(name, "") for name in energy]
-        writer.writerow([*(_cell(getattr(row, name)) for name in plain), *figures])
+    writer.writerow(records[0] if records else [])
+    writer.writerows(["" if v is None else v for v in record.values()] for record in records)
     return text.getvalue()
 
 
@@ -175,6 +184,26 @@ def _best(rows: Sequence[Row], engines: Sequence[str], figure: str, heading: str
     return Table(heading, ("model", "best", "over the median", "over the worst"), tuple(lines), note)
 
 
+def _pareto(rows: Sequence[Row]) -> Table:
+    """Return the choices for each model and batch that no other one beats, over engines, numbers of threads
+    and precisions."""
+    cases: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row.model, row.batch), []).append(row)
+    lines = []
+    for (model, batch), choices in cases.items():
+        marks = frontier([(r.median, r.joules, r.peak_bytes or None, r.error) for r in choices])
+        best = sorted((r for r, mark in zip(choices, marks, strict=True) if mark), key=lambda r: r.median)
+        lines += [
+            (f"{model}, batch {batch}", f"{title(r.engine)}, {r.precision}, {threads_text(r.threads)}",
+             f"{r.median:.3g}", "" if r.joules is None else f"{r.joules * 1e3:.3g}",
+             f"{r.peak_bytes / 1e6:.0f}", "" if r.error is None else f"{r.error:.0e}")
+            for r in best
+        ]  # fmt: skip
+    note = "No other choice for the model is as good in time, energy, memory and error, and better in one."
+    return Table("Pareto frontier", ("model", "choice", "ms", "mJ", "peak MB", "error"), tuple(lines), note)
+
+
 def _rails(rows: Sequence[Row]) -> Table:
     """Return the power of each rail, if a source has several."""
     rails = [*dict.fromkeys(name for r in rows for name in r.energy["rails"])]
@@ -228,7 +257,3 @@ def _line(cells: Iterable[str]) -> str:
 def plain(text: str) -> str:
     """Return text as Markdown shows it: in one line, and not as elements of HTML."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-
-
-def _cell(value: object) -> object:
-    return "" if value is None else value if not isinstance(value, Mapping) else dict(value)

@@ -173,6 +173,24 @@ addEventListener("load", () => setTimeout(() => {
 """A script that looks at the page, and leaves out the bars of one thread."""
 
 
+def test_parquet_has_the_columns_of_csv(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow isn't installed (the extra `parquet`)")
+    given = rows()
+    read = parquet.read_table(report_of(tmp_path, given) / "rows.parquet").to_pylist()
+    assert [*read[0]] == as_csv(given).splitlines()[0].split(",")
+    assert [r["median"] for r in read] == [r.median for r in given]
+    assert read[0]["energy_joules"] == given[0].joules and read[2]["energy_joules"] is None
+
+
+def test_the_pareto_frontier_of_a_model() -> None:
+    """OpenVINO is the quickest and takes the most joules. One thread of Jangin takes as many as two do."""
+    (table,) = (t for t in tables(rows(), ENGINES, "onnxruntime", {}) if t.title == "Pareto frontier")
+    of_net = [line for line in table.rows if line[0] == "net, batch 1"]
+    assert [line[1:4] for line in of_net] == [("Jangin, float32, 2 threads", "1", "0.5")]
+    of_long = [line[1] for line in table.rows if line[0] != "net, batch 1"]
+    assert of_long == ["OpenVINO, float32, 2 threads", "Jangin, float32, 2 threads"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="Debian's chromium isn't installed here")
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

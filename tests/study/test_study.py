@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,6 +123,24 @@ def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_p
     (report / "settings.json").unlink()
     with pytest.raises(ValueError, match=r"holds models and no study: give a new or an empty folder"):
         study("unreadable")
+
+
+def test_two_studies_in_one_folder_are_refused(study: Study, tmp_path: Path) -> None:
+    """The lock ends with its process, so that nothing of a killed study is in the way of the next."""
+    study("unreadable")
+    code = (
+        f"import sys; from pathlib import Path; from jangin.study.settings import locked\n"
+        f"with locked(Path({str(tmp_path / 'report')!r})): print('in', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "in\n"
+        with pytest.raises(ValueError, match="in use by another study: wait for its end, or give another"):
+            study("unreadable")
+        other.kill()
+        other.wait()
+    assert study("unreadable")["unreadable"].problem == FAILING["unreadable"]
 
 
 def test_other_weights_in_a_file_of_their_own_are_another_model(study: Study, model: Path) -> None:
