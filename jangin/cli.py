@@ -466,6 +466,12 @@ def study(
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that an engine may take to compile or run once.")
     ] = 600.0,
+    devices: Annotated[
+        str, typer.Option(help="Devices for Jangin: cpu,opencl:0, or all; others run on the processor.")
+    ] = "cpu",
+    tune: Annotated[
+        str, typer.Option(metavar="TIME", help="Add the engine `tuned`: Jangin after so long a tuning (60s).")
+    ] = "",
 ) -> None:
     """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
     The same command goes on with a study that was interrupted."""
@@ -473,7 +479,7 @@ def study(
 
     whole = work(
         models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
-        baseline, data, shape or [], rounds, seconds, timeout,
+        baseline, data, shape or [], rounds, seconds, timeout, devices, tune,
     )  # fmt: skip
     if not whole:
         raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended

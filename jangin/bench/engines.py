@@ -84,6 +84,12 @@ def _with_library(job: Job) -> Engine:
     return engine
 
 
+def _aot(job: Job) -> Engine:
+    from jangin.bench.emitted import emitted  # imports the compiler, which would count in the peers' memory
+
+    return emitted(job)
+
+
 def _numpy(job: Job) -> Engine:
     """Return NumPy for a model that is one matrix product of its inputs. OpenBLAS, which computes it, takes
     its number of threads from the environment."""
@@ -229,6 +235,8 @@ def _fma(job: Job) -> Engine:
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "untuned": _untuned,
+    "tuned": _jangin,
+    "aot": _aot,
     "float32": _jangin,
     "loaded": _loaded,
     "onnxruntime": _onnxruntime,
@@ -253,6 +261,8 @@ file."""
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
+    "tuned": "Jangin, tuned",
+    "aot": "Jangin, emitted",
     "float32": "Jangin's float32",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
@@ -269,7 +279,9 @@ TITLES = {
 }
 
 
-STUDIED = ("jangin", *PEERS, "litert", "inductor", "eager")
+OURS = ("jangin", "tuned", "aot")
+"""Jangin's engines of a study: compiled at once, with what tuning found, and ahead of time."""
+STUDIED = (*OURS, *PEERS, "litert", "inductor", "eager")
 """The engines of a study."""
 MULTIPLIERS = ("openblas", "onednn", "numpy")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""

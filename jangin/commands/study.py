@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,16 +22,20 @@ from jangin.commands.common import (
     parse_shapes,
     terminal,
 )
+from jangin.compiler.request import parse_seconds
 from jangin.frontends.format import opened
 from jangin.options import ABOUT
 from jangin.quantization.data import present
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
 from jangin.study import report
 from jangin.study.products import parse_sizes, write_products
-from jangin.study.rows import Row, RowFile
+from jangin.study.rows import CPU, Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import RECORD, ROWS
 from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import ALL, Table
+from jangin.targets import resolve
 
 MEMORY = 3600.0
 """Seconds from whose progress the time left is estimated. Some models take minutes to compile."""
@@ -53,6 +58,8 @@ def study(
     rounds: int,
     seconds: float,
     timeout: float,
+    devices: str = CPU,
+    tune: str = "",
 ) -> bool:
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
     interrupted. The rows so far are in the report then."""
@@ -64,6 +71,8 @@ def study(
         present(data)
     symbol, _, batches = batch.rpartition("=")
     chosen = parse_engines(engines)
+    if tune:
+        chosen = tuple(dict.fromkeys((*chosen, "tuned")))
     asked = StudySettings(
         tuple(m.resolve() for m in models),
         chosen,
@@ -80,6 +89,8 @@ def study(
         str(data.resolve()) if data is not None else "",
         tuple(_flags(settings)),
         parse_sizes(products) if products else (),
+        parse_devices(devices),
+        parse_seconds(tune) if tune else 0.0,
     )
     base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
     if base not in chosen:
@@ -115,7 +126,7 @@ def parse_engines(text: str) -> tuple[str, ...]:
     """Return the engines of a list, or all that are installed for "all". Raises ValueError for an unknown
     one."""
     if text == "all":
-        return tuple(e for e in STUDIED if e == "jangin" or installed(e))
+        return tuple(e for e in STUDIED if e in ("jangin", "aot") or installed(e))
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in STUDIED and not _own_engine(name):
@@ -123,6 +134,23 @@ def parse_engines(text: str) -> tuple[str, ...]:
                 f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
             )
     return names
+
+
+def parse_devices(text: str) -> tuple[str, ...]:
+    """Return the devices of a list, or the processor and all OpenCL, CUDA and WebGPU devices for "all".
+    Raises ValueError for an unknown one, and LoadError for one that isn't here."""
+    if text != "all":
+        names = tuple(dict.fromkeys(text.split(",")))
+        for name in names:
+            resolve(name)
+        return names
+    found = [CPU]
+    for kind, there in (("opencl", opencl_devices.devices), ("cuda", cuda_devices.devices)):
+        with suppress(LoadError):
+            found += [f"{kind}:{n}" for n in range(len(there()))]
+    with suppress(LoadError):
+        found += [f"webgpu:{n}" for n in range(len(webgpu_adapters.adapters()))]
+    return tuple(found)
 
 
 def _own_engine(name: str) -> bool:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
+from jangin.bench.engines import OURS
 from jangin.bench.measure import Options as BenchOptions
 from jangin.bench.measure import Worker, make_inputs, outputs_of
+from jangin.compiler.request import with_winners
 from jangin.files import write_text, writing
 from jangin.frontends.format import paired
 from jangin.frontends.table import load
@@ -25,10 +27,10 @@ from jangin.ir.limits import within
 from jangin.ir.own_names import own_name, own_sizes, own_text
 from jangin.ir.records import dataclass
 from jangin.options import Options
-from jangin.study.rows import Group
+from jangin.study.rows import CPU, Group
 from jangin.study.settings import MODELS, Settings
 
-READS = {"litert": ".tflite", "inductor": ".pt2", "eager": ".pt2", "jangin": ""}
+READS = {"litert": ".tflite", "inductor": ".pt2", "eager": ".pt2", **dict.fromkeys(OURS, "")}
 """The files that an engine reads, by their ending. Others read ONNX, and Jangin reads every format."""
 FLAGS = {"int8": "--int8", "float16": "--fp16"}
 CALIBRATION = 4
@@ -88,6 +90,26 @@ class Models:
         shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
         self._make(made, ["convert", str(model), str(made), *shapes])
         return made, f"made by jangin convert from {model.suffix or 'a folder'}"
+
+    def tuned(self, group: Group, path: Path) -> Options:
+        """Return the options of a compilation with the candidates that tuning chose for a group's model, in
+        the file `path`. It is tuned once, on this machine. Raises Unprepared."""
+        folder = self._made(group.model) / "tuned"
+        given = self.prepared(group.model, group.batch)
+        figures = folder / f"{group.precision}-batch{group.batch}-{group.device}-{group.threads}.json"
+        shapes = [word for name, size in given.sizes.items() for word in ("--shape", f"{name}={size}")]
+        device = [] if group.device == CPU else ["--target", group.device]
+        folder.mkdir(exist_ok=True)
+        budget = f"{self.settings.tune:g}s"
+        command = ["tune", str(path), "--budget", budget, "--threads", str(group.threads), *shapes, *device]
+        self._make(figures, [*command, "--json", str(figures)], ["--cache-dir", str(folder)])
+        return with_winners(self.untuned(group).but(cache=folder), group.threads)
+
+    def untuned(self, group: Group) -> Options:
+        """Return the options of a compilation for a group. Raises as `prepared` does."""
+        sizes = dict(self.prepared(group.model, group.batch).sizes)
+        options = self.compiling.but(shapes=sizes, threads=group.threads)
+        return options if group.device == CPU else options.but(target=group.device)
 
     def reference(self, name: str, batch: int) -> tuple[dict[str, Array], str]:
         """Return a model's outputs in float64, and what computed them, or nothing and the reason."""
@@ -178,7 +200,7 @@ class Models:
         self._make(made, [*command, "-o", str(made), *shapes])
         return made, f"made by jangin quantize with {data or 'random inputs'}"
 
-    def _make(self, made: Path, command: Sequence[str]) -> None:
+    def _make(self, made: Path, command: Sequence[str], before: Sequence[str] = ()) -> None:
         """Run a command of Jangin that makes a file, unless the file exists. Raises Unprepared with the last
         line of its error if it fails, at every further call too."""
         if made.exists():
@@ -186,9 +208,10 @@ class Models:
         key = str(made)
         if key not in self._failed:
             try:
+                limit = self.settings.limit + self.settings.tune
                 done = subprocess.run(
-                    [sys.executable, "-m", "jangin", *self.settings.before, *command],
-                    capture_output=True, text=True, timeout=self.settings.limit, check=False,
+                    [sys.executable, "-m", "jangin", *self.settings.before, *before, *command],
+                    capture_output=True, text=True, timeout=limit, check=False,
                 )  # fmt: skip
                 words = (done.stderr.strip() or f"status {done.returncode}").splitlines()
                 said = "" if made.exists() else next((w for w in words if "error:" in w), words[-1])

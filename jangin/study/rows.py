@@ -12,15 +12,19 @@ from typing import Any
 from jangin.files import writing
 from jangin.ir.records import dataclass
 
+CPU = "cpu"
+"""The device of all engines. Others are those that Jangin compiles for."""
+
 
 @dataclass(frozen=True)
 class Group:
-    """The rows that are measured side by side: one model in one form, in all engines."""
+    """The rows that are measured side by side: one model in one form on one device, in all engines."""
 
     model: str
     precision: str
     batch: int
     threads: int
+    device: str = CPU
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Row:
     threads: int
     engine: str
     version: str = ""
+    device: str = CPU
     problem: str = ""
     absent: bool = False
     how: str = ""
@@ -63,7 +68,7 @@ class Row:
 
     @property
     def group(self) -> Group:
-        return Group(self.model, self.precision, self.batch, self.threads)
+        return Group(self.model, self.precision, self.batch, self.threads, self.device)
 
     @property
     def joules(self) -> float | None:

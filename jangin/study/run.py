@@ -12,7 +12,7 @@ from jangin.energy import Wanted
 from jangin.options import Options
 from jangin.study.measure import Asked, How, measure_group
 from jangin.study.models import Models, Prepared, Unprepared
-from jangin.study.rows import Group, Row, RowFile
+from jangin.study.rows import CPU, Group, Row, RowFile
 from jangin.study.settings import ROWS, Settings, locked, open_folder
 
 Progress = Callable[[float, float, str], None]
@@ -52,6 +52,7 @@ def _measured(
     wanted = Wanted(settings.meters, root) if settings.energy else None
     for group, engines in left:
         label = f"{group.model}, {group.precision}, batch {group.batch}, {group.threads} threads"
+        label += "" if group.device == CPU else f", {group.device}"
 
         def tell(share: float, what: str, count: int = len(engines), label: str = label) -> None:
             progress(done + share * count, total, f"{label}: {what}")  # noqa: B023
@@ -99,8 +100,8 @@ def _asked(models: Models, group: Group, engine: str) -> Asked:
     given: Prepared = models.prepared(group.model, group.batch)
     try:
         path, how = models.file(group, engine)
+        options = models.tuned(group, path) if engine == "tuned" else models.untuned(group)
     except Unprepared as error:
         return Asked(engine, None, problem=str(error))
-    compiling = models.compiling.but(shapes=dict(given.sizes), threads=group.threads, cache=False)
     job = Job(engine, group.threads, str(path), str(given.inputs), given.outputs, dict(given.sizes))
-    return Asked(engine, replace(job, compiling=Job.packed(compiling)), how)
+    return Asked(engine, replace(job, compiling=Job.packed(options.but(cache=False))), how)

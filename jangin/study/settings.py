@@ -18,7 +18,7 @@ from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.study.products import work
-from jangin.study.rows import Group
+from jangin.study.rows import CPU, Group
 from jangin.version import __version__
 
 RECORD, ROWS, MODELS, LOCK = "settings.json", "rows.jsonl", "models", ".lock"
@@ -51,18 +51,28 @@ class Settings:
     """Options that stand before a command."""
     products: tuple[int, ...] = ()
     """Sizes of matrix products whose models are among `models`."""
+    devices: tuple[str, ...] = (CPU,)
+    tune: float = 0.0
+    """Seconds of tuning for each group of the engine `tuned`."""
 
     def groups(self) -> Iterator[Group]:
-        """Yield all groups. Matrix products have one precision and no batch."""
+        """Yield all groups. Matrix products have one precision and no batch. A device other than the
+        processor has one group for all numbers of threads."""
         for model in self.models:
             single = self.is_product(model.stem)
             for precision in ("float32",) if single else self.precisions:
                 for batch in (1,) if single else self.batches:
                     for threads in self.threads:
                         yield Group(model.stem, precision, batch, threads)
+                    for device in self.devices:
+                        if device != CPU:
+                            yield Group(model.stem, precision, batch, max(self.threads), device)
 
     def engines_of(self, group: Group) -> tuple[str, ...]:
-        """Return the engines of a group: for products, libraries of products too."""
+        """Return the engines of a group: for products, libraries of products too, and on a device other than
+        the processor those of Jangin."""
+        if group.device != CPU:
+            return tuple(e for e in self.engines if e in ("jangin", "tuned"))
         more = MULTIPLIERS if self.is_product(group.model) else ()
         return tuple(dict.fromkeys((*self.engines, *more)))
 
@@ -79,6 +89,8 @@ class Settings:
         if twice is not None:
             raise ValueError(f"two models are called {twice!r}: rename one, so that rows can be told apart")
         unknown = next((p for p in self.precisions if p not in PRECISIONS), None)
+        if "tuned" in self.engines and not self.tune:
+            raise ValueError("the engine tuned needs the time to tune in: give --tune 60s")
         if unknown is not None:
             raise ValueError(f"--precision {unknown!r} is unknown: there are {', '.join(PRECISIONS)}")
 

@@ -13,7 +13,7 @@ from jangin.bench.engines import TITLES
 from jangin.bench.report import threads_text
 from jangin.ir.records import dataclass
 from jangin.study.pareto import frontier
-from jangin.study.rows import Group, Row
+from jangin.study.rows import CPU, Group, Row
 
 ALL = "All figures"
 """The title of the table that has every row."""
@@ -72,7 +72,12 @@ def tables(
 
 def label(group: Group) -> str:
     """Return a group's name as tables and plots show it."""
-    return f"{group.model}, {group.precision}, batch {group.batch}, {threads_text(group.threads)}"
+    return f"{group.model}, {group.precision}, batch {group.batch}, {place(group)}"
+
+
+def place(of: Group | Row) -> str:
+    """Return where a model runs: the number of threads, or the device."""
+    return threads_text(of.threads) if of.device == CPU else of.device
 
 
 def title(engine: str) -> str:
@@ -195,7 +200,7 @@ def _pareto(rows: Sequence[Row]) -> Table:
         marks = frontier([(r.median, r.joules, r.peak_bytes or None, r.error) for r in choices])
         best = sorted((r for r, mark in zip(choices, marks, strict=True) if mark), key=lambda r: r.median)
         lines += [
-            (f"{model}, batch {batch}", f"{title(r.engine)}, {r.precision}, {threads_text(r.threads)}",
+            (f"{model}, batch {batch}", f"{title(r.engine)}, {r.precision}, {place(r)}",
              f"{r.median:.3g}", "" if r.joules is None else f"{r.joules * 1e3:.3g}",
              f"{r.peak_bytes / 1e6:.0f}", "" if r.error is None else f"{r.error:.0e}")
             for r in best

@@ -74,6 +74,9 @@ def test_an_engine_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
         (("--precision", "float32,int3"), "--precision 'int3' is unknown: there are float32"),
         (("--baseline", "caffe"), "--baseline 'caffe' is none of the engines"),
         (("--data", "/nowhere"), "no such file"),
+        (("--devices", "opencl:0,gpu"), "unknown target 'gpu'"),
+        (("--engines", "tuned"), "the engine tuned needs the time to tune in: give --tune 60s"),
+        (("--tune", "soon"), "write 60s or 2m"),
         (("--products", "64-128"), "--products '64-128' is not understood: write 64..4096"),
     ],
 )
@@ -121,5 +124,5 @@ def test_two_models_of_one_name_are_refused(cli: Cli, model: Path, tmp_path: Pat
 
 def test_all_engines_are_those_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jangin.commands.study.installed", lambda e: "1" if e == "litert" else None)
-    assert parse_engines("all") == ("jangin", "litert")
+    assert parse_engines("all") == ("jangin", "aot", "litert")
     assert parse_engines("mnn,jangin,mnn") == ("mnn", "jangin") and {"mnn", "jangin"} <= {*STUDIED}

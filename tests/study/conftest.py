@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import pytest
 
+from jangin.bench.engines import STUDIED
 from jangin.options import Options
 from jangin.study.run import run
 from jangin.study.settings import Settings
@@ -38,7 +39,7 @@ def study(model: Path, tmp_path: Path) -> Callable[..., Any]:
     """Run a study of the small model in engines of the tests, by name."""
 
     def ran(*engines: str, tell: Any = lambda *_: None, root: str = "", **how: Any) -> Any:
-        names = tuple(e if e in ("jangin", "onnxruntime") else f"odd_engines:{e}" for e in engines)
+        names = tuple(e if e in STUDIED else f"odd_engines:{e}" for e in engines)
         settings = Settings((model,), names, **{**QUICK, **how})
         rows = run(settings, tmp_path / "report", Options(), tell, root or str(tmp_path / "none"))
         return {r.engine.rpartition(":")[2]: r for r in rows}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,6 +26,7 @@ from jangin.study.models import Models, Unprepared
 from jangin.study.rows import Group, Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import Settings
+from jangin.study.tables import label
 
 QUICK = {"rounds": 1, "seconds": 0.01}
 Study = Callable[..., dict[str, Row]]
@@ -330,6 +331,28 @@ def test_small_numbers_are_made_by_jangin(study: Study) -> None:
     for row in rows.values():
         assert not row.problem and row.how == "made by jangin quantize with random inputs"
         assert row.error is not None and 1e-4 < row.error < 0.5 and row.median > 0
+
+
+@pytest.mark.slow
+def test_jangin_untuned_tuned_and_emitted(study: Study, tmp_path: Path) -> None:
+    """The tuned row is that of its own tuning, of which a study that goes on does nothing twice."""
+    rows = study("jangin", "tuned", "aot", threads=(2,), tune=1.0)
+    assert {e: r.problem for e, r in rows.items()} == dict.fromkeys(("jangin", "tuned", "aot"), "")
+    assert all(r.error is not None and r.error < 1e-5 and r.median > 0 for r in rows.values())
+    (figures,) = (tmp_path / "report" / "models" / "small" / "tuned").glob("*.json")
+    assert json.loads(figures.read_text())["threads"] == 2
+
+
+def test_devices_have_groups_of_their_own(model: Path) -> None:
+    """Only Jangin runs on them, and numbers of threads are of the processor."""
+    settings = Settings((model,), ("jangin", "onnxruntime"), (1, 2), devices=("cpu", "opencl:0"))
+    groups = [*settings.groups()]
+    assert [(g.device, g.threads) for g in groups] == [("cpu", 1), ("cpu", 2), ("opencl:0", 2)]
+    assert [settings.engines_of(g) for g in groups[1:]] == [("jangin", "onnxruntime"), ("jangin",)]
+    models = Models(model.parent / "report", settings, Options())
+    assert models.untuned(groups[2]).asked == "opencl:0" and models.untuned(groups[0]).asked is None
+    row = Row(**asdict(groups[2]), engine="jangin")
+    assert row.group == groups[2] and label(row.group) == "small, float32, batch 1, opencl:0"
 
 
 @pytest.mark.slow
