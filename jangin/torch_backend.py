@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 import jangin
 from jangin.frontends.torch.attention import keep_attention
-from jangin.frontends.torch.decompositions import table
-from jangin.frontends.torch.parts import copied, is_never_compiled, refused, split
+from jangin.frontends.torch.parts import copied, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
+from jangin.frontends.torch.training import training_table
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
@@ -40,18 +40,24 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     parts: list[_Compiled] = []
 
     def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
-        _fix_numbers(lowered)
         context = torch._guards.TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
-        static = [] if metadata is None else metadata.static_input_indices
+        return compiled(lowered, [] if metadata is None else metadata.static_input_indices)
+
+    def training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
+        return compiled(lowered, [])  # the optimizer changes parameters after each call
+
+    def compiled(lowered: torch.fx.GraphModule, static: Sequence[int]) -> Boxed:
+        _fix_numbers(lowered)
         parts.append(_Compiled(lowered, static, options))
         return _boxed(parts[-1])
 
     if not torch.is_grad_enabled():
         keep_attention(graph)
     made: Callable[..., Any] = aot_autograd(
-        fw_compiler=_training, inference_compiler=inference, decompositions=table()
-    )(graph, inputs)
+        fw_compiler=training, bw_compiler=training, inference_compiler=inference,
+        partition_fn=min_cut_rematerialization_partition, decompositions=training_table(),
+    )(graph, inputs)  # fmt: skip
     for part in parts:
         part.settle(inputs)
     return made
@@ -114,16 +120,6 @@ FILLS = {
 }
 
 
-def _training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Any:
-    """Let PyTorch run the graph if gradients are needed, and warn once."""
-    warnings.warn(
-        "jangin compiles inference: where gradients are needed PyTorch runs the graph itself "
-        "(use torch.no_grad(), or torch.inference_mode())",
-        stacklevel=2,
-    )
-    return make_boxed_func(lowered.forward)
-
-
 class _Compiled:
     """A graph whose parameters and buffers are constants.
 
@@ -152,13 +148,14 @@ class _Compiled:
         while symbols := set().union(*(s.node.expr.free_symbols for n in self.inputs for s in _sizes(n))):
             fixed = symbols
             if self._takes(args):
+                if without := unknown(self.whole):
+                    self._part(args, without)
+                    return
                 try:
                     self._compile(args)
                     return
                 except CompileError as error:
                     named = {own_name(v) for v in error.symbols}
-                    if not named and self._part(args, is_never_compiled):
-                        return
                     fixed = (self.sizes.of_names(named) & symbols if named else set()) or symbols
                 except Exception:  # the first call meets the error again and reports it
                     fixed = symbols
@@ -183,27 +180,35 @@ class _Compiled:
 
     def _takes(self, args: Sequence[Any]) -> bool:
         """Tell if the constants are known before the first call."""
-        found = [args[i] for i in self.static] if len(args) == len(self.inputs) else [None]
+        if self.static and len(args) != len(self.inputs):
+            return False
+        found = (args[i] for i in self.static)
         return all(isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor) for a in found)
 
     def _compile_or_part(self, args: Sequence[Any]) -> None:
         """Compile the graph, or the parts between nodes that can't be compiled."""
+        if without := unknown(self.whole):
+            self._part(args, without)
+            return
         try:
             self._compile(args)
         except Exception as error:  # PyTorch can run the graph, whatever the error is
-            if not self._part(args, lambda _: True):
+            if without := refused(self.whole, self._held(args), self.env):
+                self._part(args, without)
+            else:
                 _say_once("a graph", error)
                 self.torch = self.whole.forward
 
-    def _part(self, args: Sequence[Any], fits: Callable[[torch.fx.Node], bool]) -> bool:
-        """Split the graph at its nodes that can't be compiled, if there are any and each of them `fits`.
-        Returns whether it was split."""
-        held = {self.inputs[i].name: args[i] for i in self.static}
-        without = refused(self.whole, held, self.env)
-        if not without or not all(map(fits, without)):
-            return False
+    def _held(self, args: Sequence[Any]) -> dict[str, torch.Tensor]:
+        return {self.inputs[i].name: args[i] for i in self.static}
+
+    def _part(self, args: Sequence[Any], without: Mapping[torch.fx.Node, Exception]) -> None:
+        """Split the graph at the nodes `without`, which PyTorch runs. A warning names their operators, except
+        for the masks of dropout, which PyTorch always draws."""
         for node, problem in without.items():
-            _say_once(str(node.target), problem)
+            if node.target is not torch.ops.jangin.mask.default:
+                _say_once(str(node.target), problem)
+        held = self._held(args)
         found: list[tuple[_Compiled, list[Any]]] = []
 
         def compiled(part: torch.fx.GraphModule, places: Mapping[int, str]) -> _Compiled:
@@ -215,12 +220,11 @@ class _Compiled:
         self.torch = split(self.whole, without, compiled).forward
         for part, given in found:
             part.settle(given)
-        return True
 
     def _compile(self, args: Sequence[Any]) -> None:
         if not self.parted:
             self.views, self.parted = part_views(self.graph), True
-        held = {self.inputs[i].name: args[i] for i in self.static}
+        held = self._held(args)
         self.run, self.wanted, self.numbers = self._compiled(held)
         self.counted = [i for i in self.static if not args[i].is_inference()]
         self.versions = [args[i]._version for i in self.counted]

@@ -41,7 +41,7 @@ ALLOWED = {
     "frontends.darknet": {"frontends", "ir", "mapped", "ops"},
     "frontends.gguf": {"frontends", "ir", "ops"},
     "frontends.tflite": {"frontends", "ir", "mapped", "ops"},
-    "frontends.torch": {"frontends", "ir", "mapped", "ops"},
+    "frontends.torch": {"frontends", "gradients", "ir", "mapped", "ops"},
     "passes": {"ir", "mapped", "ops", "runtime", "targets", "templates"},
     "schedule": {"ir"},
     "templates": {"ir", "mapped", "schedule", "targets"},

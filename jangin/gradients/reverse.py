@@ -41,14 +41,14 @@ def builder_of(graph: Graph) -> Builder:
     return b
 
 
-def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient d sum(y) / d x for each x in `xs`. The gradient is zeros if y doesn't depend on
-    x."""
+def gradients(b: Builder, y: Tensor, xs: Sequence[Tensor], g: Tensor | None = None) -> list[Tensor]:
+    """Return the gradient d sum(y g) / d x for each x in `xs`. Without `g`, it is d sum(y) / d x. The
+    gradient is zeros if y doesn't depend on x."""
     if not y.dtype.is_float or any(not x.dtype.is_float for x in xs):
         raise CompileError(f"gradients of {y} by {', '.join(map(str, xs))}: all must be floats")
     around = b.prefix, b.source
     reverse = _Reverse(b, [x.name for x in xs])
-    reverse.run(y)
+    reverse.run(y, g or b.expand(b.scalar(1, y.dtype), y.shape))
     b.prefix, b.source = around
     zeros = (b.expand(b.scalar(0, x.dtype), x.shape) for x in xs)
     return [reverse.found.get(x.name) or zero for x, zero in zip(xs, zeros, strict=True)]
@@ -102,9 +102,8 @@ class _Reverse:
         known = self.found.get(to.name)
         self.found[to.name] = part if known is None else b.map(lambda v, w: v + w, known, part)
 
-    def run(self, y: Tensor) -> None:
-        b = self.b
-        self.add(y, b.expand(b.scalar(1, y.dtype), y.shape))
+    def run(self, y: Tensor, g: Tensor) -> None:
+        self.add(y, g)
         for node in reversed(self.nodes):
             for own in reversed(self._own.get(node.outputs[0], ())):
                 self._by_own(own, node)

@@ -37,13 +37,25 @@ def copied(module: GraphModule) -> GraphModule:
     return GraphModule(module, graph)
 
 
+def unknown(module: GraphModule) -> dict[Node, Exception]:
+    """Return the nodes that can't be compiled whatever their sizes are, each with its error. Their operators
+    are unknown, or kernels don't have a type in them."""
+    found: dict[Node, Exception] = {}
+    for node in _computing(module):
+        try:
+            _check_types(node)
+            if isinstance(node.target, torch._ops.OpOverload) and ATEN.lowering(_bare(node)) is None:
+                raise CompileError(ATEN.remedy(_bare(node)))
+        except CompileError as error:
+            found[node] = error
+    return found
+
+
 def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[Node, Exception]:
     """Return the nodes that can't be compiled even as a graph of one node, each with its error. `held` has
     the constant inputs by name, and `env` is PyTorch's shape environment."""
     found: dict[Node, Exception] = {}
-    for node in module.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem or not _tensors(node):
-            continue
+    for node in _computing(module):
         try:
             _lower_alone(module, node, held, env)
         except Exception as error:  # PyTorch can run the node, whatever the error is
@@ -51,14 +63,10 @@ def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[N
     return found
 
 
-def is_never_compiled(node: Node) -> bool:
-    """Tell if a node can't be compiled, whatever its sizes are: its operator is unknown, or kernels don't
-    have a type in it."""
-    try:
-        _check_types(node)
-    except CompileError:
-        return True
-    return ATEN.lowering(_bare(node)) is None
+def _computing(module: GraphModule) -> list[Node]:
+    """Return the nodes that compute tensors."""
+    calls = (n for n in module.graph.nodes if n.op == "call_function" and n.target is not operator.getitem)
+    return [n for n in calls if _tensors(n)]
 
 
 def _bare(node: Node) -> ir.Node:
@@ -95,8 +103,6 @@ def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], en
     alone = GraphModule(module, graph)
     part_views(alone)
     if not next(iter(reversed(alone.graph.nodes))).args[0]:
-        if ATEN.lowering(_bare(node)) is None:
-            raise CompileError(ATEN.remedy(_bare(node)))
         return  # PyTorch makes a view of an input; inside a part the view is lowered
     constants = {n: t for n, t in held.items() if any(p.name == n for p in alone.graph.nodes)}
     traced = traced_graph(alone.graph, constants, Sizes({}, {}, env))

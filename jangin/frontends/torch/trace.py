@@ -320,6 +320,8 @@ class _Trace:
         op = str(node.target)
         if not isinstance(node.target, torch._ops.OpOverload):
             raise CompileError(f"'{node.name}' calls {op}, which can't be compiled: export without it")
+        if node.target._schema.is_mutable:
+            raise CompileError("it writes to its operand, and a compiled graph only makes new tensors")
         results = value if isinstance(value, (tuple, list)) else (value,)
         names = self._result_names(node, len(results))
         given = self._arguments(node)
@@ -331,11 +333,18 @@ class _Trace:
         common = self._common(given)
         if common is not None:
             attrs["common"] = common
-        kinds = [(element_type(t.dtype), tuple(map(self.sizes, t.shape))) for t in results]
+        kinds = [self._kind(t) for t in results]
         self._emit(
             self._path(node), op, inputs, names, attrs, kinds, Sources.of(str(node.target), self._path(node))
         )
         self._late(node)
+
+    def _kind(self, result: Any) -> tuple[DType, tuple[Expr, ...]]:
+        """Return the type and shape of a node's result. A result that PyTorch leaves out, which nothing
+        reads, gets the type of an empty tensor."""
+        if not isinstance(result, torch.Tensor):
+            return BOOL, (const(0),)
+        return element_type(result.dtype), tuple(map(self.sizes, result.shape))
 
     # -- control flow ---------------------------------------------------------------------------
 

@@ -129,6 +129,6 @@ def test_gaps_of_its_own_are_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) ->
         library.define("gaps(Tensor x) -> Tensor")
         library.impl("gaps", lambda x: x.new_empty_strided(x.shape, (12, 2)), "CompositeExplicitAutograd")
         monkeypatch.setattr(torch_backend, "_SAID", set())
-        with torch.no_grad(), pytest.warns(UserWarning, match="jangintest.gaps.default.*gaps in memory"):
+        with torch.no_grad(), pytest.warns(UserWarning, match="jangintest.gaps.default is not supported"):
             made = torch.compile(torch.ops.jangintest.gaps, backend=backend)(torch.randn(4, 6))
         assert made.stride() == (12, 2)

@@ -2,6 +2,7 @@
 
 from jangin.frontends.registry import declared
 from jangin.frontends.torch.operators import (
+    backward,
     conv,
     elementwise,
     index,
@@ -16,7 +17,7 @@ from jangin.frontends.torch.operators import (
 )
 
 OPERATORS = declared(
-    (conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
+    (backward, conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
 )
 """Lowerings by the name of an operator, for all its overloads ("add"), or by the name of one overload
 ("max.dim")."""

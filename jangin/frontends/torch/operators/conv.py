@@ -193,17 +193,27 @@ def _entries(m: int, n: int) -> Any:
     return np.minimum(first[:, None] + np.arange(longest), last[:, None]).astype(np.int64)
 
 
-@lowers("max_pool2d_with_indices_backward")
-def max_pool_backward(
-    b: Builder, out: Result, grad_output: Tensor, self: Tensor, indices: Tensor, **given: Any
-) -> Tensor:
-    """Return the input's gradients: each result's gradient is added at the position of the maximum."""
-    rows = simplify(product(self.shape[:-2]), b.symbols)
-    plane = simplify(product(self.shape[-2:]), b.symbols)
-    each = simplify(product(indices.shape[-2:]), b.symbols)
-    start = b.expand(b.scalar(0, out.dtype), [rows, plane])
-    at, new = (b.reshape(t, [rows, each]) for t in (indices, grad_output))
-    return b.reshape(scatter_elements(b, start, at, new, axis=1, reduction="add"), out.shape)
+def _max_pool_backward(rank: int) -> Any:
+    def lower(
+        b: Builder, out: Result, grad_output: Tensor, self: Tensor, indices: Tensor, **given: Any
+    ) -> Tensor:
+        """Return the input's gradients: each result's gradient is added at the position of the maximum."""
+        rows = simplify(product(self.shape[:-rank]), b.symbols)
+        plane = simplify(product(self.shape[-rank:]), b.symbols)
+        each = simplify(product(indices.shape[-rank:]), b.symbols)
+        start = b.expand(b.scalar(0, out.dtype), [rows, plane])
+        at, new = (b.reshape(t, [rows, each]) for t in (indices, grad_output))
+        return b.reshape(scatter_elements(b, start, at, new, axis=1, reduction="add"), out.shape)
+
+    return lower
+
+
+MAX_POOLS_BACKWARD = Table({
+    "max_pool2d_with_indices_backward": _max_pool_backward(2),
+    "max_pool3d_with_indices_backward": _max_pool_backward(3),
+    "adaptive_max_pool2d_backward": _max_pool_backward(2),
+    "adaptive_max_pool3d_backward": _max_pool_backward(3),
+})  # fmt: skip
 
 
 @lowers("col2im")

@@ -1,0 +1,90 @@
+"""Decompositions for graphs with gradients. PyTorch draws the random numbers of dropout, and no weights of
+attention are kept for the backward graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jangin.frontends.torch.decompositions import table
+
+aten = torch.ops.aten
+
+
+def training_table() -> dict[Any, Any]:
+    """Return the decompositions of `table`, and those of operators that appear only in training."""
+    found = table()
+    found[aten.native_dropout.default] = _dropout
+    found[aten.bernoulli.p] = _bernoulli
+    found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
+    return found
+
+
+def _dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Return `input` with some elements set to 0 and the others scaled, and the mask of the others.
+
+    PyTorch draws the mask. The mask takes no tensor, so it is drawn before the compiled graph runs."""
+    if not train or p in (0, 1):
+        mask = torch.full_like(input, not (train and p), dtype=torch.bool)
+        return input * mask, mask
+    mask = _drawn(input, 1 - p)
+    return input * (mask.to(input.dtype) * (1 / (1 - p))), mask
+
+
+def _bernoulli(self: Tensor, p: float, generator: Any = None) -> Any:
+    return _drawn(self, p).to(self.dtype) if generator is None else NotImplemented
+
+
+def _drawn(like: Tensor, keep: float) -> Tensor:
+    """Return a mask with the sizes of `like` that lies in memory as PyTorch's own."""
+    lying = torch.empty_like(like)
+    found: Tensor = torch.ops.jangin.mask(lying.shape, lying.stride(), keep)
+    return found
+
+
+def _mask(size: Any, stride: Any, keep: float) -> Tensor:
+    return torch.empty_strided(size, stride, dtype=torch.bool).bernoulli_(keep)
+
+
+def _attention_backward(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+    dropout_p: float, is_causal: bool, attn_mask: Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    return torch.ops.jangin.attention_backward(grad_out, query, key, value, attn_mask, is_causal, scale=scale)
+
+
+def _attention_gradients(
+    grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
+    is_causal: bool, scale: float | None = None,
+) -> Any:  # fmt: skip
+    given = {"attn_mask": attn_mask, "scale": scale}
+    made = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, **given)
+    found: Any = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_output, query, key, value, *made, 0.0, is_causal, **given
+    )
+    return tuple(g.contiguous() for g in found)
+
+
+def _attention_shapes(
+    grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> Any:
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
+
+
+torch.library.define(
+    "jangin::mask", "(SymInt[] size, SymInt[] stride, float keep) -> Tensor",
+    tags=(torch.Tag.nondeterministic_seeded,),
+)  # fmt: skip
+torch.library.impl("jangin::mask", "CompositeExplicitAutograd", _mask)
+torch.library.register_fake(
+    "jangin::mask", lambda size, stride, keep: torch.empty_strided(size, stride, dtype=torch.bool)
+)
+torch.library.define(
+    "jangin::attention_backward",
+    "(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, *, "
+    "float? scale=None) -> (Tensor, Tensor, Tensor)",
+)
+torch.library.impl("jangin::attention_backward", "CPU", _attention_gradients)
+torch.library.register_fake("jangin::attention_backward", _attention_shapes)

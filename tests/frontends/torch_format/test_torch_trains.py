@@ -1,0 +1,141 @@
+"""`torch.compile` with Jangin trains: PyTorch's losses, gradients and changed buffers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+
+import torch
+from torch import nn
+
+from jangin import torch_backend
+from jangin.torch_backend import backend
+
+ROUNDING = 1e-5
+"""The largest difference of two losses, as a share. Float32 sums of up to some thousand products are taken in
+another order, and small differences of weights grow from step to step."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch_backend, "_SAID", set())
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def convolutions() -> Any:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.Hardswish(),
+        nn.Dropout(0.3), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, groups=8), nn.GELU(), nn.AvgPool2d(2),
+        nn.Dropout2d(0.2), nn.Flatten(), nn.Linear(8, 5),
+    )  # fmt: skip
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.1, batch_first=True)
+        self.layer.self_attn.dropout = 0.0  # so that attention is PyTorch's fused operator
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.layer(self.words(x)).mean(1))
+
+
+def images(step: int) -> tuple[Any, Any]:
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randn(4, 3, 16, 16, generator=drawn), torch.randint(0, 5, (4,), generator=drawn)
+
+
+def tokens(step: int) -> tuple[Any, Any]:
+    drawn = torch.Generator().manual_seed(step)
+    return torch.randint(0, 50, (4, 8), generator=drawn), torch.randint(0, 5, (4,), generator=drawn)
+
+
+def trained(make: Any, batch: Any, compiled: bool, steps: int = 20) -> tuple[list[float], Any]:
+    """Train a new model. Return the losses and the model."""
+    torch.manual_seed(0)
+    net = make().train()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    run: Any = torch.compile(net, backend=backend) if compiled else net
+    torch.manual_seed(1)
+    found = []
+    for step in range(steps):
+        x, wanted = batch(step)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(run(x), wanted)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found, net
+
+
+@pytest.mark.parametrize(("make", "batch"), [(convolutions, images), (Transformer, tokens)])
+def test_training_follows_eager(make: Any, batch: Any) -> None:
+    """Losses are eager's, dropout included, and so are batch normalization's statistics. Everything is
+    compiled."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        mine, net = trained(make, batch, True)
+    theirs, wanted = trained(make, batch, False)
+    assert mine == pytest.approx(theirs, rel=ROUNDING)
+    for name, tensor in net.state_dict().items():
+        if "running" in name or "num_batches" in name:
+            torch.testing.assert_close(tensor, wanted.state_dict()[name], rtol=ROUNDING, atol=ROUNDING)
+    assert not [w for w in told if "jangin" in str(w.message)]
+    assert len({*mine}) == len(mine), "nothing was trained"
+
+
+F = nn.functional
+OPERATORS = {
+    "convolution": lambda x, w: F.conv2d(x, w[:, :2], w[:, 0, 0, 0], 2, 1, (1, 2), 2),
+    "transposed": lambda x, w: F.conv_transpose2d(x, w[:4], None, 2, 1, 1, 2),
+    "one axis": lambda x, w: F.conv1d(x[0, :, 0], w[:, :, 0], padding=1),
+    "means": lambda x, w: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    "shares": lambda x, w: F.avg_pool2d(x, 3, 2, divisor_override=7),
+    "means of boxes": lambda x, w: F.avg_pool3d(x, 2, 1, 1),
+    "adaptive": lambda x, w: F.adaptive_avg_pool2d(x, (4, 3)) + F.adaptive_avg_pool2d(x, 1),
+    "adaptive boxes": lambda x, w: F.adaptive_avg_pool3d(x, (3, 4, 5)),
+    "maxima": lambda x, w: F.max_pool2d(x, 3, 2, 1),
+    "maxima of boxes": lambda x, w: F.max_pool3d(x, 3, 2, 1),
+    "adaptive maxima": lambda x, w: F.adaptive_max_pool2d(x, (4, 3)),
+    "edges": lambda x, w: F.pad(x, (1, 2, 3, 0), mode="replicate"),
+    "reflected": lambda x, w: F.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "nearest": lambda x, w: F.interpolate(x, scale_factor=2),
+    "linear": lambda x, w: F.interpolate(x, (9, 5), mode="bilinear"),
+    "cubic": lambda x, w: F.interpolate(x, scale_factor=1.5, mode="bicubic", align_corners=True),
+    "grid": lambda x, w: F.grid_sample(x, w[:3, :, :, :2].tanh(), align_corners=False),
+    "attention": lambda x, w: F.scaled_dot_product_attention(x, x * 2, x + w.sum(), is_causal=True),
+    "masked": lambda x, w: F.scaled_dot_product_attention(x, x * 2, x, (x < 1).detach()),
+    "dropout": lambda x, w: F.dropout(x.transpose(1, 2), 0.4) + F.alpha_dropout(x, 0.3).transpose(1, 2),
+    "norms": lambda x, w: F.group_norm(F.layer_norm(x, x.shape[2:]), 2, w[0, :, 0, 0], w[1, :, 0, 0]),
+    "looked up": lambda x, w: F.embedding(torch.tensor([3, 1, 3]), w.flatten(1)) * x.mean(),
+}  # fmt: skip
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_gradients_of(name: str) -> None:
+    """Gradients of operators are eager's, and Jangin's kernels compute them."""
+    function: Any = OPERATORS[name]
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4, 6, 6), torch.randn(6, 4, 3, 3)
+    found = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for run in (function, torch.compile(function, backend=backend)):
+            given = [t.clone().requires_grad_() for t in (x, w)]
+            torch.manual_seed(1)
+            y = run(*given)
+            y.square().sum().backward()
+            found.append([y.detach(), *(t.grad for t in given if t.grad is not None)])
+    assert not [w for w in told if "jangin" in str(w.message)]
+    for got, wanted in zip(*found[::-1], strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
