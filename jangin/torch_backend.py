@@ -3,7 +3,10 @@
 PyTorch finds the back end by the entry point `torch_dynamo_backends`. PyTorch's own rules govern graph
 breaks, guards and recompilation. `torch.compile`'s `options` are those of `jangin.compile`
 (`options={"threads": 1}`). Compiled graphs are cached, for other processes too. An operator that can't be
-compiled splits its graph: PyTorch runs the operator, and the parts around it are compiled."""
+compiled splits its graph: PyTorch runs the operator, and the parts around it are compiled.
+
+With gradients, AOTAutograd gives a forward and a backward graph whose inputs are the parameters. Under
+`torch.no_grad()` and `torch.inference_mode()` the parameters are constants."""
 
 from __future__ import annotations
 
@@ -120,11 +123,16 @@ FILLS = {
 }
 
 
+STEADY = 2
+"""How often a graph is compiled with its parameters as constants. Parameters that change again are trained:
+from then on they are inputs, and the graph isn't compiled after each change."""
+
+
 class _Compiled:
-    """A graph whose parameters and buffers are constants.
+    """A graph whose parameters and buffers are constants. `static` has their places among the inputs.
 
     The graph is compiled at its first call, or before if sizes are symbols (see `settle`). It is compiled
-    again when one of its constants has changed."""
+    again when one of its constants has changed, at most `STEADY` times."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
@@ -138,6 +146,7 @@ class _Compiled:
         self.static = [i for i in static if i < len(self.inputs)]
         self.addresses: list[int] | None = None
         self.versions: list[int] = []
+        self.times = 0
         self.env = next((s.node.shape_env for n in self.inputs for s in _sizes(n)), None)
 
     def settle(self, args: Sequence[Any]) -> None:
@@ -224,6 +233,9 @@ class _Compiled:
     def _compile(self, args: Sequence[Any]) -> None:
         if not self.parted:
             self.views, self.parted = part_views(self.graph), True
+        self.times += 1
+        if self.times > STEADY:
+            self.static = []
         held = self._held(args)
         self.run, self.wanted, self.numbers = self._compiled(held)
         self.counted = [i for i in self.static if not args[i].is_inference()]

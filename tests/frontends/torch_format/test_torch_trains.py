@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
 
+import ddp_worker
 import torch
 from torch import nn
 
+import jangin
 from jangin import torch_backend
+from jangin.frontends.torch.trace import traced_graph
+from jangin.ir.errors import CompileError
 from jangin.torch_backend import backend
 
 ROUNDING = 1e-5
@@ -139,3 +146,50 @@ def test_gradients_of(name: str) -> None:
     assert not [w for w in told if "jangin" in str(w.message)]
     for got, wanted in zip(*found[::-1], strict=True):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    """With `DistributedDataParallel`, two processes with half a batch each give one process's parameters."""
+    command = [sys.executable, ddp_worker.__file__]
+    meeting, result = tmp_path / "meeting", tmp_path / "trained.pt"
+    started = [
+        subprocess.Popen([*command, str(rank), str(meeting), str(result)], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=300)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert not any("jangin leaves" in text for text in said), said
+    net = ddp_worker.module()
+    ddp_worker.trained(net, net.parameters(), slice(None))
+    torch.testing.assert_close(torch.load(result), net.state_dict(), rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_parameters_that_change_again_become_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A validation between epochs doesn't compile the graph each time. Its results are those of the present
+    parameters."""
+    made, original = [], jangin.compile
+    monkeypatch.setattr(
+        jangin, "compile", lambda model, **given: made.append(model) or original(model, **given)
+    )
+    net, x = nn.Linear(6, 5), torch.randn(4, 6)
+    run = torch.compile(net, backend=backend)
+    with torch.no_grad():
+        for _ in range(5):
+            torch.testing.assert_close(run(x), net(x))
+            net.weight.add_(1)
+    assert len(made) == 3
+
+
+def test_a_write_isnt_dropped() -> None:
+    """A graph that writes to its input, without being made functional, is refused instead of compiled
+    without the write."""
+    graph = torch.fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    for node in (x, y):
+        node.meta["val"] = torch.ones(3)
+    written = graph.call_function(torch.ops.aten.copy_.default, (x, y))
+    doubled = graph.call_function(torch.ops.aten.add.Tensor, (y, y))
+    written.meta["val"] = doubled.meta["val"] = torch.ones(3)
+    graph.output((doubled,))
+    with pytest.raises(CompileError, match=r"copy_.*writes to its operand"):
+        traced_graph(graph, {})
