@@ -125,13 +125,13 @@ def held(lock: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def started(backend: str, name: str) -> Iterator[Callable[..., Any]]:
-    """Yield a function that asks a process with a model and empty caches. Its arguments are a line's fields;
-    without any, it returns the first line.
+def started(backend: str, name: str, script: str = __file__) -> Iterator[Callable[..., Any]]:
+    """Yield a function that asks a process with a model and empty caches, a worker of the script. Its
+    arguments are a line's fields; without any, it returns the first line.
 
     The function raises RuntimeError if the process has ended."""
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errors:
-        command = [sys.executable, __file__, "--worker", backend, "--models", name]
+        command = [sys.executable, script, "--worker", backend, "--models", name]
         with subprocess.Popen(
             command, env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=errors, text=True,

@@ -26,7 +26,7 @@ from jangin.frontends.torch.parts import copied, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
-from jangin.frontends.torch.training import training_table
+from jangin.frontends.torch.training import is_mask, training_table
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
@@ -215,7 +215,7 @@ class _Compiled:
         """Split the graph at the nodes `without`, which PyTorch runs. A warning names their operators, except
         for the masks of dropout, which PyTorch always draws."""
         for node, problem in without.items():
-            if node.target is not torch.ops.jangin.mask.default:
+            if not is_mask(node):
                 _say_once(str(node.target), problem)
         held = self._held(args)
         found: list[tuple[_Compiled, list[Any]]] = []

@@ -19,6 +19,7 @@ from jangin.frontends.lower import lower
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.sizes import Sizes
 from jangin.frontends.torch.trace import element_type, traced_graph
+from jangin.frontends.torch.training import is_mask
 from jangin.frontends.torch.views import part_views
 from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
@@ -43,6 +44,8 @@ def unknown(module: GraphModule) -> dict[Node, Exception]:
     found: dict[Node, Exception] = {}
     for node in _computing(module):
         try:
+            if is_mask(node):
+                raise CompileError("PyTorch draws random numbers")
             _check_types(node)
             if isinstance(node.target, torch._ops.OpOverload) and ATEN.lowering(_bare(node)) is None:
                 raise CompileError(ATEN.remedy(_bare(node)))

@@ -34,18 +34,30 @@ def _dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tenso
 
 
 def _bernoulli(self: Tensor, p: float, generator: Any = None) -> Any:
-    return _drawn(self, p).to(self.dtype) if generator is None else NotImplemented
+    """Draw as PyTorch does, but independently of what `self` holds."""
+    return (
+        NotImplemented
+        if generator is not None or self.dtype is torch.bool
+        else _drawn(self, p).to(self.dtype)
+    )
 
 
 def _drawn(like: Tensor, keep: float) -> Tensor:
-    """Return a mask with the sizes of `like` that lies in memory as PyTorch's own."""
+    """Return a mask with the sizes of `like`, drawn in the order in which PyTorch's own mask lies in memory.
+    The operator is one that PyTorch knows as random, so that it doesn't take two masks for one."""
     lying = torch.empty_like(like)
-    found: Tensor = torch.ops.jangin.mask(lying.shape, lying.stride(), keep)
-    return found
+    if lying.is_contiguous():
+        return torch.bernoulli(torch.empty(lying.shape, dtype=torch.bool), keep)
+    order = sorted(range(lying.dim()), key=lambda axis: -lying.stride(axis))
+    drawn = torch.bernoulli(torch.empty([lying.shape[axis] for axis in order], dtype=torch.bool), keep)
+    return drawn.permute([order.index(axis) for axis in range(lying.dim())])
 
 
-def _mask(size: Any, stride: Any, keep: float) -> Tensor:
-    return torch.empty_strided(size, stride, dtype=torch.bool).bernoulli_(keep)
+def is_mask(node: torch.fx.Node) -> bool:
+    """Tell if a node draws a mask of `_drawn`, or makes the tensor that the mask is drawn like."""
+    if node.target is aten.empty.memory_format:
+        return bool(node.users) and all(map(is_mask, node.users))
+    return node.target is aten.bernoulli.p and node.args[0].target is aten.empty.memory_format
 
 
 def _attention_backward(
@@ -73,14 +85,6 @@ def _attention_shapes(
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
 
 
-torch.library.define(
-    "jangin::mask", "(SymInt[] size, SymInt[] stride, float keep) -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)  # fmt: skip
-torch.library.impl("jangin::mask", "CompositeExplicitAutograd", _mask)
-torch.library.register_fake(
-    "jangin::mask", lambda size, stride, keep: torch.empty_strided(size, stride, dtype=torch.bool)
-)
 torch.library.define(
     "jangin::attention_backward",
     "(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, *, "

@@ -13,8 +13,11 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
 import ddp_worker
 import torch
+import training_models
 from torch import nn
 
 import jangin
@@ -23,6 +26,7 @@ from jangin.frontends.torch.trace import traced_graph
 from jangin.ir.errors import CompileError
 from jangin.torch_backend import backend
 
+F = nn.functional
 ROUNDING = 1e-5
 """The largest difference of two losses, as a share. Float32 sums of up to some thousand products are taken in
 another order, and small differences of weights grow from step to step."""
@@ -53,7 +57,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(16, 5)
 
     def forward(self, x: Any) -> Any:
-        return self.head(self.layer(self.words(x)).mean(1))
+        y = self.layer(F.dropout(F.dropout(self.words(x), 0.2), 0.2))  # equal masks only by chance
+        return self.head(y.mean(1))
 
 
 def images(step: int) -> tuple[Any, Any]:
@@ -100,7 +105,6 @@ def test_training_follows_eager(make: Any, batch: Any) -> None:
     assert len({*mine}) == len(mine), "nothing was trained"
 
 
-F = nn.functional
 OPERATORS = {
     "convolution": lambda x, w: F.conv2d(x, w[:, :2], w[:, 0, 0, 0], 2, 1, (1, 2), 2),
     "transposed": lambda x, w: F.conv_transpose2d(x, w[:4], None, 2, 1, 1, 2),
@@ -193,3 +197,27 @@ def test_a_write_isnt_dropped() -> None:
     graph.output((doubled,))
     with pytest.raises(CompileError, match=r"copy_.*writes to its operand"):
         traced_graph(graph, {})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", training_models.MODELS)
+def test_models_train(name: str) -> None:
+    """Models of pytorchcv and transformers have eager's losses in 20 steps."""
+    pytest.importorskip("pytorchcv", reason="pytorchcv isn't installed: it has the vision models")
+    pytest.importorskip("transformers", reason="transformers isn't installed: it has the language models")
+    found = []
+    for compiled in (True, False):
+        model, batch, loss = training_models.training(name, small=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        run: Any = torch.compile(model, backend=backend) if compiled else model
+        torch.manual_seed(1)
+        losses = []
+        for step in range(20):
+            optimizer.zero_grad()
+            made = loss(run, **batch(step))
+            made.backward()
+            optimizer.step()
+            losses.append(made.item())
+        found.append(losses)
+    assert found[0] == pytest.approx(found[1], rel=10 * ROUNDING)
