@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
-from jangin.ir.plan import ALIGN, Plan
+from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.ir.records import dataclass
 from jangin.runtime.sizes import Evaluator
 from jangin.targets.target import Target
@@ -143,6 +144,20 @@ class Model:
             if not launch.is_idle
         }
 
+    @cached_property
+    def overlapping(self) -> dict[str, set[int]]:
+        """For each kernel, by the name of its function, the numbers of the parameters that lie over others in
+        some launch."""
+        found: dict[str, set[int]] = {}
+        for part in self.parts:
+            buffers = {b.name: b for b in part.plan.buffers}
+            for launch in part.plan.launches:
+                args = [buffers[buffers[a].base or a] for a in launch.args]
+                for (n, a), (m, b) in combinations(enumerate(args), 2):
+                    if a is not b and _meet(a, b):
+                        found.setdefault(launch.function, set()).update((n, m))
+        return found
+
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
         """Return the bytes of arena and scratch memory that a run of a part needs, given sizes and
         threads."""
@@ -158,6 +173,13 @@ class Model:
         found = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
         most, sizes = max(found, key=lambda f: f[0])
         return most, {v.name: n for v, n in sizes.items()}
+
+
+def _meet(a: PlanBuffer, b: PlanBuffer) -> bool:
+    """Return whether two buffers share bytes of an arena of known size."""
+    if a.offset is None or b.offset is None:
+        return False
+    return a.offset < b.offset + (b.bytes or 0) and b.offset < a.offset + (a.bytes or 0)
 
 
 _WORDS = """

@@ -36,7 +36,7 @@ def model_source(model: Model) -> str:
     flags = " ".join(compiler_flags(model.target))
     return "\n".join([
         f"/* Compiled by Jangin for {model.target.name}. Compile it with", f"   {flags} */",
-        emit_kernels(kernels, model.target, C("static ")),
+        emit_kernels(kernels, model.target, C("static "), model.overlapping),
         f'#include "{model.prefix}.h"',
         writer.text(),
     ])  # fmt: skip

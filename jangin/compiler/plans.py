@@ -28,6 +28,7 @@ from jangin.mapped import Large
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory.buffers import plan_buffers
+from jangin.passes.memory.overlaps import overlapped
 from jangin.passes.memory.updates import updated_arguments
 from jangin.passes.memory.views import start_symbols, views
 from jangin.runtime.threads import default_threads
@@ -88,6 +89,8 @@ def make_plan(
         tuple(launches), {}, funcs, calls, graph.bound, graph.joined, checks,
         updates,
     )  # fmt: skip
+    if options.target.machine.fusion.small_values:
+        plan = overlapped(plan)
     plan = with_own_names(plan, graph.symbols)
     if begin is not None:
         begin(plan)

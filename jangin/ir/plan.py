@@ -6,13 +6,14 @@ A plan has buffers with arena offsets, packed constants, and launches of kernels
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 
 from jangin.ir.checks import Check
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Const, Expr, Var, const
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, static_shape
 from jangin.ir.library import LibraryCall
 from jangin.ir.loop import Func
 from jangin.ir.records import dataclass
@@ -46,6 +47,12 @@ class PlanBuffer:
     live: tuple[int, int] = (0, 0)
     offset: int | None = None
     base: str = ""
+
+    @property
+    def bytes(self) -> int | None:
+        """The buffer's bytes, or None if a size isn't known."""
+        shape = static_shape(self.shape)
+        return None if shape is None else math.prod(shape) * self.dtype.bytes
 
 
 @dataclass(frozen=True)

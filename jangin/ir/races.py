@@ -235,7 +235,7 @@ def _places(a: Access, loop: For, ranges: Ranges) -> _Places:
     for guard in a.guards:
         for part in conjuncts(simplify(guard, inner)):
             if free_vars(part) <= set(values) and not buffers_loaded(part):
-                on &= _evaluated(part, values)
+                on &= evaluated(part, values)
     values = {v: n[on] for v, n in values.items()}
     same = set(ranges) - {loop.var}
     parts = {axes: _part(e, values, same) for axes, e in _parts(a, ranges, loop.var).items()}
@@ -252,7 +252,7 @@ def _part(e: Expr, values: Mapping[Var, Array], same: set[Var]) -> _Part:
         if used <= set(values) and not reads:
             term = np.full_like(numbers, c)
             for atom in atoms:
-                term = term * _evaluated(atom, values)
+                term = term * evaluated(atom, values)
             numbers = numbers + term
         elif used <= same and not reads:
             common.append((c, atoms))
@@ -364,7 +364,7 @@ def _term(c: int, atoms: Monomial) -> Expr:
     return product
 
 
-def _evaluated(e: Expr, values: Mapping[Var, Array]) -> Array:
+def evaluated(e: Expr, values: Mapping[Var, Array]) -> Array:
     """Return the values of an integer expression at every point."""
     memo: dict[Expr, Array] = {}
     for n in postorder(e):

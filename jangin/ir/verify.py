@@ -6,7 +6,6 @@ imported when these are verified, so that loading a plan doesn't import them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -28,7 +27,7 @@ from jangin.ir.loop import (
     Store,
     sub_statements,
 )
-from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
+from jangin.ir.plan import ALIGN, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, substitute, walk
 from jangin.ir.words import ARITY, BINARY, INTRINSICS
@@ -371,7 +370,7 @@ def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer],
         base = buffers.get(b.base)
         if base is None or base.kind == "alias":
             scope.fail(f"alias {b.name!r} is of {b.base!r}, which is {'an alias' if base else 'no buffer'}")
-        mine, room = _bytes(b), _bytes(base)
+        mine, room = b.bytes, base.bytes
         if mine is not None and room is not None and mine > room:
             scope.fail(f"alias {b.name!r} has {mine} bytes, its base {b.base!r} only {room}")
     if b.kind == "constant":
@@ -387,16 +386,11 @@ def _verify_buffer(plan: Plan, b: PlanBuffer, buffers: Mapping[str, PlanBuffer],
         scope.fail(f"arena buffer {b.name!r} of a static plan has no offset")
 
 
-def _bytes(b: PlanBuffer) -> int | None:
-    shape = static_shape(b.shape)
-    return None if shape is None else math.prod(shape) * b.dtype.bytes
-
-
 def _verify_arena(plan: Plan, scope: Scope) -> None:
     placed = [
         (b.offset, b.offset + n, b)
         for b in plan.buffers
-        if b.offset is not None and (n := _bytes(b)) is not None and n > 0
+        if b.offset is not None and (n := b.bytes) is not None and n > 0
     ]
     if max((end for _, end, _ in placed), default=0) > sum(
         -(-(e - s) // ALIGN) * ALIGN for s, e, _ in placed
@@ -407,9 +401,24 @@ def _verify_arena(plan: Plan, scope: Scope) -> None:
     for start, end, b in placed:
         below = [entry for entry in below if entry[1] > start]
         for _, _, other in below:
-            if b.live[0] <= other.live[1] and other.live[0] <= b.live[1]:
+            apart = b.live[0] > other.live[1] or other.live[0] > b.live[1]
+            if not apart and not _may_overlap(plan, other, b):
                 scope.fail(f"live arena buffers {other.name!r} and {b.name!r} overlap at offset {start}")
         below.append((start, end, b))
+
+
+def _may_overlap(plan: Plan, a: PlanBuffer, b: PlanBuffer) -> bool:
+    """Return whether one launch alone touches both buffers, and writes one over the other as it reads it."""
+    from jangin.ir.overlaps import distances
+
+    first, last = max(a.live[0], b.live[0]), min(a.live[1], b.live[1])
+    if first != last or first == len(plan.launches) or plan.launches[first].grain != ZERO:
+        return False
+    starts = {x.name: x.offset or 0 for x in (a, b)}
+    return any(
+        starts.keys() == {*pair} and starts[pair[0]] - starts[pair[1]] >= least
+        for pair, least in distances(plan, first).items()
+    )
 
 
 def _verify_launch(

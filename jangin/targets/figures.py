@@ -45,7 +45,7 @@ class FusionFigures:
       the depthwise part is nearly all of the work, and slower in parts. With more, no gain could be measured.
     - `image_rows`: a separable convolution with fewer rows isn't fused: tasks would be too few or too small.
     - `small_values`: memory is scarce. A value is kept small if its reader can widen it, and bytes are padded
-      as words of four.
+      as words of four. Kernels write over what they have read.
     """
 
     few_channels: int = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jangin.backends.clike.dialect import Dialect, type_name
 from jangin.backends.clike.narrow import narrowed
@@ -20,15 +20,24 @@ from jangin.ir.loop import Func
 from jangin.targets.target import Target
 
 
-def emit_kernels(funcs: Sequence[Func], target: Target, dialect: Dialect) -> str:
-    """Return a file that exports each kernel under the name of `exported`. Raises CompileError, which names
-    the kernel, if something in it has no code."""
+def emit_kernels(
+    funcs: Sequence[Func],
+    target: Target,
+    dialect: Dialect,
+    overlapping: Mapping[str, Collection[int]] | None = None,
+) -> str:
+    """Return a file that exports each kernel under the name of `exported`.
+
+    `overlapping` has, by a kernel's name, the numbers of the parameters whose memory may overlap. Raises
+    CompileError, which names the kernel, if something in it has no code."""
     names = Counter(exported(func) for func in funcs)
     for func in funcs:
         if names[exported(func)] > 1:
             raise CompileError(f"{func.name}: another kernel is {exported(func)} in C too; rename one")
     definitions: dict[str, str] = {}
-    bodies = [text for func in funcs for text in kernel_texts(func, target, dialect, definitions)]
+    bodies = []
+    for func in funcs:
+        bodies += kernel_texts(func, target, dialect, definitions, (overlapping or {}).get(func.name, ()))
     return file_of(definitions, bodies, dialect)
 
 
@@ -44,21 +53,28 @@ def exported(func: Func) -> str:
     return re.sub(r"\W", "_", func.name)
 
 
-def kernel_texts(func: Func, target: Target, dialect: Dialect, definitions: dict[str, str]) -> list[str]:
-    """Return a kernel's functions. The types and functions that they use are added to the definitions."""
+def kernel_texts(
+    func: Func,
+    target: Target,
+    dialect: Dialect,
+    definitions: dict[str, str],
+    overlapping: Collection[int] = (),
+) -> list[str]:
+    """Return a kernel's functions. The types and functions that they use are added to the definitions.
+    `overlapping` has the numbers of the parameters whose memory may overlap."""
     made, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
     for part in made:
         writer = ClikeWriter(target, dialect, definitions)
         Kernel(per_thread(part) if dialect.groups else part, writer).run()
         lines = tidy([*writer.arrays, *writer.lines], writer.loaded, dialect.keep)
         ignored = [f"  (void){name};" for name in unused(_names(func), lines)]
-        texts += [f"{_head(part, dialect)} {{", *ignored, *lines, "}"]
+        texts += [f"{_head(part, dialect, overlapping)} {{", *ignored, *lines, "}"]
     if len(made) > 1:  # the parts of one task run one after another
         given = [n for n in _names(func) if n not in ("lo", "hi", "scratch")]
         args = ", ".join([*given, "t", "t + 1", "scratch"])
         calls = "".join(f"    {exported(part)}_body({args});\n" for part in made)
         loop = f"  for (i64 t = lo; t < hi; ++t) {{\n{calls}  }}"
-        texts += [f"{_head(func, dialect)} {{", loop, "}"]
+        texts += [f"{_head(func, dialect, overlapping)} {{", loop, "}"]
     return [*texts, dialect.entry(func, exported(func), f"{exported(func)}_body")]
 
 
@@ -68,11 +84,11 @@ def _names(func: Func) -> list[str]:
     return [*(f"p{n}" for n in buffers), *(f"s{n}" for n in symbols), "lo", "hi", "scratch"]
 
 
-def _head(func: Func, dialect: Dialect) -> str:
+def _head(func: Func, dialect: Dialect, overlapping: Collection[int]) -> str:
     """Return an internal function's name and parameters."""
+    alone = ["" if n in overlapping else dialect.restrict for n in range(len(func.params))]
     params = [
-        f"{dialect.shared}{type_name(in_memory(p.dtype))} *{dialect.restrict} p{n}"
-        for n, p in enumerate(func.params)
+        f"{dialect.shared}{type_name(in_memory(p.dtype))} *{alone[n]} p{n}" for n, p in enumerate(func.params)
     ]
     params += [f"i64 s{n}" for n in range(len(sizes(func)))]
     params += ["i64 lo", "i64 hi", f"{dialect.shared}u8 *{dialect.restrict} scratch"]
