@@ -54,6 +54,12 @@ class Given(Common, total=False):
     isolated: bool | None
 
 
+class Ready(Given, total=False):
+    """The options that `jangin.compile` takes by keyword."""
+
+    wait: bool
+
+
 class About(NamedTuple):
     """The description of an option.
 
@@ -168,6 +174,11 @@ class Options:
         "Compile in a process of its own, whose memory the system gets back; by default so if this process "
         "hasn't loaded the compiler yet, and never with anything of your own.",
     )
+    wait: bool = _option(
+        True,
+        "Wait until the model is compiled. With False another process compiles it, and NumPy runs the model "
+        "meanwhile.",
+    )
     verify: bool = _option(False, "Check the IR after every pass; no result changes.")
     choices: Mapping[str, Candidate] = _option(
         _NONE, "The candidates that tuning found for kernels, by digest.", keyed=True
@@ -181,9 +192,9 @@ class Options:
         *,
         verify: bool = False,
         choices: Mapping[str, Candidate] = _NONE,
-        **given: Unpack[Given],
+        **given: Unpack[Ready],
     ) -> None:
-        refuse_unknown("Options", given, Given.__annotations__)
+        refuse_unknown("Options", given, Ready.__annotations__)
         values = {name: about.default for name, about in ABOUT.items()}
         values |= {"asked": target, "shapes": dict(shapes or {}), "threads": threads}
         values |= {"verify": verify, "choices": dict(choices), **given}
@@ -298,7 +309,7 @@ def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> Non
 
 
 def takes(group: type) -> Callable[[Door], Door]:
-    """Make a function take a group of options by keyword: `Common` or `Given`.
+    """Make a function take a group of options by keyword: `Common`, `Given` or `Ready`.
 
     Its signature and docstring show each option. A keyword that it doesn't know is refused."""
     names = [n for n in ABOUT if n in group.__annotations__]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jangin.compiler import pipeline
+from jangin.compiler import cases, pipeline
 from jangin.frontends.gguf.format import GgufFormat
 from jangin.ir.limits import Limits
 from jangin.options import Options
@@ -53,8 +53,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
     """Yield a list that gets the record of options of each model that the pipeline reads, and of each graph
     that it optimizes."""
     seen: list[Options] = []
-    for name in ("imported", "optimize"):
-        plain = getattr(pipeline, name)
+    for name, home in (("imported", cases), ("optimize", pipeline)):
+        plain = getattr(home, name)
 
         def noted(what: Any, options: Options, *more: Any, _plain: Any = plain, **named: Any) -> Any:
             seen.append(options)

@@ -70,8 +70,17 @@ ALLOWED = {
         "ops", "passes", "runtime", "runtime.system", "targets", "templates",
     },
     "compiler.hints": {"frontends", "ir", "passes"},
+    "compiler.cases": {
+        "compiler.hints", "frontends", "frontends.table", "ir",
+        "ops", "options", "passes", "runtime", "targets",
+    },
+    "compiler.interpreted": {"compiler.cases", "frontends", "ir", "ops", "options", "passes", "runtime"},
+    "compiler.awaited": {
+        "compiler.interpreted", "compiler.local", "compiler.request", "compiler.source", "frontends", "ir",
+        "options", "processes.isolated", "runtime", "runtime.system", "targets",
+    },
     "compiler.pipeline": {
-        "backends", "compiler.account", "compiler.build", "processes.forked", "compiler.hints",
+        "backends", "compiler.account", "compiler.build", "compiler.cases", "processes.forked",
         "compiler.kernels", "compiler.plans", "options", "compiler.shared", "frontends",
         "frontends.table", "ir",
         "mapped", "ops", "passes", "runtime", "templates", "tune",
@@ -82,11 +91,13 @@ ALLOWED = {
     },
     "compiler.place": {"ir", "runtime"},
     "compiler.several": {
-        "compiler.account", "processes.forked", "options", "compiler.pipeline", "compiler.place",
+        "compiler.account", "compiler.cases", "processes.forked", "options",
+        "compiler.pipeline", "compiler.place",
         "compiler.shared", "frontends", "frontends.table", "ir", "passes", "runtime", "targets", "tune",
     },
     "compiler.driver": {
-        "compiler.cache", "processes.interrupts", "processes.isolated", "compiler.local", "environment",
+        "compiler.awaited", "compiler.cache", "processes.interrupts", "processes.isolated",
+        "compiler.local", "environment",
         "options", "runtime", "runtime.system",
     },
     "processes.interrupts": set(),
@@ -95,8 +106,8 @@ ALLOWED = {
         "frontends", "ir", "options", "runtime", "targets", "tune",
     },
     "compiler.local": {
-        "compiler.objective", "processes.isolated", "options", "compiler.request", "compiler.source",
-        "frontends", "frontends.table", "ir", "runtime", "targets",
+        "compiler.cache", "compiler.objective", "processes.isolated", "options", "compiler.request",
+        "compiler.source", "frontends", "frontends.table", "ir", "runtime", "targets",
     },
     "processes.handed": {"files", "ir", "mapped", "runtime", "runtime.system"},
     "processes.isolated": {
@@ -108,14 +119,15 @@ ALLOWED = {
     },
     "processes.forked": {"ir", "runtime.system"},
     "ahead": {
-        "backends", "options", "compiler.pipeline", "compiler.request", "custom", "files",
+        "backends", "options", "compiler.cases", "compiler.pipeline", "compiler.request", "custom", "files",
         "frontends", "frontends.table", "ir", "passes", "runtime", "runtime.system", "targets", "tune",
         "version",
     },
     "optim": {"ir", "ops"},
     "blas": {"compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime"},
     "training": {
-        "compiler.driver", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
+        "compiler.cases", "compiler.driver", "compiler.pipeline", "files",
+        "frontends", "frontends.onnx", "frontends.table",
         "frontends.torch", "gradients", "ir", "ops", "optim", "options", "passes", "pictures", "runtime",
         "jangin",
     },
@@ -136,11 +148,13 @@ ALLOWED = {
     },
     "pictures": {"ir", "runtime"},
     "quantization": {
-        "compiler.driver", "compiler.pipeline", "files", "frontends", "frontends.onnx", "frontends.table",
+        "compiler.cases", "compiler.driver", "compiler.pipeline", "files",
+        "frontends", "frontends.onnx", "frontends.table",
         "frontends.tflite", "ir", "ops", "options", "passes", "pictures", "runtime", "targets", "jangin",
     },
     "commands": {
-        "ahead", "backends", "bench", "compiler.account", "compiler.build", "compiler.driver",
+        "ahead", "backends", "bench", "compiler.account",
+        "compiler.build", "compiler.cases", "compiler.driver",
         "compiler.kernels",
         "compiler.local", "compiler.objective", "compiler.plans", "options", "compiler.pipeline",
         "compiler.request", "energy", "environment", "files",

@@ -22,10 +22,10 @@ from jangin.bench import measure
 from jangin.compiler import local, pipeline
 from jangin.custom import CustomOperator
 from jangin.ir.limits import Limits
-from jangin.options import ABOUT, Common, Given, Options
+from jangin.options import ABOUT, Common, Given, Options, Ready
 from jangin.templates.template import Candidate
 
-GROUPS = {"build": Given, "compile": Given, "emit": Common, "quantize": Common, "compare": Common}
+GROUPS = {"build": Given, "compile": Ready, "emit": Common, "quantize": Common, "compare": Common}
 """The doors that make a record, and the options that each takes by keyword."""
 PLACED = {"asked", "threads", "shapes"}
 """The options that doors take by place. `asked` is called `target` there."""
@@ -48,7 +48,7 @@ def test_a_door_shows_each_option(name: str) -> None:
 
 
 def test_types_for_checkers_are_those_of_the_record() -> None:
-    given = {name: hint.__forward_arg__ for name, hint in Given.__annotations__.items()}
+    given = {name: hint.__forward_arg__ for name, hint in Ready.__annotations__.items()}
     assert given == {n: t for n, t in Options.__annotations__.items() if n not in PLACED | INNER}
     assert {*ABOUT} == {*Options.__annotations__}
 
@@ -92,7 +92,8 @@ OTHERS: dict[str, Any] = {
     "asked": "x86-64-v2", "threads": 3, "shapes": {"n": 1}, "weights": Path("w"), "winograd": False,
     "libraries": "auto", "unchecked": True, "bf16": False, "operators": (CustomOperator("a", "b", print),),
     "formats": FORMATS, "cache": False, "limits": Limits(nodes=5), "tune": "1s", "objective": "edp",
-    "sizes": {"n": 2}, "isolated": True, "verify": True, "choices": {"digest": Candidate("nest", {})},
+    "sizes": {"n": 2}, "isolated": True, "wait": False, "verify": True,
+    "choices": {"digest": Candidate("nest", {})},
 }  # fmt: skip
 """A value of each field that isn't its default."""
 
@@ -133,8 +134,9 @@ def test_every_option_given_to_a_door_arrives(
     model, weights = network(tmp_path)
     given = {**values(weights, tmp_path), "operators": (CustomOperator("a", "b", print),)}
     seen = watched(monkeypatch)
-    if GROUPS[name] is Given:
+    if GROUPS[name] in (Given, Ready):
         given |= {"sizes": {"n": 2}, "isolated": False, "tune": "5s", "objective": "energy"}
+        given |= {} if GROUPS[name] is Given else {"wait": False}
         monkeypatch.setattr(local, "_settled", lambda model, options: options)  # it would need a meter
 
         def tuned(model: Any, options: Options, threads: int, budget: float, *more: Any) -> Any:

@@ -17,7 +17,8 @@ from jangin.ahead.output import Content, write_files
 from jangin.ahead.source import compiled_bytes, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
-from jangin.compiler.pipeline import cases, loaded, lowered_plan
+from jangin.compiler.cases import cases, loaded
+from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.format import Paired
 from jangin.ir.graph import CompileError, Graph

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from jangin.commands.common import Settings, random_input, terminal
+from jangin.compiler.cases import imported
 from jangin.compiler.driver import compile_by
-from jangin.compiler.pipeline import imported
 from jangin.files import writing
 from jangin.frontends.lower import lower
 from jangin.frontends.nnef import writer as nnef

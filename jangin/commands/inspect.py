@@ -17,18 +17,14 @@ from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
 from jangin.commands.run import summary
+from jangin.compiler.cases import Progress, cases, imported, loaded, lowered
 from jangin.compiler.driver import build_by
 from jangin.compiler.kernels import Job, schedule_kernels, used_symbols
 from jangin.compiler.pipeline import (
     Planned,
-    Progress,
     build_artifact,
-    cases,
     graph_passes,
     import_model,
-    imported,
-    loaded,
-    lowered,
     plan_graph,
     plan_model,
 )

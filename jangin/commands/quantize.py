@@ -13,7 +13,7 @@ from rich.table import Table
 from jangin.commands.common import Settings, bar_with, check_output, terminal
 from jangin.commands.quantize_report import page, table
 from jangin.commands.quantize_report import summary as reported
-from jangin.compiler.pipeline import imported
+from jangin.compiler.cases import imported
 from jangin.files import write_text
 from jangin.frontends.lower import lower
 from jangin.frontends.tflite import format as tflite

@@ -16,7 +16,7 @@ import numpy as np
 from rich.progress import BarColumn, TimeRemainingColumn
 
 from jangin.commands.common import Settings, bar_with, check_output, progress, terminal
-from jangin.compiler.pipeline import imported
+from jangin.compiler.cases import imported
 from jangin.files import write_whole
 from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass

@@ -6,6 +6,7 @@ because both take as long.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from jangin.compiler.processes.interrupts import kept_interrupts
 from jangin.compiler.processes.isolated import Apart
 from jangin.environment import target_name
-from jangin.options import Given, Options, takes
+from jangin.options import Given, Options, Ready, takes
 from jangin.runtime.system.processes import FORKS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from jangin.compiler.request import Progress
     from jangin.frontends.format import ModelSource
@@ -79,7 +79,7 @@ def compile(
     *,
     example_inputs: None = None,
     progress: Progress | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[Ready],
 ) -> Runnable: ...
 
 
@@ -94,11 +94,11 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     progress: Progress | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[Ready],
 ) -> Any: ...
 
 
-@takes(Given)
+@takes(Ready)
 def compile(
     model: Any,
     target: str | Target | None = None,
@@ -109,7 +109,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     progress: Progress | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[Ready],
 ) -> Any:
     """Build a model as `build` does, and load it, on `threads` threads (by default as many as the process may
     use).
@@ -124,6 +124,11 @@ def compile(
 def compile_by(options: Options, model: Any, progress: Progress | None = None, *example: Any) -> Any:
     """Do what `compile` does, with the options in one record. `example` holds the inputs, keyword inputs and
     free sizes with which a PyTorch module is exported."""
+    if not options.wait and _may_go_ahead(options, model, example):
+        begun = Apart(_lacks_all(options), background=True)
+        from jangin.compiler.awaited import ready_soon
+
+        return ready_soon(begun, model, options, progress)
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.runtime.device import begin
 
@@ -133,6 +138,14 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
         from jangin.compiler import local
 
         return local.compile(apart, model, options, progress, *example)
+
+
+def _may_go_ahead(options: Options, model: Any, example: Sequence[Any]) -> bool:
+    """Return whether a model can run before it is compiled. It is compiled by another process, from a file or
+    from bytes that can't change meanwhile, and with nothing of the caller's own."""
+    simple = isinstance(model, (str, os.PathLike, bytes)) and all(e is None for e in example)
+    alone = FORKS and _has_interpreter() and options.isolated is not False
+    return simple and alone and not options.own and options.tune is None and len(options.target.each) == 1
 
 
 def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
@@ -149,13 +162,15 @@ def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
         isolated = FORKS and not loaded and _has_interpreter() and not options.own
     if not isolated:
         return nullcontext()
-    return Apart(at_once=options.cache is False or _is_empty(options.cache))
+    return Apart(at_once=_lacks_all(options))
 
 
-def _is_empty(cache: bool | str | Path) -> bool:
+def _lacks_all(options: Options) -> bool:
+    """Return whether the cache is off or empty, so that it can't have the model."""
     from jangin.compiler.cache import Cache
 
-    return Cache(None if isinstance(cache, bool) else cache).is_empty()
+    cache = options.cache
+    return cache is False or Cache(None if isinstance(cache, bool) else cache).is_empty()
 
 
 def _has_interpreter() -> bool:

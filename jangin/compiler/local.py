@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jangin.compiler.cache import Cache
 from jangin.compiler.processes.isolated import Apart
 from jangin.compiler.request import Progress, Request, carry_out, entry_name
 from jangin.compiler.source import Source
@@ -68,19 +70,41 @@ def _made(
         if entries is not None and options.tune is None:
             source = Source.of(given) if hashed is None else hashed()
             request = replace(request, source=source)
-            if source is not None:
-                name = entry_name(source, request.options())
-                kept = entries.load(name, read_artifact)
-                if kept is not None:
-                    used = use(kept)
-                    try:
-                        checked(kept)
-                        return used
-                    except ArtifactError:
-                        entries.discard(name)
+            used = _kept(use, request, entries)
+            if used is not None:
+                return used
         if apart is None:
             return use(detached(carry_out(request, progress)[0]))
         return use(apart.build(request, progress))
+
+
+def _kept(use: Callable[[Compiled], T], request: Request, entries: Cache) -> T | None:
+    """Return the result of `use` for the compiled model in the cache, or None if the cache doesn't have
+    it."""
+    if request.source is None:
+        return None
+    name = entry_name(request.source, request.options())
+    found = entries.load(name, read_artifact)
+    if found is None:
+        return None
+    used = use(found)
+    try:
+        checked(found)
+    except ArtifactError:
+        entries.discard(name)
+        return None
+    return used
+
+
+def kept(model: ModelSource, options: Options, source: Source | None) -> Runnable | None:
+    """Return the model of this source from the cache, ready to run, or None if the cache doesn't have it."""
+    request = Request(paired(model, options.weights), options.but(threads=counted(options.threads)), source)
+    entries = request.entries
+    return None if entries is None else _kept(partial(_ready, options, None), request, entries)
+
+
+def _ready(options: Options, device: Device | None, made: Compiled) -> Runnable:
+    return executable(made, options.threads, host_functions(options.operators), device)
 
 
 def compile(
@@ -108,10 +132,7 @@ def compile(
         options = _settled(model, options)
         device = device_for(options.target, origin(options.asked))
 
-    def load(made: Compiled) -> Runnable:
-        return executable(made, options.threads, host_functions(options.operators), device)
-
-    loaded = _made(load, apart, model, options, progress, hashed)
+    loaded = _made(partial(_ready, options, device), apart, model, options, progress, hashed)
     return loaded if live is None else live.finished(loaded)
 
 

@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
 from jangin.compiler.build import Build
-from jangin.compiler.hints import settled
+from jangin.compiler.cases import Progress, cases, loaded, lowered, tell
 from jangin.compiler.kernels import Job, schedule_kernels
 from jangin.compiler.plans import make_plan
 from jangin.compiler.processes.forked import Workers
 from jangin.compiler.shared import SharedKernels
-from jangin.frontends.assemble import with_sizes
 from jangin.frontends.dialect import Imported
-from jangin.frontends.format import ModelSource, paired
-from jangin.frontends.lower import lower
-from jangin.frontends.table import load
+from jangin.frontends.format import ModelSource
 from jangin.ir import limits
-from jangin.ir.dtype import I64
-from jangin.ir.expr import Var, const, eq
-from jangin.ir.graph import CompileError, Graph
-from jangin.ir.own_names import marked, own_name
+from jangin.ir.graph import Graph
 from jangin.ir.plan import Plan
 from jangin.ir.program import Program
 from jangin.ir.records import dataclass
-from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
-from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
 from jangin.options import Options
-from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.memory.updates import ordered
-from jangin.passes.partition import has_steps, partition, prune
+from jangin.passes.partition import has_steps, partition
 from jangin.passes.table import Pass
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.program_artifact import ProgramArtifact
-from jangin.runtime.sizes import Evaluator
-from jangin.runtime.variants_artifact import Absent, VariantsArtifact
+from jangin.runtime.variants_artifact import VariantsArtifact
 from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 
@@ -51,10 +41,6 @@ if TYPE_CHECKING:
     from jangin.tune.joules import Meter
     from jangin.tune.tuner import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
-
-Progress = Callable[[int, int, str], None]
-VARIANTS = 8
-"""The most variants of a model that are compiled. Each takes about as long as the model itself."""
 
 
 def tune_model(
@@ -107,7 +93,7 @@ def build_artifact(
     kernels. For `workers`, `shared` and `account` see `compiler.build.Build`."""
     shared = SharedKernels() if shared is None else shared
     with limits.within(options.limits):
-        _tell(progress, 0, 1, "load")
+        tell(progress, 0, 1, "load")
         whole = loaded(model, options)
         found = cases(whole, options, progress)
         parts = (_build(c.graph, whole, options, progress, workers, shared, account) for c in found.made)
@@ -148,7 +134,7 @@ def build_plan(
     with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
         plan = lowered_plan(graph, options, progress, made, builder.begin)
-        _tell(progress, 0, 1, "compile")
+        tell(progress, 0, 1, "compile")
         return builder.artifact(plan, _told_seconds(progress, "compile"))
 
 
@@ -162,9 +148,9 @@ def lowered_plan(
     """Compile a lowered graph to a plan. `make` carries out the jobs that make its kernels. For `begin` see
     `make_plan`."""
     graph = ordered(optimize(graph, options, progress), options.target)
-    _tell(progress, 0, 1, "kernels")
+    tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
-    _tell(progress, 0, 1, "plan")
+    tell(progress, 0, 1, "plan")
     constants = dict(graph.constants)
     graph = replace(graph, constants={})  # each constant can then be released once it is packed
     return make_plan(graph, scheduled, options, constants, begin)
@@ -208,112 +194,6 @@ def import_model(
         return graph if until == "lower" or has_steps(graph) else optimize(graph, options, progress, until)
 
 
-def imported(model: ModelSource, options: Options) -> Imported:
-    """Import a model for the requested sizes, in the operators of its format."""
-    with limits.within(options.limits):
-        return load(paired(model, options.weights), options.shapes, options.formats)
-
-
-def loaded(model: ModelSource, options: Options) -> Imported:
-    """Import a model as `imported` does. Sizes of inputs that have one name become one symbol only if nodes
-    need them to be equal."""
-    return settled(imported(model, options), lambda apart: lowered(apart, options))
-
-
-def lowered(imported: Imported, options: Options, progress: Progress | None = None) -> Graph:
-    """Return the graph of an imported model in core operators."""
-    _tell(progress, 0, len(graph_passes(options)) + 1, "lower")
-    machine = options.target.machine
-    figures = machine.recurrence
-    width = min(figures.vector_bytes, machine.vector_bytes)
-    tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine))
-    graph = lower(imported, options.lowerings, tile, options.unchecked)
-    if options.verify and not has_steps(graph):
-        checked("lower", verify_graph, graph, CORE)
-    return graph
-
-
-def _word_tile(machine: Machine) -> WordTile:
-    """Return the register tile of recurrent layers whose weights are packed into words. Without vectors its
-    product is None: bytes are then multiplied one by one, because unpacking words costs more than loading
-    bytes."""
-    dot = next((p for p in machine.products if p in OF_BYTES), OF_BYTES[0])
-    accumulators = min(machine.recurrence.words, machine.registers - 4)
-    return WordTile(dot if machine.vector_bytes > I64.bytes else None, accumulators, machine.vector_bytes)
-
-
-class Case(NamedTuple):
-    """A lowered graph, and the sizes of the symbols that it was specialized for."""
-
-    graph: Graph
-    sizes: Mapping[str, int]
-
-    def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the graph can run with these sizes. Symbols without a given size aren't checked."""
-        given = {marked(name): size for name, size in sizes.items()}
-        rules = [eq(marked(name), size) for name, size in self.sizes.items()]
-        for v, (low, high) in self.graph.symbols.items():
-            rules += [] if low is None else [v >= low]
-            rules += [] if high is None else [v <= high]
-        value = Evaluator(given)
-        return all(value(r) for r in (*rules, *self.graph.constraints) if free_vars(r) <= given.keys())
-
-
-@dataclass(frozen=True)
-class Cases:
-    """A model's lowered graphs. The first is for all sizes, and the others are for some symbols of 1.
-    `absent` tells for which sizes there is no graph, and why."""
-
-    made: tuple[Case, ...]
-    absent: tuple[Absent, ...] = ()
-
-
-def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
-    """Lower an imported model to core operators, once for each case of its size symbols.
-
-    The first case is for sizes in general. A second has size 1 for the symbols that the model's own runtime
-    would broadcast, if the target is a GPU or has 64-bit indices. Another case follows for each symbol that a
-    graph assumes to differ from 1.
-
-    If there are more than `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too
-    many, only the first cases are made, and `absent` says so."""
-    known: dict[frozenset[Var], Graph | CompileError] = {}
-
-    def made(ones: frozenset[Var]) -> Graph | CompileError:
-        if ones not in known:
-            bound = replace(imported, graph=with_sizes(imported.graph, dict.fromkeys(ones, const(1))))
-            try:
-                known[ones] = lowered(bound, options, progress)
-            except CompileError as error:
-                if not ones:
-                    raise
-                known[ones] = error
-        return known[ones]
-
-    symbols, first = imported.graph.symbols, [frozenset[Var]()]
-    roomy = options.target.groups or options.target.machine.index_bits >= I64.bits
-    if roomy and (ones := imported.ones & {*may_be_1(symbols)}):
-        first.append(ones)
-    absent: list[Absent] = []
-    for taken in (taken_for_others, squeezed, lambda *_: ()):
-        waiting = [*first]
-        for ones in waiting:  # the list grows meanwhile
-            if len(waiting) <= VARIANTS and isinstance(graph := made(ones), Graph):
-                more = (ones | {v} for v in taken(prune(graph), symbols) if v not in ones)
-                waiting += [m for m in more if m not in waiting]
-        if len(waiting) <= VARIANTS:
-            break
-        remedy = "compile it with shapes= for what it is to run"
-        absent = [Absent({}, f"there would be more than {VARIANTS}; {remedy}")]
-    found = [Case(g, _sizes(ones)) for ones in waiting if isinstance(g := made(ones), Graph)]
-    absent += [Absent(_sizes(ones), str(e)) for ones in waiting if isinstance(e := made(ones), CompileError)]
-    return Cases(tuple(found), tuple(absent))
-
-
-def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:
-    return {own_name(v): 1 for v in sorted(ones, key=str)}
-
-
 def build_kernels(graph: Graph, options: Options) -> Artifact:
     """Compile a graph that all passes before `in_place` have run on. It may have additional outputs, which
     the same kernels compute."""
@@ -334,7 +214,7 @@ def optimize(
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     verified = None
     for n, step in enumerate(passes, 1):
-        _tell(progress, n, len(passes) + 1, step.name)
+        tell(progress, n, len(passes) + 1, step.name)
         graph = step.run(graph, target)
         release(graph.constants.values())
         if options.verify and graph is not verified:
@@ -350,12 +230,6 @@ def graph_passes(options: Options) -> list[Pass]:
     optional passes that the options turn off."""
     passes = backend_of(options.target).passes(options.target)
     return [p for p in passes if not p.optional or getattr(options, p.name)]
-
-
-def _tell(progress: Progress | None, done: int, total: int, what: str) -> None:
-    limits.step(what)
-    if progress is not None:
-        progress(done, total, what)
 
 
 def _told_seconds(progress: Progress | None, what: str) -> Callable[[float, float], None]:

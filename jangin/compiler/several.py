@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jangin.compiler.account import Account
-from jangin.compiler.pipeline import Cases, Progress, build_artifact, build_plan, cases, loaded
+from jangin.compiler.cases import Cases, Progress, cases, loaded
+from jangin.compiler.pipeline import build_artifact, build_plan
 from jangin.compiler.place import Placing, Times, Unit, branches, runs, stages, unit_seconds, units
 from jangin.compiler.processes.forked import Workers
 from jangin.compiler.shared import SharedKernels

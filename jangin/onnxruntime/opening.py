@@ -12,7 +12,7 @@ from jangin.frontends.onnx.nchwc import UnknownBlock
 from jangin.ir.errors import CompileError, FormatError
 from jangin.onnxruntime.errors import InvalidGraph, InvalidProtobuf, ModelLoadCanceled, NoSuchFile
 from jangin.onnxruntime.model import keep, own_block, with_options
-from jangin.onnxruntime.options import SessionOptions
+from jangin.onnxruntime.options import WAIT, SessionOptions
 from jangin.onnxruntime.process import global_threads
 from jangin.runtime.load import Runnable
 from jangin.runtime.threads import counted
@@ -70,6 +70,7 @@ def _open(model: Any, options: SessionOptions) -> Runnable:
     source = with_options(model, options)
     shapes = dict(getattr(options, "shapes", {}))
     shown: Any = {"progress": Line(_name(model))} if sys.stderr.isatty() else {}
+    shown["wait"] = getattr(options, "config", {}).get(WAIT) == "1"
     try:
         compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes, **shown)
     except UnknownBlock:  # ONNX Runtime itself assumes that such a file was made for this processor

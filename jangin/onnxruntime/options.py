@@ -51,6 +51,8 @@ ALIKE = 0.85
 """An unknown key counts as misspelt if its similarity to a known key is at least this, on a scale to 1."""
 SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 """The key of a run's configuration that requests to release the run's memory after it."""
+WAIT = "jangin.wait"
+"""The key of a session's configuration that requests to compile the model before the session is there."""
 _MET = {
     "session.load_model_format": "ONNX",
     "session.save_model_format": "ONNX",
@@ -98,6 +100,8 @@ class SessionOptions(_Named, _Configured):
     - Free dimension overrides, initializers and files of external initializers change the compiled model.
     - `enable_profiling` writes a trace, and `profile_file_prefix` begins its name.
     - `optimized_model_filepath` gets the model unchanged.
+    - The entry `jangin.wait` of the configuration, with the value "1", makes a session wait until the model
+      is compiled. Without it another process compiles, and NumPy computes the first runs.
     - `inter_op_num_threads` has no effect because operators run one after the other.
     - `use_deterministic_compute` has no effect because the same inputs always give the same outputs.
     - The options of logging have no effect because Jangin logs nothing.
@@ -245,7 +249,7 @@ def idle(options: object) -> Iterator[str]:
     if getattr(options, "optimized_model_filepath", ""):
         yield "optimized_model_filepath (the model is written there as it came)"
     config = getattr(options, "config", {})
-    yield from (n for n, v in config.items() if _MET.get(n) != v and n != SHRINKAGE)
+    yield from (n for n, v in config.items() if _MET.get(n) != v and n not in (SHRINKAGE, WAIT))
 
 
 def shrinks(options: RunOptions) -> bool:

@@ -23,7 +23,8 @@ class Profile:
     """A profile collects the events of a session.
 
     Each run is an event "model_run". If one plan runs the inputs, its kernels are then run once more, one by
-    one. Each of them is an event of category "Node", named after its node."""
+    one. Each of them is an event of category "Node", named after its node. A run before the model is compiled
+    says that NumPy computed it."""
 
     def __init__(self, prefix: str, began: int) -> None:
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -36,10 +37,11 @@ class Profile:
 
     def run(self, executable: Runnable, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the executable, record the events of the run, and return its outputs by name."""
-        start = time.monotonic_ns()
+        ready, start = executable.ready, time.monotonic_ns()
         made: dict[str, Any] = executable.run(feeds)
-        self.session("model_run", start, time.monotonic_ns())
-        plan = _one_plan(executable, feeds)
+        by = "the compiled model" if ready else "NumPy, as long as the model wasn't compiled"
+        self._add("Session", "model_run", start, time.monotonic_ns(), {"run_by": by})
+        plan = _one_plan(executable.wait(), feeds) if ready else None
         if plan is not None:
             self._kernels(plan, feeds)
         return made

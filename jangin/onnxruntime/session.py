@@ -271,7 +271,7 @@ class Session:
         return self._options
 
     def get_modelmeta(self) -> ModelMetadata:
-        kept = self._executable.artifact.metadata
+        kept = self._executable.metadata
         said = {f.name: kept[f.name] for f in fields(ModelMetadata) if f.name in kept}
         version = said.pop("version", 0) or NO_VERSION
         return ModelMetadata(self._executable.name, **said, version=version)

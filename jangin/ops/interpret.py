@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,11 @@ from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.interpret import Arrays, bind_symbols, check_indices, evaluate_stage, run_func, size, undefined
 from jangin.ir.loop import Func, Stmt
 from jangin.ir.sources import Sources
+from jangin.ir.te import Stage
 from jangin.ops.core import core_op
+
+Evaluate = Callable[[Stage, Arrays, Mapping[str, int]], Array]
+"""A function that returns the output of a stage, such as `evaluate_stage`."""
 
 
 def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = None) -> dict[str, Array]:
@@ -35,16 +39,27 @@ def run_nodes(
         symbols = bind_symbols(shapes, graph.symbols)
     values: dict[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
     for node in graph.nodes:
-        values.update(_run_node(graph, node, values, symbols))
-        if isinstance(node.attrs, IndexCheck):
-            check = Check(
-                node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
-            )
-            check_indices(check, values[check.buffer], symbols)
+        values.update(run_node(graph, node, values, symbols))
         yield node, values
 
 
-def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int]) -> dict[str, Array]:
+def run_node(
+    graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int], evaluate: Evaluate | None = None
+) -> dict[str, Array]:
+    """Return the results of a node by name, given the values of its inputs. `evaluate` computes a stage, by
+    default as the reference does. Raises IndexOutOfRange."""
+    made = _made(graph, node, values, symbols, evaluate or evaluate_stage)
+    if isinstance(node.attrs, IndexCheck):
+        check = Check(
+            node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
+        )
+        check_indices(check, made[check.buffer], symbols)
+    return made
+
+
+def _made(
+    graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int], evaluate: Evaluate
+) -> dict[str, Array]:
     if isinstance(node.attrs, Kernel):
         body = node.attrs.body
         feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
@@ -61,7 +76,7 @@ def _run_node(graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, in
     inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
     local = dict(values)
     for stage in core_op(node).te(inputs, out, node.attrs):
-        local[stage.out.name] = evaluate_stage(stage, local, symbols)
+        local[stage.out.name] = evaluate(stage, local, symbols)
     return {out.name: local[out.name]}
 
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol, Unpack
 
 import numpy as np
 
-from jangin.compiler.pipeline import imported, optimize
+from jangin.compiler.cases import imported
+from jangin.compiler.pipeline import optimize
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.ir.core import Kernel

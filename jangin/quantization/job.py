@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from jangin.compiler.cases import imported
 from jangin.compiler.driver import compile_by
-from jangin.compiler.pipeline import imported
 from jangin.files import write_whole
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from jangin.runtime.compiled import Compiled, targets, weight_bytes
 from jangin.runtime.sizes import TensorSpec, told
@@ -28,7 +28,19 @@ class Model(Protocol):
 
 
 class Called:
-    """A compiled model whose `repr` describes it."""
+    """A compiled model whose `repr` describes it. `ready` and `wait` are for models that may run before they
+    are compiled (`jangin.compile(..., wait=False)`); others are always ready."""
+
+    ready = True
+
+    def wait(self) -> Self:
+        """Return the model, which is compiled."""
+        return self
+
+    @property
+    def metadata(self: Model) -> Mapping[str, Any]:
+        """The producer, description and other texts that the model's file contains."""
+        return self.artifact.metadata
 
     def __repr__(self: Model) -> str:
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"

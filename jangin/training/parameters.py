@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from jangin.compiler import pipeline
+from jangin.compiler import cases
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
@@ -50,7 +50,7 @@ Chosen = Sequence[str] | None
 def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
     """Return a model of any format that `jangin.compile` takes as a trainable graph. `chosen` must name the
     constants to train. Raises CompileError if it is None."""
-    read = pipeline.imported(model, options)
+    read = cases.imported(model, options)
     floats = [n for n, a in read.graph.constants.items() if a.dtype.kind == "f" and a.size > 1]
     if chosen is None:
         raise CompileError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jangin.compiler import pipeline
+from jangin.compiler import cases
 from jangin.files import write_whole
 from jangin.frontends.format import opened
 from jangin.frontends.lower import lower
@@ -36,7 +36,7 @@ def write_trained(model: Any, weights: Mapping[str, Array], output: Path, option
 
 def _onnx(model: Any, weights: Mapping[str, Array], options: Options) -> bytes:
     """Return the model in ONNX's format."""
-    found = pipeline.imported(model, options)
+    found = cases.imported(model, options)
     if isinstance(format_of(opened(model)), OnnxFormat):
         import onnx
         from onnx import numpy_helper

@@ -511,6 +511,8 @@ def test_a_terminal_sees_what_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(sys, "stderr", type("Terminal", (), {
         "isatty": lambda _: True, "write": lambda _, text: written.append(text), "flush": lambda _: None,
     })())  # fmt: skip
-    jangin.onnxruntime.InferenceSession(small("Cosh", TensorProto.FLOAT, "x", dims=(3, 11)))
+    options = jangin.onnxruntime.SessionOptions()
+    options.add_session_config_entry("jangin.wait", "1")
+    jangin.onnxruntime.InferenceSession(small("Cosh", TensorProto.FLOAT, "x", dims=(3, 11)), options)
     assert any("jangin compiles a model: " in text for text in written)
     assert not written[-1].strip(), "nothing is left on the line"

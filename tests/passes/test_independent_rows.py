@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jangin.compiler.pipeline import lowered
+from jangin.compiler.cases import lowered
 from jangin.frontends.table import load
 from jangin.options import Options
 from jangin.passes.rows import Mixed, row_symbol

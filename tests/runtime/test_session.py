@@ -47,7 +47,7 @@ def test_common_use(calls: list[dict[str, Any]]) -> None:
     options.graph_optimization_level = 99
     options.add_free_dimension_override_by_name("batch", 4)
     session = InferenceSession("m.onnx", options, providers=[("CPUExecutionProvider", {})])
-    assert calls == [{"model": "m.onnx", "threads": 1, "shapes": {"batch": 4}}]
+    assert calls == [{"model": "m.onnx", "threads": 1, "shapes": {"batch": 4}, "wait": False}]
     (only,) = session.get_inputs()
     assert (only.name, only.type, only.shape) == ("x", "tensor(float)", ["n", 2])
     assert [(o.name, o.type, o.shape) for o in session.get_outputs()] == [

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from jangin.commands.common import Settings, fixed_sizes, progress, random_input, terminal
 from jangin.commands.picture.page import page
+from jangin.compiler.cases import imported
 from jangin.compiler.driver import compile_by
-from jangin.compiler.pipeline import import_model, imported, plan_model
+from jangin.compiler.pipeline import import_model, plan_model
 from jangin.files import write_text
 from jangin.frontends.lower import typed
 from jangin.options import Options

@@ -57,12 +57,14 @@ class Asked(NamedTuple):
 
 class _Started(NamedTuple):
     """A started process. `life` is this process's end of a pipe; the other process ends when it closes.
-    `around` is the environment and the module search path that the process started with."""
+    `around` is the environment and the module search path that the process started with. `background` tells
+    that it yields the processor to others."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
     life: int
     around: tuple[Mapping[str, str], Sequence[str]]
+    background: bool = False
 
     def ended(self, *, wait: bool) -> End | None:
         """Return how the process ended, or None if it still runs. With `wait`, wait for its end."""
@@ -80,12 +82,16 @@ class _Started(NamedTuple):
         self._close()
 
     def _close(self) -> None:
+        if self in _running:
+            _running.remove(self)
         self.pipe.close()
         os.close(self.life)
 
 
 _waiting: list[_Started] = []
-"""The process that waits for this one's next compilation, if there is one."""
+"""The processes that wait for this one's next compilation: at most one in the background, and one other."""
+_running: list[_Started] = []
+"""All processes that this one has started and that haven't ended."""
 
 
 def _end_waiting() -> None:
@@ -93,14 +99,15 @@ def _end_waiting() -> None:
         _waiting.pop().end()
 
 
-def _forget_waiting() -> None:
-    """Forget the waiting process, in a process forked from this one."""
-    while _waiting:
-        _waiting.pop().forget()
+def _forget_all() -> None:
+    """Forget the processes that compile or wait, in a process forked from this one."""
+    _waiting.clear()
+    while _running:
+        _running[-1].forget()
 
 
 atexit.register(_end_waiting)
-in_children(_forget_waiting)
+in_children(_forget_all)
 
 
 class Apart:
@@ -112,10 +119,16 @@ class Apart:
 
     These processes are in a process group of their own, which the terminal's Ctrl-C doesn't reach. They end
     when this process ends, in any way, and after `server.IDLE` seconds without requests. Results come in the
-    cache's file, or from the other process's memory, so that no other file is left over."""
+    cache's file, or from the other process's memory, so that no other file is left over.
 
-    def __init__(self, at_once: bool = False) -> None:
-        self._started = _start() if at_once and not _waiting else None
+    In the `background` these processes only get the time of the processor that no other process needs."""
+
+    def __init__(self, at_once: bool = False, background: bool = False) -> None:
+        self._background = background
+        self._started = _start(background) if at_once and not self._waiting() else None
+
+    def _waiting(self) -> list[_Started]:
+        return [s for s in _waiting if s.background == self._background]
 
     def __enter__(self) -> Apart:
         return self
@@ -124,8 +137,11 @@ class Apart:
         if self._started is None:
             return
         if error is None:
+            others = self._waiting()
             _waiting.append(self._started)
-            self._started = _waiting.pop(0) if len(_waiting) > 1 else None
+            self._started = others[0] if others else None
+            if self._started is not None:
+                _waiting.remove(self._started)
         if self._started is not None:
             self._started.end()
 
@@ -148,7 +164,7 @@ class Apart:
         path = None if path is None else os.path.join(folder or "", path)
         asked = Asked(request.asked.target, progress is not None, path, folder, model is not None)
         for last in (False, True):
-            started = self._started = self._started or _taken() or _start()
+            started = self._started = self._started or self._taken() or _start(self._background)
             try:
                 started.pipe.send(asked)
                 started.pipe.send(request)
@@ -164,16 +180,15 @@ class Apart:
             self._started = None
         raise AssertionError("the last one's end is an error")
 
-
-def _taken() -> _Started | None:
-    """Return the waiting process if it still runs and has this process's environment, else None. Other
-    waiting processes are ended."""
-    while _waiting:
-        started = _waiting.pop()
-        if started.ended(wait=False) is None and started.around == _around():
-            return started
-        started.end()
-    return None
+    def _taken(self) -> _Started | None:
+        """Return the waiting process if it still runs and has this process's environment, else None. A
+        process that doesn't is ended."""
+        for started in self._waiting():
+            _waiting.remove(started)
+            if started.ended(wait=False) is None and started.around == _around():
+                return started
+            started.end()
+        return None
 
 
 def _folder() -> str | None:
@@ -188,14 +203,14 @@ def _around() -> tuple[Mapping[str, str], Sequence[str]]:
     return everything(), [*sys.path]
 
 
-def _start() -> _Started:
+def _start(background: bool = False) -> _Started:
     ours, theirs = socket.socketpair()
     ends, life = os.pipe()
     given = {"pipe": theirs.fileno(), "life": ends}
     try:
         start = _START.format(path=sys.path, **given)
         env = {"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()}
-        process = start_group([sys.executable, "-c", start], [*given.values()], env)
+        process = start_group([sys.executable, "-c", start], [*given.values()], env, background)
     except OSError as error:
         ours.close()
         os.close(life)
@@ -208,7 +223,9 @@ def _start() -> _Started:
         os.close(ends)
     from multiprocessing.connection import Connection  # beside the process, which starts meanwhile
 
-    return _Started(process, Connection(ours.detach()), life, _around())
+    started = _Started(process, Connection(ours.detach()), life, _around(), background)
+    _running.append(started)
+    return started
 
 
 def _result(pipe: Connection, progress: Progress | None) -> Compiled:

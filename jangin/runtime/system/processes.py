@@ -31,14 +31,21 @@ def fork() -> int:
     return os.fork()
 
 
+IDLE = 19
+"""The niceness of processes in the background, the highest that systems have."""
+
+
 def start_group(
-    command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str]
+    command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str], background: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start a command as the first process of a new group. It inherits the open files `pipes`. Raises Lacking
-    on a system without groups."""
+    """Start a command as the first process of a new group. It inherits the open files `pipes`. In the
+    `background` its processes give way to all others. Raises Lacking on a system without groups."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
-    return subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
+    process = subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
+    if background:
+        os.setpriority(os.PRIO_PROCESS, process.pid, IDLE)
+    return process
 
 
 def end_of(process: int, *, wait: bool) -> End | None:

@@ -16,7 +16,7 @@ import flatbuffers
 
 import jangin
 from jangin import cli
-from jangin.compiler.pipeline import imported
+from jangin.compiler.cases import imported
 from jangin.frontends.lower import lower
 from jangin.frontends.tflite.file import File
 from jangin.frontends.tflite.writer import check, written

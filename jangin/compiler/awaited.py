@@ -1,0 +1,214 @@
+"""Models that answer before they are compiled.
+
+Another process compiles the model in the background. Until it is done, NumPy computes the runs (see
+`compiler.interpreted`). The compiled model takes over between two runs, or within the first if that takes
+long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from jangin.compiler import local
+from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
+from jangin.compiler.processes.isolated import Apart
+from jangin.compiler.request import Progress
+from jangin.compiler.source import Source
+from jangin.frontends.format import ModelSource, paired
+from jangin.ir.errors import CompileError
+from jangin.options import Options
+from jangin.runtime.called import Called
+from jangin.runtime.load import Runnable
+from jangin.runtime.sizes import TensorSpec
+from jangin.runtime.system import in_children
+from jangin.targets import origin
+
+T = TypeVar("T")
+_turn = [threading.Lock()]
+"""The lock of the one compilation that runs in the background. Models of one program are compiled one after
+another, so that they don't take the time of each other's first runs."""
+
+
+def _new_turn() -> None:
+    _turn[0] = threading.Lock()
+
+
+in_children(_new_turn)
+
+
+def ready_soon(apart: Apart, model: ModelSource, options: Options, progress: Progress | None) -> Any:
+    """Return the model from the cache, or else an `Awaited` one, which `apart` compiles. Return the compiled
+    model if NumPy can't compute it."""
+    local.device_for(options.target, origin(options.asked))
+    source = Source.of(paired(model, options.weights))
+    kept = local.kept(model, options, source)
+    if kept is not None:
+        return kept
+    task = _Task(apart, model, options, source, progress)
+    try:
+        first = interpreted(model, options, task.is_done)
+    except Unsuitable:
+        return task.wait()
+    return Awaited(first, task)
+
+
+class _Task:
+    """A compilation on a thread of its own, which mostly waits for the process that compiles."""
+
+    def __init__(
+        self,
+        apart: Apart,
+        model: ModelSource,
+        options: Options,
+        source: Source | None,
+        progress: Progress | None,
+    ) -> None:
+        self._model, self._options, self._source = model, options, source
+        self._progress = progress
+        self._waiting = 0
+        self._apart = apart
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began_in = os.getpid()
+        self.made: Runnable | None = None
+        self.error: Exception | None = None
+        self._done = threading.Event()
+        threading.Thread(target=self._compile, name="jangin compile", daemon=True).start()
+
+    def go_on(self) -> None:
+        """Begin anew in a process that was forked before the end, because it has none of the threads."""
+        if self._began_in != os.getpid() and not self._done.is_set():
+            self._apart = Apart(background=True)
+            self._begin()
+
+    def is_done(self) -> bool:
+        """Return whether the compiled model can run."""
+        return self.made is not None
+
+    def wait(self) -> Runnable:
+        """Wait for the compiled model, and return it. Raises the errors of `jangin.compile`."""
+        self.go_on()
+        self._waiting += 1
+        try:
+            self._done.wait()
+        finally:
+            self._waiting -= 1
+        if self.made is None:
+            assert self.error is not None
+            raise self.error
+        return self.made
+
+    def _compile(self) -> None:
+        try:
+            with _turn[0], self._apart as apart:
+                made = local.compile(apart, self._model, self._options, self._tell)
+            if self._source is not None and not self._source.unchanged():
+                raise CompileError("the model's file was changed or removed while it was compiled")
+            self.made = made
+        except Exception as error:
+            self.error = error
+        finally:
+            self._done.set()
+
+    def _tell(self, done: int, total: int, what: str) -> None:
+        """Report progress while somebody waits. The caller's own output isn't disturbed otherwise."""
+        if self._progress is not None and (self._waiting or done >= total):
+            self._progress(done, total, what)
+
+
+class Awaited(Called):
+    """A model that runs already while it is compiled.
+
+    `ready` tells whether the compiled model can run. `wait()` waits for it and returns it. Its other
+    attributes, such as `save` and `profile`, wait for it too. Pickling and copying give the compiled
+    model.
+
+    If compiling fails, the next run warns once, and NumPy goes on. `wait()` raises the error."""
+
+    def __init__(self, first: Runnable, task: _Task) -> None:
+        self._first, self._task, self._said = first, task, False
+        self.inputs: Sequence[TensorSpec] = first.inputs
+        self.outputs: Sequence[TensorSpec] = first.outputs
+
+    @property
+    def name(self) -> str:
+        return self._first.name
+
+    @property
+    def threads(self) -> int:
+        return (self._task.made or self._first).threads
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self._first.metadata
+
+    @property
+    def ready(self) -> bool:  # type: ignore[override]
+        return self._task.is_done()
+
+    def wait(self) -> Any:
+        """Wait until the model is compiled, and return it. Raises the errors of `jangin.compile`."""
+        return self._task.wait()
+
+    def __call__(self, /, *arrays: Any, **named: Any) -> Any:
+        """Run the model, as every executable does."""
+        return self._run(lambda exe: exe(*arrays, **named))
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the model with inputs and outputs by name."""
+        return self._run(lambda exe: exe.run(feeds))
+
+    def _run(self, use: Callable[[Runnable], T]) -> T:
+        """Use the compiled model, or the interpreter before there is one. Runs that the interpreter can't do
+        wait for the compiled model, so that all errors are those of a compiled model."""
+        made = self._task.made
+        if made is not None:
+            self._first = made  # the interpreter's memory is freed
+            return use(made)
+        if self._task.error is not None:
+            self._warn(self._task.error)
+            return use(self._first)
+        self._task.go_on()
+        try:
+            return use(self._first)
+        except Overtaken:
+            return use(self.wait())
+        except Exception:
+            try:
+                made = self.wait()
+            except Exception as error:
+                self._warn(error)
+            if made is None:
+                raise
+            return use(made)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._said:
+            self._said = True
+            text = f"{self.name} couldn't be compiled, and NumPy goes on to run it: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def release(self) -> None:
+        """Drop the working memory of finished runs."""
+        if self._task.made is not None:
+            self._task.made.release()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"an Awaited model has no attribute {name!r}")
+        return getattr(self.wait(), name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.wait().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        if self._task.made is not None:
+            return repr(self._task.made)
+        state = "NumPy runs it, because compiling failed" if self._task.error else "NumPy runs it meanwhile"
+        ends = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
+        return f"<Awaited {self.name!r}: {' -> '.join(ends)}; it is being compiled; {state}>"

@@ -1,0 +1,162 @@
+"""Models that run without code: NumPy computes their lowered graphs.
+
+Such a model is ready as soon as it is read. It is a model like any other, but its device interprets graphs.
+Inputs are checked, variants chosen and branches taken as in the compiled model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from jangin.compiler.cases import cases, loaded
+from jangin.frontends.format import ModelSource
+from jangin.ir.core import LoopNest
+from jangin.ir.graph import Array, Graph, Node
+from jangin.ir.own_names import with_own_names
+from jangin.ir.plan import Plan, PlanBuffer
+from jangin.ir.quick import quick_stage
+from jangin.ops.interpret import run_node
+from jangin.options import Options
+from jangin.passes.constraints import constraints
+from jangin.passes.partition import has_steps, partition
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import Compiled
+from jangin.runtime.device import Module, NativeCall, Transfer
+from jangin.runtime.layout import Layout
+from jangin.runtime.load import Runnable, executable, host_functions
+from jangin.runtime.profile import Launches
+from jangin.runtime.program_artifact import ProgramArtifact
+from jangin.runtime.threads import default_threads
+from jangin.runtime.variants_artifact import VariantsArtifact
+
+
+class Unsuitable(Exception):
+    """NumPy would compute the model too slowly, or not at all."""
+
+
+class Overtaken(Exception):
+    """The interpreter stopped because something better can run the model."""
+
+
+def interpreted(model: ModelSource, options: Options, stop: Callable[[], bool]) -> Runnable:
+    """Return a model that is ready to be interpreted. Its runs raise Overtaken once `stop()` is true.
+
+    Raises Unsuitable for a model with variables or with loops that NumPy can't compute as a whole. Raises
+    CompileError as compiling does."""
+    whole = loaded(model, options)
+    if whole.metadata.get("state"):
+        raise Unsuitable("the model has variables")
+    found, device = cases(whole, options), Interpreter(stop)
+    parts = tuple(device.part(c.graph, options, whole.metadata) for c in found.made)
+    made: Compiled = parts[0]
+    if len(parts) > 1 or found.absent:
+        made = VariantsArtifact(parts, tuple(c.sizes for c in found.made), found.absent)
+    return executable(made, options.threads, host_functions(options.operators), device)
+
+
+class Interpreter:
+    """The device that interprets graphs. It knows the graph of each plan that it has made."""
+
+    name = "interpreter"
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self.stop = stop
+        self._graphs: dict[Plan, Graph] = {}
+
+    def part(self, graph: Graph, options: Options, metadata: Mapping[str, Any]) -> Artifact | ProgramArtifact:
+        """Return a lowered graph as an artefact for this device."""
+        if not has_steps(graph):
+            return self._artifact(graph, options, metadata)
+        program, segments = partition(graph, str(options.target))
+        plans = tuple(self._artifact(s, options, {}) for s in segments)
+        return ProgramArtifact(program, plans, b"", metadata, self.name)
+
+    def _artifact(self, graph: Graph, options: Options, metadata: Mapping[str, Any]) -> Artifact:
+        slow = next((n for n in graph.nodes if isinstance(n.attrs, LoopNest)), None)
+        if slow is not None or graph.updates:
+            raise Unsuitable(f"{slow.source or slow.name}: it is a loop" if slow else "a run changes inputs")
+        ends = dict.fromkeys((*graph.inputs, *graph.outputs))
+        buffers = tuple(
+            PlanBuffer(n, graph.dtype(n), graph.shape(n), "input" if n in graph.inputs else "output")
+            for n in ends
+        )
+        required = {**(constraints(graph) if graph.symbols else {}), **graph.constraints}
+        plan = Plan(
+            graph.name, str(options.target), graph.inputs, graph.outputs, tuple(graph.symbols.items()),
+            required, buffers, (), bound=graph.bound, joined=graph.joined,
+        )  # fmt: skip
+        plan = with_own_names(plan, graph.symbols)
+        self._graphs[plan] = graph
+        return Artifact(plan, (), metadata=metadata, device=self.name)
+
+    def why_not(self, target: str) -> str:
+        return ""
+
+    def is_processor(self, target: str) -> bool:
+        return True
+
+    def transfer(self, target: str) -> Transfer:
+        return Transfer(0.0, 0.0)
+
+    def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
+        return _Module(self._graphs[plan], self.stop)
+
+    def flow(self, code: bytes) -> None:
+        return None
+
+
+class _Module:
+    """A graph that is interpreted. Each of its runs needs no memory of its own, so it is its own `Memory`."""
+
+    threads = default_threads()
+    """NumPy's matrix products use all processors, whatever the caller asked for."""
+    alignment = 1
+
+    def __init__(self, graph: Graph, stop: Callable[[], bool]) -> None:
+        self._graph, self._stop = graph, stop
+        self._symbols = [v.name for v in graph.symbols]
+        self._steps = _with_deaths(graph)
+
+    def memory(self) -> _Module:
+        return self
+
+    def prepare(self, layout: Layout) -> None:
+        """Does nothing, because NumPy allocates what it needs."""
+
+    def again(self, given: Sequence[Any]) -> None:
+        return None
+
+    def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
+        graph = self._graph
+        symbols = dict(zip(self._symbols, layout.sizes, strict=True))
+        values: dict[str, Array] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
+        for node, dead in self._steps:
+            if self._stop():
+                raise Overtaken
+            values.update(run_node(graph, node, values, symbols, quick_stage))
+            for name in dead:
+                del values[name]
+        return {name: np.array(values[name], order="C") for name, _, _ in layout.outputs}
+
+    def read(self, layout: Layout, buffer: PlanBuffer) -> NoReturn:
+        raise AssertionError("no value of the plan is in an arena")
+
+    def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
+        raise ValueError("the model isn't compiled yet, and has no launches to time")
+
+    def native_call(self, layout: Layout) -> NativeCall:
+        raise AssertionError("Python runs the steps of interpreted programs")
+
+
+def _with_deaths(graph: Graph) -> list[tuple[Node, list[str]]]:
+    """Return each node with the names of the values that no later node needs."""
+    needed = {*graph.outputs}
+    found = []
+    for node in reversed(graph.nodes):
+        touched = {*filter(None, node.inputs), *node.outputs}
+        found.append((node, sorted(touched - needed)))
+        needed |= touched
+    return found[::-1]
