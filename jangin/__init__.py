@@ -17,6 +17,7 @@ from jangin.version import __version__
 
 if TYPE_CHECKING:
     from jangin.ahead.emit import emit
+    from jangin.batches.api import batch
     from jangin.compiler.driver import build, compile
     from jangin.custom import hosted, operator
     from jangin.frontends.caffe.format import CaffeFormat
@@ -54,6 +55,7 @@ _HOMES = {
     "OnnxFormat": "jangin.frontends.onnx.format",
     "InferenceSession": "jangin.onnxruntime",
     "SessionOptions": "jangin.onnxruntime",
+    "batch": "jangin.batches.api",
     "build": "jangin.compiler.driver",
     "compare": "jangin.quantization.compare",
     "compile": "jangin.compiler.driver",
@@ -92,6 +94,7 @@ __all__ = [
     "TorchFormat",
     "VariantsExecutable",
     "__version__",
+    "batch",
     "build",
     "compare",
     "compile",

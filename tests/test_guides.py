@@ -100,6 +100,14 @@ FILES: dict[str, Callable[[Path], None]] = {
 }
 """Makers of the files that a page needs, if they aren't those of `general`."""
 NEEDS = {
+    "batch": (
+        "java",
+        "module distributed",
+        "module pandas",
+        "module pyarrow",
+        "module pyspark",
+        "module ray",
+    ),
     "browser": ("node", "module ziglang"),
     "cpp": ("c++",),
     "first": ("module onnxruntime",),

@@ -141,6 +141,7 @@ ALLOWED = {
         "ahead", "backends", "compiler.driver", "files", "frontends", "frontends.table", "ir", "llvm",
         "options", "runtime", "runtime.system", "targets", "jangin",
     },
+    "batches": {"compiler.driver", "ir", "options", "runtime"},
     "energy": {"ir", "runtime.system"},
     "study": {
         "bench", "compiler.request", "energy", "files", "frontends", "frontends.table", "ir", "options",

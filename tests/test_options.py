@@ -25,7 +25,14 @@ from jangin.ir.limits import Limits
 from jangin.options import ABOUT, Common, Given, Options, Ready
 from jangin.templates.template import Candidate
 
-GROUPS = {"build": Given, "compile": Ready, "emit": Common, "quantize": Common, "compare": Common}
+GROUPS = {
+    "batch": Given,
+    "build": Given,
+    "compile": Ready,
+    "emit": Common,
+    "quantize": Common,
+    "compare": Common,
+}
 """The doors that make a record, and the options that each takes by keyword."""
 PLACED = {"asked", "threads", "shapes"}
 """The options that doors take by place. `asked` is called `target` there."""
@@ -118,7 +125,13 @@ def test_a_key_is_of_values_not_of_containers() -> None:
 def doors(model: Path, folder: Path) -> dict[str, Callable[..., object]]:
     data = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     sized = {"shapes": {"batch": 1}, "threads": 1}
+
+    def batch(**o: Any) -> object:
+        bag = pytest.importorskip("dask.bag", reason="dask isn't installed, whose data the test needs")
+        return jangin.batch(model, bag.from_sequence([]), target="cpu", **sized, **o)
+
     return {
+        "batch": batch,
         "build": lambda **o: jangin.build(model, "cpu", **sized, **o),
         "compile": lambda **o: jangin.compile(model, "cpu", **sized, **o),
         "emit": lambda **o: jangin.emit(model, target="cpu", shapes={"batch": 1}, **o),

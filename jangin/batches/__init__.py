@@ -1,0 +1,1 @@
+"""Batch inference on the workers of Dask, Ray and Spark."""

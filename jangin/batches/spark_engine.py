@@ -1,0 +1,70 @@
+"""Batch inference on Spark's data frames. Spark broadcasts the model once to each executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from jangin.batches.asked import Asked
+from jangin.runtime.frames import PROBLEM, Columns, run_frames
+from jangin.runtime.rows import Sent
+from jangin.runtime.sizes import TensorSpec
+
+TYPES = {
+    "bool": "BooleanType", "int8": "ByteType", "int16": "ShortType", "int32": "IntegerType",
+    "int64": "LongType", "uint8": "ShortType", "uint16": "IntegerType", "uint32": "LongType",
+    "float32": "FloatType", "float64": "DoubleType", "object": "StringType",
+}  # fmt: skip
+"""Spark's types of outputs, by NumPy's. Unsigned integers need the next larger type."""
+
+
+def run(asked: Asked, dataset: Any) -> Any:
+    """Return the results of a Spark DataFrame: its kept columns, the outputs and the problems."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    columns = asked.columns(dataset.columns)
+    kept = [field for field in dataset.schema.fields if field.name in columns.keep]
+    columns = columns._replace(keep=[field.name for field in kept])
+    added = [StructField(s.name, _type(s)) for s in asked.outputs]
+    schema = StructType([*kept, *added, StructField(PROBLEM, StringType())])
+    return dataset.mapInPandas(_function(columns, _broadcast(dataset, asked.sent), asked.threads), schema)
+
+
+def _broadcast(dataset: Any, sent: Sent) -> Callable[[], Sent]:
+    """Return a function that returns the model in a worker. Without a context of Spark's in this process, the
+    model travels within the function."""
+    context = getattr(dataset.sparkSession, "sparkContext", None)
+    if context is None:
+        return lambda: sent
+    shared = context.broadcast(tuple(sent))
+    return lambda: Sent(*shared.value)
+
+
+def _function(
+    columns: Columns, sent: Callable[[], Sent], threads: int | None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def work(frames: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        count = threads or (task.cpus() if task is not None else 1)
+        return run_frames(columns, sent(), count, frames)
+
+    return work
+
+
+def _type(spec: TensorSpec) -> Any:
+    """Return the Spark type of an output's rows. Raises ValueError for a dtype that Spark hasn't got."""
+    from pyspark.sql import types
+
+    name = TYPES.get(np.dtype(spec.dtype).name)
+    if name is None:
+        raise ValueError(
+            f"Spark has no type for the output {spec}: convert it in the model, to float32 for example"
+        )
+    found = getattr(types, name)()
+    for _ in spec.shape[1:]:
+        found = types.ArrayType(found)
+    return found

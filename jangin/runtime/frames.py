@@ -1,0 +1,116 @@
+"""The workers' part of `jangin.batch`: rows in pandas frames, in records and in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jangin.ir.graph import Array
+from jangin.runtime.rows import Made, Sent
+
+PROBLEM = "problem"
+"""The column, or the record's key, that has the reason of a row without outputs."""
+
+
+class Columns(NamedTuple):
+    """The columns of a frame that a model reads, and those that its results keep.
+
+    `inputs` has one column of values for each input, or a list of columns that make up a row. `outputs` has
+    the NumPy name of each output's dtype, and whether its rows are single numbers."""
+
+    inputs: Mapping[str, str | Sequence[str]]
+    outputs: Mapping[str, tuple[str, bool]]
+    keep: Sequence[str]
+
+    def run(self, sent: Sent, threads: int | None, frame: Any) -> Any:
+        """Return a pandas frame with the kept columns of `frame`, the outputs and the problems, by the same
+        index."""
+        import pandas as pd
+
+        made = sent.ready(threads)({name: self._values(frame, c) for name, c in self.inputs.items()})
+        added = {n: pd.Series(self._cells(n, a, made), frame.index) for n, a in made.outputs.items()}
+        problems = pd.Series(made.problems, frame.index, dtype=object)
+        return pd.concat([frame[[*self.keep]], pd.DataFrame({**added, PROBLEM: problems})], axis=1)
+
+    def empty(self, frame: Any) -> Any:
+        """Return the result's columns without rows, given a frame's."""
+        import pandas as pd
+
+        added = {n: pd.Series([], dtype=self._dtype(n)) for n in self.outputs}
+        result = frame[[*self.keep]].assign(**added)
+        return result.assign(**{PROBLEM: pd.Series([], dtype=object)})
+
+    @staticmethod
+    def _values(frame: Any, columns: str | Sequence[str]) -> Any:
+        found = frame[columns if isinstance(columns, str) else [*columns]]
+        return found.to_numpy()
+
+    def _dtype(self, name: str) -> str:
+        """Return the pandas dtype of an output. Numbers without a NaN get a type that has missing values."""
+        dtype, single = self.outputs[name]
+        kind = np.dtype(dtype).kind
+        if not single or kind not in "biuf":
+            return "object"
+        return (
+            dtype if kind == "f" else "boolean" if kind == "b" else dtype.replace("i", "I").replace("u", "U")
+        )
+
+    def _cells(self, name: str, values: Array, made: Made) -> Any:
+        """Return an output's cells. Bad rows have none."""
+        import pandas as pd
+
+        bad = made.bad
+        dtype = self._dtype(name)
+        if dtype == "object":
+            cells = np.empty(len(values), object)
+            for row, value in enumerate(values):
+                cells[row] = None if bad[row] else nested(value)
+            return cells
+        if np.dtype(self.outputs[name][0]).kind == "f":
+            values[bad] = np.nan
+            return values
+        found = pd.array(values, dtype=dtype)
+        found[bad] = None
+        return found
+
+
+def nested(value: Any) -> Any:
+    """Return an array as nested lists of one-dimensional arrays, which is the form that Arrow takes."""
+    return [nested(v) for v in value] if isinstance(value, np.ndarray) and value.ndim > 1 else value
+
+
+def run_records(sent: Sent, threads: int | None, records: Iterable[Any], names: Sequence[str]) -> list[Any]:
+    """Return a record for each one: a dict of outputs and the problem, with the record's own keys if it is a
+    dict. A record that isn't a dict is the value of the only input in `names`."""
+    given = [*records]
+    if not given:
+        return []
+    dicts = [r if isinstance(r, Mapping) else {names[0]: r} if len(names) == 1 else {} for r in given]
+    made = sent.ready(threads)({name: [d.get(name) for d in dicts] for name in names})
+    own = [r if isinstance(r, Mapping) else {} for r in given]
+    return [
+        {
+            **own[row],
+            **{n: None if problem is not None else a[row] for n, a in made.outputs.items()},
+            PROBLEM: problem,
+        }
+        for row, problem in enumerate(made.problems)
+    ]
+
+
+def run_block(sent: Sent, threads: int | None, block: Array, name: str) -> dict[str, Array]:
+    """Return the outputs of an array's rows, and their problems. Bad rows of floats are NaN."""
+    made = sent.ready(threads)({name: block})
+    bad = made.bad
+    for values in made.outputs.values():
+        if values.dtype.kind == "f":
+            values[bad] = np.nan
+    return {**made.outputs, PROBLEM: made.problems}
+
+
+def run_frames(columns: Columns, sent: Sent, threads: int | None, frames: Iterable[Any]) -> Iterator[Any]:
+    """Yield the result of each frame."""
+    for frame in frames:
+        yield columns.run(sent, threads, frame)
