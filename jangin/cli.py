@@ -529,7 +529,10 @@ def train(
             metavar="DATA", help="A .npz file with `inputs` and `labels`, or a folder of pictures by class."
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The trained model: an .onnx or .jgn file.")],
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", help="The trained model, an .onnx or .jgn file; --emit: a folder."),
+    ],
     trainable: Annotated[
         list[str] | None,
         typer.Option(metavar="PATTERN", help="The weights to train, by name: 'head.*', or '*' for all."),
@@ -552,6 +555,10 @@ def train(
     shape: Shapes = None,
     threads: Threads = None,
     seed: Annotated[int, typer.Option(help="Of the order of examples and of dropout.")] = 0,
+    emit: Annotated[
+        str, typer.Option(help="c, object or shared: write the step as code that needs no Jangin, untrained.")
+    ] = "",
+    target: TargetName = None,
 ) -> None:
     """Train weights of a model on examples. A run that was stopped goes on with --resume."""
     from jangin.commands.train import Asked
@@ -561,7 +568,7 @@ def train(
         model, data, output, context.obj, threads, shape or [],
         Asked(
             trainable or [], loss, optimizer, epochs, batch, validation, checkpoint, resume, curve, clip_norm,
-            check, pixels, seed,
+            check, pixels, seed, emit, target,
         ),
     )  # fmt: skip
 

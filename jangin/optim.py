@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from jangin.ir.expr import Expr, call, cast
+from jangin.ir.dtype import F64
+from jangin.ir.expr import Expr, binary, call, cast, const, select
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 State = Mapping[str, Tensor]
+Number = Any
+"""A number, or an expression of 64-bit floats."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Optimizer:
         """The number that all elements of the state begin with."""
         return 0.0
 
-    def numbers(self, count: int, lr: float) -> dict[str, float]:
-        """Return the numbers that step `count` is given. The first step is 1."""
+    def numbers(self, count: Number, lr: Number) -> dict[str, Number]:
+        """Return the numbers that step `count` is given. The first step is 1. For expressions, they are
+        expressions."""
         return {"rate": lr}
 
     def update(
@@ -46,6 +50,21 @@ class Optimizer:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the new parameter and the new state. Each optimizer has its own update."""
         raise NotImplementedError(f"{type(self).__name__} has no update: write one, as jangin.optim.SGD does")
+
+
+def _power(base: float, count: Number) -> Number:
+    return binary("pow", const(base, F64), count) if isinstance(count, Expr) else base**count
+
+
+def _root(x: Number) -> Number:
+    return call("sqrt", x) if isinstance(x, Expr) else math.sqrt(x)
+
+
+def _later(count: Number) -> Number:
+    """Return 0 for the first step, and 1 for all others."""
+    if isinstance(count, Expr):
+        return select(count > 1.0, const(1.0, F64), const(0.0, F64))
+    return float(count > 1)
 
 
 def _less(w: Expr, change: Expr, rate: Expr) -> Expr:
@@ -80,8 +99,8 @@ class SGD(Optimizer):
     def slots(self) -> tuple[str, ...]:
         return ("momentum_buffer",) if self.momentum else ()
 
-    def numbers(self, count: int, lr: float) -> dict[str, float]:
-        return {"rate": lr, "share": 1.0 if count == 1 else 1.0 - self.dampening}
+    def numbers(self, count: Number, lr: Number) -> dict[str, Number]:
+        return {"rate": lr, "share": 1.0 - self.dampening * _later(count)}
 
     def update(
         self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
@@ -107,9 +126,9 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
     kept: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
-    def numbers(self, count: int, lr: float) -> dict[str, float]:
-        first, second = (1.0 - beta**count for beta in self.betas)
-        return {"rate": lr / first, "root": math.sqrt(second), "whole": lr}
+    def numbers(self, count: Number, lr: Number) -> dict[str, Number]:
+        first, second = (1.0 - _power(beta, count) for beta in self.betas)
+        return {"rate": lr / first, "root": _root(second), "whole": lr}
 
     def update(
         self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
@@ -157,7 +176,7 @@ class Adagrad(Optimizer):
     def start(self) -> float:
         return self.initial_accumulator_value
 
-    def numbers(self, count: int, lr: float) -> dict[str, float]:
+    def numbers(self, count: Number, lr: Number) -> dict[str, Number]:
         return {"rate": lr / (1.0 + (count - 1) * self.lr_decay)}
 
     def update(

@@ -126,10 +126,9 @@ ALLOWED = {
     "optim": {"ir", "ops"},
     "blas": {"compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime"},
     "training": {
-        "compiler.cases", "compiler.driver", "compiler.pipeline", "files",
-        "frontends", "frontends.onnx", "frontends.table",
-        "frontends.torch", "gradients", "ir", "ops", "optim", "options", "passes", "pictures", "runtime",
-        "jangin",
+        "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "files", "frontends",
+        "frontends.onnx", "frontends.table", "frontends.torch", "gradients", "ir", "ops", "optim", "options",
+        "passes", "pictures", "runtime", "jangin",
     },
     "onnxruntime": {
         "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "runtime.system",

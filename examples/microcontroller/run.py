@@ -152,22 +152,16 @@ def run(firmware: Firmware, board: Board, x: np.ndarray[Any, Any], *more: str) -
     emulator."""
     folder = firmware.program.parent
     (folder / "input.bin").write_bytes(x.tobytes())
-    options = [
-        "-nographic",
-        "-monitor",
-        "none",
-        "-serial",
-        "none",
-        "-semihosting-config",
-        "enable=on,target=native",
-    ]
-    subprocess.run(
-        [*board.emulator, "-M", board.machine, *options, *more, "-kernel", firmware.program.name],
-        check=True,
-        cwd=folder,
-        timeout=120,
-    )
+    emulate(firmware.program, board, *more)
     return np.fromfile(folder / "output.bin", np.float32)
+
+
+def emulate(program: Path, board: Board, *more: str) -> None:
+    """Run a program on an emulated board, in the program's folder. Raises CalledProcessError if it fails."""
+    quiet = ("-nographic", "-monitor", "none", "-serial", "none")
+    files = ("-semihosting-config", "enable=on,target=native")
+    command = (*board.emulator, "-M", board.machine, *quiet, *files, *more, "-kernel", program.name)
+    subprocess.run(command, check=True, cwd=program.parent, timeout=120)
 
 
 def main() -> None:

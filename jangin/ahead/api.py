@@ -29,11 +29,6 @@ from jangin.runtime.functions import KERNEL
 from jangin.version import __version__
 
 
-def write_api(model: Model, writer: FunctionWriter) -> None:
-    """Write all functions of a model's API, except its kernels."""
-    Api(model, writer).write()
-
-
 class Api:
     """The writer of one model's functions."""
 
@@ -45,18 +40,21 @@ class Api:
         self.errors = {code: text for code, (_, text) in ERRORS.items()}
 
     def write(self) -> None:
-        model = self.model
-        for name in model.kernels:
-            self.w.declare(signature(KERNEL, name))
-        self._weights()
-        self.sharing.write()
-        for number, part in enumerate(model.parts):
+        self._begin()
+        for number, part in enumerate(self.model.parts):
             self._check(number, part)
             self._arena(number, part)
             self._shapes(number, part)
             self._run(number, part)
         self._entries()
         self._tables()
+        self._about()
+
+    def _begin(self) -> None:
+        for name in self.model.kernels:
+            self.w.declare(signature(KERNEL, name))
+        self._weights()
+        self.sharing.write()
 
     def error(self, text: str) -> int:
         """Enter a new error of this model with its text, and return its code."""
@@ -80,6 +78,15 @@ class Api:
             w.refuse(w.compare("ne", rest, i64(0)), NO_WEIGHTS)
             w.store(place, i64(0), given["weights"])
             w.ret(i32(0))
+
+    def _weights_at(self) -> Value:
+        """Return the address of the weights. The written code returns an error if it isn't known."""
+        if not self.model.beside:
+            return self.weights
+        w = self.w
+        found = w.element(self.weights, 0)
+        w.refuse(w.compare("eq", found, NULL), NO_WEIGHTS)
+        return found
 
     # --- sizes
 
@@ -202,12 +209,7 @@ class Api:
             used = w.arithmetic("add", self._needed(part, given["threads"]), skipped)
             w.refuse(w.compare("lt", given["arena_bytes"], used), SMALL_ARENA)
             arena = w.at(given["arena"], skipped)
-            if self.model.beside:
-                weights = w.element(self.weights, 0)
-                w.refuse(w.compare("eq", weights, NULL), NO_WEIGHTS)
-            else:
-                weights = self.weights
-            pointer = self._pointers(part, number, given, arena, weights)
+            pointer = self._pointers(part, number, given, arena, self._weights_at())
             args, sizes = arrays(w, plan.launches)
             scratch = w.at(arena, w.value(part.memory.arena))
             stride, threads = w.value(part.memory.stride), w.convert("i64", given["threads"])
@@ -234,7 +236,7 @@ class Api:
                 launches.write(launch)
             for n, name in enumerate(plan.outputs):
                 buffer = plan.buffer(name)
-                if buffer.kind != "output" or plan.outputs.index(name) != n:
+                if name not in plan.updates and (buffer.kind != "output" or plan.outputs.index(name) != n):
                     count = w.value(buffer_bytes(buffer))
                     w.copy(w.element(given["outputs"], n), pointer(name), count)
             w.ret(i32(0))
@@ -243,11 +245,14 @@ class Api:
         self, part: Part, number: int, given: dict[str, Value], arena: Value, weights: Value
     ) -> Callable[[str], Value]:
         """Return a function that returns a buffer's address, given its name. The written code returns an
-        error if one of the caller's addresses is null."""
+        error if one of the caller's addresses is null. An output that updates an input has no address of its
+        own."""
         w, plan = self.w, part.plan
         known: dict[str, Value] = {}
         for ends, names in (("inputs", plan.inputs), ("outputs", plan.outputs)):
             for n, name in enumerate(names):
+                if name in plan.updates:
+                    continue
                 found = w.element(given[ends], n)
                 w.refuse(w.compare("eq", found, NULL), NULL_POINTER)
                 known.setdefault(name, found)
@@ -314,9 +319,8 @@ class Api:
 
     def _tables(self) -> None:
         """Write the functions that describe the inputs, outputs and sizes: their counts, names and indices,
-        and the tensors' types. Others return the texts of errors, the version, the licence and the weights'
-        bytes."""
-        w, model, p = self.w, self.model, self.model.prefix
+        and the tensors' types."""
+        w, model = self.w, self.model
         ends = {"input": model.inputs, "output": model.outputs}
         names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}
         self._same()
@@ -332,6 +336,11 @@ class Api:
                 w.ret(i32(BAD_INDEX))
         for kind, tensors in ends.items():
             self._table(f"{kind}_type", [str(t.dtype) for t in tensors])
+
+    def _about(self) -> None:
+        """Write the functions that return the texts of errors, the version, the licence and the weights'
+        bytes."""
+        w, model, p = self.w, self.model, self.model.prefix
         self._texts()
         made_by = ", ".join(filter(None, (f"Jangin {__version__}", w.translator)))
         texts = {

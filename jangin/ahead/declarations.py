@@ -5,7 +5,7 @@ from __future__ import annotations
 from jangin.ahead.model import Model
 from jangin.backends.functions import Signature
 
-NULL_POINTER, SMALL_ARENA, TOO_LARGE, BAD_THREADS, BAD_INDEX, NO_WEIGHTS = range(-1, -7, -1)
+NULL_POINTER, SMALL_ARENA, TOO_LARGE, BAD_THREADS, BAD_INDEX, NO_WEIGHTS, BAD_STATE = range(-1, -8, -1)
 ERRORS = {
     0: ("OK", "success"),
     NULL_POINTER: ("NULL_POINTER", "a pointer is null"),
@@ -14,6 +14,7 @@ ERRORS = {
     BAD_THREADS: ("BAD_THREADS", "the number of threads must be 1 to 4096"),
     BAD_INDEX: ("BAD_INDEX", "there is no input, output or size of this number or name"),
     NO_WEIGHTS: ("NO_WEIGHTS", "the weights are not set, or are not this model's"),
+    BAD_STATE: ("BAD_STATE", "the state is not this model's, or is not at a multiple of 64"),
 }
 """Codes of errors that every model has, with their names in C. A model's own codes begin at FIRST_OWN."""
 FIRST_OWN = -16
@@ -69,11 +70,53 @@ FUNCTIONS = {
 """The functions that a model exports, by their names without the prefix: the declaration in C, and the
 comment above it in the header."""
 
+_STATE_RUN = "void *arena, int64_t arena_bytes, int32_t threads)"
+TRAINING = {
+    "state_bytes": (
+        "int64_t {p}_state_bytes(void)",
+        "Bytes of the state: the trained weights, what the model changes, the optimizer's state, the number\n"
+        "of steps. It is a block of the caller's memory at a multiple of 64, and has no pointers inside:\n"
+        "save it by writing its bytes.",
+    ),
+    "init": ("int32_t {p}_init(void *state)", "Fills a state as it is before the first step."),
+    "restore": (
+        "int32_t {p}_restore(void *state, const void *saved, int64_t bytes)",
+        "Fills a state with the saved bytes of another. An error changes nothing.",
+    ),
+    "steps": ("int64_t {p}_steps(const void *state)", "The steps that a state has seen, or an error."),
+    "step": (
+        "int32_t {p}_step(void *state, const {p}_batch *batch, const double *rates, {L} *loss, " + _STATE_RUN,
+        "Makes one step in place, and gives the loss before it. `rates` has a learning rate for each group\n"
+        "of parameters ({P}_GROUPS), for this step and all later ones; null leaves them as they are.\n"
+        "An error changes no weight.",
+    ),
+    "evaluate": (
+        "int32_t {p}_evaluate(const void *state, const {p}_batch *batch, {L} *loss, " + _STATE_RUN,
+        "Gives the loss in evaluation mode.",
+    ),
+    "infer": (
+        "int32_t {p}_infer(const void *state, const {p}_inputs *inputs, const {p}_outputs *outputs, "
+        + _STATE_RUN,
+        "Gives the model's outputs in evaluation mode.",
+    ),
+    "arena_bytes": (
+        "int64_t {p}_arena_bytes(int32_t threads)",
+        "Bytes of working memory that a step, `evaluate` or `infer` takes (wherever it begins), or an error.",
+    ),
+    **{n: FUNCTIONS[n] for n in ("error_text", "version", "licence", "weights_bytes", "use_weights")},
+}
+"""The functions of a training step, as FUNCTIONS has them."""
+
 
 def signatures(model: Model) -> dict[str, tuple[Signature, str]]:
     """Return a model's functions by their names without the prefix, with their documentation."""
-    p = model.prefix
-    found = {n: (Signature(text.replace("{p}", p)), doc) for n, (text, doc) in FUNCTIONS.items()}
+    p, listed = model.prefix, FUNCTIONS if model.training is None else TRAINING
+    loss = "" if model.training is None else model.training.loss_type
+    found = {
+        n: (Signature(text.replace("{p}", p).replace("{L}", loss)), doc) for n, (text, doc) in listed.items()
+    }
     if not model.beside:
         del found["use_weights"]
+    if model.training is not None and not model.training.infers:
+        del found["infer"]
     return found

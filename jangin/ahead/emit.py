@@ -4,7 +4,7 @@ API."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -96,6 +96,20 @@ def emit_by(
     options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
 ) -> Emitted:
     """Do what `emit` does, with the options in one record."""
+    parts, options = options.parts, for_kind(options, kind, constants)
+    if len(parts) > 1:
+        return _with_fallback(parts, model, name, constants, progress)
+    with within(options.limits):
+        plans = [*_plans(model, options, progress)]
+    title = _title(model) or plans[0][0].name or "model"
+    prefix = identifier(name or title)
+    made = Model.of(title, prefix, options.target, plans, lies_beside(options.target, kind, constants))
+    return emitted(made, kind)
+
+
+def for_kind(options: Options, kind: str, constants: str) -> Options:
+    """Return the options with the target that makes this kind of code, and with its tuning results. Raises
+    ValueError if it makes none."""
     if kind not in KINDS:
         raise ValueError(
             f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}, and jgn, which build makes"
@@ -109,19 +123,20 @@ def emit_by(
         raise ValueError(
             f"no {kind!r} is made for {found.name}{origin(options.asked)}: {', '.join(found.outputs)} can be"
         )
-    if len(found.each) > 1:
-        return _with_fallback(options, model, name, constants, progress)
     found = found.of_c if kind == "c" else found.emitted
-    options = with_winners(options.but(target=found), 1)
-    with within(options.limits):
-        plans = [*_plans(model, options, progress)]
-    title = _title(model) or plans[0][0].name or "model"
-    prefix = identifier(name or title)
-    beside = constants == "beside" or "wasm" in found.triple or kind == "web"
-    made = Model.of(title, prefix, found, plans, beside)
-    files, code = _files(made, kind)
-    ram, at = made.typical_bytes()
-    return Emitted(made, files, code, ram, at)
+    return with_winners(options.but(target=found), 1)
+
+
+def lies_beside(target: Target, kind: str, constants: str) -> bool:
+    """Return whether the weights are written to a file beside the code."""
+    return constants == "beside" or "wasm" in target.triple or kind == "web"
+
+
+def emitted(model: Model, kind: str) -> Emitted:
+    """Return the code of a model."""
+    files, code = _files(model, kind)
+    ram, at = model.typical_bytes()
+    return Emitted(model, files, code, ram, at)
 
 
 def _title(model: ModelSource) -> str:
@@ -131,10 +146,10 @@ def _title(model: ModelSource) -> str:
 
 
 def _with_fallback(
-    options: Options, model: ModelSource, name: str, constants: str, progress: Progress | None
+    parts: Sequence[Options], model: ModelSource, name: str, constants: str, progress: Progress | None
 ) -> Emitted:
     """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
-    gpu, processor = options.parts
+    gpu, processor = parts
     name = name or _title(model) or "model"
     made = emit_by(gpu, model, "web", name, constants, progress)
     fallback = f"{made.model.prefix}_wasm"

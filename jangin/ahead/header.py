@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from jangin.ahead.declarations import ERRORS, PARALLEL, TASK, signatures
-from jangin.ahead.model import SLACK, Model, Tensor, identifier
+from jangin.ahead.model import Model, Tensor, identifier
+from jangin.ahead.state import Training
 from jangin.ahead.threads import START, STOP
 from jangin.backends.clike.plain import comment
-from jangin.ir.dtype import DType
+from jangin.ir.dtype import DType, from_numpy
 from jangin.version import __version__
 
 _TYPES = {"f32": "float", "f64": "double"}
@@ -25,21 +28,24 @@ def element_type(dtype: DType) -> str:
 def header(model: Model) -> str:
     """Return the text of the model's header for C and C++."""
     p, up = model.prefix, model.prefix.upper()
-    rank = max((len(s) for t in (*model.inputs, *model.outputs) for s in t.shapes), default=0)
+    rank = max((len(s) for ts in model.structs.values() for t in ts for s in t.shapes), default=0)
     lines = [
         f"/* {comment(model.name)}: compiled by Jangin {__version__} for {model.target.name}. */",
         f"#ifndef {up}_H", f"#define {up}_H", "", "#include <stdint.h>", "",
         f"#define {up}_MAX_RANK {max(1, rank)}",
         *(f"#define {up}_ERROR_{name} ({code})" for code, (name, _) in ERRORS.items() if code),
     ]  # fmt: skip
+    if model.training is not None:
+        lines += _training(model.training, up)
     if model.symbols:
         lines += ["", "/* Places in the array `sizes`. */"]
         lines += [f"#define {up}_SIZE_{identifier(s)} {n}" for n, s in enumerate(model.symbols)]
     elif model.parts:
-        lines += [f"#define {up}_ARENA_BYTES INT64_C({model.memory_bytes(model.parts[0], {}) + SLACK})"]
+        lines += [f"#define {up}_ARENA_BYTES INT64_C({model.typical_bytes()[0]})"]
         lines[-1] += " /* of one thread */"
     lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-    lines += [*_struct(f"{p}_inputs", model.inputs, "const "), *_struct(f"{p}_outputs", model.outputs, "")]
+    for name, tensors in model.structs.items():
+        lines += _struct(f"{p}_{name}", tensors, "" if name == "outputs" else "const ")
     for signature, doc in signatures(model).values():
         lines += _documented(doc.replace("{p}", p).replace("{P}", up), f"{signature.text};")
     lines += _documented(
@@ -54,6 +60,20 @@ def header(model: Model) -> str:
         lines += _documented(_THREADS, f"{START.replace('{p}', p)};\n{STOP.replace('{p}', p)};")
     lines += ["#ifdef __cplusplus", "}", "#endif", "#endif", ""]
     return "\n".join(lines)
+
+
+def _training(training: Training, up: str) -> list[str]:
+    """Return the definitions of a training step: the state's bytes, the groups, and each array's place."""
+    lines = [
+        f"#define {up}_STATE_BYTES INT64_C({training.size})",
+        f"#define {up}_GROUPS {len(training.rates)}",
+        "",
+        "/* Places of arrays in the state, in bytes. */",
+    ]
+    for f in training.fields:
+        text = f"{f.name} {from_numpy(f.value.dtype)}[{', '.join(map(str, f.value.shape))}]"
+        lines.append(f"#define {up}_AT_{identifier(f.name)} {f.offset} /* {comment(text)} */")
+    return lines
 
 
 _THREADS = (
@@ -80,13 +100,18 @@ def _shape(tensor: Tensor) -> str:
 
 
 def example(model: Model) -> str:
-    """Return the C text of a program that runs the model on files of raw numbers, or on zeros."""
+    """Return the C text of a program that runs the model on files of raw numbers, or on zeros. A training
+    step's program trains on such files."""
     p = model.prefix
-    text = _EXAMPLE.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
+    text = _EXAMPLE if model.training is None else _TRAINING
+    text = text.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
     stop = "  <P>_stop_threads();\n" if model.has_threads else ""
     text = text.replace("<ENDED>", stop + ("  free(weights);\n" if model.beside else "")).replace("<P>", p)
     text = text.replace("<THREADS>", f"{p}_start_threads(threads)" if model.has_threads else "0")
     text = text.replace("<U>", p.upper())
+    if model.training is not None:
+        sizes = (math.prod(int(str(d)) for d in t.shapes[0]) * t.dtype.bytes for t in model.structs["batch"])
+        text = text.replace("<BATCH>", ", ".join(map(str, sizes))).replace("<L>", model.training.loss_type)
     return text.replace("<SIZES>", "".join(f" {identifier(s)}" for s in model.symbols))
 
 
@@ -176,4 +201,82 @@ _MAPPED = r"""  size_t size = (size_t)<P>_weights_bytes();
   FILE *bin = fopen("<P>.bin", "rb");
   if (!weights || !bin || fread(weights, 1, size, bin) != size || fclose(bin)) return 1;
   sure(<P>_use_weights(weights, <P>_weights_bytes()));
+"""
+
+_TRAINING = r"""/* Trains the model: example STEPS RATE STATE FILE...
+   A file of raw numbers for each input of a batch, and for the target; it has the batches one after another,
+   and the first comes again after the last. RATE "-" is the rate that was compiled.
+   STATE is the file with the state, which is made by the first call and gone on with by all others.
+   The environment's THREADS is how many threads to use. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "<P>.h"
+
+static const int64_t batch_bytes[] = {<BATCH>};
+enum { ARRAYS = sizeof batch_bytes / sizeof batch_bytes[0] };
+
+static int64_t sure(int64_t code) {
+  if (code < 0) {
+    fprintf(stderr, "error %d: %s\n", (int)code, <P>_error_text((int32_t)code));
+    exit(1);
+  }
+  return code;
+}
+
+/* Gives the bytes of a file, at a multiple of 64. */
+static char *contents(FILE *file, int64_t *bytes) {
+  if (!file || fseek(file, 0, SEEK_END) || (*bytes = ftell(file)) < 0) exit(1);
+  rewind(file);
+  char *data = aligned_alloc(64, ((size_t)*bytes + 64) / 64 * 64);
+  if (!data || fread(data, 1, (size_t)*bytes, file) != (size_t)*bytes) exit(1);
+  fclose(file);
+  return data;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4 + ARRAYS) {
+    fprintf(stderr, "usage: %s STEPS RATE STATE FILE...  (%d files)\n", argv[0], (int)ARRAYS);
+    return 2;
+  }
+<WEIGHTS>
+  char *data[ARRAYS];
+  int64_t held[ARRAYS], bytes;
+  for (int n = 0; n < ARRAYS; ++n) {
+    data[n] = contents(fopen(argv[4 + n], "rb"), &held[n]);
+    if (held[n] < batch_bytes[n]) return 2;
+  }
+  const char *asked = getenv("THREADS");
+  int32_t threads = asked ? atoi(asked) : 1;
+  if (<THREADS>) return 1;
+  double rates[<U>_GROUPS];
+  for (int n = 0; n < <U>_GROUPS; ++n) rates[n] = atof(argv[2]);
+  int64_t arena_bytes = sure(<P>_arena_bytes(threads));
+  void *arena = malloc((size_t)arena_bytes), *state = aligned_alloc(64, <U>_STATE_BYTES);
+  if (!arena || !state) return 1;
+  FILE *file = fopen(argv[3], "rb");
+  if (file) {
+    char *saved = contents(file, &bytes);
+    sure(<P>_restore(state, saved, bytes));
+    free(saved);
+  } else {
+    sure(<P>_init(state));
+  }
+  for (int64_t left = atoll(argv[1]); left > 0; --left) {
+    const void *batch[ARRAYS];
+    int64_t step = sure(<P>_steps(state));
+    for (int n = 0; n < ARRAYS; ++n) batch[n] = data[n] + step % (held[n] / batch_bytes[n]) * batch_bytes[n];
+    <L> loss;
+    const double *given = argv[2][0] == '-' ? NULL : rates;
+    sure(<P>_step(state, (const void *)batch, given, &loss, arena, arena_bytes, threads));
+    printf("%.17g\n", (double)loss);
+  }
+  file = fopen(argv[3], "wb");
+  if (!file || fwrite(state, 1, <U>_STATE_BYTES, file) != <U>_STATE_BYTES || fclose(file)) return 1;
+  for (int n = 0; n < ARRAYS; ++n) free(data[n]);
+  free(state);
+  free(arena);
+<ENDED>  return 0;
+}
 """

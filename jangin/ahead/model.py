@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from jangin.ahead.memory import Memory, memory_of, typical_sizes
+from jangin.ahead.state import Training
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var
 from jangin.ir.graph import Array
@@ -36,11 +37,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """A plan, with the sizes of symbols that it is specialised for, and its memory."""
+    """A plan, with the sizes of symbols that it is specialised for, and its memory. From the offset `aside`,
+    the arena has memory that the plan doesn't use."""
 
     plan: Plan
     sizes: Mapping[str, int]
     memory: Memory
+    aside: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,14 @@ class Weights:
     bytes: int
 
     @classmethod
-    def of(cls, plans: Sequence[Plan]) -> Weights:
-        """Return the weights of plans. Equal contents are stored once. Each begins at a multiple of ALIGN."""
+    def of(cls, constants: Sequence[Mapping[str, Array]]) -> Weights:
+        """Return the weights of each part's constants. Equal contents are stored once. Each begins at a
+        multiple of ALIGN."""
         known: dict[bytes, int] = {}
         arrays, places, end = [], [], 0
-        for plan in plans:
+        for own in constants:
             found = {}
-            for name, array in plan.constants.items():
+            for name, array in own.items():
                 flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
                 digest = hashlib.sha256(flat.data).digest()
                 if digest not in known:
@@ -83,7 +87,8 @@ class Model:
     """A model that is compiled ahead of time.
 
     All its names begin with `prefix`. A run takes the last of the plans `parts` whose conditions its sizes
-    meet. `beside` tells if the weights are in a separate file."""
+    meet. `beside` tells if the weights are in a separate file. The parts of a `training` step are its
+    functions instead."""
 
     name: str
     prefix: str
@@ -91,6 +96,7 @@ class Model:
     parts: tuple[Part, ...]
     weights: Weights
     beside: bool
+    training: Training | None = None
 
     @classmethod
     def of(
@@ -102,7 +108,7 @@ class Model:
         beside: bool,
     ) -> Model:
         parts = tuple(Part(plan, sizes, memory_of(plan)) for plan, sizes in plans)
-        return cls(name, prefix, target, parts, Weights.of([p.plan for p in parts]), beside)
+        return cls(name, prefix, target, parts, Weights.of([p.plan.constants for p in parts]), beside)
 
     @property
     def has_threads(self) -> bool:
@@ -116,23 +122,31 @@ class Model:
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
-        return self._tensors([p.plan.inputs for p in self.parts])
+        return _tensors(self.parts, [p.plan.inputs for p in self.parts])
 
     @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
-        return self._tensors([p.plan.outputs for p in self.parts])
+        return _tensors(self.parts, [p.plan.outputs for p in self.parts])
 
-    def _tensors(self, names: Sequence[Sequence[str]]) -> tuple[Tensor, ...]:
-        fields: dict[str, None] = {}
-        found = []
-        for n, name in enumerate(names[0]):
-            buffers = [p.plan.buffer(given[n]) for p, given in zip(self.parts, names, strict=True)]
-            field = identifier(name)
-            while field in fields:
-                field += "_"
-            fields[field] = None
-            found.append(Tensor(name, field, buffers[0].dtype, tuple(b.shape for b in buffers)))
-        return tuple(found)
+    @cached_property
+    def structs(self) -> dict[str, tuple[Tensor, ...]]:
+        """The tensors whose addresses the caller gives, by the name of the struct that holds them."""
+        if self.training is None:
+            return {"inputs": self.inputs, "outputs": self.outputs}
+        found = {"batch": self._called(0, "given")}
+        if self.training.infers:
+            found |= {"inputs": self._called(-1, "given"), "outputs": self._called(-1, "made")}
+        return found
+
+    def _called(self, number: int, kind: str) -> tuple[Tensor, ...]:
+        """Return the tensors of a training model's part whose places are of one kind, in the caller's
+        order."""
+        assert self.training is not None
+        part, entry = self.parts[number], self.training.entries[number]
+        names = part.plan.inputs if kind == "given" else part.plan.outputs
+        places = entry.inputs if kind == "given" else entry.outputs
+        found = sorted((p.at, n) for p, n in zip(places, names, strict=True) if p.kind == kind)
+        return _tensors([part], [[n for _, n in found]])
 
     @cached_property
     def kernels(self) -> dict[str, Func]:
@@ -180,6 +194,20 @@ def _meet(a: PlanBuffer, b: PlanBuffer) -> bool:
     if a.offset is None or b.offset is None:
         return False
     return a.offset < b.offset + (b.bytes or 0) and b.offset < a.offset + (a.bytes or 0)
+
+
+def _tensors(parts: Sequence[Part], names: Sequence[Sequence[str]]) -> tuple[Tensor, ...]:
+    """Return the inputs or outputs of a model, given their names in each part."""
+    fields: dict[str, None] = {}
+    found = []
+    for n, name in enumerate(names[0]):
+        buffers = [p.plan.buffer(given[n]) for p, given in zip(parts, names, strict=True)]
+        field = identifier(name)
+        while field in fields:
+            field += "_"
+        fields[field] = None
+        found.append(Tensor(name, field, buffers[0].dtype, tuple(b.shape for b in buffers)))
+    return tuple(found)
 
 
 _WORDS = """

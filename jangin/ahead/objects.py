@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jangin.ahead import wasm
-from jangin.ahead.api import write_api
 from jangin.ahead.declarations import PARALLEL, signatures
 from jangin.ahead.elf import code_bytes, with_bytes
+from jangin.ahead.interface import write_api
 from jangin.ahead.model import Model
 from jangin.ahead.threads import signatures as thread_signatures
 from jangin.ahead.threads import write_threads

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jangin.ahead.api import write_api
 from jangin.ahead.elf import code_bytes
 from jangin.ahead.header import header
+from jangin.ahead.interface import write_api
 from jangin.ahead.model import Model
 from jangin.ahead.output import Content
 from jangin.backends.clike.dialect import C

@@ -45,5 +45,6 @@ def summary(made: Emitted) -> Table:
         "flash", flash if made.code is not None else f"{flash}, and what the compiler makes of the code"
     )
     at = "".join(f", {name} = {size}" for name, size in made.at.items())
-    table.add_row("RAM", f"{made.ram:,} bytes of arena (one thread{at})")
+    state = f"{made.model.training.size:,} bytes of state, " if made.model.training is not None else ""
+    table.add_row("RAM", f"{state}{made.ram:,} bytes of arena (one thread{at})")
     return table

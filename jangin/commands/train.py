@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from rich.progress import BarColumn, TimeRemainingColumn
 
+from jangin.commands.ahead import summary
 from jangin.commands.common import Settings, bar_with, check_output, progress, terminal
 from jangin.compiler.cases import imported
 from jangin.files import write_whole
@@ -53,6 +54,8 @@ class Asked:
     check: str
     pixels: str
     seed: int
+    emit: str = ""
+    target: str | None = None
 
 
 def train(
@@ -61,9 +64,14 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model, write it, and print each epoch's loss. Ctrl-C writes a checkpoint and says how to go on.
     Raises ValueError for data that doesn't fit the model."""
+    check_output(output, model)
+    if asked.emit:
+        _emit(_prepared(model, data, settings.options(None, shapes, threads), asked, settings), output, asked)
+        return
+    if asked.target is not None:
+        raise ValueError("--target is of the code that --emit writes: training runs on this machine")
     if output.suffix not in FILES:
         raise ValueError(f"{output}: trained models are written as NAME.onnx or NAME.jgn")
-    check_output(output, model)
     if asked.curve is not None and importlib.util.find_spec("matplotlib") is None:
         raise ValueError("--curve needs Matplotlib: pip install matplotlib")
     checkpoint = asked.checkpoint or output.with_suffix(".npz")
@@ -110,6 +118,15 @@ def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings:
         )  # fmt: skip
     _check(found, trainer, asked.loss)
     return Run(trainer, found, part, size, asked.seed)
+
+
+def _emit(run: Run, folder: Path, asked: Asked) -> None:
+    """Write the step as code to a folder, and print its memory use."""
+    made = run.trainer.emit(asked.emit, folder, asked.target, name=folder.absolute().name)
+    assert made.model.training is not None
+    console = terminal()
+    console.print(summary(made))
+    console.print(f"{folder}: {', '.join(made.files)}", soft_wrap=True)
 
 
 def _check(data: Examples, trainer: Trainer, loss: str) -> None:

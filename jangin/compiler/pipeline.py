@@ -26,6 +26,7 @@ from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
 from jangin.ops.core import CORE
 from jangin.options import Options
+from jangin.passes.memory import recompute
 from jangin.passes.memory.updates import ordered
 from jangin.passes.partition import has_steps, partition
 from jangin.passes.table import Pass
@@ -129,11 +130,13 @@ def build_plan(
     workers: Workers | None = None,
     shared: SharedKernels | None = None,
     account: Account | None = None,
+    arena: int | None = None,
 ) -> Artifact:
-    """Compile a lowered graph, which has core operators alone, to an artefact of one plan and its code."""
+    """Compile a lowered graph, which has core operators alone, to an artefact of one plan and its code. For
+    `arena` see `lowered_plan`."""
     with Build(options.target, workers, shared, account) as builder:
         made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
-        plan = lowered_plan(graph, options, progress, made, builder.begin)
+        plan = lowered_plan(graph, options, progress, made, builder.begin, arena)
         tell(progress, 0, 1, "compile")
         return builder.artifact(plan, _told_seconds(progress, "compile"))
 
@@ -144,10 +147,12 @@ def lowered_plan(
     progress: Progress | None = None,
     make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
     begin: Callable[[Plan], object] | None = None,
+    arena: int | None = None,
 ) -> Plan:
     """Compile a lowered graph to a plan. `make` carries out the jobs that make its kernels. For `begin` see
-    `make_plan`."""
-    graph = ordered(optimize(graph, options, progress), options.target)
+    `make_plan`. If the arena would take more than `arena` bytes, kernels run again (`memory.recompute`)."""
+    graph, order = optimize(graph, options, progress), partial(ordered, target=options.target)
+    graph = order(graph) if arena is None else recompute.within(graph, arena, order)
     tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     tell(progress, 0, 1, "plan")

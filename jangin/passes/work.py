@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, minimum, product_of
-from jangin.ir.graph import Graph
+from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Range, filled, simplify
 from jangin.ir.te import Stage
@@ -49,9 +49,18 @@ def flops(graph: Graph) -> int | None:
     """Return the number of operations of the convolutions and matrix products of a fused static graph, or
     None if a size is symbolic."""
     kernels = [n for n in graph.nodes if n.op == "kernel"]
-    parts = (s for n in kernels for s in (opaque_stages(n) if is_opaque(n) else stages(n)[0]))
-    total = simplify(_sum(map(_operations, parts)), graph.symbols)
+    total = simplify(_sum(_operations(s) for n in kernels for s in _parts(n)), graph.symbols)
     return int(total.value) if isinstance(total, Const) else None
+
+
+def kernel_flops(node: Node, symbols: Symbols) -> int:
+    """Return the number of operations of the products in a kernel of static sizes."""
+    total = simplify(_sum(map(_operations, _parts(node))), symbols)
+    return int(total.value) if isinstance(total, Const) else 0
+
+
+def _parts(kernel: Node) -> Sequence[Stage]:
+    return opaque_stages(kernel) if is_opaque(kernel) else stages(kernel)[0]
 
 
 def _operations(stage: Stage) -> Expr:

@@ -172,3 +172,9 @@ class StepBuilder:
 def forward_only(model: Trainable, loss: Loss | None, target: Array | None) -> StepGraph:
     """Return the graph of the loss alone, without gradients."""
     return StepBuilder(model, loss, target, differentiated=False).with_gradients()
+
+
+def outputs_only(model: Trainable) -> StepGraph:
+    """Return the graph of the model's outputs alone."""
+    graph = prune(replace(model.graph, outputs=tuple(model.outputs)))
+    return StepGraph(graph, model.inputs, "", {}, {}, {}, {}, {}, model.random)

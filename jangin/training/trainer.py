@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from jangin.ir.records import dataclass
 from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
 from jangin.options import Common, Options
+from jangin.passes.memory.recompute import repeated_share
 from jangin.runtime.load import executable
 from jangin.training import losses
 from jangin.training.data import read_arrays
@@ -27,8 +28,11 @@ from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Trainable, of_file
-from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only
+from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only, outputs_only
 from jangin.training.written import write_trained
+
+if TYPE_CHECKING:
+    from jangin.ahead.emit import Emitted
 
 LossGiven = str | Callable[..., Any] | None
 """A loss, as a name or a function. For a PyTorch module, the function takes PyTorch's tensors. For a model of
@@ -84,10 +88,12 @@ MASK = 0xFFFFFFFF
 class Runner:
     """A step, compiled and loaded. It doesn't hold the arrays that the first step begins with."""
 
-    def __init__(self, step: StepGraph, options: Options, seed: int) -> None:
+    def __init__(self, step: StepGraph, options: Options, seed: int, checkpoint: int | None = None) -> None:
         self.step, self.seed = replace(step, kept={}), seed
         with limits.within(options.limits):
-            self.executable: Any = executable(build_plan(step.graph, options), options.threads)
+            self.executable: Any = executable(
+                build_plan(step.graph, options, arena=checkpoint), options.threads
+            )
         self.names = [spec.name for spec in self.executable.inputs]
 
     def run(
@@ -153,8 +159,9 @@ class Trainer:
     steps. `train` describes `check="nan"`."""
 
     def __init__(
-        self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = ""
-    ) -> None:
+        self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = "",
+        checkpoint: int | None = None,
+    ) -> None:  # fmt: skip
         if check not in ("", "nan"):
             raise ValueError(f"check={check!r} is unknown; there is 'nan'")
         self._check = check
@@ -167,7 +174,8 @@ class Trainer:
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
         step = builder.updated(optimizers, chosen)
         self._kept = dict(step.kept)
-        self._runner = Runner(step, task.options, task.seed)
+        self._checkpoint = checkpoint
+        self._runner = Runner(step, task.options, task.seed, checkpoint)
         self._rates = groups.rates
         self._evaluation: Runner | None = None
         self.count = 0
@@ -180,8 +188,7 @@ class Trainer:
         Ctrl-C waits for the end of the step. Raises FloatingPointError if numbers that aren't finite are
         looked for and found."""
         count, step = self.count + 1, self._runner.step
-        rates = [self.lr if self.lr is not None else rate() for rate in self._rates]
-        found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
+        found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, self._now(), strict=True)]
         numbers = {name: np.asarray(found[n][key]) for name, (n, key) in step.numbers.items()}
         before = {n: a.copy() for n, a in self._kept.items()} if self._check else {}
         with uninterrupted():
@@ -195,31 +202,79 @@ class Trainer:
             self.count = count
         return float(made[step.loss])
 
+    def _now(self) -> list[float]:
+        """Return the learning rates of the next step."""
+        return [self.lr if self.lr is not None else rate() for rate in self._rates]
+
     def evaluate(self, batch: Any) -> float:
         """Return the loss in evaluation mode. This changes nothing."""
         if self._evaluation is None:
             self._evaluation = Runner(self._evaluated(), self._task.options, self._task.seed)
-        kept = {i: self._kept[self._names[n]] for n, i in self._evaluated_names.items()}
+        kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
         return float(self._evaluation.run(batch, kept, {})[self._evaluation.step.loss])
 
     def _evaluated(self) -> StepGraph:
-        task, changed = self._task, [n for n, i in self._names.items() if i not in self._order]
+        model = self._in_evaluation(self._task)
+        self._evaluated_names = self._own_names(model)
+        return forward_only(model, *self._task.added)
+
+    def _own_names(self, model: Trainable) -> dict[str, str]:
+        """Return the step's input for each input of another graph of the model that has weights."""
+        return {i: self._names[n] for n, i in model.names.items()}
+
+    def _in_evaluation(self, task: Task) -> Trainable:
+        changed = [n for n, i in self._names.items() if i not in self._order]
         training = bool(getattr(task.model, "training", False))
         try:
             if training:
                 task.model.eval()
-            model = task.trainable(changed)
+            return task.trainable(changed)
         finally:
             if training:
                 task.model.train()
-        self._evaluated_names = dict(model.names)
-        return forward_only(model, *task.added)
+
+    def emit(
+        self, kind: str, path: Any, target: Any = None, *, name: str = "model", constants: str = "inside",
+        force: bool = False,
+    ) -> Emitted:  # fmt: skip
+        """Write the step, `evaluate` and inference to the folder `path`, as code that runs without Jangin.
+
+        The code begins with the trainer's present state. Its functions allocate nothing. The other arguments
+        mean the same as for `jangin.emit`, and the target is the trainer's by default. Raises ValueError if
+        the target or kind is unknown, and FileExistsError for existing files, unless `force`."""
+        from jangin.training.emitted import Whole, emit_step
+
+        task = self._task
+        evaluation, names, inference = self._evaluated(), dict(self._evaluated_names), None
+        if task.loss is not None:
+            model = self._in_evaluation(replace(task, loss=None, example=task.example[:-1]))
+            inference, names = outputs_only(model), {**names, **self._own_names(model)}
+        whole = Whole(
+            self._runner.step, self._kept, self._optimizers, self._now(), self.count, task.seed, evaluation,
+            inference, names, self._checkpoint,
+        )  # fmt: skip
+        options = task.options.but(threads=1, **({} if target is None else {"target": target}))
+        made = emit_step(whole, options, kind, name, constants)
+        made.save(path, force=force)
+        return made
 
     # -- state ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the trained parameters and the changing buffers, by the model's names."""
         return {name: self._kept[i].copy() for name, i in self._names.items()}
+
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of working memory of a step, beside the state and the scratch memory of threads."""
+        found: int = self._runner.executable.arena_bytes()
+        return found
+
+    @property
+    def repeated_share(self) -> float:
+        """The work of kernels that a step runs again to save memory, as a share of all other work. Work is
+        operations of products, and bytes moved."""
+        return repeated_share(self._runner.executable.plan)
 
     @property
     def state_bytes(self) -> int:
@@ -319,7 +374,7 @@ def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
     clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
     shapes: Mapping[str, Any] | None = None, threads: int | None = None, check: str = "",
-    **given: Unpack[Common],
+    checkpoint: int | None = None, **given: Unpack[Common],
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
@@ -335,13 +390,16 @@ def train(
       number.
     - `check="nan"` looks for NaN and infinity. A step that makes one raises FloatingPointError, which names
       the node that made it first. The step then changes nothing. Parameters are held twice for this.
+    - `checkpoint` is the most bytes of a step's working memory (`Trainer.arena_bytes`). Values that would
+      wait for the backward pass are then computed again. `Trainer.repeated_share` says what this costs. The
+      numbers are the same to the bit.
 
     The other options are those of `jangin.compile`. Steps aren't kept in the cache.
 
     Raises CompileError, which tells what can't be trained, and where."""
     task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
-    return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check)
+    return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check, checkpoint)
 
 
 def parsed_optimizer(text: str) -> Optimizer:

@@ -66,6 +66,16 @@ def call(*words: Any, status: int = 0) -> str:
 SETTINGS = ("--trainable", "*", "--optimizer", "sgd:lr=0.1,momentum=0.9", "--epochs", "3", "--batch", "8")
 
 
+def test_a_step_is_written_as_code(model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "firmware"
+    told = call(model, data, "-o", out, *SETTINGS, "--emit", "c", "--target", "cortex-m7")
+    assert re.search(r"[\d,]+ bytes of state, [\d,]+ bytes of arena", told)
+    header = (out / "firmware.h").read_text()
+    assert "int32_t firmware_step(void *state, const firmware_batch *batch" in header
+    assert re.search(r"FIRMWARE_AT_head_weight \d+ /\* head.weight f32\[4, 2\]", header)
+    assert "--emit" in call(model, data, "-o", out, "--target", "cortex-m7", status=1)
+
+
 def test_a_model_is_trained_and_written(model: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     told = call(model, data, "-o", out, *SETTINGS, "--threads", "1", "--validation", "0.25")

@@ -8,13 +8,16 @@ are then one parameter. An output for which this isn't possible keeps memory of 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from jangin.ir.core import IndexCheck, Kernel, Slice
+from jangin.ir.expr import Const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import Func, replace_buffer
 from jangin.ir.updates import clash
+from jangin.passes.memory.recompute import is_again
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
@@ -25,7 +28,8 @@ the results."""
 
 def ordered(graph: Graph, target: Target) -> Graph:
     """Return the fused graph with the writers of updated inputs behind all other readers, and behind the
-    checks of indices. `updates` keeps only the outputs for which there is such an order.
+    checks of indices. `updates` keeps only the outputs for which there is such an order. Kernels whose
+    results are small run as early as they may, because their operands can then be forgotten.
 
     Queued devices test their checks after a run, and other devices have copies of the inputs. There is no
     update in place on them."""
@@ -107,23 +111,36 @@ class _Order:
         return found
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes in order. Each comes as early as it may, by its place in the graph."""
+        """Return the nodes in order. Each comes as early as it may, by its place in the graph. Those that
+        make less than they read come first."""
         after: list[list[int]] = [[] for _ in self._before]
         left = [len(before) for before in self._before]
         for n, before in enumerate(self._before):
             for m in before:
                 after[m].append(n)
-        ready = [n for n, count in enumerate(left) if not count]
+        ready = [(self._grows(n), n) for n, count in enumerate(left) if not count]
         heapq.heapify(ready)
         found = []
         while ready:
-            n = heapq.heappop(ready)
+            _, n = heapq.heappop(ready)
             found.append(self._graph.nodes[n])
             for m in after[n]:
                 left[m] -= 1
                 if not left[m]:
-                    heapq.heappush(ready, m)
+                    heapq.heappush(ready, (self._grows(m), m))
         return tuple(found)
+
+    def _grows(self, node: int) -> bool:
+        """Return whether a node may make as many bytes for others as the largest of its operands has. A node
+        that runs again must not come early."""
+        this = self._graph.nodes[node]
+        made = sum(self._bytes(n) for n in this.outputs if n not in self._graph.outputs)
+        return made >= max(map(self._bytes, this.inputs), default=0) or is_again(this)
+
+    def _bytes(self, name: str) -> int:
+        """Return the bytes of a value, as if each symbol were 1."""
+        shape, dtype = self._graph.shape(name), self._graph.dtype(name)
+        return math.prod(int(d.value) for d in shape if isinstance(d, Const)) * dtype.bytes
 
 
 def pairs_of(node: Node, updates: Mapping[str, str]) -> Pairs:

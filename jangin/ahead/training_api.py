@@ -1,0 +1,207 @@
+"""Write the functions of a training step's C API, in any language that a `FunctionWriter` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jangin.ahead.api import Api
+from jangin.ahead.declarations import BAD_STATE, NULL_POINTER
+from jangin.ahead.model import SLACK, Model
+from jangin.ahead.state import COUNT, MARK, SEED, Place, rate_at
+from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i32, i64
+from jangin.ir.plan import ALIGN
+
+STEP, NUMBERS, EVALUATE, INFER = range(4)
+"""The numbers of a training model's parts."""
+INITIAL = "initial."
+"""The beginning of the names of the state's first contents among the weights."""
+
+
+class TrainingApi(Api):
+    """The writer of a training step's functions."""
+
+    def __init__(self, model: Model, writer: FunctionWriter) -> None:
+        super().__init__(model, writer)
+        assert model.training is not None
+        self.training = model.training
+
+    def write(self) -> None:
+        self._begin()
+        for number, part in enumerate(self.model.parts):
+            self._arena(number, part)
+            self._run(number, part)
+        self._fill()
+        self._state()
+        self._take_rates()
+        self._arena_bytes()
+        self._step()
+        for number, name in ((EVALUATE, "evaluate"), (INFER, "infer")):
+            if name in self.functions:
+                with self.w.define(self.functions[name]) as given:
+                    self._refuse(given, *(n for n, v in given.items() if v.type == "ptr"))
+                    self._refuse_threads(given["threads"])
+                    self._refuse_state(given["state"])
+                    self.w.ret(self._called(number, given, i64(0)))
+        self._about()
+
+    # --- the state
+
+    @property
+    def fill(self) -> Signature:
+        return self.own("void {p}_fill(void *to, int64_t count, int64_t value)")
+
+    def _fill(self) -> None:
+        """Write the function that stores the same eight bytes many times."""
+        w = self.w
+        with w.define(self.fill, "internal") as given:
+            number = w.local("i64", 1)
+            w.store(number, i64(0), i64(0))
+            with w.forever():
+                now = w.load("i64", number, i64(0))
+                with w.when(w.compare("ge", now, given["count"])):
+                    w.ret()
+                w.store(given["to"], now, given["value"])
+                w.store(number, i64(0), w.arithmetic("add", now, i64(1)))
+
+    def _state(self) -> None:
+        """Write the functions that make, restore and describe a state."""
+        w, training = self.w, self.training
+        with w.define(self.functions["state_bytes"]):
+            w.ret(i64(training.size))
+        with w.define(self.functions["init"]) as given:
+            self._refuse(given, "state")
+            self._refuse_odd(given["state"])
+            self._initial(given["state"])
+            w.ret(i32(0))
+        with w.define(self.functions["restore"]) as given:
+            self._refuse(given, "state", "saved")
+            self._refuse_odd(given["state"])
+            self._refuse_odd(given["saved"])
+            w.refuse(w.compare("ne", given["bytes"], i64(training.size)), BAD_STATE)
+            self._refuse_state(given["saved"])
+            w.copy(given["state"], given["saved"], i64(training.size))
+            w.ret(i32(0))
+        with w.define(self.functions["steps"]) as given:
+            self._refuse(given, "state")
+            self._refuse_state(given["state"])
+            w.ret(w.load("i64", given["state"], i64(COUNT // 8)))
+
+    def _initial(self, state: Value) -> None:
+        """Write the code that fills a state as it is before the first step."""
+        w, training = self.w, self.training
+        weights = self._weights_at()
+        for field in training.fields:
+            at, filling = w.at(state, i64(field.offset)), field.filling
+            if filling is None:
+                source = w.at(weights, i64(self.model.weights.places[-1][f"{INITIAL}{field.name}"]))
+                w.copy(at, source, i64(field.value.nbytes))
+            else:  # up to the next field
+                w.call(self.fill, at, i64(-(-field.value.nbytes // 8)), i64(filling))
+        source = w.at(weights, i64(self.model.weights.places[-1][INITIAL]))
+        w.copy(state, source, i64(training.head.nbytes))
+
+    # --- steps
+
+    def _refuse(self, given: Mapping[str, Value], *names: str) -> None:
+        for name in names:
+            self.w.refuse(self.w.compare("eq", given[name], NULL), NULL_POINTER)
+
+    def _refuse_odd(self, address: Value) -> None:
+        w = self.w
+        rest = w.arithmetic("and", w.number_of(address), i64(ALIGN - 1))
+        w.refuse(w.compare("ne", rest, i64(0)), BAD_STATE)
+
+    def _refuse_state(self, state: Value) -> None:
+        w = self.w
+        self._refuse_odd(state)
+        mark = w.load("i64", state, i64(MARK // 8))
+        w.refuse(w.compare("ne", mark, i64(self.training.mark)), BAD_STATE)
+
+    def _arena_bytes(self) -> None:
+        w = self.w
+        with w.define(self.functions["arena_bytes"]) as given:
+            self._refuse_threads(given["threads"])
+            most = i64(0)
+            for number in range(len(self.model.parts)):
+                found = w.call(self.arena_of(number), NULL, given["threads"])
+                most = w.select(w.compare("gt", found, most), found, most)
+            w.ret(w.arithmetic("add", most, i64(SLACK)))
+
+    def _step(self) -> None:
+        w = self.w
+        with w.define(self.functions["step"]) as given:
+            state = given["state"]
+            self._refuse(given, "state", "batch", "loss", "arena")
+            self._refuse_threads(given["threads"])
+            self._refuse_state(state)
+            now = w.arithmetic("add", w.load("i64", state, i64(COUNT // 8)), i64(1))
+            w.call(self.take_rates, state, given["rates"])
+            count = max((p.at + 1 for p in self.training.entries[NUMBERS].outputs), default=1)
+            given["numbers"] = w.local("i64", count)
+            for number in (NUMBERS, STEP):
+                code = self._called(number, given, now)
+                with w.when(w.compare("ne", code, i32(0))):
+                    w.ret(code)
+            for source, to, count in self.training.entries[STEP].kept:
+                w.copy(w.at(state, i64(to)), self._aside(given["arena"], source), i64(count))
+            w.store(state, i64(COUNT // 8), now)
+            w.ret(i32(0))
+
+    @property
+    def take_rates(self) -> Signature:
+        return self.own("void {p}_take_rates(void *state, const double *rates)")
+
+    def _take_rates(self) -> None:
+        """Write the function that stores learning rates in a state, if any are given."""
+        w = self.w
+        with w.define(self.take_rates, "internal") as given:
+            with w.when(w.compare("eq", given["rates"], NULL)):
+                w.ret()
+            w.copy(w.at(given["state"], i64(rate_at(0))), given["rates"], i64(8 * len(self.training.rates)))
+            w.ret()
+
+    def _called(self, number: int, given: Mapping[str, Value], count: Value) -> Value:
+        """Write a call of a part. Return the value of its code."""
+        w, entry = self.w, self.training.entries[number]
+        tables = [self._addresses(places, given, count) for places in (entry.inputs, entry.outputs)]
+        memory = (given[n] for n in ("arena", "arena_bytes", "threads"))
+        return w.call(self.run_of(number), *tables, NULL, *memory)
+
+    def _addresses(self, places: tuple[Place, ...], given: Mapping[str, Value], count: Value) -> Value:
+        """Return an array of the places' addresses."""
+        w = self.w
+        found = w.local("ptr", max(1, len(places)))
+        for n, place in enumerate(places):
+            w.store(found, i64(n), self._address(place, given, count))
+        return found
+
+    def _address(self, place: Place, given: Mapping[str, Value], count: Value) -> Value:
+        w = self.w
+        if place.kind == "given":
+            return w.element(given["batch"] if "batch" in given else given["inputs"], place.at)
+        if place.kind == "made":
+            return w.element(given["outputs"], place.at)
+        if place.kind == "state":
+            return w.at(given["state"], i64(place.at))
+        if place.kind == "number":
+            return w.at(given["numbers"], i64(8 * place.at))
+        if place.kind == "aside":
+            return self._aside(given["arena"], place.at)
+        if place.kind == "count":
+            number = w.local("i64", 1)
+            w.store(number, i64(0), count)
+            return number
+        if place.kind == "random":
+            words = w.local("i32", 3)
+            for n in range(2):
+                w.store(words, i64(n), w.load("i32", given["state"], i64(SEED // 4 + n)))
+            w.store(words, i64(2), w.convert("i32", count))
+            return words
+        return given["loss"] if place.kind == "loss" else NULL
+
+    def _aside(self, arena: Value, at: int) -> Value:
+        """Return an address in the arena's part that lasts as long as a step."""
+        w = self.w
+        skipped = w.arithmetic("and", w.arithmetic("sub", i64(0), w.number_of(arena)), i64(ALIGN - 1))
+        first = self.model.parts[STEP].aside
+        return w.at(w.at(arena, skipped), i64(first + at))

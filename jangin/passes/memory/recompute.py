@@ -1,0 +1,227 @@
+"""Values that are computed again at their later readers, so that less memory is held at a time.
+
+A value may only wait at the place with the most memory. It needn't wait if its kernel runs again before its
+later readers. The kernel is the same, and so are the bits. XLA makes such steps one by one; the idea is Chen
+et al.'s (2016, "Training Deep Nets with Sublinear Memory Cost").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from jangin.ir.core import Concat, IndexCheck, Kernel, Slice
+from jangin.ir.expr import Const
+from jangin.ir.graph import CompileError, Graph, Node, Value, static_shape
+from jangin.ir.plan import Plan
+from jangin.ir.records import dataclass
+from jangin.ir.sources import Source, Sources
+from jangin.passes.partition import renamed
+from jangin.passes.work import kernel_flops
+from jangin.runtime.arena import layout
+from jangin.runtime.sizes import Evaluator
+
+AGAIN = "again"
+"""The operator of the source that names a kernel's second run."""
+ATTEMPTS = 6
+"""How often the budget is lowered by what the arena's gaps take."""
+
+
+def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
+    """Return the fused graph with kernels that run again, so that the arena takes at most `budget` bytes.
+    `order` puts the nodes of the graph and of the result in order. Raises CompileError if that can't be
+    had, or if a size isn't known."""
+    if any(static_shape(v.shape) is None for v in graph.values.values() if v.shape is not None):
+        raise CompileError("a memory budget needs known sizes: fix them with shapes=")
+    graph = least = order(graph)
+    aim = budget
+    for _ in range(ATTEMPTS):
+        found = order(_lowered(graph, aim))
+        if _arena(found) < _arena(least):
+            least = found
+        over = _arena(found) - budget
+        if over <= 0:
+            return found
+        aim -= over
+    raise CompileError(
+        f"the arena takes {_arena(least)} bytes even if values are computed again, and checkpoint={budget}: "
+        "give more, or a smaller batch"
+    )
+
+
+def repeated_share(plan: Plan) -> float:
+    """Return the work of kernels that run again, as a share of that of all others. Work is operations of
+    products, and bytes moved."""
+    again = [x for x in plan.launches if _names_again(x.sources)]
+    value = Evaluator({})
+    more, whole = (sum(value(x.flops) + value(x.bytes) for x in some) for some in (again, plan.launches))
+    return more / max(1, whole - more)
+
+
+def is_again(node: Node) -> bool:
+    """Return whether a node is another's second run."""
+    return _names_again(node.source or ())
+
+
+def _names_again(sources: Iterable[Source]) -> bool:
+    return any(s.operator == AGAIN for s in sources)
+
+
+@dataclass(frozen=True)
+class _Lives:
+    """The memory of values. `base` has the value whose memory another value lies in. For each value in the
+    arena, `bytes` has its size. `lives` has the first and the last node that touch it."""
+
+    base: Mapping[str, str]
+    bytes: Mapping[str, int]
+    lives: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Lives:
+        base = _bases(graph)
+        outside = {*graph.inputs, *graph.constants, *(base.get(n, n) for n in graph.outputs)}
+        lives: dict[str, tuple[int, int]] = {}
+        for at, node in enumerate(graph.nodes):
+            if isinstance(node.attrs, Kernel):
+                for name in (*node.inputs, *node.outputs):
+                    own = base.get(name, name)
+                    if own not in outside:
+                        lives[own] = lives.get(own, (at, at))[0], at
+        return cls(base, {n: _size(graph, n) for n in lives}, lives)
+
+    def held(self, count: int) -> list[int]:
+        """Return the bytes that live at each of `count` nodes."""
+        change = [0] * (count + 1)
+        for name, (first, last) in self.lives.items():
+            change[first] += self.bytes[name]
+            change[last + 1] -= self.bytes[name]
+        total, found = 0, []
+        for more in change[:-1]:
+            total += more
+            found.append(total)
+        return found
+
+
+def _size(graph: Graph, name: str) -> int:
+    sizes = [int(d.value) for d in graph.shape(name) if isinstance(d, Const)]
+    return math.prod(sizes) * graph.dtype(name).bytes
+
+
+def _bases(graph: Graph) -> dict[str, str]:
+    direct: dict[str, str] = {}
+    for node in graph.nodes:
+        if isinstance(node.attrs, Concat):
+            direct |= dict.fromkeys(node.inputs, node.outputs[0])
+        elif not isinstance(node.attrs, Kernel):
+            direct[node.outputs[0]] = node.inputs[0]
+    found = {}
+    for name in direct:
+        at = name
+        while at in direct:
+            at = direct[at]
+        found[name] = at
+    return found
+
+
+def _arena(graph: Graph) -> int:
+    found = _Lives.of(graph)
+    return layout([(n, found.bytes[n], *live) for n, live in found.lives.items()])[1]
+
+
+def _lowered(graph: Graph, aim: int) -> Graph:
+    """Return the graph with kernels repeated until at most `aim` bytes live at a time, or none helps."""
+    for _ in range(4 * len(graph.nodes)):
+        found = _Lives.of(graph)
+        held = found.held(len(graph.nodes))
+        most = max(held, default=0)
+        if most <= aim:
+            break
+        better = _improved(graph, found, held.index(most), most)
+        if better is None:
+            break
+        graph = better
+    return graph
+
+
+def _improved(graph: Graph, found: _Lives, peak: int, most: int) -> Graph | None:
+    """Return the graph with one kernel repeated behind the peak, the cheapest for its bytes. Less is then
+    held at the peak, and nowhere more."""
+    choices = sorted(_candidates(graph, found, peak), key=lambda c: c[0])
+    for _, maker, first in choices:
+        made, moved = repeated(graph, maker, first)
+        held = _Lives.of(made).held(len(made.nodes))
+        if held[peak] < most and max(held) <= most and moved:
+            return made
+    return None
+
+
+def _candidates(graph: Graph, found: _Lives, peak: int) -> Iterator[tuple[float, int, int]]:
+    """Yield the cost for each byte, the node, and the first later reader, of each value that only waits at
+    the peak."""
+    viewed = {
+        name for n in graph.nodes if isinstance(n.attrs, (Concat, Slice)) for name in (*n.inputs, *n.outputs)
+    }
+    shared = {found.base.get(n, n) for n in viewed}
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(graph.nodes):
+        if isinstance(node.attrs, Kernel):
+            for name in node.inputs:
+                readers.setdefault(found.base.get(name, name), []).append(at)
+    for at, node in enumerate(graph.nodes[:peak]):
+        (out, *others) = node.outputs
+        if others or out not in found.lives or out in shared or not _repeats(node):
+            continue
+        later = [r for r in readers.get(out, ()) if r >= peak]
+        if later and later[0] > peak:
+            cost = kernel_flops(node, graph.symbols) + sum(_size(graph, n) for n in node.inputs)
+            yield cost / max(1, found.bytes[out]), at, later[0]
+
+
+def _repeats(node: Node) -> bool:
+    body = node.attrs.body if isinstance(node.attrs, Kernel) else None
+    return body is not None and not any(isinstance(n.attrs, IndexCheck) for n in body.nodes)
+
+
+def repeated(graph: Graph, maker: int, first: int) -> tuple[Graph, bool]:
+    """Return the graph in which a kernel's node runs again before the node `first`, for it and all later
+    ones. Return also whether any of them reads the result."""
+    node, values = graph.nodes[maker], dict(graph.values)
+    names: dict[str, str] = {}
+    again = [_copy(node, names, values, node.outputs)]
+    for other in graph.nodes[maker + 1 : first]:
+        if not isinstance(other.attrs, Kernel) and other.inputs[0] in names:
+            again.append(_copy(other, names, values, other.outputs))
+    later = [_renamed(n, names) for n in graph.nodes[first:]]
+    moved = any(a.inputs != b.inputs for a, b in zip(later, graph.nodes[first:], strict=True))
+    return replace(graph, nodes=(*graph.nodes[:first], *again, *later), values=values), moved
+
+
+def _copy(node: Node, names: dict[str, str], values: dict[str, Value], outputs: Sequence[str]) -> Node:
+    """Return a node again, with new names for its outputs, which are added to `names` and `values`."""
+    for name in outputs:
+        new = _fresh(f"{name}.again", values)
+        values[new] = replace(values[name], name=new)
+        names[name] = new
+    source = node.source or Sources.of(node.name)
+    if not is_again(node):
+        source = Sources((*Sources.of(AGAIN), *source))
+    return replace(_renamed(node, names), name=_fresh(f"{node.name}.again", values), source=source)
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """Return a node with other names for what it reads and makes, inside of a kernel too."""
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
+    inputs, outputs = (tuple(names.get(n, n) for n in given) for given in (node.inputs, node.outputs))
+    attrs = node.attrs
+    if isinstance(attrs, Kernel):
+        own = tuple(names.get(n, n) for n in attrs.body.inputs)
+        attrs = replace(attrs, body=replace(renamed(attrs.body, names), inputs=own))
+    return replace(node, inputs=inputs, outputs=outputs, attrs=attrs)
+
+
+def _fresh(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "+"
+    return name
