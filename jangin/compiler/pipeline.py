@@ -38,7 +38,6 @@ from jangin.templates.scheduled import Scheduled
 from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
-    from jangin.targets.machine import Machine
     from jangin.tune.joules import Meter
     from jangin.tune.tuner import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
