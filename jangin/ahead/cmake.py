@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jangin.ahead.model import Model
 from jangin.ahead.source import compiler_flags, weights_name
+from jangin.targets.systems import system_of
 
 
 def cmake_lists(model: Model, kind: str) -> str:
@@ -20,13 +21,16 @@ def cmake_lists(model: Model, kind: str) -> str:
         lines += [f"set_target_properties({p} PROPERTIES LINKER_LANGUAGE C)"]
     else:
         lines += [f"add_library({p} SHARED IMPORTED)"]
-        place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib{p}.so"
+        place = f"${{CMAKE_CURRENT_SOURCE_DIR}}/{system_of(model.target).library.format(p)}"
         lines += [f"set_target_properties({p} PROPERTIES IMPORTED_LOCATION {place} IMPORTED_NO_SONAME ON)"]
+        if place.endswith(".dll"):  # GNU's linkers take the library itself
+            lines += [f"set_target_properties({p} PROPERTIES IMPORTED_IMPLIB {place})"]
     scope = "INTERFACE" if kind == "shared" else "PUBLIC"
     lines += [f"target_include_directories({p} {scope} ${{CMAKE_CURRENT_SOURCE_DIR}})"]
     ending = {"c": "c", "object": "o"}.get(kind)
     own = [f"{p}_threads.{ending}"] if threads and ending else []
     lines += [f"add_executable(example {' '.join(['main.c', *own])})"]
-    libraries = [p, "m", *(["pthread"] if threads else [])]
+    windows = "windows" in model.target.triple
+    libraries = [p, *([] if windows else ["m"]), *(["pthread"] if threads else [])]
     lines += [f"target_link_libraries(example PRIVATE {' '.join(libraries)})"]
     return "\n".join([*lines, ""])

@@ -5,7 +5,7 @@ A weights array in LLVM IR would be text of several times its size. (System V AB
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN
@@ -89,3 +89,30 @@ def code_bytes(object: bytes) -> int:
     size = struct.calcsize(form.section)
     found = (struct.unpack_from(form.section, object, table + n * size) for n in range(count))
     return sum(s[5] for s in found if s[2] & _ALLOCATED)
+
+
+def undefined(object: bytes) -> list[str]:
+    """Return the names that an object uses and doesn't define."""
+    return [name for name, section in _symbols(object) if section == 0]
+
+
+def defined(object: bytes) -> list[str]:
+    """Return the names that an object defines, local ones too."""
+    return [name for name, section in _symbols(object) if section]
+
+
+def _symbols(object: bytes) -> Iterator[tuple[str, int]]:
+    """Yield an object's symbols, each with the number of the section that defines it, or 0."""
+    form = _Format(object[4] == 2)
+    (table,) = struct.unpack_from(form.address, object, form.shoff)
+    (count,) = struct.unpack_from("<H", object, form.shnum)
+    size, step = struct.calcsize(form.section), struct.calcsize(form.symbol)
+    sections = [struct.unpack_from(form.section, object, table + n * size) for n in range(count)]
+    for kind, at, length, link in ((s[1], s[4], s[5], s[6]) for s in sections):
+        if kind != _SYMTAB:
+            continue
+        strings = sections[link][4]
+        for place in range(at + step, at + length, step):
+            fields = struct.unpack_from(form.symbol, object, place)
+            begin = strings + fields[0]
+            yield object[begin : object.index(0, begin)].decode(), fields[3] if form.wide else fields[5]

@@ -28,6 +28,7 @@ from jangin.ir.records import dataclass
 from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
 from jangin.targets import Target, origin
+from jangin.targets.systems import system_of
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Progress
@@ -82,8 +83,8 @@ def emit(
     "webgpu+wasm32" also WebAssembly, for browsers without WebGPU. A linker on this machine links the shared
     library. `name` begins all names in C; the default is the model's name.
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
-    the file. The code uses tuning results for one thread. The other arguments mean the same as for
-    `jangin.build`.
+    the file. For macOS, iOS and Windows they are beside object files and libraries. The code uses tuning
+    results for one thread. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
     if given.get("weights") in CONSTANTS:
@@ -151,6 +152,7 @@ def _with_fallback(
     """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
     gpu, processor = parts
     name = name or _title(model) or "model"
+    beside |= kind != "c" and not system_of(found).elf
     made = emit_by(gpu, model, "web", name, constants, progress)
     fallback = f"{made.model.prefix}_wasm"
     other = emit_by(processor, model, "shared", fallback, constants, progress)
@@ -203,7 +205,9 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
         made, code = model_object(model)
         threads = threads_object(model) if model.has_threads else None
         if kind == "shared":
-            files[f"lib{p}.so"] = [shared_library(model, [made, *([threads] if threads else [])])]
+            files[system_of(model.target).library.format(p)] = [
+                shared_library(model, [made, *([threads] if threads else [])])
+            ]
         else:
             files[f"{p}.o"] = [made]
             if threads is not None:

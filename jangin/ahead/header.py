@@ -106,7 +106,7 @@ def example(model: Model) -> str:
     text = _EXAMPLE if model.training is None else _TRAINING
     text = text.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
     stop = "  <P>_stop_threads();\n" if model.has_threads else ""
-    text = text.replace("<ENDED>", stop + ("  free(weights);\n" if model.beside else "")).replace("<P>", p)
+    text = text.replace("<ENDED>", stop + ("  free(memory);\n" if model.beside else "")).replace("<P>", p)
     text = text.replace("<THREADS>", f"{p}_start_threads(threads)" if model.has_threads else "0")
     text = text.replace("<U>", p.upper())
     if model.training is not None:
@@ -197,7 +197,8 @@ int main(int argc, char **argv) {
 """
 
 _MAPPED = r"""  size_t size = (size_t)<P>_weights_bytes();
-  void *weights = aligned_alloc(64, (size + 64) / 64 * 64);
+  char *memory = malloc(size + 64);
+  void *weights = memory ? memory + (64 - (uintptr_t)memory % 64) : NULL;
   FILE *bin = fopen("<P>.bin", "rb");
   if (!weights || !bin || fread(weights, 1, size, bin) != size || fclose(bin)) return 1;
   sure(<P>_use_weights(weights, <P>_weights_bytes()));

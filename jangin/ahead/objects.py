@@ -13,6 +13,11 @@ from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.objects import compile_modules
 from jangin.backends.llvm.plain import LlvmFunctions
 from jangin.backends.llvm.pool import pool_module
+from jangin.llvm import binding
+from jangin.targets.systems import system_of
+
+_EMPTY = (b".bss", b"__bss")
+"""The sections of COFF and Mach-O that have no contents in the file."""
 
 
 def model_object(model: Model) -> tuple[bytes, int]:
@@ -24,10 +29,19 @@ def model_object(model: Model) -> tuple[bytes, int]:
     texts += [(func.name, emit_kernel(func, target, name)) for name, func in model.kernels.items()]
     parallel = PARALLEL.replace("{p}", p).split("(")[0].split()[-1]
     made = compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
-    code = wasm.code_bytes(made) if wasm.is_wasm(model) else code_bytes(made)
+    code = _code_bytes(made, model)
     if not model.beside:
         made = with_bytes(made, f"{p}_weights", model.weights.chunks())
     return made, code
+
+
+def _code_bytes(made: bytes, model: Model) -> int:
+    """Return the bytes of an object that are in memory when it runs, apart from data that it changes."""
+    if wasm.is_wasm(model):
+        return wasm.code_bytes(made)
+    if system_of(model.target).elf:
+        return code_bytes(made)
+    return sum(s.size() for s in binding().ObjectFileRef.from_data(made).sections() if s.name() not in _EMPTY)
 
 
 def threads_object(model: Model) -> bytes:

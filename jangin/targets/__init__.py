@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from jangin import environment
 from jangin.runtime.device import LoadError
-from jangin.targets import arm, cuda, micro, opencl, riscv, wasm, webgpu, x86
+from jangin.targets import arm, cuda, micro, opencl, riscv, systems, wasm, webgpu, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
@@ -33,6 +33,7 @@ def resolve(target: str | Target | None = None) -> Target:
 
     - "cpu" or "host": the machine that this process runs on.
     - Names joined with "+": several devices at once.
+    - A processor and a system, "cortex-a76-android", or LLVM's triple of them: see `targets.systems`.
     - None: the name in the environment variable JANGIN_TARGET, else "cpu".
 
     Raises ValueError for an unknown name.
@@ -47,10 +48,13 @@ def resolve(target: str | Target | None = None) -> Target:
         return host()
     if (kind := target.partition(":")[0]) in DEVICES:
         return DEVICES[kind](target)
+    if target not in NAMED and (found := systems.split(target)) is not None and found[0] in NAMED:
+        return systems.on(NAMED[found[0]], found[1])
     if target not in NAMED:
         raise ValueError(
             f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
-            f"{', '.join(DEVICES)}, {', '.join(cuda.CUDA)}"
+            f"{', '.join(DEVICES)}, {', '.join(cuda.CUDA)}; "
+            f"after a processor, -{', -'.join(systems.SYSTEMS)}"
         )
     return NAMED[target]
 
