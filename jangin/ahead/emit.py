@@ -130,6 +130,8 @@ def for_kind(options: Options, kind: str, constants: str) -> Options:
 
 def lies_beside(target: Target, kind: str, constants: str) -> bool:
     """Return whether the weights are written to a file beside the code."""
+    if kind in ("object", "shared") and not system_of(target).elf:
+        return True
     return constants == "beside" or "wasm" in target.triple or kind == "web"
 
 
@@ -152,7 +154,6 @@ def _with_fallback(
     """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
     gpu, processor = parts
     name = name or _title(model) or "model"
-    beside |= kind != "c" and not system_of(found).elf
     made = emit_by(gpu, model, "web", name, constants, progress)
     fallback = f"{made.model.prefix}_wasm"
     other = emit_by(processor, model, "shared", fallback, constants, progress)
