@@ -90,6 +90,7 @@ def test_expressions_look_at_the_clock() -> None:
     assert time.monotonic() - start < LATE
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("isolated", [False, True])
 def test_limits_of_each_kind(isolated: bool) -> None:
     settings: dict[str, Any] = {"cache": False, "isolated": isolated}
@@ -230,6 +231,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_asks_for_much_is_quick(name: str) -> None:
     """A model that asks for much compiles or is refused, without reaching a limit."""
@@ -241,6 +243,7 @@ def test_what_asks_for_much_is_quick(name: str) -> None:
     assert time.process_time() - start < LATE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", ["Sum", "Mean", "Max", "Min"])
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 63, 64, 100])
 def test_operators_of_many_inputs(op: str, count: int) -> None:

@@ -140,6 +140,7 @@ def doors(model: Path, folder: Path) -> dict[str, Callable[..., object]]:
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", GROUPS)
 def test_every_option_given_to_a_door_arrives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

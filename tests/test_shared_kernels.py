@@ -186,6 +186,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_damaged_is_made_again(tmp_path: Path, count: SimpleNamespace, damage: str) -> None:
     want = build(tmp_path, network()).objects

@@ -166,6 +166,7 @@ LEAVING = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", ["input", "SIGKILL"])
 def test_it_ends_with_its_caller(end: str, tmp_path: Path) -> None:
     onnx.save(layers(2), tmp_path / "model.onnx")

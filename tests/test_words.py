@@ -8,6 +8,7 @@ import pytest
 import words
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("folder", ["jangin", "benchmarks", "examples", "tests"])
 def test_no_sentence_is_long_or_leans_on_another(folder: str) -> None:
     found = [fault for path in words.files(folder) for fault in words.faults(path)]

@@ -121,6 +121,7 @@ def test_definitions_that_nothing_uses_are_left_out() -> None:
     assert needed(definitions, ["x;"]) == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("constants", ["inside", "beside"])
 def test_weights_inside_and_beside(kind: str, constants: str, tmp_path: Path) -> None:
@@ -161,6 +162,7 @@ def test_large_weights_are_an_assemblers(tmp_path: Path, monkeypatch: pytest.Mon
         assert all(same_bits(g, w) for g, w in zip(got, want, strict=True))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake here")
 @pytest.mark.parametrize("kind", ["object", "shared", "c"])
 def test_cmake_builds_the_example(kind: str, tmp_path: Path) -> None:
@@ -172,6 +174,7 @@ def test_cmake_builds_the_example(kind: str, tmp_path: Path) -> None:
     assert ran.returncode == 0 and "y f32 [2, 40]" in ran.stdout, ran.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_model_says_of_itself(kind: str, tmp_path: Path) -> None:
     api = api_of(emit(layers(), kind, name="net", shapes={"batch": (2, 512)}), kind, tmp_path)
@@ -190,6 +193,7 @@ def test_what_a_model_says_of_itself(kind: str, tmp_path: Path) -> None:
     assert "Apache-2.0" in str(api.text("licence"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_wrong_calls_give_a_code_and_touch_nothing(kind: str, tmp_path: Path) -> None:
     api = api_of(emit(layers(), kind, name="net", shapes={"batch": (2, 512)}), kind, tmp_path)
@@ -252,6 +256,7 @@ def test_where_nothing_links(monkeypatch: pytest.MonkeyPatch) -> None:
         emit(layers(), "shared")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_example_runs(kind: str, tmp_path: Path) -> None:
     """The model's example program is built by CMakeLists.txt without warnings."""
@@ -292,6 +297,7 @@ void counted_free(void *made) {
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("weights", ["inside", "beside"])
 def test_the_example_frees_what_it_allocates(weights: str, tmp_path: Path) -> None:
     """The program's allocations and frees are counted."""
@@ -315,6 +321,7 @@ def test_the_example_frees_what_it_allocates(weights: str, tmp_path: Path) -> No
     assert done.returncode == 0 and "held: 0" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_out_of_range(kind: str, tmp_path: Path) -> None:
     """A run reports the node with the index out of range."""
@@ -414,6 +421,7 @@ def test_names_that_c_can_not_take() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_variants_are_chosen_by_the_sizes(kind: str, tmp_path: Path) -> None:
     """A size of 1 broadcasts, so it has another plan."""
@@ -439,7 +447,7 @@ def test_variants_are_chosen_by_the_sizes(kind: str, tmp_path: Path) -> None:
 GNU = {"aarch64": "aarch64-linux-gnu", "riscv64": "riscv64-linux-gnu", "armv7": "arm-linux-gnueabihf"}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", GNU)
 def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None:
     """The code comes from an object and from C. A cross compiler builds it, and an emulator runs it."""
@@ -487,6 +495,7 @@ def emulated(made: Emitted, x: np.ndarray, machine: str, folder: Path) -> np.nda
     return np.fromfile(folder / "y.raw", np.uint8)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["object", "c"])
 @pytest.mark.parametrize(
     ("target", "machine", "function"),

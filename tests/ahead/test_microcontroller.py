@@ -40,6 +40,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7"])
 def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
     """The linked flash and RAM equal the printed ones, and the answer equals this machine's."""
@@ -87,6 +88,7 @@ def of_bytes() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS)
 def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
     """The board's results equal this machine's results to the last bit, and no weight takes two bytes. Cores

@@ -141,6 +141,7 @@ def test_panels_are_widened_by_few_instructions(case: str) -> None:
     assert words["fcvtl"] + words["fcvtl2"] >= 0.45 * len(inner), inner
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [n for n, p in PRODUCTS.items() if p.of_matrices])
 @products(NEOVERSE_V1)
 def test_products_of_two_rows_are_matrices(target: Target, case: str, name: str) -> None:
@@ -154,6 +155,7 @@ def test_products_of_two_rows_are_matrices(target: Target, case: str, name: str)
     assert matrices >= (0.6 if "1536" in case else 0.78) * len(inner), inner
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("case", [c for c in CASES if c != "conv 7x7 3 to 64"])
 def test_products_of_int8_are_of_pairs(case: str) -> None:
     """Three instructions make 16 products: two terms are first added as int16. With few channels they stay
@@ -169,6 +171,7 @@ def test_products_of_int8_are_of_pairs(case: str) -> None:
     assert sum(multiplies) + words["sadalp"] >= 0.7 * len(inner), words
 
 
+@pytest.mark.sampled(12)
 @products(CORTEX_A7, ARMV7)
 def test_products_of_32_bit_processors_are_multiply_adds(target: Target, case: str) -> None:
     """The accumulators take 8 of 16 registers. A spill would show as an address computed from sp."""
@@ -180,6 +183,7 @@ def test_products_of_32_bit_processors_are_multiply_adds(target: Target, case: s
     assert all(re.search(r"d\d+\[\d\]$", line) for line in multiply_adds), "an element was broadcast"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_inner_loops_spill_nothing(graph: str) -> None:
     """No inner loop spills, except Winograd's transforms, which use 36 vectors but have 32 registers."""
@@ -188,6 +192,7 @@ def test_inner_loops_spill_nothing(graph: str) -> None:
             assert template == "nest" or not any(re.search(r"\[sp\b", line) for line in loop), template
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("graph", [g for g in GRAPHS if g not in FOR_MORE_REGISTERS])
 def test_inner_loops_of_32_bit_processors_spill_no_vector(graph: str) -> None:
     """A spilled vector would show as an address computed from sp. Addresses may be spilled, because there are

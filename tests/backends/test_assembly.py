@@ -115,6 +115,7 @@ def test_filling_up_channels_gathers_nothing(level: str) -> None:
     assert "gather" not in text and "vinsertps" not in text and re.search("vperm|vexpand", text)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("level", ["x86-64-v3-vnni", "x86-64-v4-vnni"])
 def test_products_of_bytes_add_up_four(level: str, case: str) -> None:

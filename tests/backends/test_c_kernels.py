@@ -110,6 +110,7 @@ def pairs() -> Iterator[Any]:
             yield pytest.param(model, compiler, marks=[pytest.mark.slow] if slow else [])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("model", "compiler"), list(pairs()))
 def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(next(n for n in reversed(machine.runnable()) if NAMED.get(n)))
@@ -178,6 +179,7 @@ def kernels_of(
     return machine.target(on), ran
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on, ran = kernels_of(module, monkeypatch)

@@ -48,6 +48,7 @@ def layer(b: Builder, random: np.random.Generator, x: Tensor, zero: Tensor, outp
     return requantize(b, biased, b.const(scale), out_zero), out_zero
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("signed", [False, True], ids=["u8", "i8"])
 @pytest.mark.parametrize("channels", [None, 20, 48])
 @pytest.mark.parametrize("machine", MACHINES)

@@ -95,6 +95,7 @@ def test_long_sums_over_windows_are_in_parts() -> None:
     assert isinstance(artifact, Artifact) and len(artifact.objects) > 1
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("make", [convolution] * 3 + [product])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_random_kernels(machine: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +201,7 @@ def bytes_of(kind: int, *shape: int) -> Any:
     return numbers
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("layer", ["conv"] * 3 + ["product"] * 2)
 @pytest.mark.parametrize("machine", INTEGERS)
 def test_sums_of_integers(machine: str, layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,6 +255,7 @@ def test_pairs_of_bfloat16(rows: int, tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layer", ["a point", "a window", "a stride", "groups", "a product", "a row"])
 def test_products_of_f16_are_fused(layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FMLAL multiplies numbers of all sizes exactly, including subnormal ones, and adds them in f32. Only the
@@ -296,6 +299,7 @@ def test_products_of_f16_are_fused(layer: str, tmp_path: Path, monkeypatch: pyte
     assert not wrong.any(), (seed, got[wrong], want[wrong])
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_conversions_of_halves(machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All halves are converted to f32. One step to either side is rounded back to the nearest half."""

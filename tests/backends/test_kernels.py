@@ -156,6 +156,7 @@ def test_strided_access(on: str, step: int) -> None:
     check(kernel([out, source], loop(R, 4, back)), on)
 
 
+@pytest.mark.sampled(4)
 @each_target
 @pytest.mark.parametrize("dtype", [F32, F64, I32, I64, I8, U8, BOOL, F16, BF16])
 def test_gather_scatter(on: str, dtype: DType) -> None:
@@ -176,6 +177,7 @@ def test_gather_scatter(on: str, dtype: DType) -> None:
     check(kernel([table, index, flat], loop(R, 3, loop(L, w, looked_up, "vector"))), on)
 
 
+@pytest.mark.sampled(4)
 @each_target
 @pytest.mark.parametrize("dtype", [F32, F64, I8, U8, BOOL, F16])
 def test_lanes_of_a_row_under_a_mask(on: str, dtype: DType) -> None:
@@ -363,6 +365,7 @@ def test_lanes_that_share_elements(on: str, width: int) -> None:
         check(kernel([x, y], loop(R, 3, loop(L, w, body, "vector"), "parallel")), on)
 
 
+@pytest.mark.sampled(4)
 @each_target
 @pytest.mark.parametrize("dtype", [BOOL, U8, F16, I32, F32, I64, F64], ids=str)
 @pytest.mark.parametrize("shape", [(33, 59), (64, 48)])

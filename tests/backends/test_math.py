@@ -62,6 +62,7 @@ def ulps(got: Array, truth: Array) -> Array:
     return np.where(special, np.where(same, 0.0, np.inf), np.where(np.isnan(got), np.inf, error))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize("fn", sorted(MAX_ULP))
 def test_accuracy(fn: str, on: str) -> None:

@@ -107,6 +107,7 @@ def split_symbolic(s: Stmt, width: int) -> Stmt:
     return _rebuilt(s, [split_symbolic(k, width) for k in sub_statements(s)])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NESTS)
 def test_any_kind_of_loop(name: str) -> None:
     func = NESTS[name]

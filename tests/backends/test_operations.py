@@ -98,6 +98,7 @@ TYPES = (*INTS, *FLOATS)
 each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
 
 
+@pytest.mark.sampled(8)
 @each_type
 def test_binary(dtype: DType) -> None:
     x, y = Var("a", dtype), Var("b", dtype)
@@ -107,6 +108,7 @@ def test_binary(dtype: DType) -> None:
     check({"a": left, "b": right}, dtype, {op: binary(op, x, y) for op in names})
 
 
+@pytest.mark.sampled(8)
 @each_type
 def test_binary_with_a_constant(dtype: DType) -> None:
     x = Var("a", dtype)
@@ -132,6 +134,7 @@ def test_float_power(dtype: DType) -> None:
     check({"a": bases[~np.isneginf(bases.astype(np.float32))]}, dtype, values)
 
 
+@pytest.mark.sampled(8)
 @each_type
 def test_unary(dtype: DType) -> None:
     x = Var("a", dtype)
@@ -146,6 +149,7 @@ def test_bool() -> None:
     check({"a": left, "b": right}, BOOL, values | {"not": call("not", x)})
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("source", list(DTYPES.values()), ids=str)
 def test_cast(source: DType) -> None:
     """Floats may be beyond the integer type's range."""

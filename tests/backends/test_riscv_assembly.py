@@ -26,6 +26,7 @@ def sums(text: str) -> list[str]:
     return min((b for b in innermost(text) if any("vfmacc" in line for line in b)), key=len)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_inner_loops_spill_nothing(graph: str) -> None:
     for template, text in texts(graph, ON):

@@ -37,6 +37,7 @@ def kernel(
     return Func("k", (x, out), 1, (), For(i, const(size // lanes), For(v, const(lanes), store, "vector")))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize("lanes", [1, 8, 16, 32, 64])
 @pytest.mark.parametrize(

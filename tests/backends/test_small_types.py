@@ -68,6 +68,7 @@ def test_bits_are_kept(dtype: DType) -> None:
     assert call(f"bitcast_{dtype}", Var("x", dtype)).dtype is dtype
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("on", runnable())
 @pytest.mark.parametrize("lanes", [4, 8, 16, 32])
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)

@@ -67,6 +67,7 @@ def dangling(path: Path) -> None:
     onnx.save(graph([helper.make_node("Relu", ["nowhere"], ["y"], name="lost")]), path)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -163,6 +164,7 @@ def test_debug_shows_the_traceback(cli: Cli) -> None:
         cli("--debug", "run", "nowhere.onnx")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("given", ["1.5", "True", "two", "0", "-1"])
 def test_threads_are_whole_numbers(
     cli: Cli, model: Path, given: str, monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,7 @@ def test_inspect_shows_names_with_brackets(cli: Cli, model: Path, tmp_path: Path
     assert "layer[0]" in cli("inspect", path, "--shape", "batch=1").out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ["import", "lower", *(p.name for p in GRAPH_PASSES), "plan"])
 def test_inspect_after_each_pass(cli: Cli, model: Path, name: str) -> None:
     done = cli("inspect", model, "--after", name)

@@ -78,6 +78,7 @@ def call(cli: Cli, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return called
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", COMMANDS)
 def test_every_option_reaches_the_pipeline(
     way: str, call: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
@@ -97,6 +98,7 @@ def test_every_option_reaches_the_pipeline(
     assert all(o.shapes in ({"batch": 1}, {}) for o in seen) and seen[0].shapes == {"batch": 1}
 
 
+@pytest.mark.sampled(4)
 # "inspect as imported" lowers no node
 @pytest.mark.parametrize("way", [w for w in COMMANDS if w != "inspect as imported"])
 def test_limits_hold_in_every_command(way: str, cli: Cli, tmp_path: Path) -> None:

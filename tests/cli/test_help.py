@@ -36,6 +36,7 @@ def test_help_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
         assert set(NAMES) <= set(words)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_has_an_example_that_parses(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str

@@ -159,6 +159,7 @@ def test_a_meter_by_entry_point(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         [*sources[0].samples()]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -140,6 +140,7 @@ def test_damaged_graphs(make: Callable[[], onnx.ModelProto]) -> None:
     assert survived > 0
 
 
+@pytest.mark.sampled(3)
 @Models
 def test_graphs_that_survive_run(make: Callable[[], onnx.ModelProto]) -> None:
     """Damaged models that still compile give the interpreter's results. Top-k is left out where rounding

@@ -52,6 +52,7 @@ def jangin(*words: Any) -> str:
     return done.output
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
 def test_reports_call_layers_as_the_model_does(name: str, tmp_path: Path) -> None:
     """`--placement`, `--layers` (its table and its trace) and `--profile` use the model's names."""

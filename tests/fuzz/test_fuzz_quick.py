@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
     tally, count = Tally(), 10 if kind in OTHERS else 30

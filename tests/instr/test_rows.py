@@ -62,6 +62,7 @@ def cases(targets: dict[str, Target], only_single: bool = False) -> list[object]
     ]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("on", "row"), cases(RUN_ON))
 def test_computes_its_reference(on: Target, row: Row) -> None:
     if missing := why_not(str(V3 if on is WIDE else on)):

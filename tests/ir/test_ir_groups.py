@@ -210,6 +210,7 @@ def test_races_are_those_that_happen(stride: int, order: tuple[str, str]) -> Non
         verify_func(func)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 112])
 @pytest.mark.parametrize("split", [(28, 28), (7, 7), (5, 5), (7, 5)])
 @pytest.mark.parametrize("start", ["", " + s"])

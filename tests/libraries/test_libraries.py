@@ -93,6 +93,7 @@ def library(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("make", CASES, ids=lambda c: c.__name__)
 def test_the_same_result(library: str, make: Callable[[], Model], threads: int) -> None:

@@ -52,6 +52,7 @@ def test_architectures(family: str, tmp_path: Path) -> None:
     assert error(exe.run(feeds)["logits"][0, 0], wanted) < 1e-5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shared", [False, True])
 def test_weights_in_blocks(shared: bool, tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", kind=gguf.GGMLQuantizationType.Q8_0, shared=shared)

@@ -66,6 +66,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", cases(NAMES, [*SLOW, *(n for n in RANDOM if n not in LONG)]))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)

@@ -42,6 +42,7 @@ def irises() -> tuple[Any, Any, Any]:
     return x, found.target_names[found.target], x + rng.normal(0, 0.05, x.shape).astype(np.float32)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("words", [True, False])
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
 @pytest.mark.filterwarnings("ignore")

@@ -82,6 +82,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", [1, 3, 33])
 @pytest.mark.parametrize("name", CASES)
 def test_they_are_the_same_products(name: str, rows: int) -> None:

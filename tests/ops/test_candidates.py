@@ -46,6 +46,7 @@ def assert_best(x: Array, got: dict[str, Array], k: int, *, largest: bool) -> No
     np.testing.assert_array_equal(got["values"], np.take_along_axis(x, places, 1))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_all_types(dtype: DType, largest: bool) -> None:

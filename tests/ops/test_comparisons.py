@@ -77,6 +77,7 @@ def test_as_the_reference(name: str, dtype: Any) -> None:
         np.testing.assert_allclose(a.astype(np.float64), np.asarray(b, np.float64), close, close)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("k", [1, 3, 15, 16])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

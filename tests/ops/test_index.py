@@ -41,6 +41,7 @@ def test_scatter(reduction: str) -> None:
     check("ScatterND", [X, pairs, f32(3, 4, 6, seed=5)], 18, reduction=reduction, dims=dims)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("width", [1, 15, 16, 50, "w"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16])

@@ -126,6 +126,7 @@ def test_pytorch(kind: str, name: str) -> None:
     np.testing.assert_allclose(got, want, close, close)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["lowest", "both", "truth"])
 @pytest.mark.parametrize(
     ("suffix", "package"), [(".onnx", "onnx"), (".nnef.tgz", "nnef"), (".tflite", "tflite")]

@@ -148,6 +148,7 @@ def test_machine_code(name: str, seed: int, threads: int, symbolic: bool, fixed:
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "gates"), GATES.items())
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("short", [False, True])

@@ -28,6 +28,7 @@ def test_grid_sample_survives_any_position(padding: str) -> None:
         assert run("GridSample", [X, grid], 16, mode=mode, padding_mode=padding)[0].shape == (1, 2, 4, 5)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("mode", "ratio", "opset"), list(product(["avg", "max"], [0, 2], [10, 16])))
 def test_roi_align(mode: str, ratio: int, opset: int) -> None:
     rois = np.array([[0, 0, 3, 3], [1, 1, 5, 2], [-2, 0, 9, 9]], np.float32)

@@ -63,6 +63,7 @@ CLASSIFIERS = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=lambda m: type(m).__name__ + getattr(m, "kernel", ""))
 @pytest.mark.filterwarnings("ignore")

@@ -14,6 +14,7 @@ from jangin.ir.graph import CompileError
 X = f32(2, 3, 7, 6)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kernel", "stride", "pad", "ceil"), list(product([2, 3], [1, 2, 3], [0, 1], [0, 1]))
 )

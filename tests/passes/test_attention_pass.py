@@ -80,6 +80,7 @@ def templates(model: onnx.ModelProto, target: str = "x86-64-v3") -> list[str]:
     return [x.template.split()[0] for x in jangin.build(model, target, cache=False).plan.launches]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "sizes",
     [(1, 4, 16, 16, 8), (2, 5, 13, 29, 11), (1, 12, 197, 197, 64), (1, 4, 700, 70, 16), (3, 4, 9, 2, 3)],

@@ -156,6 +156,7 @@ def here(target: Target, dot: Product) -> Target:
     return target.with_figures(products=(*others, *dict.fromkeys((dot, DOT2BF))))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dot", [DOT2BF, DOT4BF])
 @pytest.mark.parametrize("net", NETS)
 def test_rounds_the_result_alone(net: str, dot: Product) -> None:
@@ -195,6 +196,7 @@ def test_f16_is_multiplied_as_it_is(net: str) -> None:
         assert [p.dot for p in products(optimize(graph, on))] == [dot]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("net", OF_F16)
 def test_sums_of_f16_are_of_f32(net: str) -> None:
     """Sums of f16 products are f32, in the interpreter and in code, even without the instruction."""

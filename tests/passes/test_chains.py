@@ -119,6 +119,7 @@ def test_channels_last_is_one_expression() -> None:
     assert stages(made) == [1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("size", "out"), SIZES, ids=str)
 @pytest.mark.parametrize("antialias", [False, True])

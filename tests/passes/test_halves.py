@@ -72,6 +72,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", SMALL, ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_products_of_small_weights(layer: str, dtype: DType) -> None:

@@ -70,6 +70,7 @@ def dense(batch: object = 1) -> Graph:
     return t.done(t.conv(t.relu(t.bias(x)), 5, 1))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, N], ids=["static", "symbolic"])
 def test_a_dense_block_lies_in_one_buffer(batch: object) -> None:
     after, plan = in_place(dense(batch))

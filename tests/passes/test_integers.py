@@ -132,6 +132,7 @@ def test_images_of_floats_are_quantized_plane_by_plane(height: int, width: int) 
     np.testing.assert_array_equal(code(graph, options, arrays), want)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("net", NETS)
 def test_sums_are_exact(net: str) -> None:
     """The optimized graph and its code give the lowered graph's integers. All values are as large as
@@ -171,6 +172,7 @@ def test_any_number_of_images() -> None:
         np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("transform", PAIRED, ids=["F2", "F4"])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 5, 5), (10, 6, 3), (180, 9, 10)])
@@ -396,6 +398,7 @@ NARROW: dict[str, tuple[Net, str]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("net", NARROW)
 def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
     """Words of four bytes are read without VNNI if no sum of two products exceeds 16 bits. Results are exact

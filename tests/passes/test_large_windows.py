@@ -80,6 +80,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", [TARGET, WIDE], ids=["16 registers", "32 registers"])
 @pytest.mark.parametrize(("height", "width", "kernel", "pads"), SHAPES)
 def test_equals_the_plain_convolution(

@@ -73,6 +73,7 @@ def by_stages(graph: Graph, x: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {n: values[n] for n in graph.outputs}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_net(seed: int) -> None:
     graph = net(seed)

@@ -141,6 +141,7 @@ def test_writes_a_part_of_a_concatenation() -> None:
     check(jangin.compile(model, cache=False), model)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     "why",
     ["few rows", "a column", "strides", "few outputs", "many outputs", "groups", "depthwise is a result"],

@@ -72,6 +72,7 @@ ONE = [["loop_nest", "compute", "loop_nest"]]
 WAYS = [pytest.param(False, id="whole"), pytest.param(True, id="blocks")]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("blocks", WAYS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(
@@ -125,6 +126,7 @@ def test_images_of_any_size(
     assert not memory.faults()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("blocks", WAYS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(
@@ -153,6 +155,7 @@ def test_dilated(
     close(run_graph(new, {"x": given})["y0"], want)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("blocks", WAYS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], Callable[[int], dict[str,
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_batch_of_nothing(name: str, threads: int, tmp_path: Path) -> None:

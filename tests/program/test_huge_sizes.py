@@ -113,6 +113,7 @@ def test_any_integer_is_a_position() -> None:
     assert exe(none(1, 1, 0), ints(far - 1)).shape == (2 * MAX_SIZE - 3, 0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("op", ["ReduceL1", "ReduceLogSumExp", "ReduceMax", "ReduceProd"])
 @pytest.mark.parametrize("shape", [(4, MAX_SIZE, 1 << 28, 0), (1 << 27, 1 << 27, 0, 8), (MAX_SIZE, 0, 3, 8)])

@@ -22,6 +22,7 @@ def repeated(target: str, seed: int, ended: str) -> str:
     return f"python -m tests.properties.exact --target {target} --seed {seed} --count 1: {ended}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", NATIVE)
 def test_some_models(target: str) -> None:
     first = 10 * NATIVE.index(target)

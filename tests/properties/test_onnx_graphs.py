@@ -59,6 +59,7 @@ def check(seed: int, length: int, target: str | None = None) -> None:
         assert not found, f"random_net({seed}, {length}), opset {net.opset}: {operators}: {'; '.join(found)}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_models(first: int) -> None:
     for seed in range(first, first + 20):

@@ -87,6 +87,7 @@ def interpreted(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]
     return run_plan(planned(graph, TARGETS[-1]), feeds)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_elementwise_chains(target: Target) -> None:
     for seed in SEEDS:
@@ -205,6 +206,7 @@ CLASSICS: Mapping[str, Callable[[Number, Number, Number], Number]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CLASSICS)
 def test_what_lives_by_rounding(name: str) -> None:
     net = ExactNet(list(CLASSICS).index(name))
@@ -218,6 +220,7 @@ def test_what_lives_by_rounding(name: str) -> None:
 # --- C
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_c_by_any_flags(compiler: str, tmp_path: Path) -> None:
     """Compilers fuse multiplications and additions by themselves, gcc by default. The source forbids it."""

@@ -105,6 +105,7 @@ def test_simulation(net: str) -> None:
         assert apart < 0.3 * wrong
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("last", [0.5, 0.595])
 def test_weights_of_7_bits(last: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """7-bit weights are raced if they may be quicker, and taken if they are clearly so."""

@@ -56,6 +56,7 @@ def test_int8() -> None:
         assert 0 < relative(ours, float32(x)) < 0.05
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("kind", "most"), [("int8", 0.02), ("int4", 0.15), ("float16", 1e-3)])
 def test_products(kind: str, most: float) -> None:
     model, data = products(), rows()

@@ -175,6 +175,7 @@ OCCUR = {
 """Relocations that each machine's code must have."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TARGETS)
 def test_linked_code_runs(name: str, tmp_path: Path) -> None:
     """The code has data of all widths, calls near and beyond a branch's reach, and jump and pointer

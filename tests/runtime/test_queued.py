@@ -75,6 +75,7 @@ def recurrent() -> onnx.ModelProto:
 # --- right answers
 
 
+@pytest.mark.sampled(4)
 @each_way
 def test_a_network_of_any_batch_saved_and_loaded_too(shared: bool, groups: bool, tmp_path: Path) -> None:
     model = network()
@@ -125,6 +126,7 @@ def test_branches_are_python_s() -> None:
     np.testing.assert_array_equal(exe(np.array(False), x), x * 2)
 
 
+@pytest.mark.sampled(2)
 @two_ways
 def test_threads_have_kernels_of_their_own(shared: bool, groups: bool) -> None:
     """The driver refuses two threads on one kernel or one queue."""
@@ -226,6 +228,7 @@ def test_a_device_that_is_lost() -> None:
         np.testing.assert_array_equal(exe(X), expected)
 
 
+@pytest.mark.sampled(2)
 @two_ways
 def test_the_kernel_that_is_to_blame(shared: bool, groups: bool) -> None:
     """A failure of queued launches shows when the queue is waited for. Each kernel then runs alone, to name

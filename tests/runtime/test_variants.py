@@ -309,6 +309,7 @@ def test_memory_and_time_are_of_the_variant() -> None:
         exe.arena_bytes()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_tuning_measures_the_variant_of_its_sizes(batch: int) -> None:
     """The variant for the given sizes is tuned. A batch of 1 can't run in the general variant."""

@@ -48,6 +48,7 @@ def test_simplify(name: str) -> None:
     assert_same(naive(name), simplify_func(naive(name)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tail", ["guard", "cut", "bound"])
 @pytest.mark.parametrize("factor", [1, 3, 4, 16])
 @pytest.mark.parametrize("name", ["map", "symbolic", "matmul", "symbolic-rows", "symbolic-sum", "conv"])

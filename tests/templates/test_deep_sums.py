@@ -39,7 +39,7 @@ def blocked(built: Built, constants: Sequence[str], target: Target) -> list[int]
     return [p["terms"] for p in some]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target", SMALL, ids=["v3", "v4", "a72"])
 @pytest.mark.parametrize("constants", [(), ("w",)], ids=["computed", "constant"])
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -54,6 +54,7 @@ def test_a_matrix_is_read_row_by_row(target: Target) -> None:
     assert blocked(matmul((3, 27), (27, 256)), (), target)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["x86-64-v4", "cortex-a72", "wasm32"])
 @pytest.mark.parametrize("constants", [(), ("w",)], ids=["computed", "constant"])
 def test_every_candidate_of_a_very_long_sum(constants: Sequence[str], target: str) -> None:
@@ -82,6 +83,7 @@ def test_few_rows_sum_in_parts(constant: bool) -> None:
     assert np.abs(got - a.astype(np.float64) @ b.astype(np.float64)).max() < 1e-3
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_deep_product_of_computed_operands(transposed: bool, threads: int) -> None:

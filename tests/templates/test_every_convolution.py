@@ -64,6 +64,7 @@ def check(first: int, count: int, target: str) -> None:
             scheduled(case)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", NAMED)
 def test_some_convolutions(target: str) -> None:
     check(0, 4, target)
@@ -75,6 +76,7 @@ def test_many_convolutions(target: str) -> None:
     check(100, 150, target)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["neoverse-v1", "cortex-a7", "x86-64-v4"])
 def test_candidates_of_groups_that_share_vectors(target: str) -> None:
     """Tuning may take any candidate. No lane multiplies a whole vector, as the lanes' groups differ."""

@@ -112,6 +112,7 @@ def asked(name: str, target: Target = TARGET) -> Workload:
     return workload(built, SYMBOLS if symbolic else {}, constants, target)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels(name: str) -> None:
     """The best candidate of each template is tried, and a random one."""

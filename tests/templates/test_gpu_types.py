@@ -64,6 +64,7 @@ def shared_in_scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("layer", "dtype", "make"),
     [pytest.param(*c, marks=() if c[0] in QUICK and c[1] is not F32 else pytest.mark.slow) for c in CASES],

@@ -53,6 +53,7 @@ def assert_planes(built: Built, target: Target, constants: tuple[str, ...] = ())
         assert_equal_to_stages(found.schedule(params), built)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("built", [
     convolved((6, 37), 1, 6, 3, pad=1), convolved((5, 40), 20, 1, 3, pad=1, batch=2),

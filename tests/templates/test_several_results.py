@@ -119,6 +119,7 @@ def test_no_kernel_reads_a_normalization_for_its_range(l2: int, kernels: int) ->
     assert len(made.launches) == kernels
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("rows", [1, 7, 64])
 def test_the_same_bits_as_apart(rows: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:

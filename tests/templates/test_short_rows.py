@@ -66,6 +66,7 @@ def test_short_rows_of_any_type(combiner: str, dtype: DType) -> None:
     assert_as_interpreted(b.graph([y], ["y"]), numbers(dtype, 1061, 3))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("shape", "axis"), [((2, 5, 3, 37), 1), ((19, 43), 0), ((4, 6, 9), 1)])
 def test_where_the_largest_stand(shape: tuple[int, ...], axis: int, dtype: DType) -> None:

@@ -89,6 +89,7 @@ def attention(m: Size, n: Size, k: Size) -> None:
 PRODUCTS = [transposed_product, product, weights, attention]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [(1, "n", "k"), (4, "n", "k"), (8, "n", "k"), (2, 33, "k"), (7, 33, 5), ("m", "n", "k"), ("m", 1, "k")],
@@ -130,6 +131,7 @@ def convolution(channels: int, group: int, kernel: int, stride: int, h: Size, w:
     check([node("Conv", "x weight", **attrs)], {"x": ["b", channels, h, w]}, want, {"weight": weight})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sizes", [("h", "w"), (6, 9), (1, "w")])
 @pytest.mark.parametrize(
     ("channels", "group", "kernel", "stride"),
@@ -164,6 +166,7 @@ ROWS: dict[str, tuple[list[onnx.NodeProto], Callable[[np.ndarray], np.ndarray]]]
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("shape", [("b", "m", "n"), ("b", 1, "n"), (3, "m", 33), ("b", 4, 1)])
 def test_rows(kind: str, shape: tuple[Size, ...]) -> None:

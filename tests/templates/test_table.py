@@ -8,6 +8,7 @@ from jangin.commands.templates import CLASSES, SCALAR, dtypes_of, kernels, name_
 from jangin.targets import resolve
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operator", CLASSES)
 def test_nothing_is_scalar(operator: str) -> None:
     target = resolve("x86-64-v3")

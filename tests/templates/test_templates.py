@@ -68,6 +68,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("name", CONVS)
 def test_convolution(name: str, target: Target) -> None:
@@ -99,6 +100,7 @@ def test_pixels_of_planes_are_columns(size: tuple[int, ...], target: Target) -> 
         assert_equal_to_stages(found.schedule(params), built)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("outputs", "lanes"), [(3, 8), (8, 8), (9, 16), (24, 16)])
 def test_few_columns_take_half_vectors(outputs: int, lanes: int) -> None:
     """Few columns take half vectors on registers of 64 bytes. On registers of 32 bytes, half vectors have no
@@ -233,6 +235,7 @@ def test_images_one_pixel_wide(
     assert_equal_to_stages(found.schedule(data.draw(st.sampled_from(found.space()))), built)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "target"),
     [((6, 7), 3, 1, TARGETS[0]), ((11, 9), 5, 2, TARGETS[1]), ((8, 5), 3, 1, TARGETS[2])],

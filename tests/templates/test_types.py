@@ -235,6 +235,7 @@ def graph_of(dtype: DType, make: Layer) -> tuple[Graph, Layers]:
     return t.b.graph([y], ["out"]), t
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize(("layer", "dtype", "make"), CASES, ids=lambda v: "" if callable(v) else str(v))
 def test_every_type(layer: str, dtype: DType, make: Layer, target: Target) -> None:
@@ -284,6 +285,7 @@ def alike(target: Target) -> tuple[Any, ...]:
 OTHERS = {alike(t): t for t in NAMED.values() if t.machine.vector_bytes >= 16 and t not in TARGETS}
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", OTHERS.values(), ids=lambda t: t.name)
 def test_every_processor(target: Target) -> None:
     """No kernel is a scalar nest on processors that this machine may not run. The cases must use each kind of

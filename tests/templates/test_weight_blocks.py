@@ -45,6 +45,7 @@ def product(x: Array, parts: Sequence[Array], block: int) -> tuple[Builder, Node
     return b, node, x @ (numbers * spread[0] + sum(spread[1:])).T
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("rows", "width", "columns", "block"), [

@@ -205,6 +205,7 @@ MODELS: dict[str, tuple[list[Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("first", [2, "n"])
 def test_the_same_bits(name: str, first: Any, tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ SAME_KERNELS = ("onnx", "without axes", "nnef", "torch")
 """Formats with channels first and weights in ONNX's order. All their kernels are ONNX's."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_same_network(name: str, tmp_path: Path) -> None:
     exe = jangin.compile(FORMATS[name](tmp_path), threads=1, cache=False)

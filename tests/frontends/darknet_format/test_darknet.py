@@ -68,6 +68,7 @@ def opencv(path: Path, x: Any) -> list[Any]:
     return list(net.forward(net.getUnconnectedOutLayersNames()))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_against_opencv(name: str, tmp_path: Path) -> None:
     path = write(tmp_path, NET + NETWORKS[name])
@@ -179,6 +180,7 @@ def sigmoid(v: Any) -> Any:
     return 1 / (1 + np.exp(-v))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
 def test_recurrent_sections(kind: str, tmp_path: Path) -> None:
     """Three steps, with the state carried by the caller, are compared with Darknet's source."""

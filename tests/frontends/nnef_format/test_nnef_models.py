@@ -189,6 +189,7 @@ WRONG = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("what", WRONG)
 def test_one_clear_error(what: str, tmp_path: Path) -> None:
     (old, new), message = WRONG[what]
@@ -293,6 +294,7 @@ def small(*extra: str) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["small.nnef", "small.nnef.tgz"])
 def test_convert(name: str, tmp_path: Path) -> None:
     """The bits are equal, which `convert` checks itself, and again after another conversion."""
