@@ -660,6 +660,27 @@ def templates() -> None:
 
 
 @_command
+def blas(
+    context: typer.Context,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the files.")],
+    routines: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ROUTINE...", help="Names: dgemm, or gemm for every type (default: all)."),
+    ] = None,
+    emit: Annotated[
+        str,
+        typer.Option("--emit", help="c (sources) or shared (a library).", autocompletion=among("blas")),
+    ] = "shared",
+    target: TargetName = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+) -> None:
+    """Write BLAS routines as C or as a shared library, with the symbols of CBLAS and of Fortran."""
+    from jangin.commands.blas import blas as work
+
+    work(routines or [], context.obj, output, emit, target, force)
+
+
+@_command
 def devices() -> None:
     """Describe this machine, and list the targets, libraries and peers on it."""
     from jangin.commands.devices import devices as work

@@ -124,7 +124,9 @@ ALLOWED = {
         "version",
     },
     "optim": {"ir", "ops"},
-    "blas": {"compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime"},
+    "blas": {
+        "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "targets",
+    },
     "training": {
         "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "files", "frontends",
         "frontends.onnx", "frontends.table", "frontends.torch", "gradients", "ir", "ops", "optim", "options",
@@ -153,7 +155,7 @@ ALLOWED = {
         "frontends.tflite", "ir", "ops", "options", "passes", "pictures", "runtime", "targets", "jangin",
     },
     "commands": {
-        "ahead", "backends", "bench", "compiler.account",
+        "ahead", "backends", "bench", "blas", "compiler.account",
         "compiler.build", "compiler.cases", "compiler.driver",
         "compiler.kernels",
         "compiler.local", "compiler.objective", "compiler.plans", "options", "compiler.pipeline",

@@ -21,6 +21,9 @@ ACCEPTED = {"trans": "NTC", "transa": "NTC", "transb": "NTC"}
 ONE_SIDED = ("asum", "scal", "iamax")
 """Routines that do nothing for a step of 0 or less."""
 
+OF_A_TRIANGLE = ("syr", "syr2", "syrk", "syr2k", "gemmtr")
+"""Routines that write a triangle of a matrix."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -194,7 +197,7 @@ def _result(c: Compiled, name: str) -> tuple[str, list[str], list[str]]:
     count = " * ".join(extents)
     before = [f"  {c.type} *r_{name} = ({c.type} *)memory({count} * sizeof *{name});"]
     if name in r.matrices:
-        part = "o_uplo" if "uplo" in r.options and r.name[:2] == "sy" and r.name != "symm" else "2"
+        part = "o_uplo" if r.name in OF_A_TRIANGLE else "2"
         copy = (
             f"  put_matrix({name}, r_{name}, {extents[0]}, {extents[1]}, *ld{name}, sizeof *{name}, {part});"
         )
@@ -256,7 +259,7 @@ def _passed(r: Routine, word: str) -> str:
 def _in_rows(r: Routine) -> Sequence[str]:
     """Return the arguments for matrices in rows, each in the place of the one that it becomes."""
     swaps = {"m": "n", "n": "m", "kl": "ku", "ku": "kl"} if "m" in r.sizes else {}
-    if r.name == "gemm":
+    if r.name in ("gemm", "gemmtr"):
         swaps |= {"a": "b", "b": "a", "lda": "ldb", "ldb": "lda", "transa": "transb", "transb": "transa"}
     if r.name in ("ger", "syr2", "spr2"):
         swaps |= {"x": "y", "y": "x", "incx": "incy", "incy": "incx"}

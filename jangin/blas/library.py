@@ -42,19 +42,21 @@ def emit(
     folder: Path,
     names: Sequence[str] = (),
     kind: str = "shared",
-    target: str | Target | None = None,
+    options: Options | None = None,
     *,
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[str]:
     """Compile routines, and write a library or sources into `folder`. Return the names of the files.
 
-    The code runs on one thread. Raises ValueError for an unknown kind or routine, LinkError if there is no C
-    compiler for a library, and FileExistsError as `jangin.emit` does."""
+    The code runs on one thread, and `options` name its target. Raises ValueError for an unknown kind or
+    routine, LinkError if there is no C compiler for a library, and FileExistsError as `jangin.emit` does."""
     if kind not in KINDS:
         raise ValueError(f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}")
     asked = chosen(names)
-    options = Options(target, threads=1)
+    options = Options(threads=1) if options is None else options
+    if kind not in options.target.outputs:
+        raise ValueError(f"no {kind!r} is made for {options.target.name}")
     options = options.but(target=options.target.of_c if kind == "c" else options.target.emitted)
     compiled, models = [], []
     for n, (letter, routine) in enumerate(asked):

@@ -47,10 +47,13 @@ def syr2(k: Kernel) -> Tensor:
 
 def gemm(k: Kernel) -> Tensor:
     """c := alpha op(a) op(b) + beta c. Everything is stored transposed, so b is the left operand."""
-    product = k.b.matmul(
+    return k.updated(_product(k), k.matrix("c"))
+
+
+def _product(k: Kernel) -> Tensor:
+    return k.b.matmul(
         k.matrix("b"), k.matrix("a"), transpose_a=k.is_set("transb"), transpose_b=k.is_set("transa")
     )
-    return k.updated(product, k.matrix("c"))
 
 
 def symm(k: Kernel) -> Tensor:
@@ -73,6 +76,11 @@ def _triangle(k: Kernel, product: Tensor) -> Tensor:
     return k.b.compute(
         k.dtype, c.shape, real, lambda bufs, j, i: select(_inside(k, i, j), bufs[0][j, i], bufs[1][j, i])
     )
+
+
+def gemmtr(k: Kernel) -> Tensor:
+    """The triangle of c := alpha op(a) op(b) + beta c."""
+    return _triangle(k, _product(k))
 
 
 def syrk(k: Kernel) -> Tensor:

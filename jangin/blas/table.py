@@ -113,6 +113,11 @@ ROUTINES: Mapping[str, Routine] = {
             {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n"}, "c", products.gemm, "sdhb",
         ),
         Routine(
+            "gemmtr", 3, "uplo transa transb n k alpha a lda b ldb beta c ldc",
+            "alpha,a,b,[beta,c,trans_a,trans_b,lower,overwrite_c]",
+            {"a": "transa? n k | k n", "b": "transb? k n | n k", "c": "n n"}, "c", products.gemmtr,
+        ),
+        Routine(
             "symm", 3, "side uplo m n alpha a lda b ldb beta c ldc",
             "alpha,a,b,[beta,c,side,lower,overwrite_c]",
             {"a": "side? m m | n n", "b": "m n", "c": "m n"}, "c", products.symm,

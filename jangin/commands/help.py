@@ -20,6 +20,7 @@ EXAMPLES = {
     "train": "jangin train model.onnx photos/ --trainable 'head.*' --epochs 5 -o trained.onnx",
     "inspect": "jangin inspect model.onnx --kernel conv1 --show loop",
     "opt": "jangin opt nest.loop --pass simplify --pass vectorize",
+    "blas": "jangin blas --emit shared dgemm dgemv -o folder",
     "templates": "jangin templates",
     "devices": "jangin --plain devices",
 }
@@ -71,6 +72,7 @@ def _values(option: str) -> list[str]:
     a shell requests a completion."""
     from jangin.ahead.emit import KINDS
     from jangin.bench.engines import PEERS, STUDIED
+    from jangin.blas.library import KINDS as BLAS_KINDS
     from jangin.commands.inspect import SCHEDULE
     from jangin.options import OBJECTIVES
     from jangin.passes.table import GRAPH_PASSES
@@ -85,6 +87,7 @@ def _values(option: str) -> list[str]:
         "target": ("cpu", *NAMED),
         "pixels": PIXELS,
         "emit": ("jgn", *KINDS),
+        "blas": BLAS_KINDS,
         "method": METHODS,
         "against": PEERS,
         "engines": ("all", *STUDIED),

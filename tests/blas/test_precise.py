@@ -44,6 +44,7 @@ def test_small_floats_are_summed_in_float32(name: str, dtype: type) -> None:
     assert (np.abs(found.astype(np.float64) - exact) <= np.abs(exact) * half_unit * 1.01 + 1e-4).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["dtrmm", "dtrsm"])
 def test_large_triangles(name: str) -> None:
     rng = np.random.default_rng(3)
@@ -133,3 +134,9 @@ def test_both_factors_scale_their_vectors() -> None:
     x, y = np.arange(5.0), np.ones(5)
     np.testing.assert_array_equal(blas.daxpby(x, y.copy(), alpha=2.0, beta=-1.0), 2 * x - 1)
     np.testing.assert_array_equal(blas.daxpby(x, np.full(5, np.nan), alpha=2.0, beta=0.0), 2 * x)
+
+
+def test_a_product_may_be_a_triangle() -> None:
+    a, b = np.random.default_rng(5).standard_normal((2, 9, 7))
+    found = blas.dgemmtr(1.0, a, b, trans_b=1, lower=1, c=np.full((9, 9), 5.0, order="F"))
+    np.testing.assert_allclose(found, np.where(np.tri(9) > 0, a @ b.T, 5.0), rtol=1e-13, atol=1e-13)

@@ -17,7 +17,7 @@ from tests.blas.cases import GUARD, arguments
 scipy_blas = pytest.importorskip("scipy.linalg.blas", reason="SciPy is the reference")
 
 SIZES = ((7, 5, 3), (33, 65, 17), (1, 1, 1), (130, 71, 129))
-NO_PAIR = {"sdsdot", "dsdot", "axpby"}
+NO_PAIR = {"sdsdot", "dsdot", "axpby", "gemmtr"}
 """Routines that SciPy leaves out; `test_precise` checks them."""
 
 
@@ -29,6 +29,7 @@ def close(found: object, wanted: object, letter: str, terms: int) -> None:
     np.testing.assert_allclose(np.asarray(found, np.float64), wanted, rtol=0, atol=tolerance)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", [n for n in ROUTINES if n not in NO_PAIR])
 @pytest.mark.parametrize("letter", "sd")
 def test_as_scipy(name: str, letter: str) -> None:

@@ -48,7 +48,7 @@ COMMANDS = {
 }
 """Every way in which a command compiles. `bench`, `study`, `train` and `inspect --minimize` have their own
 tests."""
-UNCOMPILED = {"opt", "templates", "devices"}
+UNCOMPILED = {"opt", "templates", "devices", "blas"}
 """The commands that read no model."""
 ELSEWHERE = {"study", "train"}
 """The commands that compile in another way, and have tests of their own."""

@@ -1,0 +1,109 @@
+"""BLAS as a shared library or C: CBLAS's and Fortran's symbols, and Netlib's tests of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jangin.blas.library import emit
+from jangin.blas.table import ROUTINES
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a library needs a C compiler")
+
+GUARD = 777.0
+LAPACK = Path(os.environ.get("LAPACK_SOURCE", "lapack"))
+"""A checkout of Reference-LAPACK, whose tests of BLAS are run and not copied."""
+DOUBLE = ctypes.c_double
+
+
+def pointer(array: np.ndarray, first: int = 0) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data + first * array.itemsize)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("blas")
+    assert emit(folder, ["dgemm", "daxpy", "idamax", "ddot"]) == ["jangin_blas.h", "libjangin_blas.so"]
+    return ctypes.CDLL(str(folder / "libjangin_blas.so"))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_a_product_within_larger_matrices_writes_nothing_else(library: ctypes.CDLL, rows: bool) -> None:
+    rng = np.random.default_rng(6)
+    order = "C" if rows else "F"
+    whole = [np.full((12, 12), GUARD, order=order) for _ in range(3)]
+    a, b, c = whole[0][2:9, 1:6], whole[1][1:6, 3:8], whole[2][3:10, 2:7]
+    for part in (a, b, c):
+        part[...] = rng.standard_normal(part.shape)
+    wanted, outside = 2 * a @ b - c, whole[2].copy()
+    library.cblas_dgemm(
+        101 if rows else 102, 111, 111, 7, 5, 5, DOUBLE(2), pointer(a), 12, pointer(b), 12, DOUBLE(-1),
+        pointer(c), 12,
+    )  # fmt: skip
+    np.testing.assert_allclose(c, wanted, rtol=1e-13)
+    outside[3:10, 2:7] = c
+    np.testing.assert_array_equal(whole[2], outside)
+
+
+def test_vectors_with_steps_keep_what_lies_between(library: ctypes.CDLL) -> None:
+    x, y = np.arange(10.0), np.full(20, GUARD)
+    y[1:17:3] = 1.0
+    library.cblas_daxpy(6, DOUBLE(2), pointer(x), -1, pointer(y, 1), 3)
+    np.testing.assert_array_equal(y[1:17:3], 1 + 2 * x[5::-1])
+    assert (np.delete(y, np.arange(1, 17, 3)) == GUARD).all()
+    library.cblas_ddot.restype = DOUBLE
+    assert library.cblas_ddot(3, pointer(x), 1, pointer(x), 2) == 0 + 2 + 8
+    assert library.cblas_idamax(10, pointer(x), 1) == 9
+
+
+def test_c_sources_are_complete(tmp_path: Path) -> None:
+    emit(tmp_path, ["sdot"], "c")
+    main = '#include <stdio.h>\n#include "jangin_blas.h"\nint main(void) { float x[] = {1, 2, 3};\n'
+    (tmp_path / "main.c").write_text(main + 'printf("%g", cblas_sdot(3, x, 1, x, 1)); }\n')
+    sources = [*map(str, tmp_path.glob("*.c"))]
+    flags = ["-w", "-O1", "-march=native", "-lm"]
+    subprocess.run(["gcc", "-o", tmp_path / "main", *sources, *flags], check=True)
+    assert subprocess.run([tmp_path / "main"], capture_output=True, text=True).stdout == "14"
+
+
+def test_an_unknown_routine_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no routine .dgem.; known: .*dgemm"):
+        emit(tmp_path, ["dgem"])
+
+
+NEWER = ("skewsymv", "skewsyr2", "skewsymm", "skewsyr2k")
+"""Routines of drafts of the next LAPACK, which its tests name and no BLAS has yet."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("letter", "sd")
+def test_netlibs_tests_pass(letter: str, level: int, tmp_path: Path) -> None:
+    """Netlib's own programs run on the library, with every variant, step and error exit."""
+    name = f"{letter}blat{level}"
+    source = LAPACK / "BLAS" / "TESTING" / f"{name}.f"
+    if shutil.which("gfortran") is None or not source.exists():
+        pytest.skip("gfortran, or the checkout of Reference-LAPACK that LAPACK_SOURCE names, isn't here")
+    emit(tmp_path, [r.named(letter) for r in ROUTINES.values() if r.level == level and letter in r.types])
+    lacking = "".join(f"void {letter}{n}_(void) {{ abort(); }}\n" for n in NEWER)
+    (tmp_path / "lacking.c").write_text(f"#include <stdlib.h>\n{lacking}")
+    command = ["gfortran", "-w", "-O1", str(source), "lacking.c", "./libjangin_blas.so", "-Wl,-rpath,."]
+    subprocess.run([*command, "-o", "program"], cwd=tmp_path, check=True, timeout=120)
+    given = ""
+    if level > 1:
+        given = source.with_suffix(".in").read_text()
+        given = re.sub(r"(SKEW\w+ +)T", r"\1F", given)
+    done = subprocess.run(
+        ["./program"], cwd=tmp_path, input=given, capture_output=True, text=True, timeout=120
+    )
+    told = done.stdout + "".join(p.read_text() for p in tmp_path.glob("*.out"))
+    counts = [*map(int, re.findall(r"(\d+) FAILED", told))]
+    assert counts and not any(counts), told[-3000:]
+    assert not done.returncode, done.stderr
