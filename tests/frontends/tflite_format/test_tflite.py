@@ -375,6 +375,28 @@ def test_transposed_convolutions(kind: str, padding: int) -> None:
     check([*tensors, image(shape, 0.11, -5, kind)], conv)
 
 
+@pytest.mark.parametrize("padding", [SAME, VALID])
+@pytest.mark.parametrize("size", [[8, 10], [7, 9], [9, 10], [9, 11], [10, 12], [5, 6], [8, 9]], ids=str)
+def test_transposed_convolutions_of_odd_sizes(size: list[int], padding: int) -> None:
+    """An image that doesn't fit the result's size is refused, as LiteRT does."""
+    w, bias = weights([5, 3, 2, 4], "float32", 0)
+    wanted = Tensor([4], "int32", data=[1, *size, 5])
+    tensors = [wanted, w, Tensor([1, 4, 5, 4]), bias, Tensor([1, *size, 5])]
+    options = {"Padding": padding, "StrideH": 2, "StrideW": 2}
+    conv = Operator("TRANSPOSE_CONV", [0, 1, 2, 3], [4], "TransposeConvOptions", options, 3)
+    down, across = size if padding == SAME else (size[0] - 2, size[1] - 1)
+    if (-(-down // 2), -(-across // 2)) == (4, 5):
+        check(tensors, conv)
+        return
+    model = written(tensors, [conv], [2], [4])
+    with pytest.raises(RuntimeError, match="failed to prepare"):
+        reference(model, [np.zeros([1, 4, 5, 4], np.float32)])
+    with pytest.raises(
+        jangin.CompileError, match=f"output_shape of {size[0]}x{size[1]} pixels needs an image of"
+    ):
+        jangin.compile(model, threads=1, cache=False)
+
+
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_batched_products(kind: str) -> None:
     for x, y, turned in (([2, 3, 5], [2, 5, 4], {}), ([3, 5], [4, 5], {"AdjY": True})):

@@ -20,9 +20,10 @@ from jangin.frontends.tflite.operators.common import (
     requantized,
 )
 from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8
-from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
+from jangin.ir.expr import Const, Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.simplify import simplify
 from jangin.ops import conv as neutral
 from jangin.ops import pool
 from jangin.ops.axes import channels_first, channels_last, divide, product
@@ -218,6 +219,7 @@ def transpose_conv(call: Call) -> Tensor:
     optional bias."""
     b = call.b
     x, w = channels_first(b, call.x(2)), b.transpose(call.x(1), [3, 0, 1, 2])
+    _need_image(call, x, w)
     integer = call.given[2].integer and call.out.integer
     if integer:
         zeros = _zero(b, call.given[2], x), _zero(b, call.given[1], w)
@@ -248,6 +250,20 @@ def _transposed(call: Call, x: Tensor, w: Tensor, bias: Tensor | None, strides: 
         begins = [maximum(f - n, const(0)) // 2 for f, n in zip(full, wanted, strict=True)]
     pads = [*begins, *(f - n - p for f, n, p in zip(full, wanted, begins, strict=True))]
     return neutral.conv_transpose(call.b, x, w, bias, strides=strides, pads=pads)
+
+
+def _need_image(call: Call, x: Tensor, w: Tensor) -> None:
+    """Raise CompileError unless the image has the size that a convolution of the wanted result would give."""
+    image, wanted, same = x.shape[2:], call.sizes(0)[1:-1], call.options["padding"] == SAME
+    inner = [const(0) if same else k - 1 for k in w.shape[2:]]
+    implied = [(n - k + s - 1) // s for n, k, s in zip(wanted, inner, _strides(call)[0], strict=True)]
+    apart = (simplify(a - b, call.b.symbols) for a, b in zip(image, implied, strict=True))
+    if any(isinstance(d, Const) and d != const(0) for d in apart):
+        shown = ["x".join(map(str, sizes)) for sizes in (wanted, map(simplify, implied), image)]
+        raise CompileError(
+            f"output_shape of {shown[0]} pixels needs an image of {shown[1]}, and the image has {shown[2]}: "
+            "convert the model again with another output_shape"
+        )
 
 
 def _whole(b: Builder, x: Tensor, zero: Tensor | None) -> Tensor:
