@@ -154,3 +154,43 @@ def test_operators_are_drawn_by_their_seed() -> None:
     for n in range(0, 60, 6):
         model, feeds = operators.model_of(operators.draw(1, n))
         assert model and all(x.size for x in feeds.values())
+
+
+PROBLEMS = {
+    "conv": {
+        'mb9ic64ih56oc32oh56kh3ph1n"a"': ([1, 64, 56, 56], [32, 64, 3, 3], [1, 32, 56, 56]),
+        "g2ic4iw9oc6ow5kw3sw2pw1": ([1, 4, 9], [6, 2, 3], [1, 6, 5]),
+        "ic3id5oc2od3kd3": ([1, 3, 5, 5, 5], [2, 3, 3, 3, 3], [1, 2, 3, 3, 3]),
+        "mb1_ic2_ih9_oc2_oh3_kh3_dh2_": ([1, 2, 9, 9], [2, 2, 3, 3], [1, 2, 3, 3]),
+        "g1ic3ih8iw8oc4oh4ow4kh3kw3sh2sw2ph0pw0": ([1, 3, 8, 8], [4, 3, 3, 3], [1, 4, 4, 4]),
+    },
+    "deconv": {"ic6ih4oc3oh8kh4sh2ph1": ([1, 6, 4, 4], [6, 3, 4, 4], [1, 3, 8, 8])},
+    "pool": {"ic5ih7iw9oh3ow4kh3kw3sh2sw2": ([1, 5, 7, 9], [], [1, 5, 3, 4])},
+    "matmul": {
+        "3x5:5x7": ([3, 5], [5, 7], [3, 7]),
+        '2x3x5:2x5x7_n"b"': ([2, 3, 5], [2, 5, 7], [2, 3, 7]),
+    },
+    "resampling": {"ic5_ih3oh6_iw7ow21": ([1, 5, 3, 7], [4], [1, 5, 6, 21])},
+    "rnn": {"l1t6mb1sic8slc5dhc8": ([6, 1, 5], [1, 32, 8], [6, 1, 1, 8])},
+}
+
+
+def test_benchdnn_s_problems_are_read(tmp_path: Path) -> None:
+    """Each line gives the operator with the sizes that benchdnn's documents say, and lines come once."""
+    from benchdnn_problems import case_of, operations, problems
+    from operators import model_of
+
+    for driver, lines in PROBLEMS.items():
+        (tmp_path / driver).mkdir()
+        text = "# a remark\n--dir=FWD_I\n" + "\n".join([*lines, *lines])
+        (tmp_path / driver / "shapes_x").write_text(text)
+        found = problems(tmp_path, [driver], ["shapes_*"])
+        assert [p.line for p in found] == [*lines]
+        for problem, (x, w, y) in zip(found, lines.values(), strict=True):
+            case = case_of(problem, "f32", 1, np.random.default_rng(0))
+            arrays = [list(a.shape) for a in (*case.inputs, *case.constants)]
+            assert (arrays[0], arrays[-1] if len(arrays) > 1 else []) == (x, w), problem
+            made = onnx.load_from_string(model_of(case)[0]).graph.output[0].type.tensor_type.shape
+            assert [d.dim_value for d in made.dim] == y, problem
+            if driver == "conv":
+                assert operations(case) == 2 * np.prod(y) * np.prod(w[1:]), problem
