@@ -9,6 +9,10 @@ SHARE = 2
 """A task may count on one part in SHARE of a cache. The rest is for data that pass through."""
 
 
+MASKED = 32
+"""Wider vectors than so many bytes come with registers for masks."""
+
+
 @dataclass(frozen=True)
 class Processor(Machine):
     """A machine whose cores run one task each, with vectors and caches.
@@ -69,6 +73,14 @@ class Processor(Machine):
     """Bytes a cycle that stream from the level 3 cache to a core, for estimates."""
     memory_rate: float = 4.0
     """Bytes a cycle that stream from memory to a core, for estimates."""
+
+    def shortest(self, size: int) -> int:
+        """The fewest elements of `size` bytes that are worth a vector.
+
+        With registers for masks, they are half a vector. AVX2 stores a part of a vector element by element.
+        """
+        lanes = self.lanes(size)
+        return lanes // 2 if self.masks and self.vector_bytes > MASKED else lanes
 
     @property
     def issue_bound(self) -> bool:

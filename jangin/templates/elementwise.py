@@ -89,7 +89,7 @@ class Elementwise(Template):
         lanes = lanes_for(p)
         if (p.processor.issue or self._quantizes()) and _turns(rec, axes, lanes):
             return self._turned(rec, axes, lanes, params, weight)
-        loop, count = _fuse_suffix(rec, axes, lanes)
+        loop, count = _fuse_suffix(rec, axes, p.processor.shortest(p.processor.vector_bytes // lanes))
         outer, several = axes[: len(axes) - count], together(p.processor, stage.body)
         extent = primitives.find(rec.func, loop).extent
         borders = _borders(stage, lanes, p) if count == 1 and outer else None
@@ -184,14 +184,14 @@ def _turns(rec: Recorder, axes: Sequence[str], lanes: int) -> bool:
     return short and long and messy(trial, Var("v"), primitives.ranges_at(trial, "v"))
 
 
-def _fuse_suffix(rec: Recorder, axes: Sequence[str], lanes: int) -> tuple[str, int]:
-    """Fuse the innermost axes as long as every access stays linear, or the inner loop is shorter than a
-    vector. Return the fused loop's name and the number of its axes."""
+def _fuse_suffix(rec: Recorder, axes: Sequence[str], least: int) -> tuple[str, int]:
+    """Fuse the innermost axes as long as every access stays linear, or the inner loop has fewer than `least`
+    elements. Return the fused loop's name and the number of its axes."""
     loop, count = axes[-1], 1
     for axis in reversed(axes[:-1]):
         trial: Func = primitives.fuse(rec.func, axis, loop, f"v{count}")
         extent = primitives.find(rec.func, loop).extent
-        short = isinstance(extent, Const) and 1 < int(extent.value) < lanes
+        short = isinstance(extent, Const) and 1 < int(extent.value) < least
         if not short and messy(trial, Var(f"v{count}"), primitives.ranges_at(trial, f"v{count}")):
             break
         rec.do("fuse", axis, loop, f"v{count}")

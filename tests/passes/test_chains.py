@@ -41,8 +41,16 @@ PLACES: dict[Coordinates, Callable[[int, int, int], Fraction]] = {
     align_corners: lambda i, size, out: Fraction(i * (size - 1), max(out - 1, 1)),
 }
 """The place of a result's index in the operand, by coordinates."""
-SIZES = [((5, 7), (13, 33)), ((13, 9), (7, 31)), ((40, 40), (9, 11)), ((65, 17), (129, 35))]
-"""Sizes before and after: growing, mixed and shrinking, most without a short period."""
+SIZES = [
+    ((5, 7), (13, 33)),
+    ((13, 9), (7, 31)),
+    ((40, 40), (9, 11)),
+    ((65, 17), (129, 35)),
+    ((4, 9), (63, 13)),
+    ((6, 12), (7, 5)),
+]
+"""Sizes before and after: growing, mixed and shrinking, most without a short period. Rows of the last two are
+shorter than a vector."""
 
 
 def resized(size: Sequence[int], out: Sequence[int], style: Style, channels: int = 2) -> Graph:

@@ -50,17 +50,17 @@ def _rewritten(run: Editor, node: Node, attrs: Compute, target: Target) -> None:
     whole = last
     for producer in reversed(inner):
         whole = inline(whole, producer)
-    lanes = 0 if target.groups else target.machine.lanes(F32.bytes)
-    one_by_one = bool(lanes) and gathers(whole, lanes, copies=bool(inner))
+    least = 0 if target.groups else target.processor.shortest(F32.bytes)
+    one_by_one = bool(least) and gathers(whole, least, copies=bool(inner))
     known = {f"x{i}": name for i, name in enumerate(node.inputs)}
     if one_by_one and all(_elements(s) <= MOST_BETWEEN * _elements(last) for s in inner):
         for stage in inner:
             name = run.declare(f"{node.name}.{stage.out.name}", stage.out.dtype, stage.out.shape)
-            run.emit(_alone(run, stage, known, name, node, lanes))
+            run.emit(_alone(run, stage, known, name, node, least))
             known[stage.out.name] = name
         whole = last
     if inner or one_by_one:
-        node = replace(_alone(run, whole, known, node.outputs[0], node, one_by_one * lanes), name=node.name)
+        node = replace(_alone(run, whole, known, node.outputs[0], node, one_by_one * least), name=node.name)
     run.emit(node)
 
 
@@ -70,12 +70,12 @@ def _elements(stage: Stage) -> int:
 
 
 def _alone(
-    run: Editor, stage: Stage, known: Mapping[str, str], result: str, node: Node, lanes: int = 0
+    run: Editor, stage: Stage, known: Mapping[str, str], result: str, node: Node, least: int = 0
 ) -> Node:
     """Return a stage as a node whose result is the value `result`. `known`: values by names of buffers.
-    `lanes`: see `gathers`; no table is made for 0."""
+    `least`: see `gathers`; no table is made for 0."""
     tables: dict[str, Array] = {}
-    body = tabulated(stage, tables) if lanes and gathers(stage, lanes, copies=True) else stage.body
+    body = tabulated(stage, tables) if least and gathers(stage, least, copies=True) else stage.body
     read = list(dict.fromkeys(n.buffer.name for n in loads(body)))
     names = [known[n] if n in known else run.constant(tables[n], f"{result}.{n}") for n in read]
     buffers = {n: Buffer(f"x{i}", *run.typed(v)) for i, (n, v) in enumerate(zip(read, names, strict=True))}
@@ -84,15 +84,15 @@ def _alone(
     return Node(result, tuple(names), (result,), replace(node.of(Compute), stages=(alone,)), node.source)
 
 
-def gathers(stage: Stage, lanes: int, copies: bool = False) -> bool:
+def gathers(stage: Stage, least: int, copies: bool = False) -> bool:
     """Return whether the stage reads neighbouring elements of its result one by one, and weighs them by their
-    place along the last axis. The axis fills a vector of `lanes`. `copies`: elements without weights count
+    place along the last axis. The axis has `least` elements or more. `copies`: elements without weights count
     too."""
     if not stage.axes or stage.reduce_axes:
         return False
     axis = stage.axes[-1]
     size = int(axis.extent.value) if isinstance(axis.extent, Const) else 0
-    if not lanes <= size <= LONGEST:
+    if not least <= size <= LONGEST:
         return False
     weighs = any(e.dtype.is_float and _is_of(e, axis) for e in walk(stage.body))
     places = (i for n in loads(stage.body) for i in n.index if _is_of(i, axis))
