@@ -472,6 +472,16 @@ def study(
     tune: Annotated[
         str, typer.Option(metavar="TIME", help="Add the engine `tuned`: Jangin after so long a tuning (60s).")
     ] = "",
+    host: Annotated[
+        str,
+        typer.Option(metavar="ssh://BOARD", help="Measure emitted models there, with Python alone."),
+    ] = "",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="With --host: its target (default: by its processor).", autocompletion=among("target")
+        ),
+    ] = None,
 ) -> None:
     """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
     The same command goes on with a study that was interrupted."""
@@ -480,6 +490,7 @@ def study(
     whole = work(
         models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
         baseline, data, shape or [], rounds, seconds, timeout, devices, tune,
+        host, target,
     )  # fmt: skip
     if not whole:
         raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
+from base64 import b85decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, field, replace
@@ -21,6 +23,7 @@ import numpy as np
 
 from jangin import options
 from jangin.bench.arrays import load_arrays, save_arrays
+from jangin.bench.emitted import arrays_of
 from jangin.bench.engine import Job
 from jangin.ir.graph import Array, Graph
 from jangin.ir.limits import within
@@ -134,18 +137,24 @@ class Comparison:
 
 class Worker:
     """A worker process, which answers each request with a line of JSON. `python` is its interpreter, by
-    default this one.
+    default this one. `command` is one that starts a worker otherwise.
 
     A worker that takes longer than `limit` seconds for an answer is killed, with the processes that it
     started. `problem` tells how a worker failed, and every later answer has it too."""
 
-    def __init__(self, job: Job, python: str | None = None, limit: float | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        python: str | None = None,
+        limit: float | None = None,
+        command: Sequence[str] | None = None,
+    ) -> None:
         settings = {f"{p}_NUM_THREADS": str(job.threads) for p in ("OMP", "OPENBLAS", "MKL")}
         if python is not None:
             settings["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         self.job, self.limit, self.problem = job, limit, ""
         self.process = subprocess.Popen(
-            [python or sys.executable, "-m", "jangin.bench.worker", json.dumps(asdict(job))],
+            command or [python or sys.executable, "-m", "jangin.bench.worker", json.dumps(asdict(job))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -319,13 +328,14 @@ def random_array(
 
 def take_turns(
     workers: Sequence[Worker],
-    core: Worker,
+    core: Worker | None,
     options: Options,
     tell: Callable[[int], None] = lambda done: None,
     turns: dict[str, list[Turn]] | None = None,
 ) -> dict[str, list[Turn]]:
     """Run each engine once a round for `options.rounds` rounds, and return the turns by engine. Each round
-    starts with another engine. `core` is a worker that times FMAs before and after each turn.
+    starts with another engine. `core` is a worker that times FMAs before and after each turn. It
+    is None for workers on another machine, which tell the other processes' load themselves.
 
     The turns are added to `turns`, which has them even if this function is interrupted."""
     turns = {} if turns is None else turns
@@ -343,7 +353,8 @@ def take_turns(
             after = _speed(core)
             if "error" not in answer:
                 median = float(statistics.median(answer["nanoseconds"]))
-                crowd, calls = max(0.0, others) / passed, tuple(answer["nanoseconds"])
+                crowd = answer.get("others", max(0.0, others) / passed)
+                calls = tuple(answer["nanoseconds"])
                 turns[worker.job.engine].append(Turn(median, min(before, after), crowd, calls))
             before = after
     return turns
@@ -359,10 +370,10 @@ def settle(process: int) -> None:
             return
 
 
-def _speed(core: Worker) -> float:
-    """Return the FMA operations a second that a core reaches now. The result is always 1 if the FMA loop
-    can't be built, so that every turn counts."""
-    if "error" in core.ready:
+def _speed(core: Worker | None) -> float:
+    """Return the FMA operations a second that a core reaches now. The result is always 1 without the FMA
+    loop, or if it can't be built, so that every turn counts."""
+    if core is None or "error" in core.ready:
         return 1.0
     times = core.ask(op="turn", seconds=CALIBRATION_SECONDS)["nanoseconds"]
     work: float = core.ready["work"]
@@ -383,6 +394,9 @@ def outputs_of(worker: Worker, folder: Path) -> tuple[dict[str, Array], int]:
     answer = worker.ask(op="outputs", path=str(path))
     if "error" in answer:
         return {}, 0
+    if "data" in answer:
+        data = [zlib.decompress(b85decode(text)) for text in answer["data"]]
+        return arrays_of(worker.job.outputs, data, answer["shapes"], answer["types"]), answer["peak_bytes"]
     return load_arrays(path), answer["peak_bytes"]
 
 

@@ -29,6 +29,7 @@ from jangin.quantization.data import present
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
 from jangin.study import report
+from jangin.study.host import Host
 from jangin.study.products import parse_sizes, write_products
 from jangin.study.rows import CPU, Row, RowFile
 from jangin.study.run import run
@@ -60,6 +61,8 @@ def study(
     timeout: float,
     devices: str = CPU,
     tune: str = "",
+    host: str = "",
+    target: str | None = None,
 ) -> bool:
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
     interrupted. The rows so far are in the report then."""
@@ -70,7 +73,10 @@ def study(
     if data is not None:
         present(data)
     symbol, _, batches = batch.rpartition("=")
-    chosen = parse_engines(engines)
+    if target and not host:
+        raise ValueError("--target is for --host; --devices are for this machine")
+    there = Host(host) if host else None
+    chosen = ("aot",) if host and engines == "all" else parse_engines(engines)
     if tune:
         chosen = tuple(dict.fromkeys((*chosen, "tuned")))
     asked = StudySettings(
@@ -91,6 +97,9 @@ def study(
         parse_sizes(products) if products else (),
         parse_devices(devices),
         parse_seconds(tune) if tune else 0.0,
+        host,
+        "" if there is None else target or there.target,
+        {} if there is None else there.about,
     )
     base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
     if base not in chosen:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jangin.compiler.cache import key
@@ -141,7 +142,7 @@ def _points(model: ModelSource, each: Sequence[Options], meter: Meter | None) ->
         graph = fitting(model, options)
         exe = executable_of(graph, options, counted(options.threads))
         loaded.append(exe)
-        runs.append(_run(exe, random_feeds(exe, sizes_of(graph, options.sizes or {}))))
+        runs.append(partial(exe.run, random_feeds(exe, sizes_of(graph, options.sizes or {}))))
     rounds = _timed(runs) if meter is None else meter.rounds(runs)
     found = []
     for n, (options, exe) in enumerate(zip(each, loaded, strict=True)):
@@ -150,10 +151,6 @@ def _points(model: ModelSource, each: Sequence[Options], meter: Meter | None) ->
         joules = None if meter is None else cost.joules
         found.append(Point(_device(options), exe.threads, cost.seconds, joules, _bytes(exe)))
     return found
-
-
-def _run(exe: Executable, feeds: dict[str, Array]) -> Run:
-    return lambda: exe.run(feeds)
 
 
 def _timed(runs: Sequence[Run]) -> list[list[Cost]]:

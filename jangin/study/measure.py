@@ -25,6 +25,7 @@ from jangin.bench.measure import (
 from jangin.energy import EnergyError, Idle, Sampler, Wanted, joules_per_call, rest
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
+from jangin.study.host import Host, NotEmitted, started
 from jangin.study.rows import Group, Row
 
 WRONG = {"float32": 1e-2, "float16": 0.1, "int8": 0.5}
@@ -51,13 +52,14 @@ class Asked:
 @dataclass(frozen=True)
 class How:
     """How a group is measured. `wanted` are the sources of energy figures, if any are wanted. `folder` is for
-    outputs."""
+    outputs. `host` is the machine that measures, if it isn't this one."""
 
     rounds: int
     seconds: float
     limit: float
     wanted: Wanted | None
     folder: Path
+    host: Host | None = None
 
 
 def measure_group(
@@ -79,13 +81,17 @@ def measure_group(
         for number, one in enumerate(a for a in asked if a.job is not None):
             tell(0.2 * number / len(asked), f"{one.engine}: compiling")
             assert one.job is not None
-            worker = stack.enter_context(Worker(one.job, limit=how.limit))
+            try:
+                worker = stack.enter_context(started(how.host, one.job, how.limit))
+            except NotEmitted as error:
+                keep(Row(**base, engine=one.engine, how=one.how, problem=str(error)))
+                continue
             row = _checked(worker, Row(**base, engine=one.engine, how=one.how), reference, how.folder)
             if row.problem:
                 keep(row)
             else:
                 alive[one.engine] = worker, row
-        core = stack.enter_context(Worker(Job("fma", 1)))
+        core = stack.enter_context(Worker(Job("fma", 1))) if how.host is None else None
         turns: dict[str, list[Turn]] = {}
         options = Options(rounds=how.rounds, seconds=how.seconds)
         workers = [worker for worker, _ in alive.values()]

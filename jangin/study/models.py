@@ -109,7 +109,8 @@ class Models:
         """Return the options of a compilation for a group. Raises as `prepared` does."""
         sizes = dict(self.prepared(group.model, group.batch).sizes)
         options = self.compiling.but(shapes=sizes, threads=group.threads)
-        return options if group.device == CPU else options.but(target=group.device)
+        target = self.settings.target if self.settings.host else group.device
+        return options if target == CPU else options.but(target=target)
 
     def reference(self, name: str, batch: int) -> tuple[dict[str, Array], str]:
         """Return a model's outputs in float64, and what computed them, or nothing and the reason."""

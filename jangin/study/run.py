@@ -10,6 +10,7 @@ from pathlib import Path
 from jangin.bench.engine import Job
 from jangin.energy import Wanted
 from jangin.options import Options
+from jangin.study.host import Host
 from jangin.study.measure import Asked, How, measure_group
 from jangin.study.models import Models, Prepared, Unprepared
 from jangin.study.rows import CPU, Group, Row, RowFile
@@ -50,6 +51,7 @@ def _measured(
     left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines_of(g)))]
     total, done = sum(len(missing) for _, missing in left), 0
     wanted = Wanted(settings.meters, root) if settings.energy else None
+    host = Host(settings.host) if settings.host and left else None
     for group, engines in left:
         label = f"{group.model}, {group.precision}, batch {group.batch}, {group.threads} threads"
         label += "" if group.device == CPU else f", {group.device}"
@@ -66,7 +68,7 @@ def _measured(
             asked = [_asked(models, group, engine) for engine in engines]
             reference = models.reference(group.model, group.batch)
             with tempfile.TemporaryDirectory() as aside:
-                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside))
+                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside), host)
                 measure_group(group, asked, reference, how, file.add, tell)
         done += len(engines)
     return file.rows
@@ -97,6 +99,8 @@ def _check_shapes(settings: Settings, models: Models) -> None:
 
 
 def _asked(models: Models, group: Group, engine: str) -> Asked:
+    if models.settings.host and engine != "aot":
+        return Asked(engine, None, problem="only emitted models (the engine aot) run on another machine")
     given: Prepared = models.prepared(group.model, group.batch)
     try:
         path, how = models.file(group, engine)

@@ -17,6 +17,7 @@ from jangin.frontends.format import opened
 from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
+from jangin.study.host import machine_of
 from jangin.study.products import work
 from jangin.study.rows import CPU, Group
 from jangin.version import __version__
@@ -54,6 +55,12 @@ class Settings:
     devices: tuple[str, ...] = (CPU,)
     tune: float = 0.0
     """Seconds of tuning for each group of the engine `tuned`."""
+    host: str = ""
+    """The address of the machine that measures, if it isn't this one."""
+    target: str = ""
+    """The target of that machine."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """The description that this machine gives of itself."""
 
     def groups(self) -> Iterator[Group]:
         """Yield all groups. Matrix products have one precision and no batch. A device other than the
@@ -73,7 +80,7 @@ class Settings:
         the processor those of Jangin."""
         if group.device != CPU:
             return tuple(e for e in self.engines if e in ("jangin", "tuned"))
-        more = MULTIPLIERS if self.is_product(group.model) else ()
+        more = MULTIPLIERS if self.is_product(group.model) and not self.host else ()
         return tuple(dict.fromkeys((*self.engines, *more)))
 
     def is_product(self, model: str) -> bool:
@@ -151,10 +158,11 @@ def locked(folder: Path) -> Iterator[None]:
 def _record(settings: Settings) -> dict[str, Any]:
     """Return everything on which a study's figures depend, as plain data."""
     told = asdict(settings)
-    del told["models"], told["limit"]
+    del told["models"], told["limit"], told["about"]
+    there = machine_of(settings.about, settings.target) if settings.host else machine()
     plain: dict[str, Any] = json.loads(json.dumps(told))
     models = {m.stem: _digest(m) for m in settings.models}
-    return {**plain, "models": models, "machine": machine(), "jangin": __version__}
+    return {**plain, "models": models, "machine": there, "jangin": __version__}
 
 
 def _beside(model: Path) -> list[Path]:

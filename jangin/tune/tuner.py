@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 
 from jangin.compiler.build import build
 from jangin.compiler.kernels import (
@@ -342,9 +343,10 @@ class _Model:
         """Run both models alternately, and return the timings of the untuned and of the tuned one."""
         feeds, objective = random_feeds(untuned, self.sizes), self.options.objective
         if self.meter is not None:
-            costs = self.meter.rounds([lambda: untuned.run(feeds), lambda: tuned.run(feeds)])
-            before, after = timings([[cost.figure(objective) for cost in both] for both in costs])
-            return before, after
+            models = [untuned] if tuned is untuned else [untuned, tuned]
+            costs = self.meter.rounds([partial(exe.run, feeds) for exe in models])
+            found = timings([[cost.figure(objective) for cost in turn] for turn in costs])
+            return found[0], found[-1]
         rounds: list[list[float]] = []
         start = time.perf_counter()
         while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:

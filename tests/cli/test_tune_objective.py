@@ -21,7 +21,7 @@ def busy():
     return (int(fields[11]) + int(fields[12])) / tick
 before, last = busy(), time.time()
 while True:
-    time.sleep(0.1)
+    time.sleep(0.025)
     now, spent = time.time(), busy()
     cores = (spent - before) / (now - last)
     print(now, 10 + watts[0] * min(cores, 1) + watts[1] * max(cores - 1, 0), flush=True)
