@@ -624,6 +624,13 @@ def inspect(
             help="Write the smallest part of an ONNX model that can't be compiled or is wrong.",
         ),
     ] = None,
+    ram: Annotated[
+        str, typer.Option(metavar="SIZE", help="Of a microcontroller: fail if the model takes more RAM.")
+    ] = "",
+    flash: Annotated[str, typer.Option(metavar="SIZE", help="The same for flash, for example 256K.")] = "",
+    picture: Annotated[
+        Path | None, typer.Option(metavar="OUT.svg", help="A picture of a microcontroller's memory plan.")
+    ] = None,
 ) -> None:
     """Show a model, the result of each pass, and any kernel's code."""
     from jangin.commands.inspect import inspect as work
@@ -643,6 +650,9 @@ def inspect(
         sizes,
         html,
         times,
+        ram,
+        flash,
+        picture,
     )
 
 

@@ -97,15 +97,22 @@ def emit_by(
     options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
 ) -> Emitted:
     """Do what `emit` does, with the options in one record."""
-    parts, options = options.parts, for_kind(options, kind, constants)
-    if len(parts) > 1:
+    if len(parts := options.parts) > 1:
+        for_kind(options, kind, constants)
         return _with_fallback(parts, model, name, constants, progress)
+    return emitted(model_by(options, model, kind, name, constants, progress), kind)
+
+
+def model_by(
+    options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
+) -> Model:
+    """Return the description from which `emit_by` makes its files. No code is written yet."""
+    options = for_kind(options, kind, constants)
     with within(options.limits):
         plans = [*_plans(model, options, progress)]
     title = _title(model) or plans[0][0].name or "model"
     prefix = identifier(name or title)
-    made = Model.of(title, prefix, options.target, plans, lies_beside(options.target, kind, constants))
-    return emitted(made, kind)
+    return Model.of(title, prefix, options.target, plans, lies_beside(options.target, kind, constants))
 
 
 def for_kind(options: Options, kind: str, constants: str) -> Options:

@@ -13,6 +13,7 @@ from rich.table import Table
 from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, progress, say, terminal
+from jangin.commands.firmware import firmware, is_microcontroller
 from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
@@ -74,13 +75,17 @@ def inspect(
     sizes: bool = False,
     html: Path | None = None,
     times: bool = False,
+    ram: str = "",
+    flash: str = "",
+    picture: Path | None = None,
 ) -> None:
     """Print a summary of a model, or the part of it that the options choose.
 
     `after` names a pass whose result is printed. `kernel` and `show` choose one kernel's code. `placement`
     tells where nodes run (written to `output` as JSON too), `memory` where buffers lie, and `sizes` what the
     model's sizes are. `minimal` is the file for the smallest part that fails, and `html` the file for a
-    picture of the graph, with `times` of kernels."""
+    picture of the graph, with `times` of kernels. `ram` and `flash` are what a microcontroller has, and
+    `picture` is the file for a picture of its memory."""
     if model.suffix == ".jgn":
         if sizes:
             say(explain(checked(read_artifact(model))))
@@ -97,8 +102,16 @@ def inspect(
     shown = (*SCHEDULE, *backend_of(options.target).forms)
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
+    plain = not (after or kernel or placement or memory or sizes or html)
+    if (ram or flash or picture) and not (plain and is_microcontroller(options.target)):
+        raise ValueError(
+            f"--ram, --flash and --picture are for microcontrollers, which {options.target.name} isn't: "
+            "give for example --target cortex-m4, without options that show something else"
+        )
     with within(options.limits):
-        if html is not None:
+        if plain and is_microcontroller(options.target):
+            firmware(model, settings, options, ram, flash, picture)
+        elif html is not None:
             draw(model, settings, options, after, html, times)
         else:
             _inspect_model(model, settings, options, after, kernel, show, placement, memory, sizes, output)

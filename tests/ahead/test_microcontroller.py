@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.ahead.estimates import LAUNCH, code_bytes, layers
 from jangin.ir.graph import Array
 from jangin.ir.products import DOT4
 from jangin.targets import resolve
@@ -126,3 +127,23 @@ def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], tmp_path: Path
     firmware = e.build(jangin.emit(model, "c", "cortex-m4", name="model"), tmp_path)
     there = e.run(firmware, e.BOARDS["cortex-m4"], x).view(np.int32).reshape(rows, columns)
     np.testing.assert_array_equal(there, x.astype(np.int32) @ y.astype(np.int32))
+
+
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4", "riscv32imc"])
+def test_estimates_are_near_what_the_emulator_counts(target: str, tmp_path: Path) -> None:
+    """An estimate may err by half: a compiler unrolls, saves registers and shares in ways of its own."""
+    needs_tools(target)
+    sys.path.append(str(EXAMPLE.parents[2] / "benchmarks" / "small"))
+    from counts import counted, instructions, of_model, plugin
+
+    e, model = example(), of_bytes()
+    made = jangin.emit(model, "c", target, name="model")
+    firmware, board = e.build(made, tmp_path), e.BOARDS[target]
+    x = np.random.default_rng().uniform(-8, 12, (1, 7, 9, 8)).astype(np.float32)
+    e.run(firmware, board, x, "-plugin", f"{plugin(tmp_path)},out=counts.txt")
+    code = instructions(firmware.program, f"{board.tools}objdump")
+    executed = sum(of_model(code, counted(tmp_path / "counts.txt")).values())
+    (part,) = made.model.parts
+    found = layers(part.plan, made.model.target)
+    assert 0.5 < sum(x.kernel.instructions + LAUNCH for x in found) / executed < 1.5
+    assert 0.5 < code_bytes(part.plan, found) / firmware.code < 1.5
