@@ -52,14 +52,17 @@ def loaded(model: ModelSource, options: Options) -> Imported:
     return settled(imported(model, options), lambda apart: lowered(apart, options))
 
 
-def lowered(imported: Imported, options: Options, progress: Progress | None = None) -> Graph:
-    """Return the graph of an imported model in core operators."""
+def lowered(
+    imported: Imported, options: Options, progress: Progress | None = None, layers: bool = False
+) -> Graph:
+    """Return the graph of an imported model in core operators. With `layers`, recurrent layers are calls of
+    the functions of `ops.layers`."""
     tell(progress, 0, 1, "lower")
     machine = options.target.machine
     figures = machine.recurrence
     width = min(figures.vector_bytes, machine.vector_bytes)
     tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine))
-    graph = lower(imported, options.lowerings, tile, options.unchecked)
+    graph = lower(imported, options.lowerings, tile, options.unchecked, layers=layers)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
@@ -100,7 +103,9 @@ class Cases:
     absent: tuple[Absent, ...] = ()
 
 
-def cases(imported: Imported, options: Options, progress: Progress | None = None) -> Cases:
+def cases(
+    imported: Imported, options: Options, progress: Progress | None = None, layers: bool = False
+) -> Cases:
     """Lower an imported model to core operators, once for each case of its size symbols.
 
     The first case is for sizes in general. A second has size 1 for the symbols that the model's own runtime
@@ -108,14 +113,14 @@ def cases(imported: Imported, options: Options, progress: Progress | None = None
     graph assumes to differ from 1.
 
     If there are more than `VARIANTS` cases, sizes that met in a broadcast stay equal. If there are still too
-    many, only the first cases are made, and `absent` says so."""
+    many, only the first cases are made, and `absent` says so. For `layers` see `lowered`."""
     known: dict[frozenset[Var], Graph | CompileError] = {}
 
     def made(ones: frozenset[Var]) -> Graph | CompileError:
         if ones not in known:
             bound = replace(imported, graph=with_sizes(imported.graph, dict.fromkeys(ones, const(1))))
             try:
-                known[ones] = lowered(bound, options, progress)
+                known[ones] = lowered(bound, options, progress, layers)
             except CompileError as error:
                 if not ones:
                     raise

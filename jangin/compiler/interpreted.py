@@ -19,6 +19,7 @@ from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.quick import quick_stage
 from jangin.ops.interpret import run_node
+from jangin.ops.layers import FUNCTIONS
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import has_steps, partition
@@ -26,10 +27,10 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.device import Module, NativeCall, Transfer
 from jangin.runtime.layout import Layout
-from jangin.runtime.load import Runnable, executable, host_functions
+from jangin.runtime.libraries import on_one_thread
+from jangin.runtime.load import Runnable, executable
 from jangin.runtime.profile import Launches
 from jangin.runtime.program_artifact import ProgramArtifact
-from jangin.runtime.threads import default_threads
 from jangin.runtime.variants_artifact import VariantsArtifact
 
 
@@ -49,12 +50,12 @@ def interpreted(model: ModelSource, options: Options, stop: Callable[[], bool]) 
     whole = loaded(model, options)
     if whole.metadata.get("state"):
         raise Unsuitable("the model has variables")
-    found, device = cases(whole, options), Interpreter(stop)
+    found, device = cases(whole, options, layers=True), Interpreter(stop)
     parts = tuple(device.part(c.graph, options, whole.metadata) for c in found.made)
     made: Compiled = parts[0]
     if len(parts) > 1 or found.absent:
         made = VariantsArtifact(parts, tuple(c.sizes for c in found.made), found.absent)
-    return executable(made, options.threads, host_functions(options.operators), device)
+    return executable(made, options.threads, FUNCTIONS, device)
 
 
 class Interpreter:
@@ -111,8 +112,8 @@ class Interpreter:
 class _Module:
     """A graph that is interpreted. Each of its runs needs no memory of its own, so it is its own `Memory`."""
 
-    threads = default_threads()
-    """NumPy's matrix products use all processors, whatever the caller asked for."""
+    threads = 1
+    """The compiler has the other processors meanwhile."""
     alignment = 1
 
     def __init__(self, graph: Graph, stop: Callable[[], bool]) -> None:
@@ -133,12 +134,13 @@ class _Module:
         graph = self._graph
         symbols = dict(zip(self._symbols, layout.sizes, strict=True))
         values: dict[str, Array] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
-        for node, dead in self._steps:
-            if self._stop():
-                raise Overtaken
-            values.update(run_node(graph, node, values, symbols, quick_stage))
-            for name in dead:
-                del values[name]
+        with on_one_thread():
+            for node, dead in self._steps:
+                if self._stop():
+                    raise Overtaken
+                values.update(run_node(graph, node, values, symbols, quick_stage))
+                for name in dead:
+                    del values[name]
         return {name: np.array(values[name], order="C") for name, _, _ in layout.outputs}
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> NoReturn:

@@ -121,7 +121,7 @@ def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError
 
 
 def _failing(b: Builder, other: Body, message: str) -> Body:
-    inner = Builder(other.graph.name, {}, b.tile, b.unchecked, b.whole)
+    inner = Builder(other.graph.name, {}, b.tile, b.unchecked, b.whole, layers=b.layers)
     inner.symbols, inner.source = b.symbols, b.source
     results = list(host(inner, "Raise", [], [type_of(r) for r in other.results], {"message": message}))
     names = tuple(r.name for r in results)
@@ -144,7 +144,7 @@ class Body:
 
 def body_of(b: Builder, run: Run, graph: Graph, given: Sequence[Type], scope: Scope) -> Body:
     """Lower a sub-graph whose own inputs have the types `given`."""
-    inner = Builder(graph.name, {}, b.tile, b.unchecked, b.whole)
+    inner = Builder(graph.name, {}, b.tile, b.unchecked, b.whole, layers=b.layers)
     inner.symbols, inner.source, inner.prefix = b.symbols, b.source, b.prefix
     local: dict[str, Item | None] = {}
     formal = [declare(inner, t, n) for t, n in zip(given, graph.inputs, strict=True)]

@@ -37,17 +37,19 @@ def lower(
     whole: bool = False,
     trained: bool = False,
     own_gradients: list[OwnGradient] | None = None,
+    layers: bool = False,
 ) -> Graph:
     """Return the imported graph in core operators.
 
     `custom` has a caller's own operators. An `unchecked` model runs without checks of indices. A `whole`
     graph is written to a file, not run. If the graph is `trained`, operators such as dropout draw random
-    numbers (see `Builder`). The uses of operators with gradients of their own are added to `own_gradients`.
+    numbers (see `Builder`). With `layers`, recurrent layers are calls of the functions of `ops.layers`. The
+    uses of operators with gradients of their own are added to `own_gradients`.
 
     Raises CompileError, which lists all unsupported nodes, before any other work. A node that can't be
     lowered raises CompileError, which names the node, its inputs and the reason."""
     graph = imported.dialect.rewrite(imported.graph)
-    b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained)
+    b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained, layers)
     _, results = _found(imported.dialect, graph, b, custom or {})
     if own_gradients is not None:
         own_gradients += b.own_gradients

@@ -278,3 +278,12 @@ def _linear(values: Array) -> _Span | None:
     if any(step < 0 for step in steps.values()) or not np.all(fitted == values):
         return None
     return _Span(steps, first, last)
+
+
+def value_of(e: Expr, values: Mapping[str, Array]) -> Array:
+    """Return the value of an expression of variables, given their arrays by name."""
+    grid = _Grid((), (), {}, {})
+    grid.env.update(values)
+    with np.errstate(all="ignore"):
+        found: Array = grid.value(e)
+    return found

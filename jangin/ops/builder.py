@@ -100,7 +100,8 @@ class Builder(Values):
     `source`, `results` and `scope` are set for the current imported node: its name for messages, its number
     of outputs, and the values it may name. `unchecked`: runs don't check indices. `whole`: the graph is
     written, not run, so recurrences and suppressions stay single nodes that call a function of the same name
-    (`ops.nontensor.host`). `trained`: operators that are random in training draw from an input
+    (`ops.nontensor.host`). `layers`: the graph is interpreted, so recurrences call the functions of
+    `ops.layers`. `trained`: operators that are random in training draw from an input
     (`ops.dropout`).
     """
 
@@ -112,10 +113,12 @@ class Builder(Values):
         unchecked: bool = False,
         whole: bool = False,
         trained: bool = False,
+        layers: bool = False,
     ) -> None:
         super().__init__(symbols)
         self.name = name
         self.tile, self.unchecked, self.whole, self.trained = tile, unchecked, whole, trained
+        self.layers = layers
         self.draws: list[str] = []
         """The input that random numbers follow from, once for each node that draws some."""
         self.own_gradients: list[OwnGradient] = []

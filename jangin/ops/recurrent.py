@@ -267,7 +267,8 @@ def _recurrent(
         raise CompileError(
             f"{len(layer.backward)} directions of {len(cell.gates)} gates don't fit weights {r}"
         )
-    if b.whole and projection is None and (layer.levels is None or layer.levels.together):
+    together = layer.levels is None or layer.levels.together
+    if projection is None and ((b.whole and together) or (b.layers and layer.levels is None)):
         return _whole(b, layer, cell, initial, extra)
     scales, zeros = (tuple(_of_rows(b, t, layer, rows) for t in of) for of in (layer.scales, layer.zeros))
     layer = replace(layer, scales=scales, zeros=zeros, x=_ended(b, layer))

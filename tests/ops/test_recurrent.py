@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from one_node import Array, f32, lowered, model
 
 from jangin.compiler.build import build
+from jangin.compiler.interpreted import interpreted
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
 from jangin.compiler.plans import make_plan
@@ -145,6 +146,16 @@ def test_machine_code(name: str, seed: int, threads: int, symbolic: bool, fixed:
     exe = shared(lower(load(proto)), threads)
     feeds = {f"in{n}": a for n, a in enumerate(used) if a is not None and n not in constants}
     for got, want in zip(exe.run(feeds).values(), reference(name, inputs, how), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
+
+
+@given(st.sampled_from(list(GATES)), Seeds)
+def test_numpy_computes_a_layer_before_it_is_compiled(name: str, seed: int) -> None:
+    inputs, how = drawn(name, np.random.default_rng(seed))
+    used, outputs = (inputs, 3) if name == "LSTM" else (inputs[:6], 2)
+    exe = interpreted(model(name, used, 14, outputs=outputs, **how), Options(), lambda: False)
+    made = exe.run({f"in{n}": a for n, a in enumerate(used) if a is not None})
+    for got, want in zip(made.values(), reference(name, inputs, how), strict=True):
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6)
 
 

@@ -1,0 +1,85 @@
+"""Measure how soon programs that import onnxruntime have a first result, with ONNX Runtime and with Jangin in
+its place. Processes are fresh, and the cache is empty.
+
+    python benchmarks/first_result.py [PACKAGE...] [--turns N] [--json FILE]
+
+The programs are those of tests/ort/test_onnxruntime_packages.py, ended after their first printed result.
+Seconds count from the start of the process. Engines take turns, and medians are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests" / "ort"), str(ROOT / "examples"), str(ROOT)]
+
+from packages import package  # noqa: E402
+from test_onnxruntime_packages import HEAD, IMAGES, PROGRAMS  # noqa: E402
+
+WAYS = {"ONNX Runtime": [], "Jangin": ["-m", "jangin.onnxruntime"]}
+ASKED = 1.5
+"""The first result should come within this many times ONNX Runtime's time."""
+
+
+def seconds(command: list[str], path: list[Path], cache: str) -> float:
+    """Return the seconds until the program prints its first result. The program is then ended."""
+    places = os.pathsep.join(map(str, [ROOT, *path]))
+    where = {**os.environ, "PYTHONPATH": places, "JANGIN_CACHE_DIR": cache, "PYTHONUNBUFFERED": "1"}
+    start = time.perf_counter()
+    with subprocess.Popen(
+        command, env=where, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("RESULT "):
+                found = time.perf_counter() - start
+                process.kill()
+                return found
+    raise RuntimeError(f"{' '.join(command)} printed no result")
+
+
+def measured(name: str, turns: int) -> dict[str, float]:
+    """Return the median seconds of a package's program by engine."""
+    requirements, text = PROGRAMS[name]
+    path, images = [*map(package, requirements)], package(IMAGES)
+    found: dict[str, list[float]] = {way: [] for way in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text(HEAD + text)
+        for turn in range(turns):
+            for way, options in WAYS.items():
+                command = [sys.executable, *options, str(program), str(images), str(ROOT)]
+                found[way].append(seconds(command, path, f"{folder}/cache{turn}"))
+    return {way: median(times) for way, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=", ".join(PROGRAMS))
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="a file of results; rows of other packages stay there")
+    given = parser.parse_args()
+    rows = {}
+    if given.json is not None and given.json.exists():
+        rows = {row[0]: row for row in json.loads(given.json.read_text())["rows"]}
+    for name in given.packages or PROGRAMS:
+        times = measured(name, given.turns)
+        ratio = times["Jangin"] / times["ONNX Runtime"]
+        rows[name] = [name, *(f"{t:.2f}" for t in times.values()), f"{ratio:.2f}"]
+        print(" | ".join(rows[name]), "" if ratio <= ASKED else f"more than {ASKED}", flush=True)
+        if given.json is not None:
+            ordered = [rows[n] for n in PROGRAMS if n in rows]
+            given.json.write_text(json.dumps({"rows": ordered}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
