@@ -10,14 +10,10 @@ from jangin.ahead.model import Model
 from jangin.ahead.threads import signatures as thread_signatures
 from jangin.ahead.threads import write_threads
 from jangin.backends.llvm.module import emit_kernel
-from jangin.backends.llvm.objects import compile_modules
+from jangin.backends.llvm.objects import compile_modules, section_bytes
 from jangin.backends.llvm.plain import LlvmFunctions
 from jangin.backends.llvm.pool import pool_module
-from jangin.llvm import binding
 from jangin.targets.systems import system_of
-
-_EMPTY = (b".bss", b"__bss")
-"""The sections of COFF and Mach-O that have no contents in the file."""
 
 
 def model_object(model: Model) -> tuple[bytes, int]:
@@ -41,7 +37,7 @@ def _code_bytes(made: bytes, model: Model) -> int:
         return wasm.code_bytes(made)
     if system_of(model.target).elf:
         return code_bytes(made)
-    return sum(s.size() for s in binding().ObjectFileRef.from_data(made).sections() if s.name() not in _EMPTY)
+    return section_bytes(made)
 
 
 def threads_object(model: Model) -> bytes:

@@ -48,6 +48,10 @@ class Machine:
         """Elements of this size that one vector access moves."""
         return max(1, self.vector_bytes // bytes_per_element)
 
+    def shortest(self, size: int) -> int:
+        """The fewest elements of `size` bytes that are worth a vector."""
+        return self.lanes(size)
+
     @property
     def issue_bound(self) -> bool:
         """Whether the number of instructions limits speed, whatever their kind."""

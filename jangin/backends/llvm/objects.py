@@ -26,6 +26,8 @@ PASS_LEVEL = 1
 """LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG simplification),
 with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
+EMPTY = (b".bss", b"__bss")
+"""The sections of COFF and Mach-O that have no contents in the file."""
 
 
 def compile_modules(
@@ -59,6 +61,11 @@ def assembly(func: Func, target: Target) -> str:
     """Return a kernel's assembly text, as `build` compiles it."""
     texts = [(func.name, emit_kernel(func, target))]
     return compile_modules(texts, target, fixed=is_fixed(func, target), as_object=False).decode()
+
+
+def section_bytes(made: bytes) -> int:
+    """Return the bytes of the sections of an object in COFF or Mach-O, apart from those without contents."""
+    return sum(s.size() for s in llvm.ObjectFileRef.from_data(made).sections() if s.name() not in EMPTY)
 
 
 def target_machine(target: Target) -> Any:

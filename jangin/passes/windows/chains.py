@@ -50,7 +50,7 @@ def _rewritten(run: Editor, node: Node, attrs: Compute, target: Target) -> None:
     whole = last
     for producer in reversed(inner):
         whole = inline(whole, producer)
-    least = 0 if target.groups else target.processor.shortest(F32.bytes)
+    least = 0 if target.groups else target.machine.shortest(F32.bytes)
     one_by_one = bool(least) and gathers(whole, least, copies=bool(inner))
     known = {f"x{i}": name for i, name in enumerate(node.inputs)}
     if one_by_one and all(_elements(s) <= MOST_BETWEEN * _elements(last) for s in inner):
