@@ -14,7 +14,7 @@ from jangin.ahead.emit import model_by
 from jangin.ahead.estimates import STACK, Layer, code_bytes, layers
 from jangin.ahead.model import Model
 from jangin.commands.common import Settings, progress, terminal
-from jangin.compiler.pipeline import loaded
+from jangin.compiler.cases import loaded
 from jangin.files import write_text
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.options import Options
