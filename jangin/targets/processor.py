@@ -77,7 +77,7 @@ class Processor(Machine):
     def shortest(self, size: int) -> int:
         """The fewest elements of `size` bytes that are worth a vector.
 
-        With registers for masks, they are half a vector. AVX2 stores a part of a vector element by element.
+        With registers for masks, they are half a vector. AVX2 stores a part of a vector slowly.
         """
         lanes = self.lanes(size)
         return lanes // 2 if self.masks and self.vector_bytes > MASKED else lanes
