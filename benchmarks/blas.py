@@ -1,0 +1,120 @@
+"""Time `jangin.blas` beside SciPy's library (OpenBLAS), call by call in turns.
+
+    python benchmarks/blas.py --threads 1 2 --write
+    python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
+
+A figure is the least time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. `--write` adds
+the figures to results/blas.json; other cases and threads stay there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg.blas as peer
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from jangin import blas
+from jangin.runtime.system.processor import processor_name
+
+RESULTS = Path(__file__).resolve().parent / "results" / "blas.json"
+SQUARE = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+THIN = ((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096))
+TRIANGLES = (64, 128, 256, 512, 1024, 2048)
+VECTOR = 1 << 22
+"""Elements of a vector of level 1, more than the caches hold."""
+MATRIX = 2048
+
+Case = tuple[str, float, Callable[[Any], Callable[[], object]]]
+"""A name, the operations or bytes of a call, and a function that binds the call to a library."""
+
+
+def cases(letter: str) -> Iterator[Case]:
+    """Yield all cases of a type."""
+    dtype = np.float32 if letter == "s" else np.float64
+    size = np.dtype(dtype).itemsize
+    rng = np.random.default_rng(0)
+
+    def matrix(rows: int, columns: int) -> Any:
+        return np.asfortranarray(rng.standard_normal((rows, columns)).astype(dtype))
+
+    def bound(name: str, *given: Any, **named: Any) -> Callable[[Any], Callable[[], object]]:
+        def bind(library: Any) -> Callable[[], object]:
+            function = getattr(library, f"{letter}{name}")
+            return lambda: function(*given, **named)
+
+        return bind
+
+    for m, n, k in (*((s, s, s) for s in SQUARE), *THIN):
+        yield f"gemm {m} {n} {k}", 2.0 * m * n * k, bound("gemm", 1.0, matrix(m, k), matrix(k, n))
+    for n in TRIANGLES:
+        a, b = matrix(n, n), matrix(n, n)
+        a[np.diag_indices(n)] += n
+        yield f"symm {n}", 2.0 * n**3, bound("symm", 1.0, a, b)
+        yield f"syrk {n}", 1.0 * n**3, bound("syrk", 1.0, b)
+        yield f"trmm {n}", 1.0 * n**3, bound("trmm", 1.0, a, b)
+        yield f"trsm {n}", 1.0 * n**3, bound("trsm", 1.0, a, b)
+    x, y = (rng.standard_normal(VECTOR).astype(dtype) for _ in range(2))
+    a, v = matrix(MATRIX, MATRIX), x[:MATRIX]
+    yield "axpy", 3.0 * VECTOR * size, bound("axpy", x, y.copy(), a=0.5)
+    yield "dot", 2.0 * VECTOR * size, bound("dot", x, y)
+    yield "nrm2", 1.0 * VECTOR * size, bound("nrm2", x)
+    yield "asum", 1.0 * VECTOR * size, bound("asum", x)
+    yield "gemv N", 1.0 * a.nbytes, bound("gemv", 1.0, a, v)
+    yield "gemv T", 1.0 * a.nbytes, bound("gemv", 1.0, a, v, trans=1)
+    yield "symv", 0.5 * a.nbytes, bound("symv", 1.0, a, v)
+    yield "trsv", 0.5 * a.nbytes, bound("trsv", a + MATRIX * np.eye(MATRIX, dtype=dtype), v)
+
+
+def measured(case: Case, seconds: float) -> tuple[float, float]:
+    """Return the least seconds of a call by Jangin and by the peer, which take turns."""
+    calls = [case[2](library) for library in (blas, peer)]
+    for call in calls:
+        call()
+    best, end = [math.inf, math.inf], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for n, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            best[n] = min(best[n], time.perf_counter() - start)
+    return best[0], best[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--types", nargs="+", default=["s", "d"])
+    parser.add_argument("--only", default="", help="cases whose names begin so")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    rows = {}
+    for threads in asked.threads:
+        blas.set_threads(threads)
+        with threadpool_limits(threads):
+            for letter in asked.types:
+                for case in cases(letter):
+                    if not case[0].startswith(asked.only):
+                        continue
+                    ours, theirs = measured(case, asked.seconds)
+                    row = {"jangin": case[1] / ours / 1e9, "openblas": case[1] / theirs / 1e9}
+                    rows[f"{letter}{case[0]}, {threads} threads"] = row
+                    print(f"{letter}{case[0]:24} {threads}  {row['jangin']:8.2f} {row['openblas']:8.2f} "
+                          f"{theirs / ours:6.2f}", flush=True)  # fmt: skip
+    if asked.write:
+        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
+        versions = sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()})
+        stored |= {"processor": processor_name(), "peer": versions}
+        stored["cases"] |= rows
+        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
