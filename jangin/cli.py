@@ -509,6 +509,19 @@ def tune(
     target: TargetName = None,
     objective: Objective = LATENCY,
     devices: Annotated[str, typer.Option(metavar="NAMES", help="Devices to choose from: cpu,opencl:0.")] = "",
+    precision: Annotated[
+        str,
+        typer.Option(help="Precisions to choose from: float32,int8.", autocompletion=among("precision")),
+    ] = "float32",
+    data: Annotated[
+        Path | None, typer.Option(help="With --precision: what it is quantized on, as for `quantize`.")
+    ] = None,
+    drop: Annotated[
+        str, typer.Option(metavar="SHARE", help="With --precision: how much worse outputs may get.")
+    ] = "0.5%",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="With --precision: the folder of quantized models.")
+    ] = None,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Show what devices and thread counts cost, to choose from.")
     ] = False,
@@ -523,10 +536,14 @@ def tune(
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
 ) -> None:
     """Measure other kernels for a model, and keep the best for this machine: by time, or by joules."""
-    from jangin.commands.tune import Goal
+    from jangin.commands.choices import Goal
+    from jangin.commands.quantize import parse_share
     from jangin.commands.tune import tune as work
 
-    goal = Goal(objective, tuple(filter(None, devices.split(","))), pareto, meter)
+    goal = Goal(
+        objective, tuple(filter(None, devices.split(","))), pareto, meter,
+        tuple(dict.fromkeys(precision.split(","))), data, parse_share(drop), output,
+    )  # fmt: skip
     work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal)
 
 

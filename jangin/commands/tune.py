@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich import box
-from rich.progress import BarColumn
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
 from jangin.bench.report import threads_text
-from jangin.commands.common import Settings, alarm, bar_with, fixed_sizes, terminal
+from jangin.commands.choices import FLOATS, Choice, Goal, compared, costs, shown
+from jangin.commands.common import Settings, alarm, fixed_sizes, terminal
 from jangin.compiler.local import device_for
-from jangin.compiler.objective import Trial, counts, measure, opened
+from jangin.compiler.objective import Trial
 from jangin.compiler.pipeline import tune_model
 from jangin.compiler.request import parse_seconds, winners_of, with_winners
-from jangin.energy import EnergyError
 from jangin.files import write_text
 from jangin.ir.limits import within
-from jangin.ir.records import dataclass
-from jangin.options import LATENCY, OBJECTIVES, Options
+from jangin.options import LATENCY, Options
 from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import counted
-from jangin.study.pareto import frontier
 from jangin.targets import resolve
-from jangin.tune.joules import Meter
 from jangin.tune.store import Point
 from jangin.tune.tuner import Outcome, Tuned
 
@@ -39,24 +34,6 @@ ROWS = 30
 """The most kernels that the table lists."""
 DEFECTS = 3
 """The most defective candidates that are described in full."""
-
-
-@dataclass(frozen=True)
-class Goal:
-    """The goal of tuning: an objective, on some devices, which are the target alone if none is named.
-
-    `table` tells if the costs of all devices and numbers of threads are wanted. `meter` is an external meter
-    of energy, or ""."""
-
-    objective: str = LATENCY
-    devices: Sequence[str] = ()
-    table: bool = False
-    meter: str = ""
-
-    @property
-    def alone(self) -> bool:
-        """Whether one device is tuned for one number of threads, by the time alone."""
-        return self.objective == LATENCY and not self.devices and not self.table
 
 
 def tune(
@@ -74,6 +51,7 @@ def tune(
     written to `output` as JSON."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: tune the model that it came from")
+    goal.check()
     if goal.devices and target is not None:
         raise ValueError("give --target for one device, or --devices for some, not both")
     options = settings.options(target, shapes, threads, objective=goal.objective)
@@ -85,15 +63,16 @@ def tune(
         device_for(resolve(name))  # measuring runs the code
     if goal.alone:
         outcome = _alone(model, options, seconds)
-        found = [Trial(options, outcome, Point("", counted(threads), outcome.before))]
+        point = Point("", counted(threads), outcome.before)
+        found = [Choice(FLOATS, model, 0.0, Trial(options, outcome, point))]
         plain = as_json(outcome, counted(threads))
     else:
-        found, note = _compared(model, options, seconds, goal)
-        plain = {"objective": goal.objective, "points": [_plain_trial(t) for t in found]}
-    for trial in found:
-        _print(trial, goal)
+        found, note = compared(model, options, seconds, goal)
+        plain = {"objective": goal.objective, "points": [_plain_choice(c) for c in found]}
+    for choice in found:
+        _print(choice, goal)
     if not goal.alone:
-        terminal().print(costs([t.point for t in found], note))
+        terminal().print(costs(found, note))
     _print_kept(options, found)
     if output is not None:
         write_text(output, json.dumps(plain, indent=1) + "\n")
@@ -103,45 +82,15 @@ def _alone(model: Path, options: Options, seconds: float) -> Outcome:
     """Tune for the time on one device with one number of threads."""
     count = counted(options.threads)
     known = with_winners(options.but(tune=seconds), count)
-    with _shown() as tell, within(options.limits, seconds):
+    with shown() as tell, within(options.limits, seconds):
         return tune_model(model, known, count, seconds, winners_of(options), tell)
 
 
-def _compared(model: Path, options: Options, seconds: float, goal: Goal) -> tuple[list[Trial], str]:
-    """Tune for each device and number of threads, and compare their costs. Return the trials, and where the
-    joules are from, or why there are none."""
-    with ExitStack() as stack:
-        try:
-            meter: Meter | None = stack.enter_context(opened(options, goal.meter))
-            note = f"Joules are above rest, by {meter.source}." if meter is not None else ""
-        except EnergyError as error:
-            if goal.objective != LATENCY:
-                raise
-            meter, note = None, f"Joules weren't measured: {error}"
-        tell = stack.enter_context(_shown())
-        stack.enter_context(within(options.limits, seconds))
-        devices, store = goal.devices or (options.asked,), winners_of(options)
-        return measure(model, options, devices, counts(options), seconds, meter, store, tell), note
-
-
-@contextmanager
-def _shown() -> Iterator[Callable[[float, float, str], None]]:
-    """Show a progress bar inside this context. Its value is the function to be called with the progress."""
-    with bar_with("{task.description:<40}", BarColumn(), "{task.fields[time]}") as bar:
-        task = bar.add_task("import", total=1.0, time="")
-
-        def tell(done: float, total: float, what: str) -> None:
-            clock = f"{done:.0f} of {total:.0f} s"
-            bar.update(task, completed=done, total=total, description=what[-40:], time=clock)
-
-        yield tell
-
-
-def _print(trial: Trial, goal: Goal) -> None:
+def _print(choice: Choice, goal: Goal) -> None:
     """Print what tuning for one device and one number of threads found."""
-    console, found = terminal(), trial.outcome
+    console, trial, found = terminal(), choice.trial, choice.trial.outcome
     if not goal.alone:
-        console.print(f"{trial.point.target}, {threads_text(trial.point.threads)}")
+        console.print(f"{choice.precision}, {choice.place}")
     console.print(table(found, goal.objective))
     console.print(summary(found, trial.point.threads, libraries(trial.options), goal.objective))
     for defect in found.defects[:DEFECTS]:
@@ -150,10 +99,10 @@ def _print(trial: Trial, goal: Goal) -> None:
         console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
 
 
-def _print_kept(options: Options, found: Sequence[Trial]) -> None:
+def _print_kept(options: Options, found: Sequence[Choice]) -> None:
     """Print where the findings are kept, and what uses them."""
     console, store, objective = terminal(), winners_of(options), options.objective
-    unkept = next((t.outcome.unkept for t in found if t.outcome.unkept), "")
+    unkept = next((c.trial.outcome.unkept for c in found if c.trial.outcome.unkept), "")
     if store is None:
         console.print("nothing is kept, as there is no cache (--no-cache)")
     elif unkept:
@@ -161,33 +110,9 @@ def _print_kept(options: Options, found: Sequence[Trial]) -> None:
     else:
         uses = "compiling for this machine and as many threads uses it"
         if objective != LATENCY:
-            best = min((t.point for t in found), key=lambda p: p.figure(objective))
-            chosen = f"{best.target} with {threads_text(best.threads)}"
-            uses = f"compiling with the objective {objective} uses {chosen}"
+            best = min(found, key=lambda c: c.trial.point.figure(objective))
+            uses = f"compiling {best.path} with the objective {objective} uses {best.place}"
         console.print(f"kept in {store.path}: {uses}, tuning again goes on from it", soft_wrap=True)
-
-
-def costs(points: Sequence[Point], note: str) -> Table:
-    """Return the table of what a run costs, to choose from. Choices on the Pareto frontier are marked: none
-    is as good in everything and better in something."""
-    result = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title="Costs of a run", caption=note)
-    for heading in ("device", "threads", "ms", "mJ", "mJ·s", "MB", "frontier", "least"):
-        result.add_column(heading, justify="left" if heading in ("device", "least") else "right")
-    marks = frontier([(p.seconds, p.joules, p.bytes) for p in points])
-    least = {o: min(points, key=lambda p, o=o: p.figure(o)) for o in OBJECTIVES}  # type: ignore[misc]
-    for point, mark in zip(points, marks, strict=True):
-        known = point.joules is not None
-        result.add_row(
-            point.target,
-            str(point.threads),
-            f"{point.seconds * 1e3:.3f}",
-            f"{point.figure('energy') * 1e3:.4g}" if known else "",
-            f"{point.figure('edp') * 1e3:.4g}" if known else "",
-            "" if point.bytes is None else f"{point.bytes / 1e6:.1f}",
-            "*" if mark else "",
-            ", ".join(o for o in OBJECTIVES if least[o] is point and math.isfinite(point.figure(o))),
-        )
-    return result
 
 
 def libraries(options: Options) -> list[str]:
@@ -253,8 +178,9 @@ def as_json(found: Outcome, threads: int) -> dict[str, object]:
     return {"threads": threads, **totals, "defects": list(found.defects), "kernels": kernels}
 
 
-def _plain_trial(trial: Trial) -> dict[str, object]:
-    return {**asdict(trial.point), **as_json(trial.outcome, trial.point.threads)}
+def _plain_choice(choice: Choice) -> dict[str, object]:
+    point, how = choice.trial.point, {"precision": choice.precision, "drop": choice.drop}
+    return {**how, **asdict(point), **as_json(choice.trial.outcome, point.threads)}
 
 
 def _plain(r: Tuned) -> dict[str, object]:

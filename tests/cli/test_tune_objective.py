@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from small import Cli
 
+from jangin.quantization.quantize import DropMissed
 from jangin.tune import joules
 
 WATTS = """
@@ -51,15 +54,15 @@ def test_the_least_joules_are_chosen_and_used(
     done = cli("tune", model, "--objective", "energy", *asked)
     assert done.status == 0, done.err
     for text in (
-        "cpu, 1 thread",
-        "cpu, 2 threads",
+        "float32, cpu with 1 thread",
+        "cpu with 2 threads",
         "Costs of a run",
         "mJ·s",
         "above rest, by meter",
         "frontier",
     ):
         assert text in done.out
-    assert "compiling with the objective energy uses cpu with 1 thread" in done.out
+    assert f"compiling {model} with the objective energy uses cpu with 1 thread" in done.out
     points = json.loads(figures.read_text())["points"]
     assert [p["threads"] for p in points] == [1, 2] and points[0]["joules"] < points[1]["joules"]
     run = cli("run", model, "--shape", "batch=64", "--objective", "energy")
@@ -79,11 +82,41 @@ def test_a_table_of_costs_without_joules(
         assert "Joules weren't measured" in done.out and "RAPL" in done.out
 
 
+def test_precisions_to_choose_from(
+    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each precision is a file with the quality that it loses. One that loses too much is left out.
+
+    Quantizing takes long and has tests of its own, so that a copy of the model stands for the result."""
+    monkeypatch.setattr("jangin.compiler.objective.Wanted", lambda _: joules.Wanted((), str(tmp_path)))
+    for name in ("jangin.compiler.objective.FINAL_SECONDS", "jangin.tune.tuner.FINAL_SECONDS"):
+        monkeypatch.setattr(name, 0.0)
+
+    def quantized(given: Path, data: Path, kind: str, *, drop: float, **_: object) -> SimpleNamespace:
+        assert (given, data, drop) == (model, tmp_path / "data", 0.05)
+        if kind == "float16":
+            raise DropMissed("the drop is 7%", None)  # type: ignore[arg-type]
+        return SimpleNamespace(drop=0.03, save=lambda path: shutil.copy(given, path))
+
+    monkeypatch.setattr("jangin.commands.choices.quantize", quantized)
+    folder, figures = tmp_path / "made", tmp_path / "figures.json"
+    asked = ("--shape", "batch=1", "--budget", "0s", "--threads", 1, "--data", tmp_path / "data")
+    more = ("--precision", "float32,int8,float16", "--drop", "5%", "-o", folder, "--json", figures)
+    done = cli("tune", model, *asked, *more)
+    assert done.status == 0, done.err
+    points = json.loads(figures.read_text())["points"]
+    assert [(p["precision"], p["drop"]) for p in points] == [("float32", 0.0), ("int8", 0.03)]
+    assert (folder / "small-int8.onnx").is_file() and "3.00%" in done.out
+    assert "float16 is left out: the drop is 7%." in " ".join(done.out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--objective", "power"], "objective='power' is unknown; known: latency, energy, edp"),
         (["--devices", "cpu", "--target", "cpu"], "--target for one device, or --devices for some"),
+        (["--precision", "float32,int3"], "--precision 'int3' is unknown: there are float32"),
+        (["--precision", "int8"], "give --data to do it on, and -o FOLDER for the models"),
         (["--devices", "cpv"], "unknown target 'cpv'"),
         (["--objective", "energy", "--meter", "no-such-meter"], "'no-such-meter' can't be started"),
     ],
