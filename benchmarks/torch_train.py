@@ -7,7 +7,7 @@
 The script needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. A step is the forward and
 backward graphs and PyTorch's SGD with momentum, on random batches. Each way has a process of its own for a
 model. It first makes three steps, in which all is compiled. Steps are then timed in turns of a fraction of a
-second, one process at a time, so that all meet the same phases of a busy machine. `--lock FILE` holds a lock
+second, one process at a time. All then meet the same phases of a busy machine. `--lock FILE` holds a lock
 while anything is timed.
 """
 
@@ -61,7 +61,7 @@ def worker(way: str, name: str) -> None:
 
 def compared(name: str, threads: int, turns: int, seconds: float, lock: str | None) -> dict[str, Any]:
     """Return a row: medians over the turns in milliseconds. `ratio` is the time of the better of Inductor and
-    eager over Jangin's, and `error` the largest difference of the first losses to eager's, as a share."""
+    eager over Jangin's. `error` is the largest difference of the first losses to eager's, as a share."""
     with contextlib.ExitStack() as stack:
         asks = {way: stack.enter_context(torch_compile.started(way, name, __file__)) for way in WAYS}
         losses = {way: ask(threads=threads) for way, ask in asks.items()}

@@ -72,8 +72,8 @@ def training(name: str, small: bool) -> Training:
             return {"pixel_values": torch.randn(count, 3, size, size, generator=drawn), "labels": labels}
         if name == "Whisper":
             sounds = torch.randn(count, config.num_mel_bins, 2 * length, generator=drawn)
-            return {"input_features": sounds, "labels": words[:, : length // 2]}
-        answers = {"GPT-2": words, "T5": words[:, : length // 2]}
+            return {"input_features": sounds, "labels": words[:, : length // 2].contiguous()}
+        answers = {"GPT-2": words, "T5": words[:, : length // 2].contiguous()}
         return {"input_ids": words, "labels": answers.get(name, labels)}
 
     return Training(model, batch, loss)
