@@ -221,3 +221,21 @@ def test_models_train(name: str) -> None:
             losses.append(made.item())
         found.append(losses)
     assert found[0] == pytest.approx(found[1], rel=10 * ROUNDING)
+
+
+@pytest.mark.sampled(3)
+def test_batches_of_other_sizes_train() -> None:
+    """The last batch of an epoch is often smaller. PyTorch then makes the size a symbol."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(36, 3)
+    )
+    run = torch.compile(net, backend=backend)
+    for count in (4, 3, 5):
+        x = torch.randn(count, 2, 8, 8)
+        found = []
+        for function in (net, run):
+            torch.manual_seed(count)
+            found.append(torch.autograd.grad(function(x).square().mean(), [*net.parameters()]))
+        for wanted, got in zip(*found, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
