@@ -118,72 +118,131 @@ def _lines(model: Model) -> Iterator[bytes]:
 def threads_source(model: Model) -> str:
     """Return the C text of a pool of POSIX threads. A program that links it runs the model on several
     threads."""
-    return _THREADS.replace("<P>", model.prefix)
+    return _THREADS.replace("<P>", model.prefix).replace("<U>", model.prefix.upper())
 
 
-_THREADS = r"""/* Threads for <P>_run: call <P>_start_threads first. One run at a time uses them. */
+_THREADS = r"""/* Threads for <P>_run: call <P>_start_threads first. One run at a time uses them.
+   A thread that waits spins for a short time, then it sleeps. -D<U>_SPINS=0 switches spinning off. */
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 
 #include "<P>.h"
 
+#ifndef <U>_SPINS
+#define <U>_SPINS 2000
+#endif
+
 enum { MOST = 256 };
 static pthread_t threads[MOST];
-static int32_t started, generation, left, next_worker, workers, stopping;
+static int32_t started;
 static <P>_task job;
 static void *job_context;
+static int32_t workers;
+/* Everything below is read and written in one order that all threads see. */
+static int32_t generation, next_worker, left, is_open, inside, sleepers, is_waiting, stopping;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, running = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER, ended = PTHREAD_COND_INITIALIZER;
 
-/* Takes workers' parts until there is none left; `lock` is held when it is called and when it returns. */
+static int32_t get(int32_t *at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
+static void set(int32_t *at, int32_t to) { __atomic_store_n(at, to, __ATOMIC_SEQ_CST); }
+static int32_t add(int32_t *at, int32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+
+/* Waits a moment. Sometimes another thread may have this one's processor. */
+static void relax(int32_t spins) {
+  if (spins % 64 == 63) sched_yield();
+#if defined __x86_64__ || defined __i386__
+  __builtin_ia32_pause();
+#elif defined __aarch64__ || defined __arm__
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Does workers' parts until there is none left. */
 static void take(void) {
-  while (next_worker < workers) {
-    int32_t worker = next_worker++;
-    pthread_mutex_unlock(&lock);
+  int32_t worker;
+  while ((worker = add(&next_worker, 1)) < workers) {
     job(job_context, worker);
-    pthread_mutex_lock(&lock);
-    if (--left == 0) pthread_cond_signal(&ended);
+    if (add(&left, -1) == 1 && get(&is_waiting)) {
+      pthread_mutex_lock(&lock);
+      pthread_cond_signal(&ended);
+      pthread_mutex_unlock(&lock);
+    }
   }
+}
+
+/* Waits for a job after number `seen`. */
+static void await_job(int32_t seen) {
+  for (int32_t spins = 0; spins < <U>_SPINS; ++spins) {
+    if (get(&generation) != seen || get(&stopping)) return;
+    relax(spins);
+  }
+  pthread_mutex_lock(&lock);
+  add(&sleepers, 1);
+  while (get(&generation) == seen && !get(&stopping)) pthread_cond_wait(&begun, &lock);
+  add(&sleepers, -1);
+  pthread_mutex_unlock(&lock);
 }
 
 static void *work(void *unused) {
   (void)unused;
-  pthread_mutex_lock(&lock);
-  int32_t seen = generation;
-  while (!stopping) {
-    if (seen == generation) {
-      pthread_cond_wait(&begun, &lock);
-      continue;
-    }
-    seen = generation;
-    take();
+  int32_t seen = get(&generation);
+  while (!get(&stopping)) {
+    await_job(seen);
+    seen = get(&generation);
+    add(&inside, 1);
+    if (get(&is_open)) take();
+    add(&inside, -1);
   }
-  pthread_mutex_unlock(&lock);
   return NULL;
 }
 
+/* Wakes the threads that sleep. */
+static void wake(void) {
+  if (get(&sleepers) == 0) return;
+  pthread_mutex_lock(&lock);
+  pthread_cond_broadcast(&begun);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Waits until all parts of the job are done. */
+static void await_end(void) {
+  for (int32_t spins = 0; spins < <U>_SPINS; ++spins) {
+    if (get(&left) == 0) return;
+    relax(spins);
+  }
+  pthread_mutex_lock(&lock);
+  set(&is_waiting, 1);
+  while (get(&left)) pthread_cond_wait(&ended, &lock);
+  set(&is_waiting, 0);
+  pthread_mutex_unlock(&lock);
+}
+
 void <P>_parallel(<P>_task function, void *context, int32_t count) {
-  if (started == 0 || pthread_mutex_trylock(&running)) {
+  if (started == 0 || count < 2 || pthread_mutex_trylock(&running)) {
     for (int32_t worker = 0; worker < count; ++worker) function(context, worker);
     return;
   }
-  pthread_mutex_lock(&lock);
-  job = function, job_context = context, next_worker = 0, workers = left = count;
-  ++generation;
-  pthread_cond_broadcast(&begun);
+  job = function, job_context = context, workers = count;
+  set(&next_worker, 0);
+  set(&left, count);
+  set(&is_open, 1);
+  __atomic_store_n(&generation, (int32_t)((uint32_t)get(&generation) + 1), __ATOMIC_SEQ_CST);
+  wake();
   take();
-  while (left) pthread_cond_wait(&ended, &lock);
-  pthread_mutex_unlock(&lock);
+  await_end();
+  set(&is_open, 0); /* a thread that comes late takes nothing, and the others leave at once */
+  for (int32_t spins = 0; get(&inside); ++spins) relax(spins & 63);
   pthread_mutex_unlock(&running);
 }
 
 void <P>_stop_threads(void) {
+  set(&stopping, 1);
   pthread_mutex_lock(&lock);
-  stopping = 1;
   pthread_cond_broadcast(&begun);
   pthread_mutex_unlock(&lock);
   while (started) pthread_join(threads[--started], NULL);
-  stopping = 0;
+  set(&stopping, 0);
 }
 
 int32_t <P>_start_threads(int32_t count) {
