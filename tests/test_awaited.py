@@ -207,16 +207,55 @@ def test_a_forked_process_compiles_anew(model: Path) -> None:
     assert (done.stdout.strip(), done.stderr) == ("7", "")
 
 
-def test_a_program_that_ends_early_ends_at_once(model: Path) -> None:
-    code = (
-        "import sys, numpy as np, jangin\n"
-        "exe = jangin.compile(sys.argv[1], wait=False, cache=False)\n"
-        "print(exe(np.ones((2, 4), np.float32)).shape, exe.ready)\n"
-    )
-    start = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True)
-    assert done.stdout.startswith("(2, 5)") and done.stderr == ""
-    assert time.monotonic() - start < 60
+EARLY = """
+import sys, numpy as np, jangin
+from jangin.compiler.processes import isolated
+exe = jangin.compile(sys.argv[1], wait=False, cache=sys.argv[2] or False)
+first = exe(np.ones((2, 4), np.float32))
+while not isolated._running: pass
+print(first.shape, isolated._running[0].process.pid, flush=True)
+"""
+"""A program that ends while its model is compiled."""
+
+
+def early(model: Path, cache: Path | None, more: str = "") -> int:
+    """Run the program, and return the number of the process that compiles. It doesn't hold the program's
+    output open."""
+    command = [sys.executable, "-c", EARLY + more, str(model), str(cache or "")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("(2, 5) ") and (more or done.stderr == "")
+    return int(done.stdout.split()[-1])
+
+
+def ended(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"  # nobody may have reaped it
+
+
+def until(holds: Any) -> None:
+    end = time.monotonic() + 100
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_a_program_that_ends_early_leaves_the_model_in_the_cache(model: Path, tmp_path: Path) -> None:
+    process = early(model, tmp_path / "cache")
+    until(lambda: [*tmp_path.rglob("*.jgn")])
+    until(lambda: ended(process))
+    assert isinstance(jangin.compile(model, wait=False, cache=tmp_path / "cache"), jangin.Executable)
+
+
+@pytest.mark.parametrize("more", ["", "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"])
+def test_nothing_goes_on_without_a_cache_or_after_an_interrupt(
+    model: Path, tmp_path: Path, more: str
+) -> None:
+    process = early(model, tmp_path / "cache" if more else None, more)
+    until(lambda: ended(process))
+    assert not [*tmp_path.rglob("*.jgn")]
 
 
 def test_a_session_says_who_ran_it(model: Path, tmp_path: Path, gate: Any, monkeypatch: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 import onnx
@@ -13,6 +15,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
 
+CAUSE = 160
+"""The most characters of the cause of a failure."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 TYPES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
 """The attributes that give the element type of a result, by operator."""
@@ -24,7 +28,7 @@ def float64(job: Job) -> Engine:
     """Return an engine that has the results of an ONNX model in float64. The model is computed once.
 
     ONNX Runtime computes them without optimizations. If it can't, ONNX's reference does, or else ONNX Runtime
-    in float32. The version says which it was."""
+    in float32. The version says which it was, and why each better way failed."""
     import onnxruntime as ort
 
     feeds = job.feeds()
@@ -41,17 +45,36 @@ def float64(job: Job) -> Engine:
 
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "double.onnx"))
-        try:
-            model = doubled(onnx.load(job.model))
-            onnx.save(model, path, save_as_external_data=True, location="weights")
-            found, name = run(path, wide), f"ONNX Runtime {ort.__version__} in float64"
-        except Exception:  # it lacks some kernels in float64, and says so by exceptions of its own
-            try:
-                found = _by_reference(path, wide)
-                name = f"ONNX's reference {onnx.__version__} in float64"
-            except Exception:  # operators that no standard defines
-                found, name = run(job.model, feeds), f"ONNX Runtime {ort.__version__} in float32"
+
+        def written() -> str:
+            if not os.path.exists(path):
+                model = doubled(onnx.load(job.model))
+                onnx.save(model, path, save_as_external_data=True, location="weights")
+            return path
+
+        found, name = _first(
+            {
+                f"ONNX Runtime {ort.__version__} in float64": lambda: run(written(), wide),
+                f"ONNX's reference {onnx.__version__} in float64": lambda: _by_reference(written(), wide),
+                f"ONNX Runtime {ort.__version__} in float32": lambda: run(job.model, feeds),
+            }
+        )
     return Engine(lambda: found, name)
+
+
+def _first(ways: Mapping[str, Callable[[], dict[str, Array]]]) -> tuple[dict[str, Array], str]:
+    """Return the results of the first way that doesn't fail, and its name with the causes of the failures
+    before. Raises the last way's exception if all fail."""
+    failures: list[str] = []
+    for number, (name, way) in enumerate(ways.items(), 1):
+        try:
+            return way(), f"{name} ({'; '.join(failures)})" if failures else name
+        except Exception as error:  # kernels or operators are missing, which each way says in its own way
+            if number == len(ways):
+                raise
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            failures.append(f"{name} failed: {shorten(text, CAUSE, placeholder=' ...')}")
+    raise AssertionError("there is a way")
 
 
 def _by_reference(path: str, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -44,12 +44,14 @@ cycles. By default they would occupy a core for some 50 ms during the imports.""
 class Asked(NamedTuple):
     """The facts about a compilation that the other process needs before it passes the request to a fork.
 
-    `told` says whether the caller wants reports of progress. `path` is the model's path, if it has one.
+    `told` says whether the caller wants reports of progress. `lasting` says whether the compilation goes on
+    when the caller ends, to fill the cache. `path` is the model's path, if it has one.
     `folder` is the caller's working directory, or None if it was removed. `file` says whether the model is in
     an open file, whose descriptor is sent after the request."""
 
     target: Target
     told: bool
+    lasting: bool
     path: str | None
     folder: str | None
     file: bool
@@ -94,9 +96,11 @@ _running: list[_Started] = []
 """All processes that this one has started and that haven't ended."""
 
 
-def _end_waiting() -> None:
-    while _waiting:
-        _waiting.pop().end()
+def _end_all() -> None:
+    """End the processes that wait, and all others if Ctrl-C ends this one. Some may go on for the cache."""
+    interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+    for started in [*(_running if interrupted else _waiting)]:
+        started.end()
 
 
 def _forget_all() -> None:
@@ -106,7 +110,7 @@ def _forget_all() -> None:
         _running[-1].forget()
 
 
-atexit.register(_end_waiting)
+atexit.register(_end_all)
 in_children(_forget_all)
 
 
@@ -121,7 +125,8 @@ class Apart:
     when this process ends, in any way, and after `server.IDLE` seconds without requests. Results come in the
     cache's file, or from the other process's memory, so that no other file is left over.
 
-    In the `background` these processes only get the time of the processor that no other process needs."""
+    In the `background` these processes only get the time of the processor that no other process needs. They
+    also finish a compilation for the cache after this process has ended, unless Ctrl-C ended it."""
 
     def __init__(self, at_once: bool = False, background: bool = False) -> None:
         self._background = background
@@ -162,7 +167,8 @@ class Apart:
         if path is not None and folder is None and not os.path.isabs(path):
             raise FileNotFoundError(errno.ENOENT, "the working directory was removed", path)
         path = None if path is None else os.path.join(folder or "", path)
-        asked = Asked(request.asked.target, progress is not None, path, folder, model is not None)
+        lasting = self._background and request.entries is not None
+        asked = Asked(request.asked.target, progress is not None, lasting, path, folder, model is not None)
         for last in (False, True):
             started = self._started = self._started or self._taken() or _start(self._background)
             try:
@@ -207,10 +213,11 @@ def _start(background: bool = False) -> _Started:
     ours, theirs = socket.socketpair()
     ends, life = os.pipe()
     given = {"pipe": theirs.fileno(), "life": ends}
+    inherited = [*given.values(), life] if background else [*given.values()]  # then its group outlives us
     try:
         start = _START.format(path=sys.path, **given)
         env = {"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()}
-        process = start_group([sys.executable, "-c", start], [*given.values()], env, background)
+        process = start_group([sys.executable, "-c", start], inherited, env, background)
     except OSError as error:
         ours.close()
         os.close(life)

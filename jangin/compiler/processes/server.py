@@ -15,7 +15,7 @@ from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from jangin.compiler.build import prepared, start_workers
 from jangin.compiler.processes.forked import Workers, fork, sendable
@@ -88,7 +88,7 @@ def _in_a_fork(
     if any.
 
     If the forked process dies, this process ends in the same way. If the caller is gone, this process ends
-    with its whole group."""
+    with its whole group, after the compilation if it is `lasting`."""
     ours, theirs = Pipe(duplex=False)
     place = Place()
     child = fork(partial(_compile, caller, theirs, asked, workers, known, place), [ours])
@@ -97,9 +97,11 @@ def _in_a_fork(
     with ours:
         try:
             ours.recv()  # The forked process reads the request; the messages after it are for this process.
-            while ours not in (ready := wait([ours, caller] if following is None else [ours], place.left)):
+            listened = [ours, caller]
+            while ours not in (ready := wait(listened, place.left)):
                 if caller in ready:
-                    following = _asked(caller)
+                    listened = [ours]
+                    following = _asked(caller, asked.lasting)
                 elif not ready and place.left <= 0:
                     _end_late(caller, place)
             done: _Done = ours.recv()
@@ -121,11 +123,14 @@ def _end_late(caller: Connection, place: Place) -> NoReturn:
     sleep_until_killed()
 
 
-def _asked(caller: Connection) -> Asked:
-    """Receive the caller's next request. If the caller is gone, kill this process and its whole group."""
+def _asked(caller: Connection, lasting: bool = False) -> Asked | None:
+    """Receive the caller's next request. If the caller is gone, kill this process and its whole group, or
+    return None if a `lasting` compilation isn't done."""
     try:
         asked: Asked = caller.recv()
     except (EOFError, OSError):
+        if lasting:
+            return None
         kill_own_group()
     return asked
 
@@ -148,7 +153,7 @@ def _compile(
         with os.fdopen(recv_handle(caller), "rb") as file:
             request = replace(request, model=map_opened(file))
     kernels = request.kernels(known)
-    tell = (lambda *step: caller.send(("step", *step))) if asked.told else None
+    tell = partial(_tell, caller) if asked.told else None
     try:
         with within(request.asked.limits, request.budget or 0.0, place):
             done.send(None)
@@ -164,6 +169,12 @@ def _compile(
         caller.send(("failed", sendable(error)))
     else:
         done.send(_Done(workers.running, *kernels.pickled()))
+
+
+def _tell(caller: Connection, *step: Any) -> None:
+    """Send a report of progress. A lasting compilation may have no caller any more."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        caller.send(("step", *step))
 
 
 def _last(known: Mapping[str, bytes], used: Sequence[str]) -> dict[str, bytes]:

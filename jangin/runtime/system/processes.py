@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from jangin.runtime.system import lacking
 
@@ -39,10 +39,14 @@ def start_group(
     command: Sequence[str], pipes: Sequence[int], env: Mapping[str, str], background: bool = False
 ) -> subprocess.Popen[bytes]:
     """Start a command as the first process of a new group. It inherits the open files `pipes`. In the
-    `background` its processes give way to all others. Raises Lacking on a system without groups."""
+    `background` its processes give way to all others, and have no part in the caller's input and output.
+    Raises Lacking on a system without groups."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
-    process = subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env)
+    given: dict[str, Any] = dict.fromkeys(
+        ("stdin", "stdout", "stderr"), subprocess.DEVNULL if background else None
+    )
+    process = subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env, **given)
     if background:
         os.setpriority(os.PRIO_PROCESS, process.pid, IDLE)
     return process
