@@ -482,6 +482,9 @@ def study(
             help="With --host: its target (default: by its processor).", autocompletion=among("target")
         ),
     ] = None,
+    farm: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
+    ] = "",
 ) -> None:
     """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
     The same command goes on with a study that was interrupted."""
@@ -490,7 +493,7 @@ def study(
     whole = work(
         models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
         baseline, data, shape or [], rounds, seconds, timeout, devices, tune,
-        host, target,
+        host, target, farm,
     )  # fmt: skip
     if not whole:
         raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended
@@ -534,16 +537,32 @@ def tune(
         ),
     ] = "",
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    farm: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
+    ] = "",
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="With --farm: a public key (PEM), or a folder of them, that must sign."),
+    ] = None,
 ) -> None:
-    """Measure other kernels for a model, and keep the best for this machine: by time, or by joules."""
+    """Measure other kernels for a model, and keep the best for this machine, or a farm's: by time, or by
+    joules."""
     from jangin.commands.choices import Goal
     from jangin.commands.quantize import parse_share
     from jangin.commands.tune import tune as work
+    from jangin.commands.tune import tune_on_farm
 
     goal = Goal(
         objective, tuple(filter(None, devices.split(","))), pareto, meter,
         tuple(dict.fromkeys(precision.split(","))), data, parse_share(drop), output,
     )  # fmt: skip
+    if farm:
+        if not goal.alone:
+            raise typer.BadParameter("--farm tunes for the latency of one device and precision each")
+        tune_on_farm(model, context.obj, budget, shape or [], symbolic, threads, target, json, farm, trust)
+        return
+    if trust is not None:
+        raise typer.BadParameter("--trust needs --farm")
     work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal)
 
 

@@ -36,6 +36,11 @@ def meter() -> str | None:
     return os.environ.get("JANGIN_METER") or None
 
 
+def farm_key() -> str | None:
+    """Return the file of the private key by which a farm's worker signs: `JANGIN_FARM_KEY`, or None."""
+    return os.environ.get("JANGIN_FARM_KEY") or None
+
+
 def everything() -> dict[str, str]:
     """Return the whole environment for a process that is started now."""
     return {**os.environ}

@@ -110,6 +110,7 @@ NEEDS = {
     ),
     "browser": ("node", "module ziglang"),
     "cpp": ("c++",),
+    "farm": ("openssl", "module cryptography", "module distributed"),
     "first": ("module onnxruntime",),
     "language-models": ("module gguf",),
     "onnxruntime": ("module onnxruntime",),

@@ -143,6 +143,9 @@ ALLOWED = {
         "options", "runtime", "runtime.system", "targets", "jangin",
     },
     "batches": {"compiler.driver", "ir", "options", "runtime"},
+    "farm": {
+        "bench", "study", "compiler.pipeline", "environment", "ir", "options", "runtime", "templates", "tune",
+    },
     "energy": {"ir", "runtime.system"},
     "study": {
         "bench", "compiler.request", "energy", "files", "frontends", "frontends.table", "ir", "options",
@@ -159,7 +162,7 @@ ALLOWED = {
         "compiler.build", "compiler.cases", "compiler.driver",
         "compiler.kernels",
         "compiler.local", "compiler.objective", "compiler.plans", "options", "compiler.pipeline",
-        "compiler.request", "energy", "environment", "files",
+        "compiler.request", "energy", "environment", "farm", "files",
         "frontends", "frontends.gguf", "frontends.nnef", "frontends.onnx", "frontends.table",
         "frontends.tflite", "host", "ir", "llvm", "passes", "pictures", "quantization", "runtime", "schedule",
         "study", "targets", "templates", "training", "tune", "visible", "jangin",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from jangin.study import report
 from jangin.study.host import Host
 from jangin.study.products import parse_sizes, write_products
 from jangin.study.rows import CPU, Row, RowFile
-from jangin.study.run import run
+from jangin.study.run import Progress, run
 from jangin.study.settings import RECORD, ROWS
 from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import ALL, Table
@@ -63,9 +63,13 @@ def study(
     tune: str = "",
     host: str = "",
     target: str | None = None,
+    farm: str = "",
 ) -> bool:
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
-    interrupted. The rows so far are in the report then."""
+    interrupted. The rows so far are in the report then.
+
+    `farm` is the address of a Dask scheduler. Each kind of device there has a study in a folder of its
+    own."""
     if not models and not products:
         raise ValueError("there is nothing to study: give models, or --products 64..4096")
     for model in models:
@@ -108,7 +112,14 @@ def study(
     try:
         with tempfile.TemporaryDirectory() as aside:
             multiplied = write_products(Path(aside), asked.products)
-            rows = _measure(replace(asked, models=(*asked.models, *multiplied)), output, settings)
+            asked = replace(asked, models=(*asked.models, *multiplied))
+            if farm:
+                wanted = sum(len(asked.engines_of(g)) for g in asked.groups())
+                kinds = _on_farm(farm, asked, output, settings)
+                for kind, found in kinds.items():
+                    _report(output / kind, found, chosen, base, len(found) < wanted)
+                return all(len(found) >= wanted for found in kinds.values())
+            rows = _measure(asked, output, settings)
     except KeyboardInterrupt:
         interrupted = True
         if not (output / RECORD).is_file():
@@ -177,6 +188,20 @@ def _own_engine(name: str) -> bool:
 
 
 def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row]:
+    with _progress() as tell:
+        return run(asked, output, settings.options(), tell)
+
+
+def _on_farm(address: str, asked: StudySettings, output: Path, settings: Settings) -> dict[str, list[Row]]:
+    from jangin.farm.studies import study_on
+
+    with _progress() as tell:
+        return study_on(address, asked, output, settings.options(), tell)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show a bar, and yield the function that moves it."""
     columns = ("{task.description}", BarColumn(), TimeElapsedColumn(), "left", TimeRemainingColumn())
     with bar_with(*columns, memory=MEMORY) as bar:
         task = bar.add_task("reading models", total=None)
@@ -184,7 +209,7 @@ def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row
         def tell(done: float, total: float, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
-        return run(asked, output, settings.options(), tell)
+        yield tell
 
 
 def _flags(settings: Settings) -> list[str]:

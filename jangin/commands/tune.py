@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
@@ -27,6 +29,9 @@ from jangin.runtime.threads import counted
 from jangin.targets import resolve
 from jangin.tune.store import Point
 from jangin.tune.tuner import Outcome, Tuned
+
+if TYPE_CHECKING:
+    from jangin.farm.tuning import Place
 
 UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
 """The units of a thousandth of each objective's figure."""
@@ -49,16 +54,11 @@ def tune(
 ) -> None:
     """Measure candidates for a model's kernels, store the winners and print the results. They are also
     written to `output` as JSON."""
-    if model.suffix == ".jgn":
-        raise ValueError(f"{model} is compiled already: tune the model that it came from")
     goal.check()
     if goal.devices and target is not None:
         raise ValueError("give --target for one device, or --devices for some, not both")
-    options = settings.options(target, shapes, threads, objective=goal.objective)
-    sizes, bound = fixed_sizes(options.shapes), options.shapes
-    kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
+    options = _asked(model, settings, shapes, symbolic, threads, target, goal.objective)
     seconds = parse_seconds(budget)
-    options = options.but(shapes=kept, sizes=sizes)
     for name in goal.devices or (options.asked,):
         device_for(resolve(name))  # measuring runs the code
     if goal.alone:
@@ -88,15 +88,10 @@ def _alone(model: Path, options: Options, seconds: float) -> Outcome:
 
 def _print(choice: Choice, goal: Goal) -> None:
     """Print what tuning for one device and one number of threads found."""
-    console, trial, found = terminal(), choice.trial, choice.trial.outcome
+    console, trial = terminal(), choice.trial
     if not goal.alone:
         console.print(f"{choice.precision}, {choice.place}")
-    console.print(table(found, goal.objective))
-    console.print(summary(found, trial.point.threads, libraries(trial.options), goal.objective))
-    for defect in found.defects[:DEFECTS]:
-        console.print(alarm("a defect of Jangin", f"(please report): {defect}"), soft_wrap=True)
-    if len(found.defects) > DEFECTS:
-        console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
+    _print_outcome(console, trial.outcome, trial.point.threads, libraries(trial.options), goal.objective)
 
 
 def _print_kept(options: Options, found: Sequence[Choice]) -> None:
@@ -113,6 +108,85 @@ def _print_kept(options: Options, found: Sequence[Choice]) -> None:
             best = min(found, key=lambda c: c.trial.point.figure(objective))
             uses = f"compiling {best.path} with the objective {objective} uses {best.place}"
         console.print(f"kept in {store.path}: {uses}, tuning again goes on from it", soft_wrap=True)
+
+
+def tune_on_farm(
+    model: Path,
+    settings: Settings,
+    budget: str,
+    shapes: Sequence[str],
+    symbolic: bool,
+    threads: int | None,
+    target: str | None,
+    output: Path | None,
+    address: str,
+    trust: Path | None,
+) -> list[Place]:
+    """Tune a model on the workers of a Dask cluster as `tune` does here, for each kind of machine there.
+    Raises RuntimeError if no kind could be tuned."""
+    from jangin.farm.tuning import tune_on
+
+    options = _asked(model, settings, shapes, symbolic, threads, target, LATENCY)
+    options = options.but(tune=parse_seconds(budget))
+    store, console, seconds = winners_of(options), terminal(), parse_seconds(budget)
+    with shown() as tell:
+        contents = model.read_bytes() if model.is_file() else model
+        places = tune_on(address, contents, options, threads, seconds, store, trust, tell)
+    for place in places:
+        console.print(f"{place.name}: {', '.join(place.devices)}", soft_wrap=True, markup=False)
+        for said in dict.fromkeys(place.said):
+            console.print(f"  {said}", soft_wrap=True, markup=False)
+        if place.outcome is not None:
+            _print_outcome(console, place.outcome, counted(threads), [], LATENCY)
+            for signer, count in sorted(place.signers.items()):
+                console.print(f"signed by {signer}: {count} of the figures that won", markup=False)
+        else:
+            console.print(alarm("not tuned", place.problem), soft_wrap=True)
+    if all(p.outcome is None for p in places):
+        raise RuntimeError(f"the farm tuned nothing: {places[0].problem}")
+    if output is not None:
+        told = [
+            {
+                "place": p.name,
+                "devices": p.devices,
+                "said": p.said,
+                "problem": p.problem,
+                **(as_json(p.outcome, counted(threads)) if p.outcome else {}),
+            }
+            for p in places
+        ]
+        write_text(output, json.dumps(told, indent=1) + "\n")
+    return places
+
+
+def _asked(
+    model: Path,
+    settings: Settings,
+    shapes: Sequence[str],
+    symbolic: bool,
+    threads: int | None,
+    target: str | None,
+    objective: str,
+) -> Options:
+    """Return the options of a tuning. Raises ValueError for a model that is compiled already."""
+    if model.suffix == ".jgn":
+        raise ValueError(f"{model} is compiled already: tune the model that it came from")
+    options = settings.options(target, shapes, threads, objective=objective)
+    sizes, bound = fixed_sizes(options.shapes), options.shapes
+    kept = {name: size for name, size in bound.items() if name not in sizes} if symbolic else bound
+    return options.but(shapes=kept, sizes=sizes)
+
+
+def _print_outcome(
+    console: Console, found: Outcome, threads: int, libraries: Sequence[str], objective: str
+) -> None:
+    """Print a tuning's table, its totals and the first defects."""
+    console.print(table(found, objective))
+    console.print(summary(found, threads, libraries, objective))
+    for defect in found.defects[:DEFECTS]:
+        console.print(alarm("a defect of Jangin", f"(please report): {defect}"), soft_wrap=True)
+    if len(found.defects) > DEFECTS:
+        console.print(f"{len(found.defects) - DEFECTS} more such candidates; --json lists them")
 
 
 def libraries(options: Options) -> list[str]:

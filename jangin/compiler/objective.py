@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jangin.compiler.cache import key
-from jangin.compiler.pipeline import fitting, tune_model
+from jangin.compiler.pipeline import tune_model, tuning_graph
 from jangin.compiler.request import parse_seconds, winners_of, with_winners
 from jangin.compiler.source import Source
 from jangin.energy import Wanted
@@ -139,7 +139,7 @@ def _points(model: ModelSource, each: Sequence[Options], meter: Meter | None) ->
     """Measure a run of the model with each of the options, in turns."""
     loaded, runs = [], list[Run]()
     for options in each:
-        graph = fitting(model, options)
+        graph = tuning_graph(model, options)
         exe = executable_of(graph, options, counted(options.threads))
         loaded.append(exe)
         runs.append(partial(exe.run, random_feeds(exe, sizes_of(graph, options.sizes or {}))))

@@ -60,22 +60,20 @@ def tune_model(
     for a model that runs in steps (see `passes.partition`)."""
     from jangin.tune.tuner import tune as tune_graph
 
-    graph = fitting(model, options)
+    graph = tuning_graph(model, options)
     here = place_of(options.target, threads, options.libraries, options.objective)
     known = {} if store is None else store.get(here)
-    sizes = options.sizes or {}
-    outcome = tune_graph(graph, options, threads, sizes, budget, progress, known, meter)
+    outcome = tune_graph(graph, options, threads, options.sizes or {}, budget, progress, known, meter)
     if store is None or not outcome.findings:
         return outcome
     return replace(outcome, unkept=store.try_put(here, outcome.findings))
 
 
-def fitting(model: ModelSource, options: Options) -> Graph:
-    """Return the optimized graph of a model, in the variant that fits the options' `sizes`. Raises ValueError
-    for a model that runs in steps (see `passes.partition`)."""
-    sizes = options.sizes or {}
+def tuning_graph(model: ModelSource, options: Options) -> Graph:
+    """Return the fused graph whose kernels are tuned: that of the variant which fits the options' `sizes`.
+    Raises ValueError for a model that runs in steps."""
     made = cases(loaded(model, options), options).made
-    graph = next((c.graph for c in made if c.fits(sizes)), made[0].graph)
+    graph = next((c.graph for c in made if c.fits(options.sizes or {})), made[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
     return optimize(graph, options)

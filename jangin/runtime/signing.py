@@ -54,6 +54,25 @@ def check_signature(path: str | os.PathLike[str], prefix: bytes, trust: str | os
         raise ArtifactError(f"{path} isn't what the owner of {trust} signed") from None
 
 
+def sign_bytes(message: bytes, key: str | os.PathLike[str]) -> bytes:
+    """Return the signature of a message by the private key in a PEM file. Raises the errors of `sign`."""
+    signature: bytes = _key(key, "private").sign(message)
+    return signature
+
+
+def is_signed(message: bytes, signature: bytes, trust: str | os.PathLike[str]) -> bool:
+    """Return whether the owner of the public key in a PEM file signed a message. Raises the errors of
+    `sign`."""
+    public = _key(trust, "public")
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
 def _message(prefix: bytes) -> bytes:
     if len(prefix) < PREFIX.size:
         return CONTEXT

@@ -102,13 +102,13 @@ class Settings:
             raise ValueError(f"--precision {unknown!r} is unknown: there are {', '.join(PRECISIONS)}")
 
 
-def open_folder(folder: Path, settings: Settings) -> bool:
+def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None = None) -> bool:
     """Make the folder of a new study, or check that it holds a study of these settings. Return whether the
-    study is resumed.
+    study is resumed. `on` describes the machine, by default this one.
 
     Raises ValueError if the folder has a study of other settings, or files that are of no study."""
     record = folder / RECORD
-    now = _record(settings)
+    now = {**_record(settings), **({} if on is None else {"machine": {**on}})}
     if record.is_file():
         try:
             before = json.loads(record.read_text(encoding="utf-8"))

@@ -38,6 +38,12 @@ CREATE TABLE IF NOT EXISTS kernels (
     PRIMARY KEY (place, kernel)
 ) WITHOUT ROWID
 """
+_PROOFS = """
+CREATE TABLE IF NOT EXISTS proofs (
+    place TEXT NOT NULL, kernel TEXT NOT NULL, signer TEXT NOT NULL, message TEXT NOT NULL,
+    signature TEXT NOT NULL, PRIMARY KEY (place, kernel, message)
+) WITHOUT ROWID
+"""
 _OLDEST = """
 DELETE FROM kernels WHERE (place, kernel) IN (
     SELECT place, kernel FROM kernels ORDER BY written DESC LIMIT -1 OFFSET ?
@@ -180,6 +186,29 @@ class Store:
         make_folder(self.path.parent)
         self.path.touch()
         self.path.chmod(0o600)
+
+    def try_prove(self, place: str, proofs: Sequence[tuple[str, str, str, str]]) -> str:
+        """Store what machines of a farm have measured and signed: kernel, signer, message and signature.
+        Earlier proofs of the kernels are dropped. Return why this failed, or ""."""
+        try:
+            with self._open() as db:
+                db.execute(_PROOFS)
+                kernels = {(place, kernel) for kernel, *_ in proofs}
+                db.executemany("DELETE FROM proofs WHERE place = ? AND kernel = ?", kernels)
+                rows = ((place, *proof) for proof in proofs)
+                db.executemany("INSERT OR REPLACE INTO proofs VALUES (?, ?, ?, ?, ?)", rows)
+        except (OSError, sqlite3.Error) as error:
+            return str(error)
+        return ""
+
+    def proofs(self, place: str) -> list[tuple[str, str, str, str]]:
+        """Return what `try_prove` stored for a place."""
+        if not own(self.path):
+            return []
+        columns = "kernel, signer, message, signature"
+        with self._open() as db:
+            db.execute(_PROOFS)
+            return db.execute(f"SELECT {columns} FROM proofs WHERE place = ?", (place,)).fetchall()
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

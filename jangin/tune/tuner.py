@@ -112,7 +112,7 @@ class Outcome:
 
 
 @dataclass
-class _Kernel:
+class TuningKernel:
     """A kernel with the candidates that remain.
 
     `way` is the current best, and `queue` has the candidates still to be tried. `seen` has the texts of tried
@@ -169,7 +169,7 @@ def tune(
             progress(min(budget, time.perf_counter() - start), budget, what)
 
     tell("the model as it is")
-    model = _Model(graph, options, threads, sizes_of(graph, sizes), meter)
+    model = TuningModel(graph, options, threads, sizes_of(graph, sizes), meter)
     untuned = model.executable(options)
     kernels = model.kernels(untuned, known or {})
     reserve = time.perf_counter() - start + FINAL_SECONDS
@@ -215,22 +215,22 @@ def _text(way: Scheduled) -> str:
 
 
 @dataclass(frozen=True)
-class _Model:
-    """A fused graph with the options of its runs."""
+class TuningModel:
+    """A fused graph that is tuned, with the options of its runs."""
 
     graph: Graph
     options: Options
     threads: int
     sizes: Mapping[str, int]
-    meter: Meter | None
+    meter: Meter | None = None
 
     def executable(self, options: Options) -> Executable:
         return executable_of(self.graph, options, self.threads)
 
-    def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[_Kernel]:
+    def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[TuningKernel]:
         """Return the kernels that can be tuned, with the seconds that they take in a run of the model. `exe`
         is the untuned model, and `known` has earlier findings."""
-        found: dict[str, _Kernel] = {}
+        found: dict[str, TuningKernel] = {}
         nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
             if is_opaque(node):
@@ -243,7 +243,7 @@ class _Model:
             kernel.report.bound += machine.least_seconds(taken.flops, taken.bytes, self.threads)
         return list(found.values())
 
-    def _kernel(self, digest: str, node: Node, workload: Workload, known: Finding | None) -> _Kernel:
+    def _kernel(self, digest: str, node: Node, workload: Workload, known: Finding | None) -> TuningKernel:
         ranked = kernel_candidates(workload, self.options)
         way = make_kernel(replace(workload, name="way_0"), self.options, self.options.choices.get(digest))
         first = Candidate(way.template, way.params)
@@ -254,7 +254,7 @@ class _Model:
         report = Tuned(node.name, node.source, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
         possible = self._trial(node, workload).possible
         gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
-        return _Kernel(
+        return TuningKernel(
             digest, node, workload, way, report, queue if possible else [], {_text(way)}, tried, gained
         )
 
@@ -270,7 +270,7 @@ class _Model:
         between = min(constants, self.options.target.machine.between_runs(own))
         return Trial(node, self.graph, self.options, self.threads, self.sizes, between)
 
-    def race(self, kernel: _Kernel) -> list[str]:
+    def race(self, kernel: TuningKernel) -> list[str]:
         """Let the next candidates of a kernel race its best. Return texts about the candidates that have a
         defect."""
         batch, kernel.queue = kernel.queue[:BATCH], kernel.queue[BATCH:]
@@ -283,7 +283,7 @@ class _Model:
             return [found for candidate in batch for found in self._race_alone(kernel, candidate)]
         return []
 
-    def _race_alone(self, kernel: _Kernel, candidate: Candidate) -> list[str]:
+    def _race_alone(self, kernel: TuningKernel, candidate: Candidate) -> list[str]:
         try:
             self._race(kernel, [candidate])
         except EnergyError:
@@ -292,7 +292,7 @@ class _Model:
             return [f"{kernel.report.name}, {candidate}: {type(error).__name__}: {error}"]
         return []
 
-    def _race(self, kernel: _Kernel, batch: Sequence[Candidate]) -> None:
+    def _race(self, kernel: TuningKernel, batch: Sequence[Candidate]) -> None:
         report = kernel.report
         seen = {_text(kernel.way): report.best}
         ways = [kernel.way]
@@ -319,7 +319,44 @@ class _Model:
         report.tried.update(c.template for c in list(seen.values())[1:])
         report.pruned += len(batch) + 1 - len(ways)
 
-    def final(self, untuned: Executable, kernels: Sequence[_Kernel]) -> tuple[float, Timing | None]:
+    def measure(
+        self, kernel: TuningKernel, candidates: Sequence[Candidate]
+    ) -> tuple[list[float | None], float, list[str]]:
+        """Race candidates against a kernel's untuned one, without changing the kernel. Return their times as
+        shares of the untuned one's, its seconds, and texts about candidates that have a defect. Those have no
+        time."""
+        try:
+            shares, seconds = self._shares(kernel, candidates)
+            return [*shares], seconds, []
+        except (
+            Exception
+        ) as error:  # a defective candidate may raise anything; alone, each shows if it is the one
+            if len(candidates) == 1:
+                told = f"{kernel.report.name}, {candidates[0]}: {type(error).__name__}: {error}"
+                return [None], 0.0, [told]
+        alone = [self.measure(kernel, [c]) for c in candidates]
+        return [s for a in alone for s in a[0]], max(a[1] for a in alone), [d for a in alone for d in a[2]]
+
+    def _shares(self, kernel: TuningKernel, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
+        """Race candidates. The two quickest race again, and longer. Equal kernels race once."""
+        ways, places = [kernel.way], []
+        texts = {_text(kernel.way): 0}
+        for candidate in candidates:
+            way = make_kernel(replace(kernel.workload, name=f"way_{len(ways)}"), self.options, candidate)
+            place = texts.setdefault(_text(way), len(ways))
+            if place == len(ways):
+                ways.append(way)
+            places.append(place)
+        if len(ways) == 1:
+            return [1.0 for _ in places], kernel.report.before / kernel.report.launches
+        race = self._trial(kernel.node, kernel.workload).build(ways)
+        times = race.time(SCREEN_SECONDS)
+        quickest = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
+        for i, timing in zip([0, *quickest], race.time(RACE_SECONDS, [0, *quickest]), strict=True):
+            times[i] = timing
+        return [1.0 if p == 0 else times[p].ratio for p in places], times[0].least
+
+    def final(self, untuned: Executable, kernels: Sequence[TuningKernel]) -> tuple[float, Timing | None]:
         """Run the tuned and the untuned model side by side. Return the figure of an untuned run, and the
         timing of the tuned model relative to it.
 
@@ -329,7 +366,7 @@ class _Model:
         try:
             choices = {**self.options.choices, **won}
             tuned = self.executable(self.options.but(choices=choices)) if won else untuned
-            before, after = self._compare(untuned, tuned)
+            before, after = self.compare(untuned, tuned)
         except KeyboardInterrupt:
             seconds = sum(k.report.before for k in kernels)
             return seconds if self.meter is None else math.nan, None
@@ -339,7 +376,7 @@ class _Model:
                 k.report.best, k.report.gain = k.report.first, 1.0
         return before.least, before if worse or not won else after
 
-    def _compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
+    def compare(self, untuned: Executable, tuned: Executable) -> tuple[Timing, Timing]:
         """Run both models alternately, and return the timings of the untuned and of the tuned one."""
         feeds, objective = random_feeds(untuned, self.sizes), self.options.objective
         if self.meter is not None:

@@ -85,6 +85,7 @@ def loads(client: Any) -> list[int]:
     return sorted(client.run(count).values())
 
 
+@pytest.mark.slow
 @needs("dask", "distributed", "pandas")
 def test_dask(dask_client: Any, model: onnx.ModelProto, frame: Any, tmp_path: Path) -> None:
     """All three collections of Dask, with a worker that is killed, and each worker loads the model once."""

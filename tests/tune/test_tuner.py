@@ -68,7 +68,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "kernel_candidates", few)
     monkeypatch.setattr(Launches, "call_seconds", lambda _: 0.0)
     monkeypatch.setattr(Processor, "least_seconds", lambda *_: 0.0)
-    monkeypatch.setattr(tuner._Model, "_compare", lambda *_: (SAME, SAME))
+    monkeypatch.setattr(tuner.TuningModel, "compare", lambda *_: (SAME, SAME))
     for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):
         monkeypatch.setattr(tuner, name, 0.0)
 
@@ -110,12 +110,12 @@ def test_no_budget_measures_the_model_alone() -> None:
 def test_the_kernel_that_can_gain_most_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     raced: list[str] = []
 
-    def race(self: object, kernel: tuner._Kernel) -> list[str]:
+    def race(self: object, kernel: tuner.TuningKernel) -> list[str]:
         raced.append(kernel.report.name)
         kernel.queue.clear()
         return []
 
-    monkeypatch.setattr(tuner._Model, "race", race)
+    monkeypatch.setattr(tuner.TuningModel, "race", race)
     outcome = tuned()
     gaps = {r.name: r.before - r.bound for r in outcome.kernels if r.before > r.bound}
     assert raced == sorted(gaps, key=gaps.__getitem__, reverse=True)
@@ -147,7 +147,7 @@ def test_what_is_not_quicker_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_winners_of_a_model_that_is_slower_with_them_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Race, "time", fixed_ratio(0.5))
     worse = (Timing(1.0, 1.0, 1.0, 1.0), Timing(1.1, 1.1, 1.05, 1.15))
-    monkeypatch.setattr(tuner._Model, "_compare", lambda *_: worse)
+    monkeypatch.setattr(tuner.TuningModel, "compare", lambda *_: worse)
     outcome = tuned()
     assert outcome.choices == {}
     assert all(r.best == r.first for r in outcome.kernels)
@@ -155,15 +155,15 @@ def test_the_winners_of_a_model_that_is_slower_with_them_are_dropped(monkeypatch
 
 
 def test_it_goes_on_where_it_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    race, calls = tuner._Model.race, iter(range(9))
+    race, calls = tuner.TuningModel.race, iter(range(9))
 
-    def stopped(self: tuner._Model, kernel: tuner._Kernel) -> list[str]:
+    def stopped(self: tuner.TuningModel, kernel: tuner.TuningKernel) -> list[str]:
         if next(calls) == 1:
             raise KeyboardInterrupt
         return race(self, kernel)
 
     monkeypatch.setattr(tuner, "BATCH", 1)
-    monkeypatch.setattr(tuner._Model, "race", stopped)
+    monkeypatch.setattr(tuner.TuningModel, "race", stopped)
     first = tuned()
     (found,) = first.findings.values()
     second = tuned(SECONDS, dict(first.findings))
@@ -188,16 +188,16 @@ def test_an_earlier_gain_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Race, "time", fixed_ratio(0.5))
-    race = tuner._Model.race
-    raced: list[tuner._Kernel] = []
+    race = tuner.TuningModel.race
+    raced: list[tuner.TuningKernel] = []
 
-    def interrupted(self: tuner._Model, kernel: tuner._Kernel) -> list[str]:
+    def interrupted(self: tuner.TuningModel, kernel: tuner.TuningKernel) -> list[str]:
         if any(k.report.gain < 1 for k in raced):
             raise KeyboardInterrupt
         raced.append(kernel)
         return race(self, kernel)
 
-    monkeypatch.setattr(tuner._Model, "race", interrupted)
+    monkeypatch.setattr(tuner.TuningModel, "race", interrupted)
     outcome = tuned()
     assert outcome.stopped
     assert len(outcome.choices) == 1
@@ -206,7 +206,7 @@ def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> N
         raise KeyboardInterrupt
 
     raced.clear()
-    monkeypatch.setattr(tuner._Model, "_compare", again)
+    monkeypatch.setattr(tuner.TuningModel, "compare", again)
     outcome = tuned()
     assert outcome.tuned is None
     assert len(outcome.choices) == 1

@@ -1,0 +1,374 @@
+"""Decide which device of a farm measures what, and whom to believe.
+
+Devices are of one kind: their figures may be compared. A job is measured by one device. Others repeat the
+first job of each device, every tenth of its jobs, and those whose candidates win. If two disagree, a third
+decides. A device that is outvoted is doubted, so that all its answers are repeated. At the second time it is
+left out, and what it alone has measured is measured again.
+
+This module knows no network and no clock: a transport has them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from itertools import chain, islice
+from typing import Protocol
+
+from jangin.farm.jobs import Event, Job, Votes
+from jangin.ir.records import dataclass
+
+EACH = 10
+"""Every so many jobs of a device, another device repeats one."""
+STRIKES = 2
+"""A device that is outvoted so often is left out."""
+DEATHS = 3
+"""A device that has died, hung or failed so often is left out."""
+TRIES = 2
+"""Devices that may die or hang by a job before its candidates are tried one by one, or given up."""
+THROTTLED = 1.2
+"""A device is throttled if the loop beside a race takes this factor of its usual time, the median."""
+HOT = 5
+"""A device that is throttled so often in a row is left out."""
+REST = 1.0
+"""Seconds for which a throttled device rests at first. Each further rest takes twice as long."""
+NEWS = 20.0
+"""The longest wait for news, in seconds."""
+POLL = 1.0
+"""Seconds between two looks at the list of devices. Devices that have answered get new work at once."""
+FRUITLESS = 0.5
+"""A kernel's expected gain is multiplied by this factor for each of its jobs without a winner."""
+
+
+class SchedulerGone(ConnectionError):
+    """Nobody answers where the farm's scheduler should be."""
+
+
+class Transport(Protocol):
+    """A connection to devices, with a clock. Its methods raise SchedulerGone."""
+
+    def devices(self) -> Collection[str]:
+        """Return the names of the devices that are there."""
+
+    def start(self, device: str, job: Job) -> None:
+        """Have a device do a job. It does no other one."""
+
+    def wait(self, seconds: float) -> Sequence[Event]:
+        """Return what has ended, after at most some seconds."""
+
+    def restart(self, device: str) -> None:
+        """End what a device does. It may come back."""
+
+    def now(self) -> float:
+        """Return the seconds of a clock."""
+
+
+@dataclass
+class Device:
+    """The state of a device.
+
+    `out` is why it is left out, or "". `alone` has the jobs that only it has answered. `checked` counts its
+    jobs that others have repeated. `loops` has the seconds of the loop beside its races that count."""
+
+    name: str
+    out: str = ""
+    job: Job | None = None
+    since: float = 0.0
+    rests_until: float = 0.0
+    alone: dict[Job, None] = field(default_factory=dict)
+    answered: int = 0
+    checked: int = 0
+    strikes: int = 0
+    deaths: int = 0
+    hot: int = 0
+    loops: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Coordinator:
+    """The state of one tuning on devices of one kind.
+
+    `gaps` has the seconds that each kernel may gain at most. A device hangs that takes longer than `limit`
+    seconds for a job. `say` is told what happens to devices, in sentences."""
+
+    transport: Transport
+    gaps: Mapping[str, float]
+    limit: float
+    say: Callable[[str], object]
+    votes: dict[Job, Votes] = field(default_factory=dict)
+    known: dict[str, Device] = field(default_factory=dict)
+    given_up: list[Job] = field(default_factory=list)
+    _of: dict[str, dict[Job, None]] = field(default_factory=dict)
+    _open: dict[str, dict[Job, None]] = field(default_factory=dict)
+    _hope: dict[str, float] = field(default_factory=dict)
+    _busy: dict[str, Device] = field(default_factory=dict)
+    _idle: set[str] = field(default_factory=set)
+    _polled: float = float("-inf")
+    _due: dict[Job, None] = field(default_factory=dict)
+    _disputes: dict[Job, None] = field(default_factory=dict)
+    _winners: dict[str, Votes | None] = field(default_factory=dict)
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Add jobs to measure."""
+        for job in jobs:
+            self.votes[job] = Votes(job)
+            self._of.setdefault(job.kernel, {})[job] = None
+            self._winners.setdefault(job.kernel, None)
+            self._reopen(job)
+
+    @property
+    def disputed(self) -> list[Job]:
+        """The jobs on which devices disagree, and no other device has decided."""
+        return [*self._disputes]
+
+    @property
+    def left(self) -> int:
+        """The number of jobs that no device has begun."""
+        return sum(map(len, self._open.values()))
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a device may come back that isn't left out."""
+        return any(not d.out for d in self.known.values())
+
+    def forget(self) -> None:
+        """Take all jobs back that devices do, without blame: the scheduler that had them is gone."""
+        for device in [*self._busy.values()]:
+            job, device.job = device.job, None
+            if job is not None and job in self.votes:
+                votes = self.votes[job]
+                votes.running.discard(device.name)
+                if votes.open:
+                    self._reopen(job)
+                elif len(votes.answers) == 1:
+                    self._due[job] = None
+        self._busy.clear()
+
+    def step(self, accepting: bool = True) -> bool:
+        """Give work to all idle devices, and take what has ended. Return False if there was nothing to do.
+
+        If not `accepting`, only disputes and winners are measured: the time is over."""
+        if not self._busy or self.transport.now() >= self._polled + POLL:
+            self._poll()
+        resting = self._hand_out(self._idle, accepting)
+        if not self._busy and not (resting and self._unfinished):
+            return False
+        for event in self.transport.wait(NEWS):
+            self._take(event)
+        self._end_late()
+        return True
+
+    def _poll(self) -> None:
+        """Ask which devices are there, and take jobs back from those that aren't."""
+        names = {*self.transport.devices()}
+        for name in [n for n in self._busy if n not in names]:
+            self._take(Event(name, None, "went away"))
+        self._idle = names - self._busy.keys()
+        self._polled = self.transport.now()
+
+    def _hand_out(self, idle: Collection[str], accepting: bool) -> bool:
+        """Give jobs to idle devices while there are any. Return whether a device rests."""
+        if not idle:
+            return False
+        new = self.left if accepting else 0
+        repeats = chain(self._disputes, self._due if accepting else ())
+        idling = (self.votes[job] for job in repeats if not self.votes[job].running)
+        waiting = {votes.job: votes for votes in islice(idling, len(idle) + 1)}
+        if len(idle) > new + len(waiting):  # some may confirm winners
+            single = (v for v in self.winners().values() if len(v.answers) == 1 and not v.running)
+            waiting |= {votes.job: votes for votes in single}
+        resting = False
+        for name in sorted(idle) if new or waiting else ():
+            device = self.known.setdefault(name, Device(name))
+            rests = device.rests_until > self.transport.now()
+            resting |= rests and not device.out
+            if device.out or rests:
+                continue
+            votes = next((v for v in waiting.values() if name not in v.answers), None)
+            if votes is None and new:
+                votes, new = self._new(), new - 1
+            if votes is not None:
+                waiting.pop(votes.job, None)
+                self._begin(device, votes)
+            if not new and not waiting:
+                break
+        return resting
+
+    def _begin(self, device: Device, votes: Votes) -> None:
+        device.job, device.since = votes.job, self.transport.now()
+        self._busy[device.name] = device
+        self._idle.discard(device.name)
+        votes.running.add(device.name)
+        self._open.get(votes.job.kernel, {}).pop(votes.job, None)
+        self._due.pop(votes.job, None)
+        self.transport.start(device.name, votes.job)
+
+    def _new(self) -> Votes:
+        """Return the job that may gain most of those that no device has begun."""
+        kernel = max(self._open, key=self._promise)
+        self._hope[kernel] *= FRUITLESS
+        return self.votes[next(iter(self._open[kernel]))]
+
+    @property
+    def _unfinished(self) -> bool:
+        unconfirmed = any(len(v.answers) == 1 for v in self.winners().values())
+        return bool(self.left or self._disputes or unconfirmed)
+
+    def _promise(self, kernel: str) -> float:
+        """Return the seconds that a run of the model may gain by a kernel's next job."""
+        return self.gaps[kernel] * self._hope[kernel] if self._open[kernel] else -1.0
+
+    def _reopen(self, job: Job) -> None:
+        self._open.setdefault(job.kernel, {})[job] = None
+        self._hope.setdefault(job.kernel, 1.0)
+
+    def _take(self, event: Event) -> None:
+        device = self.known[event.device]
+        job, device.job = device.job, None
+        self._busy.pop(device.name, None)
+        if event.answer is not None:
+            self._idle.add(device.name)
+        votes = self.votes.get(job) if job is not None else None
+        if votes is None:
+            return  # it was ended before
+        votes.running.discard(device.name)
+        answer = event.answer
+        if answer is None:
+            self._failed(device, votes, event.problem)
+        elif not device.out and not self._throttled(device, answer.before, answer.after):
+            votes.answers[device.name] = answer
+            device.answered += 1
+            self._judge(votes)
+        if votes.open and votes.job in self.votes:
+            self._reopen(votes.job)
+        elif len(votes.answers) == 1 and device.name not in votes.answers and not votes.running:
+            self._due[votes.job] = None  # it was repeated in vain
+
+    def _failed(self, device: Device, votes: Votes, problem: str) -> None:
+        device.deaths += 1
+        votes.failures += 1
+        self.say(f"{device.name} {problem}; its race is measured again")
+        if device.deaths >= DEATHS:
+            self._leave_out(device, f"it failed {DEATHS} times")
+        if votes.failures < TRIES or not votes.open:
+            return
+        del self.votes[votes.job], self._of[votes.job.kernel][votes.job]
+        self._due.pop(votes.job, None)
+        self._open[votes.job.kernel].pop(votes.job, None)
+        if len(votes.job.candidates) > 1:
+            self.add([Job(votes.job.kernel, (c,)) for c in votes.job.candidates])
+        else:
+            self.given_up.append(votes.job)
+            self.say(f"{votes.job.candidates[0]} is given up: devices failed by it {TRIES} times")
+
+    def _throttled(self, device: Device, *loops: float) -> bool:
+        """Return whether a device was slower beside a race than it can be. It rests then."""
+        usual = statistics.median(device.loops) if device.loops else min(loops)
+        if max(loops) <= THROTTLED * usual:
+            device.loops += loops
+            device.hot = 0
+            return False
+        device.hot += 1
+        device.rests_until = self.transport.now() + REST * 2 ** (device.hot - 1)
+        self.say(f"{device.name} runs at {usual / max(loops):.0%} of its usual speed: its race doesn't count")
+        if device.hot >= HOT:
+            self._leave_out(device, f"it was throttled {HOT} times in a row")
+        return True
+
+    def _judge(self, votes: Votes) -> None:
+        """Keep the state of a job that has one more answer. Devices that are outvoted are doubted or left
+        out."""
+        job = votes.job
+        self._disputes.pop(job, None)
+        for name in votes.answers:
+            self.known[name].alone.pop(job, None)
+        if len(votes.answers) == 1:
+            device = self.known[next(iter(votes.answers))]
+            device.alone[job] = None
+            if device.strikes or device.answered % EACH == 1:
+                self._due[job] = None
+            self._challenge(votes)
+            return
+        self._winners.pop(job.kernel, None)
+        if votes.disputed:
+            self._disputes[job] = None
+            self.say(f"{' and '.join(votes.answers)} disagree: another device decides")
+        else:
+            self._convict(votes)
+
+    def _challenge(self, votes: Votes) -> None:
+        """Make a job the winner of its kernel if it is quicker. The kernel's expected gain is whole then."""
+        kernel, best = votes.job.kernel, votes.best()
+        if best is None or kernel not in self._winners:
+            return
+        winner = self._winners[kernel]
+        before = winner.best() if winner is not None else None
+        if before is None or best[1] < before[1]:
+            self._winners[kernel] = votes
+            self._hope[kernel] = 1.0
+
+    def _convict(self, votes: Votes) -> None:
+        right = votes.agreeing
+        for name in right:
+            self.known[name].checked += 1
+        for name in [n for n in votes.answers if n not in right]:
+            device = self.known[name]
+            del votes.answers[name]
+            device.strikes += 1
+            self._due |= device.alone
+            if device.strikes >= STRIKES:
+                self._leave_out(device, f"others disagreed with it {STRIKES} times")
+            else:
+                self.say(f"{name} disagrees with {' and '.join(right)}: all its races are repeated")
+
+    def _leave_out(self, device: Device, reason: str) -> None:
+        """Leave a device out. The races that only a wrong device has measured are measured again."""
+        if device.out:
+            return
+        device.out = reason
+        self.say(f"{device.name} is left out: {reason}")
+        if device.strikes < STRIKES:
+            return
+        for votes in [v for v in self.votes.values() if device.name in v.answers]:
+            del votes.answers[device.name]
+            self._winners.pop(votes.job.kernel, None)
+            self._disputes.pop(votes.job, None)
+            self._due.pop(votes.job, None)
+            if votes.open:
+                self._reopen(votes.job)
+            elif votes.answers:
+                self._judge(votes)
+        device.alone.clear()
+
+    def _end_late(self) -> None:
+        """End the jobs that take too long. The first of the busy devices began first."""
+        while (device := next(iter(self._busy.values()), None)) is not None:
+            if self.transport.now() - device.since <= self.limit:
+                return
+            self.transport.restart(device.name)
+            self._take(Event(device.name, None, f"hung for {self.limit:.0f} s"))
+
+    def winners(self) -> dict[str, Votes]:
+        """Return the job that has the quickest candidate of each kernel."""
+        for kernel in self._of.keys() - self._winners.keys():
+            self._winners[kernel] = self._winner(kernel)
+        return {kernel: votes for kernel, votes in self._winners.items() if votes is not None}
+
+    def _winner(self, kernel: str) -> Votes | None:
+        found = [(best[1], n, v) for n, v in enumerate(self.of(kernel)) if (best := v.best()) is not None]
+        return min(found)[2] if found else None
+
+    def of(self, kernel: str) -> Iterator[Votes]:
+        """Yield the jobs of a kernel, with their answers."""
+        return (self.votes[job] for job in self._of.get(kernel, ()))
+
+    def measured(self) -> Iterator[tuple[str, str]]:
+        """Yield kernels and candidates that needn't be measured again. A winner that one device alone has
+        seen isn't among them if others are there."""
+        winners = {votes.job for votes in self.winners().values()}
+        there = (self.known[name] for name in self._idle | self._busy.keys() if name in self.known)
+        alone = sum(not d.out for d in there) < 2
+        for votes in self.votes.values():
+            if votes.believed and (alone or votes.confirmed or votes.job not in winners):
+                yield from ((votes.job.kernel, c) for c in votes.job.candidates)
+        yield from ((job.kernel, c) for job in self.given_up for c in job.candidates)

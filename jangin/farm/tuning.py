@@ -1,0 +1,259 @@
+"""`jangin tune --farm`: tune a model on the workers of a Dask cluster, apart for each kind of machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import field, replace
+from typing import Any
+
+from jangin.farm import work
+from jangin.farm.coordinator import Coordinator, SchedulerGone
+from jangin.farm.dask_transport import PATIENCE, Cluster, DaskTransport
+from jangin.farm.jobs import Answer, Job
+from jangin.farm.trust import Trust
+from jangin.ir.records import dataclass
+from jangin.options import Options
+from jangin.tune.measure import Timing
+from jangin.tune.store import Finding, Store
+from jangin.tune.tuner import BATCH, Outcome, Tuned
+
+LIMIT = 300.0
+"""Seconds after which a device hangs that does one race. Compiling candidates takes most of it on a board."""
+KEEP = 10.0
+"""Seconds between two times at which findings are stored."""
+
+Tell = Callable[[float, float, str], object]
+
+
+@dataclass
+class Place:
+    """The outcome on the devices of one kind, and what happened to them. `signers` are the owners of the keys
+    by which the winners are signed."""
+
+    name: str
+    devices: list[str]
+    outcome: Outcome | None = None
+    said: list[str] = field(default_factory=list)
+    signers: Counter[str] = field(default_factory=Counter)
+    problem: str = ""
+
+
+def tune_on(
+    address: str,
+    model: Any,
+    options: Options,
+    threads: int | None,
+    budget: float,
+    store: Store | None,
+    trust: str | os.PathLike[str] | None,
+    tell: Tell,
+) -> list[Place]:
+    """Tune a model on a farm for about `budget` seconds, and return the outcome on each kind of machine.
+
+    Findings are stored as they come, so that a later call goes on from them. Raises SchedulerGone if nobody
+    answers at the address, and ValueError if no worker is a device."""
+    data = pickle.dumps((model, options, threads))
+    task = work.Task(hashlib.sha256(data).hexdigest(), data)
+    believed = Trust(trust)
+    cluster = Cluster(address, task, task.digest[:16])
+    try:
+        places = _places(cluster)
+        stop = threading.Event()
+        tunings = [_Tuning(cluster, task, p, places, believed, store, budget, tell, stop) for p in places]
+        with ThreadPoolExecutor(len(places)) as pool:
+            jobs = [pool.submit(tuning.run) for tuning in tunings]
+            try:
+                wait(jobs)
+            except KeyboardInterrupt:  # only this thread gets it
+                stop.set()
+            return [job.result() for job in jobs]
+    finally:
+        cluster.close()
+
+
+def _places(cluster: Cluster) -> list[Place]:
+    """Return the kinds of machines that are there."""
+    there = cluster.first_workers(PATIENCE)
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, future in [(n, cluster.submit(n, work.place)) for n in there]:
+        found[future.result(PATIENCE)].append(name)
+    return [Place(name, devices) for name, devices in found.items()]
+
+
+@dataclass
+class _Tuning:
+    """The tuning on one place."""
+
+    cluster: Cluster
+    task: work.Task
+    place: Place
+    places: Sequence[Place]
+    trust: Trust
+    store: Store | None
+    budget: float
+    tell: Tell
+    stop: threading.Event
+
+    def run(self) -> Place:
+        start = time.monotonic()
+        try:
+            self._run(start)
+        except (SchedulerGone, TimeoutError, RuntimeError, OSError) as error:
+            self.place.problem = str(error)
+        return self.place
+
+    def _run(self, start: float) -> None:
+        known = {} if self.store is None else self.store.get(self.place.name)
+        kernels = {k.digest: k for k in self._ask(work.survey)}
+        transport = DaskTransport(self.cluster, self._is_here, work.race, self._answer)
+        made = Coordinator(
+            transport,
+            {d: max(0.0, k.before - k.bound) for d, k in kernels.items()},
+            LIMIT,
+            self.place.said.append,
+        )
+        made.add([*_jobs(kernels, known)])
+        stopped = self._steps(made, transport, kernels, known, start)
+        findings = _findings(made, kernels, known)
+        before, timing = sum(k.before for k in kernels.values()), None
+        won = {d: work.written(f.candidate) for d, f in findings.items() if f.better}
+        if not stopped:
+            before, ratio = self._ask(work.final, won) if won else (before, 1.0)
+            timing = Timing(before * ratio, ratio, ratio, ratio)
+            if ratio > 1:
+                self.place.said.append("the whole model is slower with the winners: all stays untuned")
+                findings = {
+                    d: replace(f, candidate=work.read(kernels[d].first), seconds=f.untuned)
+                    for d, f in findings.items()
+                }
+        unkept = self._keep(findings, made)
+        self.place.signers.update(a.by for v in made.winners().values() for a in v.believed.values() if a.by)
+        reports = tuple(_report(kernels[d], findings.get(d), made, known.get(d)) for d in kernels)
+        spent, defects = time.monotonic() - start, tuple(dict.fromkeys(_defects(made)))
+        ordered = tuple(sorted(reports, key=lambda r: -r.before))
+        self.place.outcome = Outcome(ordered, findings, before, timing, spent, stopped, defects, unkept)
+        self.place.devices = [*made.known] or self.place.devices
+
+    def _answer(self, told: tuple[bytes, bytes], job: Job) -> Answer:
+        return self.trust.answer(told[0], told[1], job, self.task.digest)
+
+    def _is_here(self, device: str) -> bool:
+        """Return whether a device is of this place. A new one is asked."""
+        if not any(device in p.devices for p in self.places):
+            try:
+                name = self.cluster.submit(device, work.place).result(PATIENCE)
+            except Exception:  # it died meanwhile, or is no device that can tell
+                return False
+            for place in self.places:
+                if place.name == name:
+                    place.devices.append(device)
+        return device in self.place.devices
+
+    def _ask(self, function: Callable[..., Any], *given: Any) -> Any:
+        """Return what a device of the place returns. If it dies, another one is asked."""
+        problem: Exception | None = None
+        for _ in range(3):
+            device = next((d for d in self.cluster.workers() if self._is_here(d)), None)
+            if device is None:
+                time.sleep(2.0)
+                continue
+            try:
+                return self.cluster.submit(device, function, *given).result(LIMIT)
+            except Exception as error:  # what a model or a dying worker raises
+                problem = error
+        raise RuntimeError(f"no device of the farm could do it: {problem or 'none is there'}")
+
+    def _steps(
+        self, made: Coordinator, transport: DaskTransport, kernels: Mapping[str, work.Found],
+        known: Mapping[str, Finding], start: float,
+    ) -> bool:  # fmt: skip
+        """Measure until nothing is left or the time is over. Return whether the user stopped it."""
+        kept = seen = time.monotonic()
+        while not self.stop.is_set():
+            spent = time.monotonic() - start
+            try:
+                going = made.step(spent < self.budget)
+                seen = time.monotonic()
+            except SchedulerGone as gone:
+                if time.monotonic() - seen > PATIENCE:
+                    raise
+                self.place.said.append(f"{gone}; waiting for it")
+                transport.forget()
+                made.forget()
+                time.sleep(2.0)
+                continue
+            self.tell(min(spent, self.budget), self.budget, f"{made.left} races left")
+            if not going and (not made.left or spent > self.budget or not made.can_go_on):
+                return False
+            if not going:
+                time.sleep(0.5)  # workers start anew
+            if time.monotonic() - kept > KEEP:
+                kept = time.monotonic()
+                self._keep(_findings(made, kernels, known), made)
+        return True
+
+    def _keep(self, findings: Mapping[str, Finding], made: Coordinator) -> str:
+        if self.store is None or not findings:
+            return ""
+        proofs = [
+            (kernel, a.by, a.proof["message"], a.proof["signature"])
+            for kernel, votes in made.winners().items()
+            for a in votes.believed.values()
+        ]
+        return self.store.try_put(self.place.name, findings) or self.store.try_prove(self.place.name, proofs)
+
+
+def _jobs(kernels: Mapping[str, work.Found], known: Mapping[str, Finding]) -> Iterator[Job]:
+    """Yield races of the candidates that no earlier tuning has measured."""
+    for digest, kernel in kernels.items():
+        tried = known[digest].tried if digest in known else frozenset()
+        left = [c for c in kernel.candidates if str(work.read(c)) not in tried]
+        for n in range(0, len(left), BATCH):
+            yield Job(digest, tuple(left[n : n + BATCH]))
+
+
+def _findings(
+    made: Coordinator, kernels: Mapping[str, work.Found], known: Mapping[str, Finding]
+) -> dict[str, Finding]:
+    """Return each kernel's best candidate: this tuning's winner, or an earlier one's if that is quicker."""
+    tried: dict[str, set[str]] = defaultdict(set)
+    for digest, candidate in made.measured():
+        tried[digest].add(str(work.read(candidate)))
+    winners = {d: won for d, votes in made.winners().items() if (won := votes.best()) is not None}
+    found = {}
+    for digest in tried.keys() | winners.keys():
+        kernel, earlier = kernels[digest], known.get(digest)
+        untuned = kernel.before / kernel.launches
+        finding = earlier or Finding(work.read(kernel.first), untuned, untuned)
+        if digest in winners and winners[digest][1] < finding.seconds / finding.untuned:
+            best, ratio = winners[digest]
+            finding = Finding(work.read(best), untuned * ratio, untuned)
+        found[digest] = replace(
+            finding, tried=finding.tried | (earlier.tried if earlier else frozenset()) | tried[digest]
+        )
+    return found
+
+
+def _report(kernel: work.Found, finding: Finding | None, made: Coordinator, earlier: Finding | None) -> Tuned:
+    first = work.read(kernel.first)
+    measured = [c for v in made.of(kernel.digest) if v.believed for c in v.job.candidates]
+    best, gain = (finding.candidate, finding.seconds / finding.untuned) if finding else (first, 1.0)
+    tried = Counter(work.read(c).template for c in measured)
+    before = len(earlier.tried) if earlier else 0
+    return Tuned(
+        kernel.name, kernel.sources, kernel.launches, kernel.before, kernel.bound, first, best, gain, tried,
+        before, kernel.pruned,
+    )  # fmt: skip
+
+
+def _defects(made: Coordinator) -> Iterator[str]:
+    for votes in made.votes.values():
+        for answer in votes.believed.values():
+            yield from answer.defects

@@ -1,0 +1,137 @@
+"""A device's part of a farm: what it is, which kernels a model has, races, and signed answers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from jangin.compiler.pipeline import tuning_graph
+from jangin.environment import farm_key
+from jangin.farm.jobs import Job
+from jangin.options import Options
+from jangin.runtime.signing import sign_bytes
+from jangin.runtime.threads import default_threads
+from jangin.templates.template import Candidate
+from jangin.tune.store import place_of
+from jangin.tune.tuner import TuningKernel, TuningModel, sizes_of
+
+CONTEXT = b"Jangin measurement, signature 1\0"
+"""Bytes that are signed before an answer, so that a signature made for another purpose isn't valid for it."""
+LOOP = 50_000
+"""The turns of the loop beside each race: about 2 ms."""
+LOOPS = 16
+"""The loop is timed so often. The best time counts, so that other work isn't taken for heat."""
+
+
+class Task(NamedTuple):
+    """A tuning, as devices get it once: its digest, and the pickled model, options and threads."""
+
+    digest: str
+    data: bytes
+
+
+class Found(NamedTuple):
+    """A kernel of the model on a device of one kind. `candidates` are the ones to measure, as texts."""
+
+    digest: str
+    name: str
+    sources: Any
+    launches: int
+    before: float
+    bound: float
+    first: str
+    candidates: tuple[str, ...]
+    pruned: int
+
+
+class _Prepared(NamedTuple):
+    model: TuningModel
+    untuned: Any
+    kernels: dict[str, TuningKernel]
+
+
+_LOCK = threading.Lock()
+
+
+@lru_cache(1)
+def _prepared(task: Task) -> _Prepared:
+    """Return the model's kernels on this device. A process prepares a task once."""
+    model, options, threads = pickle.loads(task.data)
+    graph = tuning_graph(model, options)
+    made = TuningModel(graph, options, threads or default_threads(), sizes_of(graph, options.sizes or {}))
+    untuned = made.executable(options)
+    return _Prepared(made, untuned, {k.digest: k for k in made.kernels(untuned, {})})
+
+
+def place(task: Task) -> str:
+    """Return the text that tells for which machines this device's figures are valid."""
+    _, options, threads = pickle.loads(task.data)
+    return place_of(options.target, threads or default_threads(), options.libraries, options.objective)
+
+
+def survey(task: Task) -> list[Found]:
+    """Return the model's kernels on this device, with their candidates."""
+    with _LOCK:
+        found = _prepared(task)
+    return [
+        Found(
+            k.digest, k.report.name, k.report.sources, k.report.launches, k.report.before, k.report.bound,
+            written(k.report.first), tuple(map(written, k.queue)), k.report.pruned,
+        )
+        for k in found.kernels.values()
+    ]  # fmt: skip
+
+
+def race(task: Task, job: Job, device: str) -> tuple[bytes, bytes]:
+    """Race a job's candidates, and return the answer as JSON, with the worker's signature or b""."""
+    with _LOCK:  # a device measures one thing at a time
+        prepared = _prepared(task)
+        kernel = prepared.kernels[job.kernel]
+        before = loop_seconds()
+        ratios, seconds, defects = prepared.model.measure(kernel, [read(c) for c in job.candidates])
+        after = loop_seconds()
+    told = {
+        "task": task.digest, "kernel": job.kernel, "candidates": job.candidates, "place": place(task),
+        "device": device, "ratios": ratios, "seconds": seconds, "before": before, "after": after,
+        "defects": defects,
+    }  # fmt: skip
+    message = json.dumps(told, sort_keys=True).encode()
+    key = farm_key()
+    return message, b"" if key is None else sign_bytes(CONTEXT + message, key)
+
+
+def final(task: Task, winners: dict[str, str]) -> tuple[float, float]:
+    """Run the model with the winners and without them, side by side. Return the seconds of an untuned run,
+    and the tuned one's share."""
+    with _LOCK:
+        prepared = _prepared(task)
+        options: Options = prepared.model.options
+        choices = {**options.choices, **{k: read(c) for k, c in winners.items()}}
+        tuned = prepared.model.executable(options.but(choices=choices))
+        before, after = prepared.model.compare(prepared.untuned, tuned)
+    return before.least, after.ratio
+
+
+def loop_seconds() -> float:
+    """Return the seconds of a loop that takes equally long whenever a processor has its full speed."""
+    best = float("inf")
+    for _ in range(LOOPS):
+        start = time.perf_counter()
+        for _ in range(LOOP):
+            pass
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def written(candidate: Candidate) -> str:
+    """Return a candidate as a text that `read` reads."""
+    return json.dumps([candidate.template, dict(candidate.params)], sort_keys=True)
+
+
+def read(text: str) -> Candidate:
+    template, params = json.loads(text)
+    return Candidate(template, params)

@@ -1,0 +1,8 @@
+"""The folder's own module, which tests import."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

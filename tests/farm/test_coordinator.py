@@ -1,0 +1,168 @@
+"""Devices that a farm believes and the races that it gives them, on simulated boards with their own clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from simulated import Board, Boards, chosen, coordinator, finish, jobs, kernels, right
+
+from jangin.farm.coordinator import DEATHS, HOT, SchedulerGone
+from jangin.farm.jobs import Answer, Job, Votes
+
+
+def boards(seed: int, count: int, **habits: float) -> Boards:
+    rng = random.Random(seed)
+    made = {
+        f"board {n}": Board(rng.uniform(0.5, 1.5), rng.uniform(0.01, 0.5), **habits) for n in range(count)
+    }
+    return Boards(made, kernels(rng, 20, 24), rng)
+
+
+@pytest.mark.parametrize("lies", [1.0, 0.5])
+@pytest.mark.parametrize("seed", range(2))
+def test_200_boards_with_failures_and_5_percent_liars_end_with_the_right_winners(
+    seed: int, lies: float
+) -> None:
+    there = boards(seed, 200, dies=0.02, hangs=0.01, heats=0.03)
+    there.truth = kernels(there.rng, 60, 120)
+    liars = [f"board {n}" for n in there.rng.sample(range(200), 10)]
+    for name in liars:
+        there.boards[name].lies = lies
+    said: list[str] = []
+    made = coordinator(there, said)
+    finish(made, there)
+    assert chosen(made) == right(there.truth), f"seed {seed}"
+    assert all(votes.confirmed for votes in made.winners().values())
+    assert made.disputed == [] == made.given_up
+    wrong = {d.name for d in made.known.values() if "disagreed" in d.out}
+    assert wrong <= {*liars}, "an honest board is left out as a liar"
+    doubted = {d.name for d in made.known.values() if d.strikes}
+    told = {name for name in liars if made.known[name].answered}
+    assert doubted <= {*liars} and (doubted >= told if lies == 1.0 else len(doubted) >= 5)
+    assert all(any(text.startswith(f"{name} is left out") for text in said) for name in wrong)
+    assert there.jobs < 1.5 * len(jobs(there.truth)), "checks cost too much"
+
+
+def test_a_device_alone_is_believed() -> None:
+    there = boards(1, 1)
+    made = coordinator(there, [])
+    finish(made, there)
+    assert chosen(made) == right(there.truth)
+    assert there.jobs == len(jobs(there.truth)), "nothing is repeated"
+    assert {*made.measured()} == {(k, c) for k, r in there.truth.items() for c in r}
+
+
+def test_a_device_that_goes_away_loses_nothing() -> None:
+    there, said = boards(2, 3), list[str]()
+    made = coordinator(there, said)
+    for _ in range(5):
+        made.step()
+    gone = next(iter(there.begun))
+    there._away[gone] = float("inf")
+    finish(made, there)
+    assert chosen(made) == right(there.truth)
+    assert any(text.startswith(f"{gone} went away") for text in said)
+
+
+def test_a_device_that_hangs_is_started_anew_and_then_left_out() -> None:
+    there, said = boards(3, 3), list[str]()
+    there.boards["board 0"].hangs = 1.0
+    made = coordinator(there, said)
+    finish(made, there)
+    assert chosen(made) == right(there.truth)
+    assert sum("board 0 hung for 30 s" in text for text in said) == DEATHS
+    assert made.known["board 0"].out
+
+
+def test_a_throttled_device_rests_and_is_left_out_if_it_stays_so() -> None:
+    there, said = boards(4, 3), list[str]()
+    there.truth = kernels(there.rng, 40, 60)
+    made = coordinator(there, said)
+    for _ in range(5):
+        made.step()
+    there.boards["board 1"].heats = 1.0
+    finish(made, there)
+    assert chosen(made) == right(there.truth)
+    assert "throttled" in made.known["board 1"].out
+    assert sum("board 1 runs at" in text for text in said) == HOT
+    assert not any(d.out for n, d in made.known.items() if n != "board 1")
+
+
+def test_a_candidate_that_kills_devices_is_given_up_alone() -> None:
+    there, said = boards(5, 30), list[str]()
+    killer = "3.7"
+    there.truth["kernel 3"][killer] = 0.9
+    there.killers = frozenset([killer])
+    made = coordinator(there, said)
+    finish(made, there)
+    assert made.given_up == [Job("kernel 3", (killer,))]
+    assert chosen(made) == right(there.truth)
+    assert ("kernel 3", killer) in {*made.measured()}, "it isn't tried again"
+
+
+def test_two_that_disagree_decide_nothing_until_a_third_comes() -> None:
+    there, said = boards(6, 2), list[str]()
+    there.boards["board 1"].lies = 1.0
+    made = coordinator(there, said)
+    finish(made, there)
+    assert made.disputed and any("disagree" in text for text in said)
+    assert all(not v.believed for v in made.votes.values() if v.job in made.disputed)
+    there.boards |= {"board 2": Board(), "board 3": Board()}
+    finish(made, there)
+    assert not made.disputed and chosen(made) == right(there.truth)
+
+
+def test_the_time_being_over_begins_no_new_race() -> None:
+    there = boards(7, 2)
+    made = coordinator(there, [])
+    for _ in range(40):
+        made.step()
+    before = made.left
+    while made.step(accepting=False):
+        pass
+    assert 0 < made.left <= before and all(v.confirmed for v in made.winners().values())
+    measured = {*made.measured()}
+    assert all((v.job.kernel, v.job.candidates[0]) in measured for v in made.winners().values())
+
+
+def test_a_scheduler_that_comes_back_costs_nobody_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = boards(8, 4)
+    made = coordinator(there, [])
+    for _ in range(10):
+        made.step()
+
+    def gone() -> None:
+        raise SchedulerGone("it is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(there, "devices", gone)
+        with pytest.raises(SchedulerGone):
+            made.step()
+    there.begun.clear()
+    there._ends.clear()
+    made.forget()
+    finish(made, there)
+    assert chosen(made) == right(there.truth)
+    assert not any(d.deaths for d in made.known.values())
+
+
+@pytest.mark.parametrize(
+    ("figures", "disputed", "counted"),
+    [
+        ([0.5], False, 1), ([0.5, 0.55], False, 2), ([0.5, 0.9], True, 0), ([0.5, 0.9, 0.52], False, 2),
+        ([0.5, 0.9, 1.5], True, 0), ([0.5, 0.9, 0.5, 0.9], True, 0), ([0.5, None], True, 0),
+        ([None, None], False, 2),
+    ],
+)  # fmt: skip
+def test_votes(figures: list[float | None], disputed: bool, counted: int) -> None:
+    answers = {str(n): Answer((f, 2.0), 1.0) for n, f in enumerate(figures)}
+    votes = Votes(Job("k", ("a", "b")), answers)
+    assert (votes.disputed, len(votes.believed)) == (disputed, counted)
+    best = votes.best()
+    assert (best is not None and best[0] == "a") == (counted > 0 and figures[0] is not None)
+
+
+def test_a_winner_is_quicker_by_each_device() -> None:
+    votes = Votes(Job("k", ("a",)), {"1": Answer((0.9,), 1.0), "2": Answer((1.0,), 1.0)})
+    assert votes.confirmed and votes.best() is None

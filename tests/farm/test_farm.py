@@ -1,0 +1,197 @@
+"""`jangin tune --farm` on two local workers of Dask: one is killed, answers are signed, tuning goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from jangin.farm import coordinator, jobs, tuning
+from jangin.farm.coordinator import SchedulerGone
+from jangin.farm.jobs import Job
+from jangin.farm.trust import Trust
+from jangin.options import Options
+from jangin.tune.store import Store
+
+SIZES = (8, 24, 40, 72)
+
+
+def model() -> bytes:
+    """Return products of several sizes, each a kernel of its own."""
+    rng, nodes, constants = np.random.default_rng(0), [], []
+    for n, (a, b) in enumerate(pairwise(SIZES)):
+        weights = rng.standard_normal((a, b)).astype(np.float32)
+        constants.append(numpy_helper.from_array(weights, f"w{n}"))
+        nodes.append(helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"], name=f"product {n}"))
+    ends = [
+        helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [16, SIZES[n]]) for n in (0, len(SIZES) - 1)
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return bytes(made.SerializeToString())
+
+
+def brief(slow: float) -> None:
+    """Make a worker's races brief, with few candidates. Each takes `slow` seconds more, so that there is a
+    middle in which a worker can be killed."""
+    from jangin.farm import work
+    from jangin.runtime.profile import Launches
+    from jangin.targets.processor import Processor
+    from jangin.tune import tuner
+
+    Launches.call_seconds = lambda _: 0.0  # type: ignore[method-assign]
+    Processor.least_seconds = lambda *_: 0.0  # type: ignore[method-assign]
+    tuner.BATCH = 2
+    tuner.SCREEN_SECONDS = tuner.RACE_SECONDS = tuner.FINAL_SECONDS = 0.0
+    loop = work.loop_seconds
+    work.loop_seconds = lambda: (time.sleep(slow), loop())[1]  # type: ignore[func-returns-value]
+
+
+@pytest.fixture
+def farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Start two workers that are devices. Noise of a busy machine is no disagreement here, and no heat."""
+    pytest.importorskip("distributed", reason="dask[distributed] isn't installed")
+    pytest.importorskip("cryptography", reason="cryptography isn't installed")
+    from distributed import Client, LocalCluster
+
+    monkeypatch.setenv("JANGIN_FARM_KEY", str(keys(tmp_path, "bench")))
+    for module, name in ((jobs, "AGREE"), (coordinator, "THROTTLED")):
+        monkeypatch.setattr(module, name, 1e9)
+    monkeypatch.setattr(tuning, "BATCH", 2)
+    monkeypatch.setattr(tuning, "KEEP", 0.0)
+    devices = {"n_workers": 2, "threads_per_worker": 1, "resources": {"jangin-test": 1}}
+    with LocalCluster(dashboard_address=None, **devices) as cluster, Client(cluster) as client:
+        client.run(brief, 0.05)
+        client.register_plugin(_Brief())
+        yield cluster
+
+
+def _Brief() -> Any:
+    from distributed import WorkerPlugin
+
+    class Plugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
+        """Makes races brief in workers that are started later."""
+
+        name = "brief"
+
+        def setup(self, worker: Any) -> None:
+            make(0.05)
+
+    make = brief
+    return Plugin()
+
+
+def keys(folder: Path, name: str) -> Path:
+    """Write a pair of keys, and return the private one's path. The public one is in a folder `trusted`."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    (folder / "trusted").mkdir(exist_ok=True)
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+    (folder / f"{name}.key").write_bytes(private)
+    public = key.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    (folder / "trusted" / f"{name}.pem").write_bytes(public)
+    return folder / f"{name}.key"
+
+
+def tuned(cluster: Any, store: Store, trust: Path | None, budget: float = 300.0, tell: Any = None) -> Any:
+    options = Options(shapes={}, threads=1, cache=str(store.path.parent))
+    told = tell or (lambda *_: None)
+    (place,) = tuning.tune_on(cluster.scheduler_address, model(), options, 1, budget, store, trust, told)
+    assert not place.problem, place.problem
+    return place
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_loses_nothing(farm: Any, tmp_path: Path) -> None:
+    """All candidates are measured once or twice, the findings are stored with proofs, and a second tuning has
+    nothing left to measure."""
+    store, killed = Store(tmp_path / "cache"), list[int]()
+
+    def tell(done: float, total: float, what: str) -> None:
+        left = int(what.split()[0])
+        if left and not killed and done > 2.0:
+            killed.append(farm.workers[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    place = tuned(farm, store, tmp_path / "trusted", tell=tell)
+    found = place.outcome
+    assert killed, "no worker was killed, so the test shows nothing"
+    assert any("died" in said or "went away" in said or "lost" in said for said in place.said), place.said
+    assert len(found.kernels) == len(SIZES) - 1 and not found.defects and not found.stopped
+    assert all(k.tried.total() for k in found.kernels)
+    stored = store.get(place.name)
+    assert {*stored} == {*found.findings} and all(f.tried for f in stored.values())
+    assert all(signer == "bench" for _, signer, _, _ in store.proofs(place.name))
+    again = tuned(farm, store, tmp_path / "trusted")
+    assert sum(k.tried.total() for k in again.outcome.kernels) == 0
+    assert all(k.earlier for k in again.outcome.kernels)
+    other = tmp_path / "others"
+    other.mkdir()
+    keys(other, "stranger")
+    nothing = tuned(farm, Store(tmp_path / "other"), other / "trusted")
+    assert not nothing.outcome.findings
+    assert any("isn't signed by a trusted key" in said for said in nothing.said)
+    assert sum("is left out" in said for said in nothing.said) == 2
+
+
+def test_answers_of_others_and_to_other_races_dont_count(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="cryptography isn't installed")
+    import json
+
+    from jangin.farm.work import CONTEXT
+    from jangin.runtime.signing import sign_bytes
+
+    job = Job("k", ("a", "b"))
+    told = {"task": "t", "kernel": "k", "candidates": ["a", "b"], "ratios": [0.5, None], "seconds": 1.0,
+            "before": 0.1, "after": 0.1, "defects": []}  # fmt: skip
+    message = json.dumps(told).encode()
+    key = keys(tmp_path, "one")
+    (aside := tmp_path / "aside").mkdir()
+    trust, signature = Trust(tmp_path / "trusted"), sign_bytes(CONTEXT + message, key)
+    assert trust.answer(message, signature, job, "t").by == "one"
+    assert Trust(tmp_path / "trusted" / "one.pem").answer(message, signature, job, "t").ratios == (0.5, None)
+    assert Trust(None).answer(message, b"", job, "t").by == ""
+    for wrong in (
+        b"",
+        signature[::-1],
+        sign_bytes(message, key),
+        sign_bytes(CONTEXT + message, keys(aside, "two")),
+    ):
+        with pytest.raises(ValueError, match="isn't signed"):
+            trust.answer(message, wrong, job, "t")
+    with pytest.raises(ValueError, match="isn't signed"):
+        trust.answer(message.replace(b"0.5", b"0.4"), signature, job, "t")
+    for other, task in ((Job("j", ("a", "b")), "t"), (Job("k", ("a",)), "t"), (job, "u")):
+        with pytest.raises(ValueError, match="another race"):
+            trust.answer(message, signature, other, task)
+    short = json.dumps({**told, "ratios": [0.5]}).encode()
+    with pytest.raises(ValueError, match="lacks candidates"):
+        Trust(None).answer(short, b"", job, "t")
+    no_number = {**told, "ratios": [float("nan"), 1.0]}
+    for strange, reason in ((no_number, "no clock"), ([], "another form"), ({}, "another form")):
+        with pytest.raises(ValueError, match=reason):
+            Trust(None).answer(json.dumps(strange).encode(), b"", job, "t")
+    with pytest.raises(FileNotFoundError, match="no public key"):
+        Trust(tmp_path / "none")
+
+
+def test_a_farm_that_isnt_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed", reason="dask[distributed] isn't installed")
+    from jangin.farm import dask_transport
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(SchedulerGone, match="no Dask scheduler answers at tcp"),
+    ):
+        patch.setattr(dask_transport, "CONNECT", 0.5)
+        tuning.tune_on("tcp://127.0.0.1:1", model(), Options(), 1, 1.0, None, None, lambda *_: None)
