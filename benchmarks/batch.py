@@ -3,13 +3,13 @@ process on one processor.
 
     python -m benchmarks.batch dask ray spark
 
-It updates `benchmarks/results/batch.json`. Each engine first runs once untimed, so that workers are started
+It prints the figures of `benchmarks/results/batch.json`.
+Each engine first runs once untimed, so that workers are started
 and hold the model. Ray starts actors for each run, so its time is from an actor's first call to the last.
 Two plain processes are timed in the same minute: they tell what the second processor itself brings."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -33,7 +33,6 @@ from jangin.runtime.compiled import signature
 from jangin.runtime.frames import Columns
 from jangin.runtime.rows import Sent
 
-RESULTS = Path(__file__).parent / "results" / "batch.json"
 COLUMNS, WIDTH, DEPTH = 16, 1536, 3
 """The columns of a row, and the size and number of the model's hidden layers."""
 ROWS, PARTS = 32768, 16
@@ -199,7 +198,7 @@ def main() -> None:
     artifact, data = _compiled(made, Options())
     sent = Sent("perceptron", data, 32)
     columns = Asked(sent, tuple(signature(artifact)[1]), INPUTS, True, [], 1, 2).columns(INPUTS["x"])
-    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept: dict[str, Any] = {}
     for name in sys.argv[1:]:
         with globals()[name](made) as work:
             work()
@@ -208,7 +207,6 @@ def main() -> None:
         ratios = {"ratio": one / min(taken), "of_processes": two / min(taken)}
         kept[name] = {"one": one, "two": min(taken), "two_processes": two, **ratios}
         print(name, kept[name], flush=True)
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
     python -m benchmarks.farm 1 2 simulated
 
-It updates `benchmarks/results/farm.json`. A number tunes ten kernels on so many workers, until no
+It prints the figures of `benchmarks/results/farm.json`.
+A number tunes ten kernels on so many workers, until no
 candidate is left. The processor's time of this process, in which Dask's scheduler and the coordinator run, is
 their share. `simulated` measures the coordinator alone with 200 to 2,000 boards."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -23,7 +23,6 @@ from onnx import TensorProto, helper, numpy_helper
 from jangin.farm import tuning
 from jangin.options import Options
 
-RESULTS = Path(__file__).parent / "results" / "farm.json"
 SIZES = (64, 96, 160, 224, 288, 352, 320, 256, 192, 128, 80)
 """The widths of ten products, each a kernel of its own."""
 BOARDS = (200, 500, 2_000)
@@ -107,12 +106,11 @@ def simulated(count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    kept: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept: dict[str, Any] = {}
     for name in sys.argv[1:]:
         runs = [tuned(int(name))] if name.isdigit() else map(simulated, BOARDS)
         kept[name] = [*runs]
         print(*kept[name], sep="\n", flush=True)
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
