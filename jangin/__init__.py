@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jangin.runtime.several import SeveralExecutable
     from jangin.runtime.stateful import StatefulExecutable
     from jangin.runtime.variants import VariantsExecutable
+    from jangin.training.lora import lora
     from jangin.training.trainer import train, value_and_grad
 
 _HOMES = {
@@ -68,6 +69,7 @@ _HOMES = {
     "TorchFormat": "jangin.frontends.torch.format",
     "VariantsExecutable": "jangin.runtime.variants",
     "load": "jangin.runtime.load",
+    "lora": "jangin.training.lora",
     "operator": "jangin.custom",
     "quantize": "jangin.quantization.quantize",
     "train": "jangin.training.trainer",
@@ -101,6 +103,7 @@ __all__ = [
     "emit",
     "hosted",
     "load",
+    "lora",
     "operator",
     "quantize",
     "train",

@@ -23,7 +23,7 @@ from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass
 from jangin.options import Options
 from jangin.runtime.sizes import TensorSpec
-from jangin.training.data import Examples, check_labels, examples
+from jangin.training.data import check_labels, examples
 from jangin.training.loop import VALIDATED, Run, by_epoch, split
 from jangin.training.losses import IGNORED
 from jangin.training.trainer import Trainer, parsed_optimizer
@@ -87,17 +87,26 @@ def train(
     try:
         _epochs(run, asked.epochs, checkpoint)
     except KeyboardInterrupt:
-        run.save(checkpoint)
-        again = [a for a in sys.argv[1:] if a != "--resume"]
-        console.print(f"stopped after {run.trainer.count} steps; {checkpoint} keeps them. To go on:")
-        console.print(shlex.join(["jangin", *again, "--resume"]))
+        _keep(run, checkpoint)
         raise SystemExit(STOPPED) from None
+    except Exception:
+        _keep(run, checkpoint)
+        raise
     run.trainer.export(output)
     console.print(curve_text(by_epoch(run.losses, run.steps)))
     if asked.curve is not None:
         write_curve(asked.curve, run)
         console.print(f"{asked.curve}: the curve")
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, after {run.trainer.count} steps")
+
+
+def _keep(run: Run, checkpoint: Path) -> None:
+    """Write a checkpoint, and say how to go on from it."""
+    run.save(checkpoint)
+    again = [a for a in sys.argv[1:] if a != "--resume"]
+    console = terminal()
+    console.print(f"stopped after {run.trainer.count} steps; {checkpoint} keeps them. To go on:")
+    console.print(shlex.join(["jangin", *again, "--resume"]))
 
 
 def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings: Settings) -> Run:
@@ -116,8 +125,10 @@ def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings:
             shapes={**(options.shapes or {}), **shapes}, threads=options.threads, check=asked.check,
             **settings.given,
         )  # fmt: skip
-    _check(found, trainer, asked.loss)
-    return Run(trainer, found, part, size, asked.seed)
+    labels = asked.loss in ("cross_entropy", "nll")
+    if labels:
+        check_labels(found, trainer.classes, IGNORED)
+    return Run(trainer, found, part, size, asked.seed, labels)
 
 
 def _emit(run: Run, folder: Path, asked: Asked) -> None:
@@ -127,11 +138,6 @@ def _emit(run: Run, folder: Path, asked: Asked) -> None:
     console = terminal()
     console.print(summary(made))
     console.print(f"{folder}: {', '.join(made.files)}", soft_wrap=True)
-
-
-def _check(data: Examples, trainer: Trainer, loss: str) -> None:
-    if loss in ("cross_entropy", "nll"):
-        check_labels(data, trainer.classes, IGNORED)
 
 
 def _specs(graph: Graph) -> list[TensorSpec]:
@@ -153,11 +159,17 @@ def _own_batch(graph: Graph) -> int | None:
 def _epochs(run: Run, count: int, checkpoint: Path) -> None:
     """Make the steps that are left, and write a checkpoint after each epoch."""
     console, columns = terminal(), ("epoch {task.fields[epoch]}", BarColumn(), "loss {task.fields[loss]:.4f}")
+    told: set[Path] = set()
     with bar_with(*columns, TimeRemainingColumn()) as bar:
         task = bar.add_task("train", total=count * run.steps, epoch="", loss=0.0)
         for what, epoch, loss in run.epochs(count):
+            for path, reason in run.unreadable.items():
+                if path not in told:
+                    console.print(f"{path} can't be read and is left out: {reason}", soft_wrap=True)
+                    told.add(path)
             if what == VALIDATED:
-                console.print(f"epoch {epoch + 1}/{count}: validation loss {loss:.4f}")
+                right = f", accuracy {run.accuracy[-1]:.1%}" if run.accuracy else ""
+                console.print(f"epoch {epoch + 1}/{count}: validation loss {loss:.4f}{right}")
                 continue
             bar.update(task, completed=run.trainer.count, epoch=f"{epoch + 1}/{count}", loss=loss)
             if run.trainer.count % run.steps == 0:

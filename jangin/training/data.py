@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ LABELS, INPUTS = "labels", "inputs"
 
 
 class Examples(ABC):
-    """Examples by their number. `labels` has each one's label or target."""
+    """Examples by their number. `labels` has each one's label or target. `unreadable` has the files that
+    couldn't be read so far, with the reasons."""
 
     labels: Array
+    unreadable: dict[Path, str]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,6 +75,7 @@ class Arrays(Examples):
                 f"{path} has the labels {self.labels.dtype}{list(self.labels.shape)}; "
                 "they must be numbers, with one entry for each example"
             )
+        self.unreadable = {}
         self._inputs = [_fitting(found[n], s, path) for n, s in zip(names, specs, strict=True)]
         for name, array in zip(names, self._inputs, strict=True):
             if len(array) != len(self.labels):
@@ -93,7 +97,10 @@ def _fitting(array: Array, spec: TensorSpec, path: Path) -> Array:
 class Pictures(Examples):
     """The pictures in the folders of a folder. Each folder is a class, and `classes` has their names in
     order. Hidden files and folders are left out. A picture is read when it is needed. Raises ValueError if
-    there are none."""
+    there are none.
+
+    A picture that can't be read gives its place to the next one of the batch. `unreadable` has the reason by
+    path."""
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], pixels: str) -> None:
         if len(specs) != 1:
@@ -105,11 +112,31 @@ class Pictures(Examples):
             raise ValueError(f"{folder} has no folder with pictures: give each class a folder of its own")
         self.classes = [f.name for f in folders]
         self._files = [p for p, _ in files]
+        self.unreadable = {}
         self.labels = np.array([n for _, n in files], np.int64)
 
+    def batch(self, numbers: Array) -> tuple[Array, ...]:
+        found = [self._picture(self._files[n]) for n in numbers.tolist()]
+        read = [k for k, picture in enumerate(found) if picture is not None]
+        if not read:
+            first = self._files[numbers[0]]
+            raise ValueError(f"no picture of a batch can be read, beginning with {first}")
+        places = [read[bisect_left(read, k) % len(read)] for k in range(len(found))]
+        pictures = [picture for k in places if (picture := found[k]) is not None]
+        return np.concatenate(pictures), self.labels[numbers[places]]
+
     def inputs(self, numbers: Array) -> tuple[Array, ...]:
-        found = [read_picture(self._files[n], self._spec, self._pixels) for n in numbers.tolist()]
-        return (np.concatenate(found),)
+        return self.batch(numbers)[:-1]
+
+    def _picture(self, path: Path) -> Array | None:
+        """Return a picture, or None if the file can't be read as one."""
+        try:
+            return read_picture(path, self._spec, self._pixels)
+        except (ValueError, MemoryError):  # the options and the model are wrong, not the file
+            raise
+        except Exception as error:  # Pillow's decoders raise many kinds
+            self.unreadable[path] = f"{type(error).__name__}: {error}"
+            return None
 
 
 def _pictures(folder: Path) -> Iterator[Path]:

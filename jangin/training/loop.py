@@ -11,9 +11,10 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.training.data import Examples, read_arrays
 from jangin.training.interrupts import uninterrupted
+from jangin.training.losses import IGNORED
 from jangin.training.trainer import Trainer
 
-LOSSES, VALIDATION, SETUP = "run/losses", "run/validation", "run/setup"
+LOSSES, VALIDATION, ACCURACY, SETUP = "run/losses", "run/validation", "run/accuracy", "run/setup"
 """The names of a run's arrays in its checkpoint."""
 STEP, VALIDATED = "step", "validation"
 """The kinds of events that `Run.epochs` yields."""
@@ -48,15 +49,24 @@ class Run:
     """A training run. Each step's examples follow from the seed and the number of the step. A run that goes
     on therefore makes the very steps that were left. An epoch leaves out examples that fill no batch.
 
-    `losses` has each step's loss. `validation` has the mean loss after each epoch."""
+    `losses` has each step's loss. `validation` has the mean loss after each epoch. With `classes`, `accuracy`
+    has the share of examples whose label has the largest output."""
 
-    def __init__(self, trainer: Trainer, data: Examples, part: Split, batch: int, seed: int) -> None:
+    def __init__(
+        self, trainer: Trainer, data: Examples, part: Split, batch: int, seed: int, classes: bool = False
+    ) -> None:
         self.trainer, self._data, self._part = trainer, data, part
-        self._batch, self._seed = batch, seed
+        self._batch, self._seed, self._classes = batch, seed, classes
         self.steps = len(part.training) // batch
         self._order: Array | None = None
         self.losses: list[float] = []
         self.validation: list[float] = []
+        self.accuracy: list[float] = []
+
+    @property
+    def unreadable(self) -> dict[Path, str]:
+        """The files that couldn't be read so far, with the reasons."""
+        return self._data.unreadable
 
     def step(self) -> float:
         """Make one step, and return its loss."""
@@ -75,15 +85,23 @@ class Run:
         while True:
             done = self.trainer.count // self.steps
             if len(self._part.validation) and len(self.validation) < done:
-                self.validation.append(self._measured())
+                self._measure()
                 yield VALIDATED, done - 1, self.validation[-1]
             if self.trainer.count >= count * self.steps:
                 return
             yield STEP, done, self.step()
 
-    def _measured(self) -> float:
-        numbers = self._part.validation.reshape(-1, self._batch)
-        return float(np.mean([self.trainer.evaluate(self._data.batch(n)) for n in numbers]))
+    def _measure(self) -> None:
+        losses, right = [], []
+        for numbers in self._part.validation.reshape(-1, self._batch):
+            batch = self._data.batch(numbers)
+            loss, output = self.trainer.measure(batch)
+            losses.append(loss)
+            if self._classes:
+                labels = batch[-1]
+                right.append((output.argmax(1) == labels)[labels != IGNORED])
+        self.validation.append(float(np.mean(losses)))
+        self.accuracy += [float(np.mean(np.concatenate(right)))] if right else []
 
     @property
     def _setup(self) -> Array:
@@ -92,7 +110,8 @@ class Run:
     def save(self, path: Path) -> None:
         """Write a checkpoint, whole or not at all."""
         run = {
-            LOSSES: np.array(self.losses), VALIDATION: np.array(self.validation), SETUP: self._setup,
+            LOSSES: np.array(self.losses), VALIDATION: np.array(self.validation),
+            ACCURACY: np.array(self.accuracy), SETUP: self._setup,
         }  # fmt: skip
         self.trainer.save(path, run)
 
@@ -108,6 +127,7 @@ class Run:
             raise ValueError(f"{path} is of another run ({found}): give the same, or another checkpoint")
         self.trainer.load(path)
         self.losses, self.validation = run[LOSSES].tolist(), run[VALIDATION].tolist()
+        self.accuracy = file[ACCURACY].tolist() if ACCURACY in file else []
 
 
 def by_epoch(losses: Sequence[float], steps: int) -> list[float]:

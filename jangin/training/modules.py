@@ -16,7 +16,8 @@ from jangin.frontends.torch.regions import detached_by_copies, detached_regions
 from jangin.frontends.torch.trace import Traced, array_of, traced
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.options import Options
-from jangin.training.parameters import Chosen, Trainable, lowered, matching
+from jangin.training.lora import adapted
+from jangin.training.parameters import Chosen, Lora, Trainable, lowered, matching
 
 
 class WithLoss(torch.nn.Module):  # type: ignore[misc]
@@ -52,9 +53,9 @@ def of_module(
     same = {i: first[id(state[n])] for i, n in owners.items() if n in state}
     tensors = {**program.state_dict, **program.constants}
     trained = [n for i, n in owners.items() if same.get(i) == i and tensors[n].requires_grad]
-    wanted = set(matching([own(n) for n in trained], chosen))
+    wanted = set() if isinstance(chosen, Lora) else set(matching([own(n) for n in trained], chosen))
     parameters = {i: _array(tensors[n]) for i, n in owners.items() if n in trained and own(n) in wanted}
-    if not parameters:
+    if not parameters and not isinstance(chosen, Lora):
         raise CompileError("no parameter of the module is trained: each has requires_grad=False")
     changed = _changed(found, {n: i for i, n in owners.items()}, state)
     buffers = {i: _array(tensors[n]) for i, n in owners.items() if i in changed or own(n) in held}
@@ -62,7 +63,8 @@ def of_module(
     made = lowered(Imported(graph, ATEN, {}), parameters, buffers, changed, options)
     results = tuple(o.name for o in found.outputs if o.name and not o.written)
     names = {own(n): first[id(t)] for n, t in state.items() if first.get(id(t)) in {*parameters, *buffers}}
-    return replace(made, inputs=tuple(filter(None, found.inputs)), outputs=results, names=names)
+    made = replace(made, inputs=tuple(filter(None, found.inputs)), outputs=results, names=names)
+    return adapted(made, chosen, {i: own(n) for i, n in owners.items()}) if isinstance(chosen, Lora) else made
 
 
 def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:

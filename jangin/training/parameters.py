@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -20,6 +20,38 @@ from jangin.passes.partition import has_steps
 
 
 @dataclass(frozen=True)
+class Lora:
+    """The settings of low-rank adapters (see `training.lora`)."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    seed: int
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter of a weight: the inputs of its two matrices A and B, and the frozen weight. With `turned`,
+    the weight has its outputs along the first axis."""
+
+    first: str
+    second: str
+    weight: Array
+    turned: bool
+    scale: float
+
+    def merged(self, kept: Mapping[str, Array]) -> Array:
+        """Return the weight that does what the frozen weight and the adapter do together."""
+        more = kept[self.second] @ kept[self.first] * self.scale
+        whole: Array = self.weight + (more if self.turned else more.T)
+        return whole.astype(self.weight.dtype)
+
+
+@dataclass(frozen=True)
 class Trainable:
     """A lowered graph, with the meaning of its inputs.
 
@@ -30,6 +62,7 @@ class Trainable:
     - `names` has the input of each of the model's own names of parameters and buffers. Several names may have
       the same input.
     - `random` is the input that decides all random numbers, or "" if there are none.
+    - `adapters` are by the model's own names of their weights.
     - `Builder` describes `own_gradients`."""
 
     graph: Graph
@@ -41,10 +74,12 @@ class Trainable:
     names: Mapping[str, str]
     random: str = ""
     own_gradients: tuple[OwnGradient, ...] = ()
+    adapters: Mapping[str, Adapter] = field(default_factory=dict)
 
 
-Chosen = Sequence[str] | None
-"""Names of the parameters to train, or patterns as for file names. None stands for all parameters."""
+Chosen = Sequence[str] | Lora | None
+"""Names of the parameters to train, or patterns as for file names. None stands for all parameters. Adapters
+are trained instead if settings of them are given."""
 
 
 def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
@@ -56,11 +91,15 @@ def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
         raise CompileError(
             f"say which of the model's constants are to be trained: trainable=[...] of {', '.join(floats)}"
         )
+    if isinstance(chosen, Lora):
+        from jangin.training.lora import adapted
+
+        return adapted(lowered(read, {}, {}, {}, options), chosen, {n: n for n in floats})
     names = matching(floats, chosen)
     return lowered(read, {n: np.array(read.graph.constants[n]) for n in names}, {}, {}, options)
 
 
-def matching(names: Sequence[str], chosen: Chosen) -> list[str]:
+def matching(names: Sequence[str], chosen: Sequence[str] | None) -> list[str]:
     """Return the chosen names. Raises CompileError for a pattern that matches none."""
     if chosen is None:
         return list(names)

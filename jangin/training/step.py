@@ -50,7 +50,8 @@ class StepGraph:
     - `numbers` has the inputs that take an optimizer's numbers, with the optimizer's index and the number's
       name.
     - `gradients` has the output with the gradient of each parameter, by the parameter's input.
-    - `random` is the input that decides all random numbers, or "" if there are none."""
+    - `random` is the input that decides all random numbers, or "" if there are none.
+    - `output` is the output with the model's first output, or "" if the graph has none."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -61,6 +62,7 @@ class StepGraph:
     numbers: Mapping[str, tuple[int, str]]
     gradients: Mapping[str, str]
     random: str = ""
+    output: str = ""
 
 
 class StepBuilder:
@@ -121,6 +123,13 @@ class StepBuilder:
         """Return the graph with the loss and the gradients as outputs."""
         made = {n: self.b.fresh(f"d{n}") for n in self.gradients}
         return self._finished(self.gradients, made, {}, {}, {}, made)
+
+    def with_output(self) -> StepGraph:
+        """Return the graph with the loss and the model's first output as outputs."""
+        name = self.b.fresh("output")
+        made = {name: name}
+        step = self._finished({name: self._tensor(self.model.outputs[0])}, made, {}, {}, {}, made)
+        return replace(step, gradients={}, output=name)
 
     def updated(self, optimizers: Sequence[Optimizer], chosen: Mapping[str, int]) -> StepGraph:
         """Return the graph with the loss and the new parameters as outputs. `chosen` has the number of each

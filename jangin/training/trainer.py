@@ -27,7 +27,7 @@ from jangin.training.data import read_arrays
 from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
-from jangin.training.parameters import Chosen, Trainable, of_file
+from jangin.training.parameters import Chosen, Lora, Trainable, of_file
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only, outputs_only
 from jangin.training.written import write_trained
 
@@ -169,6 +169,7 @@ class Trainer:
         self._output = model.graph.shape(model.outputs[0])
         self._task, self._optimizers = task, optimizers
         self._names, self._order = dict(model.names), list(model.parameters)
+        self._adapters = model.adapters
         builder = StepBuilder(model, *task.added)
         builder.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
@@ -208,15 +209,20 @@ class Trainer:
 
     def evaluate(self, batch: Any) -> float:
         """Return the loss in evaluation mode. This changes nothing."""
-        if self._evaluation is None:
-            self._evaluation = Runner(self._evaluated(), self._task.options, self._task.seed)
-        kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
-        return float(self._evaluation.run(batch, kept, {})[self._evaluation.step.loss])
+        return self.measure(batch)[0]
 
-    def _evaluated(self) -> StepGraph:
-        model = self._in_evaluation(self._task)
-        self._evaluated_names = self._own_names(model)
-        return forward_only(model, *self._task.added)
+    def measure(self, batch: Any) -> tuple[float, Array]:
+        """Return the loss and the model's first output in evaluation mode. This changes nothing. If the
+        model's output is the loss, both are the loss."""
+        if self._evaluation is None:
+            model = self._in_evaluation(self._task)
+            self._evaluated_names = self._own_names(model)
+            step = StepBuilder(model, *self._task.added, differentiated=False).with_output()
+            self._evaluation = Runner(step, self._task.options, self._task.seed)
+        kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
+        found = self._evaluation.run(batch, kept, {})
+        step = self._evaluation.step
+        return float(found[step.loss]), found[step.output]
 
     def _own_names(self, model: Trainable) -> dict[str, str]:
         """Return the step's input for each input of another graph of the model that has weights."""
@@ -245,7 +251,8 @@ class Trainer:
         from jangin.training.emitted import Whole, emit_step
 
         task = self._task
-        evaluation, names, inference = self._evaluated(), dict(self._evaluated_names), None
+        model, inference = self._in_evaluation(task), None
+        evaluation, names = forward_only(model, *task.added), self._own_names(model)
         if task.loss is not None:
             model = self._in_evaluation(replace(task, loss=None, example=task.example[:-1]))
             inference, names = outputs_only(model), {**names, **self._own_names(model)}
@@ -263,6 +270,13 @@ class Trainer:
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the trained parameters and the changing buffers, by the model's names."""
         return {name: self._kept[i].copy() for name, i in self._names.items()}
+
+    def merged(self) -> dict[str, Array]:
+        """Return the trained parameters and changing buffers by the model's own names. Adapters are added to
+        the weights that they belong to."""
+        inner = {i for a in self._adapters.values() for i in (a.first, a.second)}
+        found = {n: self._kept[i].copy() for n, i in self._names.items() if i not in inner}
+        return {**found, **{n: a.merged(self._kept) for n, a in self._adapters.items()}}
 
     @property
     def arena_bytes(self) -> int:
@@ -336,8 +350,8 @@ class Trainer:
         """Write the model with the trained weights, as .onnx or .jgn by the path's ending. Raises ValueError
         for a PyTorch module, whose own `load_state_dict` takes the weights."""
         if self._task.is_module:
-            raise ValueError("a PyTorch module takes its weights back: module.load_state_dict(state_dict())")
-        write_trained(self._task.model, self.state_dict(), Path(path), self._task.options)
+            raise ValueError("a PyTorch module takes its weights back: module.load_state_dict(merged())")
+        write_trained(self._task.model, self.merged(), Path(path), self._task.options)
 
     def save(self, path: Any, more: Mapping[str, Array] | None = None) -> None:
         """Write parameters, buffers, the optimizer's state and the number of steps to a NumPy .npz file. If
@@ -384,7 +398,7 @@ def train(
     - `optimizer` is a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters.
     - `example` is a batch: the inputs, then the target.
     - `trainable` has names of parameters, or patterns. By default all parameters that need gradients are
-      trained. A model of another format must have its constants named.
+      trained. A model of another format must have its constants named. `jangin.lora()` trains adapters.
     - `clip_norm` limits the norm of all gradients together, and `clip_value` limits each number.
     - `seed` is for random operators (dropout). A step's random numbers follow from the seed and the step's
       number.
@@ -399,6 +413,8 @@ def train(
     Raises CompileError, which tells what can't be trained, and where."""
     task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
+    if isinstance(trainable, Lora) and type(groups) is not Groups:
+        raise CompileError("a torch.optim optimizer has the module's parameters, and lora trains others")
     return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check, checkpoint)
 
 

@@ -82,7 +82,8 @@ def test_a_model_is_trained_and_written(model: Path, data: Path, tmp_path: Path)
     losses = [float(n) for n in re.findall(r"^epoch \d/3: loss ([\d.]+)", told, re.M)]
     assert len(losses) == 3
     assert losses[2] < 0.6 * losses[0]
-    assert len(re.findall(r"validation loss", told)) == 3
+    shares = [float(n) for n in re.findall(r"validation loss [\d.]+, accuracy ([\d.]+)%", told)]
+    assert len(shares) == 3 and shares[-1] > 80
     assert "after 18 steps" in told
     with np.load(data) as file:
         x, labels = file["inputs"], file["labels"]
@@ -148,9 +149,37 @@ def test_pictures_by_class(model: Path, tmp_path: Path) -> None:
         (tmp_path / "photos" / name / "._0.png").write_bytes(b"of a file manager")
     (tmp_path / "photos" / ".trash").mkdir()
     (tmp_path / "photos" / ".trash" / "0.png").write_bytes(b"no class")
+    (tmp_path / "photos" / "dark" / "3.png").write_bytes(b"no picture")
+    whole = (tmp_path / "photos" / "light" / "5.png").read_bytes()
+    (tmp_path / "photos" / "light" / "5.png").write_bytes(whole[:60])
     told = call(model, tmp_path / "photos", "-o", tmp_path / "out.jgn", *SETTINGS, "--validation", "0")
     assert "after 9 steps" in told
+    for name in ("dark/3.png", "light/5.png"):
+        assert len(re.findall(rf"photos/{name} can't be read and is left out: \w+", told)) == 1
     assert jangin.load(tmp_path / "out.jgn").inputs[0].name == "image"
+
+
+def test_a_batch_without_a_readable_picture_keeps_the_run(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in the middle of a run is told, and the steps before it are kept."""
+    steps: list[int] = []
+
+    def step(run: Run, plain: Any = Run.step) -> float:
+        if len(steps) == 3:
+            raise ValueError("no picture of a batch can be read, beginning with x.png")
+        steps.append(run.trainer.count)
+        return float(plain(run))
+
+    out = tmp_path / "out.onnx"
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "step", step)
+        assert "beginning with x.png" in call(
+            model, data, "-o", out, *SETTINGS, "--validation", "0", status=1
+        )
+    with np.load(tmp_path / "out.npz") as kept:
+        assert kept["steps"] == 3
+    assert "after 24 steps" in call(model, data, "-o", out, *SETTINGS, "--validation", "0", "--resume")
 
 
 FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
