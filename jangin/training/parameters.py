@@ -6,11 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
-import numpy as np
-
-from jangin.compiler import cases
 from jangin.frontends.dialect import Imported
-from jangin.frontends.format import ModelSource
 from jangin.frontends.lower import lower
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
@@ -80,23 +76,6 @@ class Trainable:
 Chosen = Sequence[str] | Lora | None
 """Names of the parameters to train, or patterns as for file names. None stands for all parameters. Adapters
 are trained instead if settings of them are given."""
-
-
-def of_file(model: ModelSource, chosen: Chosen, options: Options) -> Trainable:
-    """Return a model of any format that `jangin.compile` takes as a trainable graph. `chosen` must name the
-    constants to train. Raises CompileError if it is None."""
-    read = cases.imported(model, options)
-    floats = [n for n, a in read.graph.constants.items() if a.dtype.kind == "f" and a.size > 1]
-    if chosen is None:
-        raise CompileError(
-            f"say which of the model's constants are to be trained: trainable=[...] of {', '.join(floats)}"
-        )
-    if isinstance(chosen, Lora):
-        from jangin.training.lora import adapted
-
-        return adapted(lowered(read, {}, {}, {}, options), chosen, {n: n for n in floats})
-    names = matching(floats, chosen)
-    return lowered(read, {n: np.array(read.graph.constants[n]) for n in names}, {}, {}, options)
 
 
 def matching(names: Sequence[str], chosen: Sequence[str] | None) -> list[str]:

@@ -24,10 +24,11 @@ from jangin.passes.memory.recompute import repeated_share
 from jangin.runtime.load import executable
 from jangin.training import losses
 from jangin.training.data import read_arrays
+from jangin.training.files import of_file
 from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
-from jangin.training.parameters import Chosen, Lora, Trainable, of_file
+from jangin.training.parameters import Chosen, Lora, Trainable
 from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only, outputs_only
 from jangin.training.written import write_trained
 
