@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blas_cases import GUARD, arguments
 
 import jangin.blas
 from jangin.blas.table import ROUTINES
-from tests.blas.cases import GUARD, arguments
 
 scipy_blas = pytest.importorskip("scipy.linalg.blas", reason="SciPy is the reference")
 
@@ -78,10 +79,11 @@ def test_scipys_own_tests_pass() -> None:
     """SciPy's test_blas runs with `jangin.blas` in the place of its library. Tests that call a routine or a
     type which Jangin leaves out are skipped."""
     pytest.importorskip("scipy.linalg.tests.test_blas", reason="this SciPy comes without its tests")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.blas.in_place_of_scipy", "-p"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "in_place_of_scipy", "-p"]
     command += ["no:cacheprovider", "--pyargs", "scipy.linalg.tests.test_blas"]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+    here = Path(__file__).resolve().parent
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
+    done = subprocess.run(command, capture_output=True, text=True, env=found, cwd=here, timeout=300)
     counts = {what: int(number) for number, what in COUNTS.findall(done.stdout)}
     assert not counts.get("failed") and not counts.get("error"), done.stdout[-3000:]
     assert counts["passed"] >= PASSED, counts
