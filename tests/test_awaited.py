@@ -24,6 +24,7 @@ from jangin.compiler import awaited, local
 from jangin.compiler.awaited import Awaited
 from jangin.compiler.interpreted import Interpreter
 from jangin.onnxruntime import InferenceSession, SessionOptions
+from jangin.runtime import libraries
 
 F32 = TensorProto.FLOAT
 X = np.random.default_rng(0).standard_normal((3, 4), np.float32)
@@ -205,6 +206,24 @@ def test_a_forked_process_compiles_anew(model: Path) -> None:
         [sys.executable, "-W", "error", "-c", code, str(model)], capture_output=True, text=True
     )
     assert (done.stdout.strip(), done.stderr) == ("7", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
+def test_a_forked_process_has_numpys_threads_again() -> None:
+    """A process may fork while another thread has NumPy on one thread, and holds the lock."""
+    threads = libraries._threads_of_numpy()
+    if threads is None:
+        pytest.skip("NumPy's products aren't OpenBLAS's here, so nothing is set")
+    count, _ = threads
+    before = count()
+    with libraries.on_one_thread(), libraries._products:
+        child = os.fork()
+        if child == 0:
+            right = count() == before
+            with libraries.on_one_thread():
+                right = right and count() == 1
+            os._exit(7 if right and count() == before else 8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and count() == before
 
 
 EARLY = """

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def no_other() -> Iterator[None]:
-    isolated._end_waiting()
+    isolated._end_all()
     yield
-    isolated._end_waiting()
+    isolated._end_all()
 
 
 def compiled(model: object, **options: object) -> object:
@@ -144,8 +144,8 @@ if os.fork():
     print(os.wait()[1], shape())
 else:
     ok = shape() == (4, 18)
-    from jangin.compiler.processes.isolated import _end_waiting
-    _end_waiting()
+    from jangin.compiler.processes.isolated import _end_all
+    _end_all()
     os._exit(0 if ok else 1)
 """
 

@@ -25,6 +25,7 @@ from jangin.runtime.called import Called
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.system import in_children
+from jangin.runtime.threads import counted
 from jangin.targets import origin
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class _Task:
         progress: Progress | None,
     ) -> None:
         self._model, self._options, self._source = model, options, source
+        self.threads = counted(options.threads)
         self._progress = progress
         self._waiting = 0
         self._apart = apart
@@ -141,7 +143,7 @@ class Awaited(Called):
 
     @property
     def threads(self) -> int:
-        return (self._task.made or self._first).threads
+        return self._task.threads if self._task.made is None else self._task.made.threads
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.system import in_children
 
 PREFIX = "jangin_"
 """The beginning of the names by which machine code calls a library's functions: jangin_LIBRARY_FUNCTION."""
@@ -84,6 +85,19 @@ _products = threading.Lock()
 """The lock of `_single`."""
 _single = [0, 0]
 """The number of contexts `on_one_thread`, and NumPy's number of threads before the first of them."""
+
+
+def _renew() -> None:
+    """Begin anew in a forked process, which has none of the threads that were in a context."""
+    global _products
+    _products = threading.Lock()
+    threads = _threads_of_numpy() if _single[0] else None
+    if threads is not None:
+        threads[1](_single[1])
+    _single[0] = 0
+
+
+in_children(_renew)
 
 
 @contextmanager

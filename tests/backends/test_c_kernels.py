@@ -139,6 +139,8 @@ def cases(module: ModuleType, on: str) -> Iterator[tuple[Any, dict[str, Any]]]:
             continue
         choices: list[list[dict[str, Any]]] = []
         for mark in getattr(test, "pytestmark", ()):
+            if mark.name != "parametrize":
+                continue
             names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
             values = [on] if names == ["on"] else mark.args[1]
             rows = [(v,) if len(names) == 1 else v for v in values]

@@ -54,7 +54,7 @@ def test_a_killed_process_is_one_error(which: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     made: list[isolated._Started] = []
     start = isolated._start
-    monkeypatch.setattr(isolated, "_start", lambda: made.append(start()) or made[-1])
+    monkeypatch.setattr(isolated, "_start", lambda *given: made.append(start(*given)) or made[-1])
     left: set[int] = set()
     killed: list[float] = []
 
@@ -66,7 +66,7 @@ def test_a_killed_process_is_one_error(which: str, tmp_path: Path, monkeypatch: 
             os.kill(process, signal.SIGKILL)
             killed.append(time.monotonic())
 
-    isolated._end_waiting()
+    isolated._end_all()
     with pytest.raises(jangin.CompileError, match=SAID):
         jangin.compile(layers(60), cache=False, isolated=True, progress=tell)
     assert killed, "it was over before"
@@ -76,14 +76,14 @@ def test_a_killed_process_is_one_error(which: str, tmp_path: Path, monkeypatch: 
     assert not [p for p in left if runs(p)]
     assert not [*tmp_path.iterdir()]
     assert jangin.compile(layers(2), cache=False, isolated=True)(X).shape == (4, 18)
-    isolated._end_waiting()
+    isolated._end_all()
 
 
 def test_no_process_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    isolated._end_waiting()
+    isolated._end_all()
     before = len(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(subprocess, "Popen", refused)
     with pytest.raises(OSError, match="no process starts that compiles; isolated=False compiles in this one"):

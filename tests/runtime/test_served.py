@@ -246,11 +246,12 @@ def test_arena_shrinkage_of_sessions() -> None:
 
     session = ort.InferenceSession(chain().SerializeToString())
     options, feeds = ort.RunOptions(), {"x": np.ones((1, SIZE), np.float32)}
+    compiled = session.executable.wait()
     session.run(None, feeds)
-    assert session.executable._idle
+    assert compiled._idle
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     session.run(None, feeds, options)
-    assert not session.executable._idle
+    assert not compiled._idle
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "gpu:0")
     with pytest.raises(ValueError, match="no arena for 'gpu:0', only for 'cpu:0'"):
         session.run(None, feeds, options)
