@@ -84,8 +84,9 @@ class _Started(NamedTuple):
         self._close()
 
     def _close(self) -> None:
-        if self in _running:
-            _running.remove(self)
+        for listed in (_running, _waiting):
+            if self in listed:
+                listed.remove(self)
         self.pipe.close()
         os.close(self.life)
 
@@ -105,7 +106,6 @@ def _end_all() -> None:
 
 def _forget_all() -> None:
     """Forget the processes that compile or wait, in a process forked from this one."""
-    _waiting.clear()
     while _running:
         _running[-1].forget()
 
