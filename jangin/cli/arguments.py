@@ -1,0 +1,61 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jangin.commands.help import among
+from jangin.options import ABOUT
+from jangin.pictures import PIXELS
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model's file or folder (or a compiled .jgn file).")
+]
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models' files or folders.")]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        ABOUT["shapes"].flag,
+        metavar="NAME=SIZE",
+        help="batch=1, seq=1..512 (a range), image=1x3x224x224.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(ABOUT["threads"].flag, envvar="JANGIN_THREADS", min=1, help=ABOUT["threads"].help),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(ABOUT["asked"].flag, help=ABOUT["asked"].help, autocompletion=among("target")),
+]
+Objective = Annotated[
+    str,
+    typer.Option(ABOUT["objective"].flag, help=ABOUT["objective"].help, autocompletion=among("objective")),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=WHAT", help="A .npy file, a picture or `random` (the default)."),
+]
+Pixels = Annotated[
+    str,
+    typer.Option(help=f"A picture's value range: {', '.join(PIXELS)}.", autocompletion=among("pixels")),
+]
+Crop = Annotated[float, typer.Option(help="The share of a picture's sides that is kept.")]
+Tokenizer = Annotated[Path | None, typer.Option(help="With a .txt: its tokenizer.json.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="The most runs of the data.")]
+Calibration = Annotated[
+    Path,
+    typer.Option(help="What it is measured on: a folder of pictures or arrays, a .npy, .npz or .txt."),
+]
+Labels = Annotated[
+    Path | None, typer.Option(help="The right classes, in the data's order: a .npy, or a line each.")
+]
+WeightBits = Annotated[
+    int | None,
+    typer.Option(
+        min=7, max=8, help="Of weights in int8: 8, or 7, quicker and the default on x86-64 without VNNI."
+    ),
+]

@@ -1,0 +1,223 @@
+"""The commands that measure models, here and on other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jangin.cli.app import command
+from jangin.cli.arguments import (
+    Inputs,
+    Model,
+    Models,
+    Objective,
+    Shapes,
+    TargetName,
+    Threads,
+)
+from jangin.commands.help import among
+from jangin.options import LATENCY
+
+
+@command
+def bench(
+    context: typer.Context,
+    models: Models,
+    against: Annotated[
+        str,
+        typer.Option(help="Peers, the first of them the reference.", autocompletion=among("against")),
+    ] = "onnxruntime",
+    threads: Annotated[
+        str | None, typer.Option(help="Thread counts (default: 1,2; with --layers all there are).")
+    ] = None,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Jangin alone, each kernel beside the least it could take.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="With --layers: write a run for chrome://tracing or Perfetto.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    shape: Shapes = None,
+    input: Inputs = None,
+    symbolic: Annotated[
+        bool, typer.Option("--symbolic", help="Give the sizes at run time only, not when compiling.")
+    ] = False,
+    target: TargetName = None,
+    tune: Annotated[
+        str, typer.Option(metavar="TIME", help="Tune Jangin first (60s, 2m), and time it untuned too.")
+    ] = "",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+) -> None:
+    """Time models against other engines: fresh processes, short turns, medians."""
+    from jangin.commands.bench import bench as work
+    from jangin.commands.bench import layers as account
+
+    if layers:
+        account(models, context.obj, threads, shape or [], input or [], target, json, trace)
+        return
+    if trace is not None:
+        raise typer.BadParameter("--trace needs --layers")
+    work(
+        models,
+        context.obj,
+        against,
+        threads or "1,2",
+        rounds,
+        seconds,
+        shape or [],
+        input or [],
+        symbolic,
+        target,
+        tune,
+        json,
+    )
+
+
+@command
+def study(
+    context: typer.Context,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The report's folder, new or to go on with.")
+    ],
+    models: Annotated[
+        list[Path] | None, typer.Argument(metavar="MODEL...", help="Models' files or folders.")
+    ] = None,
+    engines: Annotated[
+        str,
+        typer.Option(
+            help="all that are installed, or a list; module:function is one of your own.",
+            autocompletion=among("engines"),
+        ),
+    ] = "all",
+    threads: Annotated[str, typer.Option(help="Thread counts: 1,2.")] = "1",
+    batch: Annotated[
+        str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
+    ] = "1",
+    precision: Annotated[
+        str,
+        typer.Option(help="float32, float16, int8, or a list.", autocompletion=among("precision")),
+    ] = "float32",
+    energy: Annotated[
+        bool, typer.Option("--energy", help="Measure joules by this machine's sensors.")
+    ] = False,
+    meter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COMMAND", help="A meter that prints lines `timestamp watts`, or a plug-in."),
+    ] = None,
+    products: Annotated[
+        str,
+        typer.Option(metavar="SIZES", help="Matrix products too: 64..4096 (doubled), or 64,96; in GFLOP/s."),
+    ] = "",
+    baseline: Annotated[
+        str, typer.Option(help="The engine that others are compared with (default: the first peer).")
+    ] = "",
+    data: Annotated[
+        Path | None, typer.Option(help="What models are quantized with, as for `quantize` (default: random).")
+    ] = None,
+    shape: Shapes = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
+    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that an engine may take to compile or run once.")
+    ] = 600.0,
+    devices: Annotated[
+        str, typer.Option(help="Devices for Jangin: cpu,opencl:0, or all; others run on the processor.")
+    ] = "cpu",
+    tune: Annotated[
+        str, typer.Option(metavar="TIME", help="Add the engine `tuned`: Jangin after so long a tuning (60s).")
+    ] = "",
+    host: Annotated[
+        str,
+        typer.Option(metavar="ssh://BOARD", help="Measure emitted models there, with Python alone."),
+    ] = "",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="With --host: its target (default: by its processor).", autocompletion=among("target")
+        ),
+    ] = None,
+    farm: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
+    ] = "",
+) -> None:
+    """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
+    The same command goes on with a study that was interrupted."""
+    from jangin.commands.study import study as work
+
+    whole = work(
+        models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
+        baseline, data, shape or [], rounds, seconds, timeout, devices, tune,
+        host, target, farm,
+    )  # fmt: skip
+    if not whole:
+        raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended
+
+
+@command
+def tune(
+    context: typer.Context,
+    model: Model,
+    budget: Annotated[str, typer.Option(help="How long to measure: 60s, 2m.")] = "60s",
+    shape: Shapes = None,
+    symbolic: Annotated[
+        bool, typer.Option("--symbolic", help="Sizes stay open when compiling; measure for those of --shape.")
+    ] = False,
+    threads: Threads = None,
+    target: TargetName = None,
+    objective: Objective = LATENCY,
+    devices: Annotated[str, typer.Option(metavar="NAMES", help="Devices to choose from: cpu,opencl:0.")] = "",
+    precision: Annotated[
+        str,
+        typer.Option(help="Precisions to choose from: float32,int8.", autocompletion=among("precision")),
+    ] = "float32",
+    data: Annotated[
+        Path | None, typer.Option(help="With --precision: what it is quantized on, as for `quantize`.")
+    ] = None,
+    drop: Annotated[
+        str, typer.Option(metavar="SHARE", help="With --precision: how much worse outputs may get.")
+    ] = "0.5%",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="With --precision: the folder of quantized models.")
+    ] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Show what devices and thread counts cost, to choose from.")
+    ] = False,
+    meter: Annotated[
+        str,
+        typer.Option(
+            envvar="JANGIN_METER",
+            metavar="COMMAND",
+            help="A meter that prints lines `timestamp watts`, or a plug-in.",
+        ),
+    ] = "",
+    json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
+    farm: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
+    ] = "",
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="With --farm: a public key (PEM), or a folder of them, that must sign."),
+    ] = None,
+) -> None:
+    """Measure other kernels for a model, and keep the best for this machine, or a farm's: by time, or by
+    joules."""
+    from jangin.commands.choices import Goal
+    from jangin.commands.quantize import parse_share
+    from jangin.commands.tune import tune as work
+    from jangin.commands.tune import tune_on_farm
+
+    goal = Goal(
+        objective, tuple(filter(None, devices.split(","))), pareto, meter,
+        tuple(dict.fromkeys(precision.split(","))), data, parse_share(drop), output,
+    )  # fmt: skip
+    if farm:
+        if not goal.alone:
+            raise typer.BadParameter("--farm tunes for the latency of one device and precision each")
+        tune_on_farm(model, context.obj, budget, shape or [], symbolic, threads, target, json, farm, trust)
+        return
+    if trust is not None:
+        raise typer.BadParameter("--trust needs --farm")
+    work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal)
