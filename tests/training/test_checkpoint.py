@@ -66,6 +66,37 @@ def test_no_gradient_waits_for_its_update() -> None:
     assert trainer("dense", None).arena_bytes < 1.15 * results
 
 
+class Words(nn.Module):
+    """Layers behind a sum of embeddings. Each embedding has a check of its indices, which lasts as long as
+    the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.ModuleList(nn.Embedding(9, 16) for _ in range(6))
+        self.layers = nn.Sequential(*(m for _ in range(9) for m in (nn.Linear(16, 16), nn.Tanh())))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = sum(words(x[:, n]) for n, words in enumerate(self.words))
+        result: torch.Tensor = self.layers(found)
+        return result
+
+
+@pytest.mark.usefixtures("plain_memory")
+def test_a_budget_counts_the_checks_of_indices() -> None:
+    rng = np.random.default_rng(5)
+    example = rng.integers(0, 9, (32, 6)), rng.integers(0, 16, 32)
+
+    def arena(checkpoint: int | None) -> int:
+        made = jangin.train(Words(), "cross_entropy", "sgd", example, threads=1, checkpoint=checkpoint)
+        return made.arena_bytes
+
+    most = arena(None)
+    less = arena(int(most * 0.9))
+    assert less <= int(most * 0.9)
+    assert arena(less - 1) < less  # no budget is taken for kept by the bytes of the checks
+
+
 def test_a_budget_that_cant_be_kept() -> None:
     with pytest.raises(CompileError, match=r"the arena takes \d+ bytes even .* checkpoint=1000: give"):
         trainer("dense", 1000)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.core import Concat, IndexCheck, Kernel, Slice
+from jangin.ir.core import Concat, Kernel, Slice
 from jangin.ir.expr import Const
 from jangin.ir.graph import CompileError, Graph, Node, Value, static_shape
 from jangin.ir.plan import Plan
@@ -71,7 +71,8 @@ def _names_again(sources: Iterable[Source]) -> bool:
 @dataclass(frozen=True)
 class _Lives:
     """The memory of values. `base` has the value whose memory another value lies in. For each value in the
-    arena, `bytes` has its size. `lives` has the first and the last node that touch it."""
+    arena, `bytes` has its size. `lives` has the first and the last node that touch it. Checks of indices are
+    read when all kernels ran."""
 
     base: Mapping[str, str]
     bytes: Mapping[str, int]
@@ -88,6 +89,9 @@ class _Lives:
                     own = base.get(name, name)
                     if own not in outside:
                         lives[own] = lives.get(own, (at, at))[0], at
+        last = max((at for _, at in lives.values()), default=0)
+        checks = (base.get(n.outputs[0], n.outputs[0]) for n in graph.nodes if n.attrs.lasting)
+        lives |= {own: (lives[own][0], last) for own in checks if own in lives}
         return cls(base, {n: _size(graph, n) for n in lives}, lives)
 
     def held(self, count: int) -> list[int]:
@@ -179,8 +183,7 @@ def _candidates(graph: Graph, found: _Lives, peak: int) -> Iterator[tuple[float,
 
 
 def _repeats(node: Node) -> bool:
-    body = node.attrs.body if isinstance(node.attrs, Kernel) else None
-    return body is not None and not any(isinstance(n.attrs, IndexCheck) for n in body.nodes)
+    return isinstance(node.attrs, Kernel) and not node.attrs.lasting
 
 
 def repeated(graph: Graph, maker: int, first: int) -> tuple[Graph, bool]:

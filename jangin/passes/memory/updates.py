@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from jangin.ir.core import IndexCheck, Kernel, Slice
+from jangin.ir.core import Kernel, Slice
 from jangin.ir.expr import Const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import Func, replace_buffer
@@ -36,18 +36,13 @@ def ordered(graph: Graph, target: Target) -> Graph:
     if not graph.updates or target.device_name != "cpu":
         return replace(graph, updates={})
     order = _Order(graph)
-    checks = {n for n, node in enumerate(graph.nodes) if _has_checks(node)}
+    checks = {n for n, node in enumerate(graph.nodes) if node.attrs.lasting}
     updates = {}
     for out, state in graph.updates.items():
         readers = _readers(graph, order, out, state)
         if readers is not None and order.put_behind(order.makers[out], readers | checks):
             updates[out] = state
     return replace(graph, nodes=order.nodes(), updates=updates)
-
-
-def _has_checks(node: Node) -> bool:
-    body = node.attrs.body if isinstance(node.attrs, Kernel) else None
-    return body is not None and any(isinstance(n.attrs, IndexCheck) for n in body.nodes)
 
 
 def _readers(graph: Graph, order: _Order, out: str, state: str) -> set[int] | None:
