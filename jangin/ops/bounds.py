@@ -2,15 +2,17 @@
 
 An access by a loop variable reaches as far as its loop does. If the loop's extent is an outer variable, the
 access reaches as far as that variable's last value. An access past the end of an axis means that the inputs'
-shapes don't fit each other. Computed indices aren't checked here: operators clamp or guard them.
+shapes don't fit each other. Operators clamp or guard computed indices. A clamped index needs an axis that
+isn't empty.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from jangin.ir.core import Compute, LoopNest
-from jangin.ir.expr import Const, Expr, Load, Select, Var, const
+from jangin.ir.expr import Const, Expr, Load, Select, Var, const, minimum
 from jangin.ir.graph import Attributes
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.ir.te import Stage
@@ -28,12 +30,14 @@ def parts(attrs: Attributes) -> Sequence[Stage | Stmt]:
 
 
 def limits(value: Stage | Stmt) -> Iterator[Limit]:
-    """Yield the limit of every unguarded access at a constant or a plain loop variable."""
+    """Yield the limit of every unguarded access at a constant or a plain loop variable. Tensor expressions
+    have limits for computed indices too."""
     if isinstance(value, Stage):
         extents = {a.var: a.extent for a in (*value.axes, *value.reduce_axes)}
-        yield from _expression(value.body, extents, frozenset())
-        if value.epilogue is not None:
-            yield from _expression(value.epilogue, extents, frozenset())
+        for e in (value.body, value.epilogue):
+            if e is not None:
+                yield from _expression(e, extents, frozenset())
+                yield from _computed(e, extents)
     else:
         yield from _statement(value, {}, frozenset(), {})
 
@@ -87,16 +91,32 @@ def _origins(e: Expr, lets: Mapping[Var, Guards]) -> Guards:
 
 
 def _expression(e: Expr, extents: Extents, guards: Guards) -> Iterator[Limit]:
+    for load, around in _loads(e, guards):
+        yield from _access(load, extents, around)
+
+
+def _computed(e: Expr, extents: Extents) -> Iterator[Limit]:
+    """Yield the limit of every unguarded access at a computed index: one entry, if there are iterations."""
+    count = math.prod(extents.values(), start=const(1))
+    for load, guards in _loads(e, frozenset()):
+        for i, size in zip(load.index, load.buffer.shape, strict=True):
+            if not isinstance(i, (Const, Var)) and free_vars(i).isdisjoint(guards):
+                empty = {size: const(0)} if isinstance(size, Var) else {}  # no other size matters
+                yield minimum(1, substitute(count, empty)), size
+
+
+def _loads(e: Expr, guards: Guards) -> Iterator[tuple[Load, Guards]]:
+    """Yield each load, and the variables that the conditions around it restrict."""
     if isinstance(e, Load):
-        yield from _access(e, extents, guards)
+        yield e, guards
     if isinstance(e, Select):
-        yield from _expression(e.cond, extents, guards)
+        yield from _loads(e.cond, guards)
         inner = guards | _origins(e.cond, {})
-        yield from _expression(e.a, extents, inner)
-        yield from _expression(e.b, extents, inner)
+        yield from _loads(e.a, inner)
+        yield from _loads(e.b, inner)
         return
     for part in children(e):
-        yield from _expression(part, extents, guards)
+        yield from _loads(part, guards)
 
 
 def _access(access: Load, extents: Extents, guards: Guards) -> Iterator[Limit]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Reshape, Slice
-from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, ne
+from jangin.ir.core import Compute, Concat, Conv, Expand, Kernel, LoopNest, Map, MatMul, Pad, Reshape, Slice
+from jangin.ir.expr import Binary, Const, Expr, Var, const, eq, is_const, land, lor, ne
 from jangin.ir.graph import Graph, Node, Shape
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.sources import Sources
@@ -138,6 +138,10 @@ def _reads(graph: Graph, node: Node) -> Iterator[Expr]:
         for there, n, start, step in zip(*shapes, attrs.starts, attrs.steps, strict=True):
             if not _clamped(start) and not _clamped(n):
                 yield there >= (start + (n - 1) * step + 1 if step > 0 else start + 1)
+    elif isinstance(attrs, Pad) and attrs.mode != "constant":  # an empty axis has no element to repeat
+        shape = graph.shape(node.inputs[0])
+        for n, begin, end in zip(shape, attrs.pads[: len(shape)], attrs.pads[len(shape) :], strict=True):
+            yield lor(n >= 1, land(begin <= 0, end <= 0))
     elif isinstance(attrs, (Compute, LoopNest)):
         for part in parts(attrs):
             yield from (there >= needed for needed, there in limits(part))

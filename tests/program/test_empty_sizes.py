@@ -135,15 +135,52 @@ REFUSED: dict[str, tuple[onnx.ModelProto, tuple[int, ...]]] = {
         model([node("MaxPool", ["x"], ["y"], kernel_shape=[3])], [info("x", [1, 2, "n"])], ["y"]),
         (1, 2, 1),
     ),
+    **{
+        f"Pad {mode}": (
+            model(
+                [node("Pad", ["x", "p"], ["y"], mode=mode)], [info("x", ["n"])], ["y"],
+                {"p": np.int64([2, 1])},
+            ),
+            (0,),
+        )
+        for mode in ("edge", "reflect", "wrap")
+    },
+    **{
+        f"Resize {mode}": (
+            model(
+                [node("Resize", ["x", "", "", "s"], ["y"], mode=mode)], [info("x", ["b", 1, "n", 3])], ["y"],
+                {"s": np.int64([2, 1, 4, 5])},
+            ),
+            (2, 1, 0, 3),
+        )
+        for mode in ("nearest", "linear", "cubic")
+    },
+    "GridSample": (
+        model(
+            [node("GridSample", ["x", "g"], ["y"], padding_mode="border")],
+            [info("x", [1, 1, "n", 3])], ["y"], {"g": numbers(1, 2, 2, 2)},
+        ),
+        (1, 1, 0, 3),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("op", REFUSED)
 def test_a_node_that_cant_have_nothing_is_named(op: str) -> None:
+    """Without an error, it would read memory that isn't the input's."""
     m, shape = REFUSED[op]
     exe = jangin.compile(m, cache=False)
-    with pytest.raises(ValueError, match=rf"sizes n = \d do not meet .*, which {op} 'y' .* needs"):
+    with pytest.raises(ValueError, match=rf"n = \d do not meet .*, which {op.split()[0]} 'y' .* needs"):
         exe(numbers(*shape))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_padding_of_no_rows(mode: str) -> None:
+    """Nothing is read if another axis leaves no result, or if an empty axis isn't padded."""
+    nodes, pads = [node("Pad", ["x", "p"], ["y"], mode=mode)], {"p": np.int64([0, 1, 0, 2])}
+    exe = jangin.compile(model(nodes, [info("x", ["n", "m"])], ["y"], pads), cache=False)
+    assert exe(numbers(0, 4)).shape == (0, 7)
+    np.testing.assert_array_equal(exe(x := numbers(2, 4)), np.pad(x, [(0, 0), (1, 2)], mode))  # type: ignore[call-overload]
 
 
 def test_boxes_and_scores_are_as_many() -> None:
