@@ -100,7 +100,8 @@ def _computed(e: Expr, extents: Extents) -> Iterator[Limit]:
     count = math.prod(extents.values(), start=const(1))
     for load, guards in _loads(e, frozenset()):
         for i, size in zip(load.index, load.buffer.shape, strict=True):
-            if not isinstance(i, (Const, Var)) and free_vars(i).isdisjoint(guards):
+            outside = isinstance(i, Const) and int(i.value) < 0 and not guards  # clamped into no entries
+            if outside or (not isinstance(i, (Const, Var)) and free_vars(i).isdisjoint(guards)):
                 empty = {size: const(0)} if isinstance(size, Var) else {}  # no other size matters
                 yield minimum(1, substitute(count, empty)), size
 

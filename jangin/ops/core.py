@@ -347,6 +347,9 @@ def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage
 def _pad_infer(ins: Sequence[Value], attrs: Pad) -> Typed:
     dtype, shape = typed(ins[0])
     rank = len(shape)
+    added = (p for i, d in enumerate(shape) if is_const(d, 0) for p in attrs.pads[i::rank])
+    if attrs.mode != "constant" and any(prove(p > 0) for p in added):
+        raise CompileError(f"padding by mode {attrs.mode}: an axis without entries has none to repeat")
     return dtype, tuple(simplify(d + (attrs.pads[i] + attrs.pads[i + rank])) for i, d in enumerate(shape))
 
 

@@ -199,7 +199,8 @@ def roi_align(
     for var, bound in reversed(binds):
         body = Let(var, bound, body)
     loops = nest(shape, (n, c, *bins), body, "parallel")
-    return b.loop_nest([x, rois, batch], loops, x.dtype, shape)
+    least = minimum(1, shape[0] * shape[1])
+    return b.loop_nest([x, rois, batch], loops, x.dtype, shape, [height >= least, width >= least])
 
 
 def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], scale: float = 1.0) -> Tensor:

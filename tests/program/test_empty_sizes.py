@@ -162,6 +162,13 @@ REFUSED: dict[str, tuple[onnx.ModelProto, tuple[int, ...]]] = {
         ),
         (1, 1, 0, 3),
     ),
+    "RoiAlign": (
+        model(
+            [node("RoiAlign", ["x", "r", "b"], ["y"], output_height=2, output_width=2)],
+            [info("x", [1, 1, "n", 3])], ["y"], {"r": np.float32([[0, 0, 2, 2]]), "b": np.int64([0])},
+        ),
+        (1, 1, 0, 3),
+    ),
 }  # fmt: skip
 
 
@@ -172,6 +179,13 @@ def test_a_node_that_cant_have_nothing_is_named(op: str) -> None:
     exe = jangin.compile(m, cache=False)
     with pytest.raises(ValueError, match=rf"n = \d do not meet .*, which {op.split()[0]} 'y' .* needs"):
         exe(numbers(*shape))
+
+
+@pytest.mark.parametrize("op", [n for n in REFUSED if n.startswith(("Pad", "Resize", "GridSample"))])
+def test_a_known_size_of_nothing_is_refused(op: str) -> None:
+    m, shape = REFUSED[op]
+    with pytest.raises(jangin.CompileError, match=rf"{op.split()[0]} 'y'"):
+        jangin.compile(m, shapes={"x": shape}, cache=False)
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
