@@ -21,7 +21,7 @@ from jangin.ir.traversal import free_vars
 from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
 from jangin.ops.values import OwnGradient, Tensor
-from jangin.passes.constraints import constraints
+from jangin.passes.constraints import broadcast_sizes, constraints
 from jangin.passes.partition import has_steps, prune, renamed
 
 Env = dict[str, Item | None]
@@ -55,12 +55,14 @@ def lower(
         own_gradients += b.own_gradients
     made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
     tensors = [r for r in made if isinstance(r, Tensor)]
-    if len(tensors) < len(made) or has_steps(prune(_whole(b, [t.name for t in tensors]))):
+    built = _whole(b, [t.name for t in tensors])
+    if len(tensors) < len(made) or has_steps(prune(built)):
         for v in b.not_one:  # a program has no constraints of its own
             b.symbols[v] = const(2), b.symbols[v][1]
         return replace(_program(b, made, graph.outputs), bound=graph.bound, joined=graph.joined)
     lowered = prune(b.graph(tensors, graph.outputs))
-    needs = {**{ne(v, 1): source for v, source in b.not_one.items()}, **constraints(lowered)}
+    needs = {ne(v, 1): source for v, source in b.not_one.items()}
+    needs |= broadcast_sizes(built) | constraints(lowered)
     return replace(lowered, constraints=needs, bound=graph.bound, joined=graph.joined)
 
 

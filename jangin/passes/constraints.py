@@ -39,6 +39,26 @@ def constraints(graph: Graph) -> dict[Expr, Sources]:
             nests |= set() if nest is None else {nest}
             for rule in needed:
                 rules.setdefault(rule, part.source or node.source)
+    return _simplified(rules, graph)
+
+
+def broadcast_sizes(graph: Graph) -> dict[Expr, Sources]:
+    """Return the conditions that sizes which were broadcast against each other are equal, each with the first
+    node that needs it. They hold for the sizes of the inputs.
+
+    A shape may have been read from a result that nothing else reads. The conditions of such nodes count
+    too."""
+    known = {v for name in graph.inputs for d in graph.values[name].shape or () for v in free_vars(d)}
+    rules: dict[Expr, Sources] = {}
+    for node in graph.nodes:
+        for a, b in _stretched(graph, node):
+            if a != b and free_vars(rule := eq(a, b)) <= known:
+                rules.setdefault(rule, node.source)
+    return _simplified(rules, graph)
+
+
+def _simplified(rules: Mapping[Expr, Sources], graph: Graph) -> dict[Expr, Sources]:
+    """Return the conditions that don't hold for all sizes."""
     found: dict[Expr, Sources] = {}
     for rule, source in rules.items():
         condition = simplify(rule, graph.symbols)
@@ -54,7 +74,7 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
     If a returned symbol is 1, a result has another rank or is broadcast. For block-quantized weights, a
     single row is also multiplied in another way.
     """
-    met = {*_guessed(graph), *_of_blocks(graph), *squeezed(graph, given)}
+    met = {*_guessed(graph), *_unread(graph), *_of_blocks(graph), *squeezed(graph, given)}
     return tuple(v for v in may_be_1(given) if v in met)
 
 
@@ -73,18 +93,30 @@ def may_be_1(given: Mapping[Var, Range]) -> Iterator[Var]:
 def _guessed(graph: Graph) -> Iterator[Expr]:
     """Yield the sizes that were assumed to equal the size they were broadcast against."""
     for node in graph.nodes:
-        if isinstance(node.attrs, (Map, Expand, MatMul)):
-            out = graph.shape(node.outputs[0])
-            for name in node.inputs:
-                shape = graph.shape(name)
-                batch = slice(0, -2 if isinstance(node.attrs, MatMul) else None)
-                yield from (
-                    size for pair in _broadcast(shape[batch], out[batch])
-                    if pair[0] != pair[1] and all(isinstance(d, (Const, Var)) for d in pair) for size in pair
-                )  # fmt: skip
+        yield from (
+            size for pair in _stretched(graph, node)
+            if pair[0] != pair[1] and all(isinstance(d, (Const, Var)) for d in pair) for size in pair
+        )  # fmt: skip
         for inner in node.attrs.named().values():
             if isinstance(inner, Graph):
                 yield from _guessed(inner)
+
+
+def _unread(graph: Graph) -> Iterator[Expr]:
+    """Yield the sizes that were assumed to be equal by nodes of which only the shape was read."""
+    rules = [c for c in graph.constraints if isinstance(c, Binary) and c.op == "eq"]
+    read = constraints(graph) if rules else {}
+    for c in rules:
+        if c not in read and all(isinstance(d, (Const, Var)) for d in (c.a, c.b)):
+            yield from (c.a, c.b)
+
+
+def _stretched(graph: Graph, node: Node) -> Iterator[Pair]:
+    """Yield the sizes of a node's operands that broadcast, each with the result's size."""
+    if isinstance(node.attrs, (Map, Expand, MatMul)):
+        batch = slice(0, -2 if isinstance(node.attrs, MatMul) else None)
+        for name in node.inputs:
+            yield from _broadcast(graph.shape(name)[batch], graph.shape(node.outputs[0])[batch])
 
 
 def _of_blocks(graph: Graph) -> Iterator[Expr]:

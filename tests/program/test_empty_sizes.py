@@ -209,6 +209,18 @@ def test_boxes_and_scores_are_as_many() -> None:
         exe(numbers(1, 0, 4), numbers(1, 1, 6))
 
 
+def test_a_shape_of_a_result_that_nothing_reads() -> None:
+    """Sizes that meet in a broadcast are equal or 1, even if only the shape of the result is used."""
+    nodes = [node("Add", ["x", "y"], ["s"]), node("Shape", ["s"], ["k"]), node("Expand", ["c", "k"], ["z"])]
+    m = model(nodes, [info("x", ["n"]), info("y", ["m"])], ["z"], {"c": np.float32(2)})
+    exe = jangin.compile(m, cache=False)
+    assert [exe(numbers(a), numbers(b)).shape for a, b in ((5, 5), (1, 5), (5, 1), (1, 1))] == [
+        (5,), (5,), (5,), (1,),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"n = 3, m = 4 do not meet \(m == n\), which Add 's'"):
+        exe(numbers(3), numbers(4))
+
+
 def test_sizes_that_are_divided_by() -> None:
     """A size divided by itself is 1 for any size, as it was when no size could be 0."""
     nodes = [
