@@ -133,6 +133,26 @@ def test_a_file_that_changes_meanwhile_is_not_taken_for_the_model(model: Path, g
         assert np.array_equal(exe(X), first)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_the_caller_may_go_to_another_folder(
+    model: Path, tmp_path: Path, gate: Any, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """Relative paths of the model and of the cache, given or in the environment, mean what they meant."""
+    began, other = tmp_path / "began", tmp_path / "other"
+    began.mkdir(), other.mkdir()
+    monkeypatch.setenv("JANGIN_CACHE_DIR", "../in the environment")
+    monkeypatch.chdir(began)
+    exes = [jangin.compile("../net.onnx", wait=False, cache=c) for c in (True, "../given")]
+    os.chdir(other)
+    if removed:
+        began.rmdir()
+    gate.set()
+    for exe, cache in zip(exes, ("in the environment", "given"), strict=True):
+        assert np.allclose(exe.wait()(X), exe(X))
+        assert [*(tmp_path / cache).glob("*/*.jgn")]
+    assert not [*other.iterdir()]
+
+
 def test_models_that_can_t_be_read_fail_at_once(tmp_path: Path, gate: Any) -> None:
     path = saved(tmp_path / "odd.onnx", helper.make_node("Unheard", ["x"], ["y"]), shape=[2])
     with pytest.raises(jangin.CompileError, match="Unheard"):

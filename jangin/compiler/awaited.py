@@ -11,13 +11,15 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jangin.compiler import local
 from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
 from jangin.compiler.processes.isolated import Apart
-from jangin.compiler.request import Progress
+from jangin.compiler.request import Progress, folder_of
 from jangin.compiler.source import Source
+from jangin.environment import cache_folder
 from jangin.frontends.format import ModelSource, paired
 from jangin.ir.errors import CompileError
 from jangin.options import Options
@@ -49,12 +51,21 @@ def ready_soon(apart: Apart, model: ModelSource, options: Options, progress: Pro
     kept = local.kept(model, options, source)
     if kept is not None:
         return kept
-    task = _Task(apart, model, options, source, progress)
+    task = _Task(apart, *_from_anywhere(model, options), source, progress)
     try:
         first = interpreted(model, options, task.is_done)
     except Unsuitable:
         return task.wait()
     return Awaited(first, task)
+
+
+def _from_anywhere(model: ModelSource, options: Options) -> tuple[ModelSource, Options]:
+    """Return a model and its options with absolute paths. The caller may go to another folder meanwhile."""
+    if isinstance(model, (str, os.PathLike)):
+        model = os.path.abspath(model)
+    weights = None if options.weights is None else Path(os.path.abspath(options.weights))
+    cache = options.cache and os.path.abspath(folder_of(options) or cache_folder())
+    return model, options.but(weights=weights, cache=cache)
 
 
 class _Task:
@@ -211,6 +222,7 @@ class Awaited(Called):
     def __repr__(self) -> str:
         if self._task.made is not None:
             return repr(self._task.made)
-        state = "NumPy runs it, because compiling failed" if self._task.error else "NumPy runs it meanwhile"
+        failed = "compiling failed, and NumPy runs it"
+        state = failed if self._task.error else "it is being compiled; NumPy runs it meanwhile"
         ends = ", ".join(map(str, self.inputs)), ", ".join(map(str, self.outputs))
-        return f"<Awaited {self.name!r}: {' -> '.join(ends)}; it is being compiled; {state}>"
+        return f"<Awaited {self.name!r}: {' -> '.join(ends)}; {state}>"

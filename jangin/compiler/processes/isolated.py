@@ -46,7 +46,8 @@ class Asked(NamedTuple):
 
     `told` says whether the caller wants reports of progress. `lasting` says whether the compilation goes on
     when the caller ends, to fill the cache. `path` is the model's path, if it has one.
-    `folder` is the caller's working directory, or None if it was removed. `file` says whether the model is in
+    `folder` is the caller's working directory. It is None if it was removed, and in the background, where
+    all paths are absolute. `file` says whether the model is in
     an open file, whose descriptor is sent after the request."""
 
     target: Target
@@ -162,7 +163,7 @@ class Apart:
 
         model = request.model.file.fileno() if isinstance(request.model, Written) else None
         request = request if model is None else replace(request, model=b"")
-        folder = _folder()
+        folder = None if self._background else _folder()
         path = os.fspath(request.model) if isinstance(request.model, (str, os.PathLike)) else None
         if path is not None and folder is None and not os.path.isabs(path):
             raise FileNotFoundError(errno.ENOENT, "the working directory was removed", path)

@@ -27,4 +27,5 @@ torch.library.define(
     "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, "
     "bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor",
 )
+torch.library.impl("jangin::attention", "CPU", torch.nn.functional.scaled_dot_product_attention)
 torch.library.register_fake("jangin::attention", torch.nn.functional.scaled_dot_product_attention)

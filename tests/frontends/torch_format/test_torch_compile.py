@@ -269,6 +269,21 @@ def test_attention_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum("attention" in o for o in operators) == 3 and not any("softmax" in o for o in operators)
 
 
+def test_a_graph_with_attention_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise jangin.CompileError("no luck today")
+
+    monkeypatch.setattr(jangin, "compile", fails)
+    monkeypatch.setattr(torch_backend, "_SAID", set())
+    net = Attended().eval()
+    given = [torch.randn(4, 3, n, d) for n, d in ((5, 8), (6, 8), (6, 7))]
+    shown = torch.ones(4, 1, 5, 6)
+    with torch.no_grad(), pytest.warns(UserWarning, match="leaves a graph to PyTorch: no luck"):
+        found = torch.compile(net, backend=backend)(*given, shown)
+    for got, wanted in zip(found, net(*given, shown), strict=True):
+        near(got, wanted)
+
+
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("kind", [None, 0, 1, 2])
 def test_transformers_operators_are_what_they_are_taken_apart_to(kind: int | None, norm_first: bool) -> None:
