@@ -18,8 +18,6 @@ ENUMS = {
 }  # fmt: skip
 ACCEPTED = {"trans": "NTC", "transa": "NTC", "transb": "NTC"}
 """The letters that Fortran accepts for an option, if they are more than its variants."""
-ONE_SIDED = ("asum", "scal", "iamax")
-"""Routines that do nothing for a step of 0 or less."""
 
 OF_A_TRIANGLE = ("syr", "syr2", "syrk", "syr2k", "gemmtr")
 """Routines that write a triangle of a matrix."""
@@ -138,15 +136,13 @@ def _early(c: Compiled, fail: str) -> list[str]:
     """Return the returns for calls that change nothing."""
     r = c.routine
     tests = [f"*{n} <= 0" for n in ("m", "n") if n in r.sizes]
-    if r.name in ONE_SIDED:
+    if r.one_sided:
         tests.append("*incx <= 0")
-    if r.name == "axpy":
-        tests.append("*a == 0")
+    if r.idle:
+        tests.append(f"*{r.idle} == 0")
     if "beta" in r.scalars:
         no_product = "*k == 0 || *alpha == 0" if "k" in r.sizes and r.level == 3 else "*alpha == 0"
         tests.append(f"(({no_product}) && *beta == 1)")
-    elif "alpha" in r.scalars and r.level == 2:
-        tests.append("*alpha == 0")
     if r.name == "sdsdot":
         return ["if (*n <= 0) return *b;"]
     return [f"if ({' || '.join(tests)}) {fail}"] if tests else []
@@ -159,7 +155,12 @@ def _call(c: Compiled) -> list[str]:
     if "k" in r.sizes and r.level == 3:
         value["k"] = "(*alpha == 0 ? 0 : (int64_t)*k)"
     sizes = ", ".join(value[s] for s in c.symbols) or "0"
-    places = ", ".join(f"v_{n}" if n in r.vectors else n for n in c.inputs)
+    places = {n: f"v_{n}" if n in r.vectors else n for n in c.inputs}
+    if (
+        "k" in r.sizes and r.level == 3
+    ):  # kernels refuse null pointers, which matrices without elements may be
+        some = f"sizes[{c.symbols.index('k')}]"
+        places |= {n: f"{some} ? (const void *){n} : sizes" for n in r.matrices if n not in r.written}
     index = "0"
     for option in r.options:
         index = f"({index}) * 2 + o_{option}"
@@ -167,7 +168,7 @@ def _call(c: Compiled) -> list[str]:
     lines = [
         f"  static const kernel kernels[] = {{{table}}};",
         f"  const int64_t sizes[] = {{{sizes}}};",
-        f"  const void *inputs[] = {{{places}}};",
+        f"  const void *inputs[] = {{{', '.join(places[n] for n in c.inputs)}}};",
     ]
     outputs, after = [], []
     for name in r.written:
@@ -244,8 +245,10 @@ def cblas(c: Compiled) -> str:
     else:
         rows = f"{c.name}_({', '.join(_passed(r, w) for w in _in_rows(r))})"
         if r.level > 1:
-            lines += ["  if (layout == CblasRowMajor) {", *_turned(r), f"    {rows};", "  } else {"]
-            lines += [f"    {call};", "  }"]
+            lines += ["  if (layout == CblasRowMajor) {", *_turned(r), f"    {rows};"]
+            lines += ["  } else if (layout == CblasColMajor) {", f"    {call};", "  } else {"]
+            name = f"cblas_{c.name}"
+            lines += ["    const int first = 1;", f'    xerbla_("{name}", &first, {len(name)});', "  }"]
     return "\n".join([*lines, "}", ""])
 
 

@@ -20,6 +20,7 @@ from jangin.blas.routine import AGAIN, Routine
 from jangin.compiler.pipeline import lowered_plan
 from jangin.options import Options
 from jangin.targets import Target
+from jangin.targets.systems import system_of
 
 KINDS = ("c", "shared")
 Progress = Callable[[int, int, str], None]
@@ -55,8 +56,9 @@ def emit(
         raise ValueError(f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}")
     asked = chosen(names)
     options = Options(threads=1) if options is None else options
-    if kind not in options.target.outputs:
-        raise ValueError(f"no {kind!r} is made for {options.target.name}")
+    made_of = {"c": "c", "shared": "object"}[kind]
+    if made_of not in options.target.outputs or (kind == "shared" and not system_of(options.target).elf):
+        raise ValueError(f"no {kind!r} is made of BLAS for {options.target.name}")
     options = options.but(target=options.target.of_c if kind == "c" else options.target.emitted)
     compiled, models = [], []
     for n, (letter, routine) in enumerate(asked):

@@ -97,6 +97,18 @@ class Routine:
         return tuple(w for w in self.words if w not in known | steps)
 
     @cached_property
+    def idle(self) -> str:
+        """The factor that leaves every operand as it is if it is 0, or "" if there is none."""
+        if self.name == "axpy":
+            return "a"
+        return "alpha" if self.level == 2 and "alpha" in self.scalars and "beta" not in self.scalars else ""
+
+    @cached_property
+    def one_sided(self) -> bool:
+        """Whether the routine does nothing for a step of 0 or less."""
+        return self.name in ("asum", "scal", "iamax")
+
+    @cached_property
     def in_order(self) -> tuple[str, ...]:
         """The arrays in the order of SciPy's arguments. The first of them give the sizes."""
         names = self.scipy.replace("[", "").replace("]", "").split(",")

@@ -14,6 +14,7 @@ import pytest
 
 from jangin.blas.library import emit
 from jangin.blas.table import ROUTINES
+from jangin.options import Options
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a library needs a C compiler")
 
@@ -30,7 +31,10 @@ def pointer(array: np.ndarray, first: int = 0) -> ctypes.c_void_p:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("blas")
-    assert emit(folder, ["dgemm", "daxpy", "idamax", "ddot"]) == ["jangin_blas.h", "libjangin_blas.so"]
+    assert emit(folder, ["dgemm", "dsyrk", "daxpy", "idamax", "ddot"]) == [
+        "jangin_blas.h",
+        "libjangin_blas.so",
+    ]
     return ctypes.CDLL(str(folder / "libjangin_blas.so"))
 
 
@@ -61,6 +65,30 @@ def test_vectors_with_steps_keep_what_lies_between(library: ctypes.CDLL) -> None
     library.cblas_ddot.restype = DOUBLE
     assert library.cblas_ddot(3, pointer(x), 1, pointer(x), 2) == 0 + 2 + 8
     assert library.cblas_idamax(10, pointer(x), 1) == 9
+
+
+def test_matrices_without_elements_may_be_null(library: ctypes.CDLL) -> None:
+    c = np.arange(6.0)
+    for layout, m, n in ((101, 2, 3), (102, 3, 2)):
+        library.cblas_dgemm(
+            layout, 111, 111, m, n, 0, DOUBLE(1), None, 3, None, 3, DOUBLE(2), pointer(c), 3,
+        )  # fmt: skip
+    np.testing.assert_array_equal(c, 4 * np.arange(6.0))
+    library.cblas_dsyrk(102, 121, 111, 1, 5, DOUBLE(0), None, 1, DOUBLE(2), pointer(c[1:]), 1)
+    np.testing.assert_array_equal(c, [0, 8, 8, 12, 16, 20])
+
+
+def test_an_unknown_layout_is_refused(library: ctypes.CDLL, capfd: pytest.CaptureFixture[str]) -> None:
+    c = np.ones(1)
+    library.cblas_dgemm(7, 111, 111, 1, 1, 1, DOUBLE(1), None, 1, None, 1, DOUBLE(0), pointer(c), 1)
+    assert "On entry to cblas_dgemm parameter number  1 had an illegal value" in capfd.readouterr().err
+    assert c == 1
+
+
+@pytest.mark.parametrize("target", ["wasm32", "x86-64-v3-windows"])
+def test_a_library_is_for_systems_with_elf(target: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"no 'shared' is made of BLAS for {target}"):
+        emit(tmp_path, ["daxpy"], options=Options(target, threads=1))
 
 
 def test_c_sources_are_complete(tmp_path: Path) -> None:

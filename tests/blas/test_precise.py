@@ -8,9 +8,11 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from blas_cases import arguments
 
 from jangin import blas
-from jangin.blas.calls import BlasError
+from jangin.blas.calls import BlasError, all_routines
+from jangin.blas.routine import Routine
 from jangin.ir.graph import Array
 
 ORDER = 133
@@ -140,3 +142,29 @@ def test_a_product_may_be_a_triangle() -> None:
     a, b = np.random.default_rng(5).standard_normal((2, 9, 7))
     found = blas.dgemmtr(1.0, a, b, trans_b=1, lower=1, c=np.full((9, 9), 5.0, order="F"))
     np.testing.assert_allclose(found, np.where(np.tri(9) > 0, a @ b.T, 5.0), rtol=1e-13, atol=1e-13)
+
+
+IDLE = [(n, t, r) for n, (t, r) in all_routines().items() if r.idle or n == "dscal"]
+
+
+@pytest.mark.parametrize(("name", "letter", "routine"), IDLE, ids=[n for n, *_ in IDLE])
+def test_a_factor_of_0_changes_nothing(name: str, letter: str, routine: Routine) -> None:
+    """The other operands may have NaN, and are copied or kept as they are."""
+    sizes = {"m": 4, "n": 3, "k": 2}
+    for number, options in enumerate(routine.variants()):
+        given = dict(arguments(routine, letter, options, sizes, -2, number))
+        if routine.idle:
+            given[routine.idle] = 0.0
+        for operand in {*routine.extents} - {*routine.written}:
+            given[operand][...] = np.nan
+        (written,) = routine.written
+        before = given[written].copy()
+        found = getattr(blas, name)(**given)
+        np.testing.assert_array_equal(found, before)
+        assert routine.level == 1 or not np.shares_memory(found, given[written])
+
+
+def test_an_operand_is_no_none() -> None:
+    a = np.ones((2, 2))
+    with pytest.raises(TypeError, match=r"dgemm\(.*\) lacks alpha, b"):
+        blas.dgemm(None, a, None)
