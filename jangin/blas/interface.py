@@ -156,9 +156,8 @@ def _call(c: Compiled) -> list[str]:
         value["k"] = "(*alpha == 0 ? 0 : (int64_t)*k)"
     sizes = ", ".join(value[s] for s in c.symbols) or "0"
     places = {n: f"v_{n}" if n in r.vectors else n for n in c.inputs}
-    if (
-        "k" in r.sizes and r.level == 3
-    ):  # kernels refuse null pointers, which matrices without elements may be
+    if "k" in r.sizes and r.level == 3:
+        # kernels refuse null pointers, which matrices without elements may be
         some = f"sizes[{c.symbols.index('k')}]"
         places |= {n: f"{some} ? (const void *){n} : sizes" for n in r.matrices if n not in r.written}
     index = "0"
