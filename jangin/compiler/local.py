@@ -58,9 +58,9 @@ def _made(
         options = options.but(cache=False)
     request = Request(model, options.but(threads=counted(options.threads)))
     if "jgn" not in target.outputs:
-        made = " or ".join(target.outputs)
+        made = " or ".join(map(repr, target.outputs))
         raise ValueError(
-            f"no .jgn file is made for {target.name}{named_by}: jangin.emit(kind={made!r}) compiles for it"
+            f"no .jgn file is made for {target.name}{named_by}: jangin.emit(kind={made}) compiles for it"
         )
     if request.budget is not None or len(target.each) > 1:
         device_for(target, named_by)

@@ -23,6 +23,21 @@ CONNECT = 10.0
 """Seconds of one try to reach the scheduler."""
 
 
+def _check(address: str) -> None:
+    """Raise ValueError for an address that Dask can't read. Dask's client would print a stack after such an
+    error, when its time is over."""
+    from distributed import Security
+    from distributed.comm import get_address_host_port, parse_address
+
+    example = "give the scheduler's as tcp://HOST:PORT"
+    try:
+        get_address_host_port(address)
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"{address!r} is no address of a Dask scheduler ({error}): {example}") from None
+    if parse_address(address)[0] == "tls" and Security().get_connection_args("client")["ssl_context"] is None:
+        raise ValueError(f"{address} needs certificates in Dask's configuration (distributed.comm.tls)")
+
+
 class Cluster:
     """A connection to a Dask scheduler, which is made again when the scheduler comes back. `held` is sent to
     each worker once."""
@@ -36,12 +51,14 @@ class Cluster:
         self.connect()
 
     def connect(self) -> None:
-        """Connect to the scheduler. Raises SchedulerGone if it isn't there, and RuntimeError without Dask."""
+        """Connect to the scheduler. Raises SchedulerGone if it isn't there, RuntimeError without Dask, and
+        ValueError for an address that Dask can't read."""
         try:
             from distributed import Client
         except ImportError:
             raise RuntimeError("a farm needs Dask: pip install 'jangin[farm]'") from None
         self.close()
+        _check(self._address)
         try:
             self._client = Client(self._address, timeout=CONNECT, set_as_default=False)
             self._future = self._client.submit(_same, self._held, key=f"jangin-farm-{self._key}")

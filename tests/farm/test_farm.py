@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -195,3 +196,21 @@ def test_a_farm_that_isnt_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         patch.setattr(dask_transport, "CONNECT", 0.5)
         tuning.tune_on("tcp://127.0.0.1:1", model(), Options(), 1, 1.0, None, None, lambda *_: None)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("nonsense", "missing port"), ("tcp://", "missing port"), ("tcp://host:x", "invalid literal"),
+        ("made-up://host:1", "unknown address scheme"), ("tls://127.0.0.1:1", "needs certificates"),
+    ],
+)  # fmt: skip
+def test_an_address_that_no_scheduler_has_is_told_at_once(address: str, why: str) -> None:
+    """Nothing is left over that would wait for Dask's time limit."""
+    pytest.importorskip("distributed", reason="dask[distributed] isn't installed")
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=f"{address}.*{why}"):
+        tuning.tune_on(address, model(), Options(), 1, 1.0, None, None, lambda *_: None)
+    gc.collect()
+    assert time.monotonic() - began < 5
