@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 import jangin
+from jangin.compiler.local import device_for
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.parts import copied, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
@@ -30,7 +31,9 @@ from jangin.frontends.torch.training import is_mask, training_table
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
-from jangin.options import Given, refuse_unknown
+from jangin.options import Given, Options, refuse_unknown
+from jangin.runtime.threads import counted
+from jangin.targets import origin
 
 Boxed = Callable[[list[Any]], list[Any]]
 Numbers = Callable[[Sequence[Any]], list[Any]]
@@ -67,9 +70,14 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `jangin.compile`. Raises TypeError for an unknown one."""
+    """Return the options of `jangin.compile`. Raises TypeError for an unknown one, ValueError for a wrong
+    value, and LoadError for a target that this machine can't run. Graphs aren't left to PyTorch for these."""
     refuse_unknown("torch.compile", given, ("target", "threads", *Given.__annotations__))
-    return {"threads": torch.get_num_threads(), **given}
+    found = {"threads": torch.get_num_threads(), **given}
+    asked = Options(found.get("target"), None, **{n: v for n, v in found.items() if n != "target"})
+    counted(asked.threads)
+    device_for(asked.target, origin(asked.asked))
+    return found
 
 
 def _say_once(what: str, error: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 import warnings
 from importlib.metadata import PackageNotFoundError, distribution
@@ -208,6 +209,19 @@ def test_options() -> None:
             torch._dynamo.exc.BackendCompilerFailed, match="takes no option 'thread': did you mean threads"
         ):
             torch.compile(lambda x: x * 3 + 1, backend=backend, options={"thread": 1})(x)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"threads": 0}, "threads must be at least 1"), ({"libraries": "mkl"}, "libraries='mkl' is unknown"),
+        ({"target": "cpuu"}, "unknown target 'cpuu'"), ({"target": "aarch64"}, "can't run code for aarch64"),
+    ],
+)  # fmt: skip
+@pytest.mark.skipif(platform.machine() in ("arm64", "aarch64"), reason="code for aarch64 can run")
+def test_wrong_options_are_no_reason_to_leave_a_graph_to_pytorch(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=why):
+        torch.compile(lambda x: x * 3 + 1, backend=backend, options=given)(torch.ones(4))
 
 
 def test_by_name() -> None:
