@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 import jangin
-from jangin.compiler.local import device_for
+from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.parts import copied, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
@@ -32,8 +32,6 @@ from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
 from jangin.options import Given, Options, refuse_unknown
-from jangin.runtime.threads import counted
-from jangin.targets import origin
 
 Boxed = Callable[[list[Any]], list[Any]]
 Numbers = Callable[[Sequence[Any]], list[Any]]
@@ -74,9 +72,7 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     value, and LoadError for a target that this machine can't run. Graphs aren't left to PyTorch for these."""
     refuse_unknown("torch.compile", given, ("target", "threads", *Given.__annotations__))
     found = {"threads": torch.get_num_threads(), **given}
-    asked = Options(found.get("target"), None, **{n: v for n, v in found.items() if n != "target"})
-    counted(asked.threads)
-    device_for(asked.target, origin(asked.asked))
+    confirm(Options(found.get("target"), None, **{n: v for n, v in found.items() if n != "target"}))
     return found
 
 

@@ -137,7 +137,7 @@ ALLOWED = {
         "version", "jangin",
     },
     "onnx_backend": {"ir", "runtime", "jangin"},
-    "torch_backend": {"frontends.torch", "ir", "options", "jangin"},
+    "torch_backend": {"compiler.local", "frontends.torch", "ir", "options", "jangin"},
     "bench": {
         "ahead", "backends", "compiler.driver", "files", "frontends", "frontends.table", "ir", "llvm",
         "options", "runtime", "runtime.system", "targets", "jangin",

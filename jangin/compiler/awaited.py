@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from jangin.compiler import local
 from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
 from jangin.compiler.processes.isolated import Apart
-from jangin.compiler.request import Progress, folder_of
+from jangin.compiler.request import Progress, Request
 from jangin.compiler.source import Source
-from jangin.environment import cache_folder
 from jangin.frontends.format import ModelSource, paired
 from jangin.ir.errors import CompileError
 from jangin.options import Options
@@ -64,7 +63,8 @@ def _from_anywhere(model: ModelSource, options: Options) -> tuple[ModelSource, O
     if isinstance(model, (str, os.PathLike)):
         model = os.path.abspath(model)
     weights = None if options.weights is None else Path(os.path.abspath(options.weights))
-    cache = options.cache and os.path.abspath(folder_of(options) or cache_folder())
+    entries = Request(model, options).entries
+    cache = False if entries is None else Path(os.path.abspath(entries.folder))
     return model, options.but(weights=weights, cache=cache)
 
 

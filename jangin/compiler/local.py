@@ -145,6 +145,13 @@ def _settled(model: ModelSource, options: Options) -> Options:
     return settle(model, options)
 
 
+def confirm(options: Options) -> None:
+    """Raise ValueError for a wrong target or number of threads, and LoadError for a target that this machine
+    can't run."""
+    counted(options.threads)
+    device_for(options.target, origin(options.asked))
+
+
 def device_for(target: Target, origin: str = "") -> Device | None:
     """Return the device that runs a target's code, or None for a target of several devices. Raises LoadError,
     with the target's `origin`, if this machine lacks one of them."""
