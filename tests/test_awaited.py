@@ -288,7 +288,14 @@ def test_a_program_that_ends_early_leaves_the_model_in_the_cache(model: Path, tm
     assert isinstance(jangin.compile(model, wait=False, cache=tmp_path / "cache"), jangin.Executable)
 
 
-@pytest.mark.parametrize("more", ["", "import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"])
+INTERRUPTED = """
+import os, signal
+os.killpg(isolated._running[0].process.pid, signal.SIGSTOP)  # it would be done before on a busy machine
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("more", ["", INTERRUPTED], ids=["no cache", "interrupted"])
 def test_nothing_goes_on_without_a_cache_or_after_an_interrupt(
     model: Path, tmp_path: Path, more: str
 ) -> None:

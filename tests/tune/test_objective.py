@@ -173,7 +173,7 @@ def test_the_candidate_of_a_kernel_is_that_of_the_fewest_joules(
     monkeypatch.setattr(Launches, "seconds", seconds)
     monkeypatch.setattr(Launches, "call_seconds", lambda _: 0.0)
     monkeypatch.setattr(Processor, "least_seconds", lambda *_: 0.0)
-    monkeypatch.setattr(tuner._Model, "_compare", lambda *_: (SAME, SAME))
+    monkeypatch.setattr(tuner.TuningModel, "compare", lambda *_: (SAME, SAME))
     monkeypatch.setattr(tuner, "HOPELESS", 1e9)
     for name in ("SCREEN_SECONDS", "RACE_SECONDS", "FINAL_SECONDS"):
         monkeypatch.setattr(tuner, name, 0.0)
