@@ -11,6 +11,10 @@ CUDA provider, or NVIDIA's compute-sanitizer.
 
 from __future__ import annotations
 
+if __name__ == "cuda":
+    # PyTorch looks for NVIDIA's package of this name, and a script beside this file would give it this one
+    raise ImportError("benchmarks/cuda.py is a program, not NVIDIA's package")
+
 import argparse
 import ctypes
 import json

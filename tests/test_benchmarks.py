@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,10 @@ def test_benchdnn_s_problems_are_read(tmp_path: Path) -> None:
             assert [d.dim_value for d in made.dim] == y, problem
             if driver == "conv":
                 assert operations(case) == 2 * np.prod(y) * np.prod(w[1:]), problem
+
+
+def test_a_script_that_imports_pytorch_finds_its_neighbours(tmp_path: Path) -> None:
+    """PyTorch imports a package `cuda` if it finds one, and `benchmarks/cuda.py` has this name."""
+    pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import torch, catalogue"
+    subprocess.run([sys.executable, "-c", program, str(BENCHMARKS)], check=True, cwd=tmp_path)
