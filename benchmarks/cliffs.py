@@ -32,8 +32,8 @@ Kept = dict[tuple[str, str, str], dict[str, list[str]]]
 TURN = 0.02
 """Seconds of a turn. The two engines take turns."""
 TURNS = 7
-SETTLE = 0.04
-"""Seconds after a turn of several threads. ONNX Runtime's threads keep spinning for some 30 ms."""
+SETTLE = 0.15
+"""Seconds after a turn of several threads. ONNX Runtime's threads keep spinning for up to 0.1 s."""
 
 
 def _floats(*shape: int) -> Any:
