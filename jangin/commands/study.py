@@ -108,7 +108,12 @@ def study(
     base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
     if base not in chosen:
         raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
-    interrupted = False
+    return _studied(asked, output, settings, base, farm)
+
+
+def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, farm: str) -> bool:
+    """Measure, here or on a farm, and write the reports. Return False if it was interrupted."""
+    chosen, interrupted = asked.engines, False
     try:
         with tempfile.TemporaryDirectory() as aside:
             multiplied = write_products(Path(aside), asked.products)

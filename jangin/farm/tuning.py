@@ -149,7 +149,10 @@ class _Tuning:
         if not any(device in p.devices for p in self.places):
             try:
                 name = self.cluster.submit(device, work.place).result(PATIENCE)
-            except Exception:  # it died meanwhile, or is no device that can tell
+            except Exception as error:  # it died meanwhile, or has no Jangin that can tell; others go on
+                said = f"{device} can't tell which machine it is: {type(error).__name__}: {error}"
+                if said not in self.place.said:
+                    self.place.said.append(said)
                 return False
             for place in self.places:
                 if place.name == name:

@@ -1,11 +1,11 @@
 """Recurrent layers in NumPy, step by step, for models that are interpreted.
 
-The functions take the inputs that `ops.recurrent` gives a layer that stays whole:
+The functions take the inputs that `ops.recurrent` gives a layer that stays whole.
 
-- x [steps, batch, size],
-- the weights w [D, gates * hidden, size] and r [D, gates * hidden, hidden],
-- bias [D, 2 * gates * hidden], lengths [batch], and the first states [D, batch, hidden]. Missing ones are
-  None.
+- `x` is [steps, batch, size].
+- The weights `w` are [D, gates * hidden, size], and `r` are [D, gates * hidden, hidden].
+- `bias` is [D, 2 * gates * hidden], and `lengths` is [batch].
+- The first states are [D, batch, hidden]. Missing ones are None.
 
 The results are y [steps, D, batch, hidden] and the last states.
 """
