@@ -149,17 +149,14 @@ def test_affinities_survive_callers_on_every_core(threads: int) -> None:
     pool.destroy(made)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other beside it")
-def test_a_worker_that_slept_on_the_callers_core_wakes_on_another() -> None:
-    pool, before, cores = Pool(), set(os.listdir("/proc/self/task")), os.sched_getaffinity(0)
-    core = min(cores)
-    made = pool.create(2)
-    (worker,) = worker_numbers(before)
+def wakes(pool: Pool, made: int, worker: int, core: int, cores: set[int]) -> list[tuple[int, int]]:
+    """Let a worker sleep on the caller's core ten times. Return the cores where it slept and where it ran
+    next."""
     found = []
 
     def pinned() -> None:
         os.sched_setaffinity(0, {core})
-        for _ in range(20):
+        for _ in range(10):
             os.sched_setaffinity(worker, {core})
             ran = np.zeros(2)
             while not ran[1]:  # until the worker ran on this core
@@ -173,6 +170,22 @@ def test_a_worker_that_slept_on_the_callers_core_wakes_on_another() -> None:
     caller = threading.Thread(target=pinned)
     caller.start()
     caller.join()
+    return found
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core has no other beside it")
+def test_a_worker_that_slept_on_the_callers_core_wakes_on_another() -> None:
+    """Eight of ten wake on another core in one of three rounds, as a busy system may move a worker back."""
+    pool, before, cores = Pool(), set(os.listdir("/proc/self/task")), os.sched_getaffinity(0)
+    core = min(cores)
+    made = pool.create(2)
+    (worker,) = worker_numbers(before)
+    rounds = []
+    for _ in range(3):
+        found = wakes(pool, made, worker, core, cores)
+        assert [slept for slept, _ in found] == [core] * 10
+        rounds.append(sum(woken != core for _, woken in found))
+        if rounds[-1] >= 8:
+            break
     pool.destroy(made)
-    assert [slept for slept, _ in found] == [core] * 20
-    assert sum(woken != core for _, woken in found) >= 12  # on a busy machine the system moves it back later
+    assert max(rounds) >= 8, rounds
