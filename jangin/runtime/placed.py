@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from functools import partial
 
 from jangin.ir.graph import Array
 from jangin.ir.program import Segment
 from jangin.runtime.apart import apart, owners
+from jangin.runtime.device_threads import DeviceThread, Later
 from jangin.runtime.executable import Executable
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Sizes
@@ -32,7 +32,7 @@ class Placed:
         self,
         artifact: ProgramArtifact,
         segments: Sequence[tuple[int, Executable]],
-        devices: Sequence[Executor],
+        devices: Sequence[DeviceThread],
     ) -> None:
         self._region = artifact.program.region
         self._steps = [s for s in self._region.steps if isinstance(s, Segment)]
@@ -48,15 +48,15 @@ class Placed:
     ) -> Callable[[], list[Array]]:
         """Begin a run, and return a function that waits for its outputs. `symbols` are the sizes of the run
         by name."""
-        made: dict[str, Future[Array]] = {}
+        made: dict[str, Later[Array]] = {}
         for name, array in zip(self._region.inputs, arrays, strict=True):
-            made[name] = Future()
-            made[name].set_result(array)
+            made[name] = Later()
+            made[name].set(array)
         for step in self._steps:
             device, exe = self._segments[step.plan]
             sizes = tuple(symbols[v.name] for v, _ in exe.plan.symbols)
             given = [made[n] for n in step.inputs]
-            results = [Future[Array]() for _ in step.outputs]
+            results = [Later[Array]() for _ in step.outputs]
             made |= zip(step.outputs, results, strict=True)
             work = partial(_carry_out, exe, given, results, sizes, partial(record, device))
             self._devices[device].submit(work)
@@ -66,8 +66,8 @@ class Placed:
 
 def _carry_out(
     exe: Executable,
-    given: Sequence[Future[Array]],
-    results: Sequence[Future[Array]],
+    given: Sequence[Later[Array]],
+    results: Sequence[Later[Array]],
     sizes: Sizes,
     record: Callable[[str, float, float], None],
 ) -> None:
@@ -79,7 +79,8 @@ def _carry_out(
         made = exe.execute(arrays, sizes)
         record(exe.name, start, time.perf_counter())
         for result, array in zip(results, made, strict=True):
-            result.set_result(array)
+            result.set(array)
     except BaseException as error:
         for result in results:
-            result.set_exception(error)
+            if not result.done():
+                result.fail(error)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +21,7 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.called import Called, joined
 from jangin.runtime.compiled import plans, signature
 from jangin.runtime.device import threads_of
+from jangin.runtime.device_threads import DeviceThread, Later
 from jangin.runtime.executable import SHAPES, Executable
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.placed import Placed, Record
@@ -62,9 +62,7 @@ class SeveralExecutable(Called, Loaded):
         self.inputs, self.outputs = signature(artifact)
         self._names = [s.name for s in self.inputs]
         self._batched = [n for n, s in enumerate(self.inputs) if artifact.rows in s.shape[:1]]
-        self._devices = [ThreadPoolExecutor(1, name) for name in artifact.names]
-        for device in self._devices[1:]:
-            device.submit(int)  # it starts the device's thread
+        self._devices = [DeviceThread() for _ in artifact.names]
         self._placed = {name: self._placement(name, targets) for name in artifact.placed}
         self._trials: OrderedDict[tuple[Sizes, ...], Trials] = OrderedDict()
         self._lock = threading.Lock()
@@ -173,8 +171,9 @@ class SeveralExecutable(Called, Loaded):
         try:
             done = {0: jobs[0]()} if 0 in jobs else {}
         finally:
-            wait(others.values())
-        done |= {d: future.result() for d, future in others.items()}
+            for later in others.values():
+                later.wait()
+        done |= {d: later.result() for d, later in others.items()}
         each = [done[d][1] if d in done else 0.0 for d in range(len(way))]
         made = [done[d][0] for d in sorted(done)]
         if len(made) == 1:
@@ -214,13 +213,13 @@ class SeveralExecutable(Called, Loaded):
         if "stages" in self._placed:
             yield from self._pipeline(feeds)
             return
-        order: Queue[Future[dict[str, Any]] | None] = Queue(AHEAD * len(self.parts))
+        order: Queue[Later[dict[str, Any]] | None] = Queue(AHEAD * len(self.parts))
         taken, ended = threading.Lock(), threading.Event()
         source = iter(feeds)
 
         def work(device: int) -> None:
             while not ended.is_set():
-                future = Future[dict[str, Any]]()
+                later = Later[dict[str, Any]]()
                 with taken:
                     if ended.is_set():
                         return
@@ -232,20 +231,20 @@ class SeveralExecutable(Called, Loaded):
                         return
                     except BaseException as error:
                         ended.set()
-                        future.set_exception(error)
-                        order.put(future)
+                        later.fail(error)
+                        order.put(later)
                         order.put(None)
                         return
-                    order.put(future)
+                    order.put(later)
                 try:
-                    future.set_result(self._timed(device, item)[0])
+                    later.set(self._timed(device, item)[0])
                 except BaseException as error:
-                    future.set_exception(error)
+                    later.fail(error)
 
-        running = [device.submit(work, n) for n, device in enumerate(self._devices)]
+        running = [device.submit(partial(work, n)) for n, device in enumerate(self._devices)]
         try:
-            while (future := order.get()) is not None:
-                yield future.result()
+            while (later := order.get()) is not None:
+                yield later.result()
         finally:
             ended.set()
             while not all(f.done() for f in running):

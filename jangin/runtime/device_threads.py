@@ -1,0 +1,96 @@
+"""Threads that work for one device each, and results that come later.
+
+Python's executors aren't used here. If an allocation fails in them, one of their locks can stay closed. The
+next run would then wait for ever. No failed allocation leaves a lock of this module closed."""
+
+from __future__ import annotations
+
+import weakref
+from _thread import LockType, allocate_lock, start_new_thread
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+START = 60.0
+"""The seconds that a new thread has to begin. One that finds no memory never begins and can't tell."""
+LOOK = 1.0
+"""The seconds between two looks at a result. If Ctrl-C stops a waiting thread just when it has the lock, the
+lock stays closed."""
+
+
+class Later(Generic[T]):
+    """A result that another thread sets once: a value, or the exception in its place."""
+
+    __slots__ = ("_done", "_error", "_pending", "_value")
+
+    def __init__(self) -> None:
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._done = False
+        self._pending = allocate_lock()
+        self._pending.acquire()
+
+    def set(self, value: T) -> None:
+        self._value = value
+        self._done = True
+        self._pending.release()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._done = True
+        self._pending.release()
+
+    def done(self) -> bool:
+        return self._done
+
+    def wait(self) -> None:
+        """Wait until the result is set."""
+        # A `with` statement would need memory to open the lock again.
+        while not self._done:
+            if self._pending.acquire(timeout=LOOK):
+                self._pending.release()
+
+    def result(self) -> T:
+        """Wait, and return the value or raise the exception."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._value)
+
+
+Job = tuple[Callable[[], Any], Later[Any]]
+
+
+class DeviceThread:
+    """A thread that carries out functions one after another. It ends when this object is dropped.
+
+    Raises MemoryError if the thread can't begin."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        begun = allocate_lock()
+        begun.acquire()
+        start_new_thread(_serve, (self._jobs, begun))
+        if not begun.acquire(timeout=START):
+            raise MemoryError("the thread of a device couldn't begin")
+        weakref.finalize(self, self._jobs.put, None)
+
+    def submit(self, work: Callable[[], T]) -> Later[T]:
+        """Let the thread call `work` after all earlier functions. Return its result, which comes later."""
+        later = Later[T]()
+        self._jobs.put((work, later))
+        return later
+
+
+def _serve(jobs: SimpleQueue[Job | None], begun: LockType) -> None:
+    begun.release()
+    while (job := jobs.get()) is not None:
+        work, later = job
+        del job
+        try:
+            later.set(work())
+        except BaseException as error:
+            later.fail(error)
+        # The results and inputs of a finished job aren't kept while the thread waits.
+        del work, later
