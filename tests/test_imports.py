@@ -192,7 +192,7 @@ A_FORMATS_WORDS = re.compile("onnx|opset|auto_pad", re.IGNORECASE)
 RUNTIME_SEES = {
     "arithmetic", "checks", "dtype", "expr", "graph", "integers", "library", "loop", "parse", "plan",
     "program", "program_text", "reader", "records", "simplify", "sources", "text", "traversal", "types",
-    "verify", "verify_program", "words",
+    "verify", "verify_plan", "verify_program", "words",
 }  # fmt: skip
 
 

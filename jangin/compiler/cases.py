@@ -24,8 +24,8 @@ from jangin.ir.own_names import marked, own_name
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
-from jangin.ops.builder import OF_BYTES, RegisterTile, WordTile
 from jangin.ops.core import CORE
+from jangin.ops.register_tiles import OF_BYTES, RegisterTile, WordTile
 from jangin.options import Options
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.partition import has_steps, prune

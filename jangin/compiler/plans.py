@@ -23,7 +23,8 @@ from jangin.ir.plan import ONE, ZERO, Launch, Plan
 from jangin.ir.simplify import prove, simplify
 from jangin.ir.sources import Sources
 from jangin.ir.traversal import rewrite, substitute
-from jangin.ir.verify import checked, verify_plan
+from jangin.ir.verify import checked
+from jangin.ir.verify_plan import verify_plan
 from jangin.mapped import Large
 from jangin.options import Options
 from jangin.passes.constraints import constraints

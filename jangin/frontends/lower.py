@@ -18,8 +18,9 @@ from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, N
 from jangin.ir.own_names import own_text
 from jangin.ir.sources import NO_SOURCE
 from jangin.ir.traversal import free_vars
-from jangin.ops.builder import ANY_MACHINE, Builder, RegisterTile
+from jangin.ops.builder import Builder
 from jangin.ops.nontensor import Item, NonTensor, constant, host, real, type_of
+from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
 from jangin.ops.values import OwnGradient, Tensor
 from jangin.passes.constraints import broadcast_sizes, constraints
 from jangin.passes.partition import has_steps, prune, renamed

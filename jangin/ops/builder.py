@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,6 @@ from jangin.ir.expr import (
 )
 from jangin.ir.graph import MAX_SIZE, CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import Stmt
-from jangin.ir.products import DOT4, DOT4U, Product
-from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, prove, simplify
 from jangin.ir.sources import Sources
 from jangin.ir.te import Stage, compute, reduction
@@ -43,6 +40,7 @@ from jangin.ir.traversal import row_major, substitute
 from jangin.ops.bounds import accesses, limits, parts
 from jangin.ops.core import CORE
 from jangin.ops.operands import broadcast
+from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
 from jangin.ops.values import DATA_LIMIT, OwnGradient, Tensor, Values, object_array
 
 MOST_SYMBOLIC = 8
@@ -57,41 +55,6 @@ MOST_JOINED = 256
 FAR = 1 << 62
 """Positions from here on, if computed at run time, mean the end of their axis. An i64 has room for a size on
 top."""
-
-
-OF_BYTES = DOT4U, DOT4
-"""Products of words of four bytes that never clamp."""
-
-
-@dataclass(frozen=True)
-class WordTile:
-    """The registers that accumulate products of bytes: at most `accumulators` vectors of `bytes` bytes each.
-    The Product `dot`, one of `OF_BYTES`, makes the products. If `dot` is None, the products are made one by
-    one."""
-
-    dot: Product | None = OF_BYTES[0]
-    accumulators: int = 12
-    bytes: int = 32
-
-    @property
-    def each(self) -> int:
-        """Terms of one word: the products that one instruction sums in a lane."""
-        return self.dot.terms_of_word if self.dot else 1
-
-
-@dataclass(frozen=True)
-class RegisterTile:
-    """The register tile of the target machine. An operator that lays out weights by tile must know it: at
-    most `accumulators` vectors of `bytes` bytes each, and at most `rows` rows."""
-
-    accumulators: int = 12
-    bytes: int = 32
-    rows: int = 6
-    words: WordTile = field(default_factory=WordTile)
-
-
-ANY_MACHINE = RegisterTile()
-"""The register tile for graphs that are built for no machine; it suits AVX2."""
 
 
 class Builder(Values):

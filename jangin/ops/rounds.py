@@ -38,8 +38,8 @@ from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block, substitute_s
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import substitute
-from jangin.ops.builder import RegisterTile, WordTile
 from jangin.ops.levels import Levels
+from jangin.ops.register_tiles import RegisterTile, WordTile
 
 Activation = Callable[[Expr], Expr]
 Sums = Mapping[str, Expr]

@@ -144,7 +144,7 @@ class Artifact:
         """Read the artefact that lies in a file from its position up to the byte `end`. Return it with its
         digest. With a `pool`, constants are taken from the pool."""
         from jangin.ir.parse import parse_plan
-        from jangin.ir.verify import verify_plan
+        from jangin.ir.verify_plan import verify_plan
 
         text, digest = read_header(file, path, MAGIC, "a compiled model (a .jgn file)", end)
         with refusing(path):

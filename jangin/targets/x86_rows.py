@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jangin.ir import products
 from jangin.ir.dtype import F32, I32
+from jangin.targets.matrix_rows import tile, tiles
 from jangin.targets.rows import (
     DOT2,
     DOT4S,
@@ -25,8 +26,6 @@ from jangin.targets.rows import (
     by_quads,
     halves,
     single,
-    tile,
-    tiles,
 )
 
 _MASKMOV = {"masked_load": "maskmov", "masked_store": "maskmov"}

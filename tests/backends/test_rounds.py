@@ -15,7 +15,8 @@ from jangin.ir.loop import For, Func, Store, task_loops
 from jangin.ir.parse import parse_plan
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.ir.text import print_plan
-from jangin.ir.verify import verify_func, verify_plan
+from jangin.ir.verify import verify_func
+from jangin.ir.verify_plan import verify_plan
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 

@@ -17,7 +17,8 @@ from jangin.ir.graph_text import parse_graph
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.parse import parse_func
 from jangin.ir.plan import Plan, PlanBuffer
-from jangin.ir.verify import VerifyError, verify_func, verify_graph, verify_plan
+from jangin.ir.verify import VerifyError, verify_func, verify_graph
+from jangin.ir.verify_plan import verify_plan
 from jangin.ops.core import CORE
 
 N, I0 = Var("N"), Var("i")

@@ -23,7 +23,7 @@ from jangin.frontends.table import load
 from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
-from jangin.ops.builder import ANY_MACHINE
+from jangin.ops.register_tiles import ANY_MACHINE
 from jangin.ops.rounds import Tile
 from jangin.options import Options
 from jangin.runtime.executable import Executable

@@ -18,16 +18,8 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import Array, Graph
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
-from jangin.ops.resize import (
-    Line,
-    Position,
-    Style,
-    align_corners,
-    asymmetric,
-    half_pixel,
-    resize,
-    sized_lines,
-)
+from jangin.ops.resize import Style, resize, sized_lines
+from jangin.ops.resize_positions import Line, Position, align_corners, asymmetric, half_pixel
 from jangin.passes.layouts.layout import layout
 from jangin.passes.windows.chains import chains
 from jangin.targets import NAMED

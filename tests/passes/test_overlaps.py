@@ -18,7 +18,7 @@ from jangin.ir.interpret import run_func, run_plan
 from jangin.ir.loop import For, Func, Stmt, Store, block
 from jangin.ir.overlaps import distance, distances
 from jangin.ir.plan import Plan, aligned
-from jangin.ir.verify import verify_plan
+from jangin.ir.verify_plan import verify_plan
 from jangin.passes.memory.overlaps import Item, placed
 from jangin.runtime.arena import peak
 

@@ -27,7 +27,8 @@ from jangin.ir.loop import block
 from jangin.ir.parse import parse_plan
 from jangin.ir.plan import Plan, aligned
 from jangin.ir.text import print_plan
-from jangin.ir.verify import VerifyError, verify_plan
+from jangin.ir.verify import VerifyError
+from jangin.ir.verify_plan import verify_plan
 from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import executable

@@ -19,7 +19,8 @@ from jangin.ops import move, pool
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.conv import conv, conv_transpose
-from jangin.ops.resize import Style, asymmetric, resize, scaled_lines
+from jangin.ops.resize import Style, resize, scaled_lines
+from jangin.ops.resize_positions import asymmetric
 from jangin.ops.select import ABSENT, suppressed, top_k
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window

@@ -8,17 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
 from jangin.frontends.darknet.idle import ANYWHERE, IDLE
 from jangin.frontends.darknet.sections import Section, Weights, sections
+from jangin.frontends.darknet.shortcuts import Size, balanced, in_step
 from jangin.ir.dtype import F32
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
 from jangin.ir.sources import Sources
 
-Size = tuple[int, int, int]
-"""Channels, rows and columns."""
 ALIASES = {
     "avg": "avgpool", "conn": "connected", "conv": "convolutional", "deconv": "deconvolutional",
     "local_avg": "local_avgpool", "max": "maxpool", "soft": "softmax",
@@ -347,7 +344,7 @@ class Network:
         others = [self._other(i) for i in s.numbers("from")]
         apart = [o for o in others if o.size[1:] != self.last.size[1:]]
         plain = len(others) == 1 and s.text("weights_type", "none") == "none"
-        if not others or (apart and not plain) or any(not _in_step(o.size, self.last.size) for o in apart):
+        if not others or (apart and not plain) or any(not in_step(o.size, self.last.size) for o in apart):
             raise CompileError(
                 f"[shortcut] layer {self.place} adds {[o.size for o in others]} to {self.last.size}: "
                 "it is not supported"
@@ -361,7 +358,7 @@ class Network:
         weights = []
         if kinds[kind]:
             weights = [self._take([len(others) + 1, kinds[kind]], "weights")]
-            self.constants[weights[0]] = _balanced(self.constants[weights[0]], norm)
+            self.constants[weights[0]] = balanced(self.constants[weights[0]], norm)
         attrs = {**self._linear(), "weighted": bool(weights)}
         self._add(self.last.size, [self.last.name, *(o.name for o in others), *weights], attrs)
 
@@ -489,20 +486,3 @@ class Network:
         given = {"classes": classes, "anchors": anchors, **attrs}
         self._add((h * w * len(anchors), classes + 5, 1), [self.last.name], given)
         self.outputs.append(self.layers[-1].name)
-
-
-def _balanced(weights: Array, kind: str) -> Array:
-    """Return weights [layers, channels], normalized over the layers as the cfg's `kind` tells. Normalized
-    weights have a sum of almost 1."""
-    if kind == "none":
-        return weights
-    positive = np.maximum(weights, 0) if "relu" in kind else np.exp(weights - weights.max(0))
-    found: Array = (positive / (positive.sum(0) + np.float32(0.0001))).astype(np.float32)
-    return found
-
-
-def _in_step(one: Size, other: Size) -> bool:
-    """Tell if the rows of two layers have the same ratio as their columns. Both quotients, of one layer by
-    the other and the reverse, are rounded down."""
-    (_, h, w), (_, rows, columns) = one, other
-    return (h // rows, rows // h) == (w // columns, columns // w)

@@ -23,15 +23,8 @@ from jangin.ir.graph import CompileError, Graph, Node, static_shape
 from jangin.ir.traversal import free_vars
 from jangin.ops import activation
 from jangin.ops.builder import Builder
-from jangin.ops.resize import (
-    Style,
-    align_corners,
-    asymmetric,
-    half_pixel,
-    pixel_centre,
-    resize,
-    sized_lines,
-)
+from jangin.ops.resize import Style, resize, sized_lines
+from jangin.ops.resize_positions import align_corners, asymmetric, half_pixel, pixel_centre
 from jangin.ops.values import Tensor as Operand
 
 MOST_BYTES = (1 << 31) - (1 << 20)

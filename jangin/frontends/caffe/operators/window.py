@@ -15,7 +15,8 @@ from jangin.ops.builder import Builder
 from jangin.ops.conv import conv, conv_transpose
 from jangin.ops.elementwise import power
 from jangin.ops.normalize import local_response_norm
-from jangin.ops.resize import Style, align_corners, asymmetric, resize, scaled_lines, sized_lines
+from jangin.ops.resize import Style, resize, scaled_lines, sized_lines
+from jangin.ops.resize_positions import align_corners, asymmetric
 from jangin.ops.sample import roi_group_pool, roi_max_pool
 from jangin.ops.scatter import unpool
 from jangin.ops.values import Tensor

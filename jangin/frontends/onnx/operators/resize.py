@@ -11,11 +11,11 @@ from jangin.ir.expr import Expr, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ops.axes import axes_of
 from jangin.ops.builder import Builder
-from jangin.ops.resize import (
+from jangin.ops.resize import Style, resize, scaled_lines, sized_lines
+from jangin.ops.resize_positions import (
     Ends,
     Line,
     Position,
-    Style,
     align_corners,
     asymmetric,
     cropped,
@@ -23,9 +23,6 @@ from jangin.ops.resize import (
     half_pixel_or_start,
     half_pixel_symmetric,
     pixel_centre,
-    resize,
-    scaled_lines,
-    sized_lines,
 )
 from jangin.ops.values import Tensor
 

@@ -2,6 +2,8 @@
 
 from jangin.frontends.registry import declared
 from jangin.frontends.tflite.operators import (
+    binary,
+    casts,
     complex,
     conv,
     custom,
@@ -12,11 +14,13 @@ from jangin.frontends.tflite.operators import (
     random,
     recurrent,
     reduce,
+    resize,
     stablehlo,
     text,
 )
 
-BUILTINS = declared(
-    (complex, conv, custom, elementwise, move, newton, parts, random, recurrent, reduce, stablehlo, text)
-)
+BUILTINS = declared((
+    binary, casts, complex, conv, custom, elementwise, move, newton, parts, random, recurrent, reduce, resize,
+    stablehlo, text,
+))  # fmt: skip
 """Lowerings by the names that the operators have in the schema."""

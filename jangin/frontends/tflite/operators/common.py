@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jangin.frontends.tflite.fixed import HIGH, Multiplier, rounded
-from jangin.ir.dtype import F32, F64, I4, I8, I16, I32, I64, U8, DType
+from jangin.ir.dtype import BOOL, F32, F64, I4, I8, I16, I32, I64, U8, DType
 from jangin.ir.expr import Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import Array, CompileError
@@ -368,3 +368,10 @@ def real(call: Call, i: int = 0) -> Tensor:
     scale = call.b.const(q.scales.astype(np.float32).reshape(shape))
     zero = call.b.const(q.zeros.astype(np.float32).reshape(shape))
     return call.b.map(lambda v, s, z: (cast(F32, v) - z) * s, x, scale, zero)
+
+
+def number(call: Call) -> Tensor:
+    """Return the first input of an operator that isn't defined for truths. Raises CompileError for them."""
+    if call.x().dtype is BOOL:
+        raise CompileError("of truths it is not defined")
+    return call.x()

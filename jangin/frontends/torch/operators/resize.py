@@ -8,19 +8,9 @@ from typing import Any
 from jangin.frontends.registry import Table, lowers
 from jangin.frontends.torch.operators.common import Result, size
 from jangin.ops.builder import Builder
-from jangin.ops.resize import (
-    Line,
-    Style,
-    asymmetric,
-    half_pixel,
-    pixel_centre,
-    resize,
-    scaled_lines,
-    sized_lines,
-)
-from jangin.ops.resize import (
-    align_corners as corners,
-)
+from jangin.ops.resize import Style, resize, scaled_lines, sized_lines
+from jangin.ops.resize_positions import Line, asymmetric, half_pixel, pixel_centre
+from jangin.ops.resize_positions import align_corners as corners
 from jangin.ops.sample import grid_sample
 from jangin.ops.values import Tensor
 

@@ -13,17 +13,14 @@ from jangin.ops.attention import attention
 from jangin.ops.axes import axes_of, per_channel
 from jangin.ops.conv import conv, conv_transpose, kernel_size, transposed_extents
 from jangin.ops.elementwise import widen
-from jangin.ops.resize import (
-    Style,
+from jangin.ops.resize import Style, resize, scaled_lines, sized_lines
+from jangin.ops.resize_positions import (
     align_corners,
     align_corners_or_middle,
     asymmetric,
     between_corners,
     half_pixel,
-    resize,
-    scaled_lines,
-    sized_lines,
-)  # fmt: skip
+)
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window, explicit_pads, same_pads, steps
 
