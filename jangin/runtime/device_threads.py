@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
-START = 60.0
+START = 10.0
 """The seconds that a new thread has to begin. One that finds no memory never begins and can't tell."""
 LOOK = 1.0
 """The seconds between two looks at a result. If Ctrl-C stops a waiting thread just when it has the lock, the
