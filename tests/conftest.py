@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import hypothesis
 import numpy as np
 import pytest
 import repeatable
+import typer.main
+import typer.testing
 from guarded import Memory, watched
 
 import jangin
@@ -107,6 +109,14 @@ def compiled_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(code, "compile_modules", compile_modules)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def commands_read_once() -> Iterator[None]:
+    """Let typer read the parameters of all commands once, instead of at each call of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield
 
 
