@@ -23,10 +23,11 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 import jangin
 from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
+from jangin.frontends.torch.element_types import number_tensor
 from jangin.frontends.torch.parts import copied, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
-from jangin.frontends.torch.trace import OPERANDS, number_tensor, placeholders, traced_graph
+from jangin.frontends.torch.trace import OPERANDS, placeholders, traced_graph
 from jangin.frontends.torch.training import is_mask, training_table
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError

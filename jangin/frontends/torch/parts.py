@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.frontends.torch.dialect import ATEN
+from jangin.frontends.torch.element_types import element_type
 from jangin.frontends.torch.sizes import Sizes
-from jangin.frontends.torch.trace import element_type, traced_graph
+from jangin.frontends.torch.trace import traced_graph
 from jangin.frontends.torch.training import is_mask
 from jangin.frontends.torch.views import part_views
 from jangin.ir import graph as ir

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jangin.frontends.torch.trace import array_of
+from jangin.frontends.torch.element_types import array_of
 from jangin.ir.graph import Array
 
 Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]

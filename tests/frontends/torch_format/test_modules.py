@@ -17,8 +17,9 @@ from torch import nn
 from torch_models import Net, near, seeded
 
 import jangin
+from jangin.frontends.torch.element_types import array_of
 from jangin.frontends.torch.tensors import tensor_of
-from jangin.frontends.torch.trace import array_of, traced
+from jangin.frontends.torch.trace import traced
 from jangin.ir.graph_text import print_graph
 
 
