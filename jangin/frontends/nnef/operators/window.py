@@ -20,7 +20,7 @@ from jangin.ir.expr import Const, Expr, cast, const
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops import conv as neutral
-from jangin.ops import normalize, pool, resize
+from jangin.ops import normalize, pool, resize, resize_positions
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power
@@ -317,19 +317,19 @@ def desample(
 def nearest_upsample(b: Builder, input: Operand, factor: Sizes) -> Tensor:
     x = tensor(b, input)
     return resize.resize(
-        b, x, _lines(b, x, factor), resize.Style("nearest", resize.asymmetric, rounding="floor")
+        b, x, _lines(b, x, factor), resize.Style("nearest", resize_positions.asymmetric, rounding="floor")
     )
 
 
-def _lines(b: Builder, x: Tensor, factor: Sizes) -> list[resize.Line]:
+def _lines(b: Builder, x: Tensor, factor: Sizes) -> list[resize_positions.Line]:
     _counts(factor, x.rank - 2, "factor")
     return resize.scaled_lines(b, x, range(2, x.rank), [float(f) for f in factor])
 
 
 METHODS = {
-    "symmetric": resize.half_pixel,
-    "asymmetric": resize.asymmetric,
-    "aligned": resize.align_corners,
+    "symmetric": resize_positions.half_pixel,
+    "asymmetric": resize_positions.asymmetric,
+    "aligned": resize_positions.align_corners,
 }
 """By method, the function that returns the position in the input of an entry of the result."""
 
