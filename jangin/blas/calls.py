@@ -174,11 +174,16 @@ class _Call:
         routine = self.routine
         operands = {n: self._operand(n) for n in routine.operands}
         if self._is_idle(operands):
-            made = [operands[n].T.copy(order="K") for n in routine.written]
+            lying = routine.in_place(self.letter)
+            made = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
         elif is_large(routine, self.options, self.sizes):
-            made = [
-                Blocked(routine, self.letter, self.options, ROUTINES.__getitem__).result(operands, self.sizes)
-            ]
+            order, b = (
+                len(operands["b"]) if self.options["side"] == "L" else operands["b"].shape[1],
+                operands["b"],
+            )
+            system = Blocked(routine, ROUTINES["gemm"], self.letter, self.options)
+            system.solve(operands["alpha"], operands["a"][:order, :order], b)
+            made = [b]
         else:
             made = run(routine, self.letter, self.options, operands, self.sizes)
         found = {n: self._stored(n, r) for n, r in zip(routine.written, made, strict=True)}
@@ -208,13 +213,20 @@ class _Call:
             first, step = int(self.values.get(f"off{name}", 0)), abs(self._step(name))
             self.arrays[name] = np.zeros(first + max(0, (count - 1) * step + 1), self.dtype)
         taken = self.arrays[name][self._place(name)]
-        return np.ascontiguousarray(taken[::-1] if self._step(name) < 0 else taken)
+        taken = taken[::-1] if self._step(name) < 0 else taken
+        own = name not in self.routine.in_place(self.letter) or self._is_written(name)
+        return np.ascontiguousarray(taken) if own else np.array(taken)
 
     def _columns(self, name: str) -> Array:
-        """Return a matrix in Fortran's order, and note its leading dimension."""
+        """Return a matrix in Fortran's order, and note its leading dimension. One that the kernel updates is
+        the caller's own if that may be overwritten, else a copy."""
+        in_place = name in self.routine.in_place(self.letter)
         if name not in self.arrays:
             rows, columns = map(self._size, self.routine.extent(name, self.options))
-            self.arrays[name] = np.zeros((rows, columns), self.dtype, order="F")
+            unread = in_place and not self.routine.of_a_triangle and not self.values.get("beta")
+            self.arrays[name] = (np.empty if unread else np.zeros)((rows, columns), self.dtype, order="F")
+        elif in_place and not (self.values.get(f"overwrite_{name}") and self._is_given(name)):
+            self.arrays[name] = np.array(self.arrays[name], order="F")
         a = self.arrays[name]
         rows, columns = a.shape
         size = a.itemsize
@@ -234,28 +246,36 @@ class _Call:
             return whole
         if name in self.routine.vectors:
             whole = self._target(name, self.arrays[name].flags.c_contiguous)
-            whole[self._place(name)] = made[::-1] if self._step(name) < 0 else made
+            if not np.may_share_memory(whole, made):
+                whole[self._place(name)] = made[::-1] if self._step(name) < 0 else made
             return whole
-        whole = made.T if np.ndim(self.values.get(name, made)) != 1 else made.reshape(-1)
-        if (
-            self.values.get(f"overwrite_{name}")
-            and self._is_given(name)
-            and (self.arrays[name].flags.f_contiguous)
-        ):
-            self.arrays[name][...] = made.T
-            return self.values[name]
-        return whole
+        given = self.values.get(name)
+        if name in self.routine.in_place(self.letter):
+            own = isinstance(given, np.ndarray) and np.may_share_memory(made, given)
+            whole = made
+        else:
+            own = bool(self.values.get(f"overwrite_{name}")) and self._is_given(name)
+            own = own and self.arrays[name].flags.f_contiguous
+            whole = made.T
+            if own:
+                self.arrays[name][...] = whole
+        if own:
+            return given
+        return whole.reshape(-1) if given is not None and np.ndim(given) == 1 else whole
 
     def _is_given(self, name: str) -> bool:
         """Return whether an operand is the caller's own array, unconverted."""
         given = self.values.get(name)
         return isinstance(given, np.ndarray) and given.dtype == self.dtype and given.flags.writeable
 
+    def _is_written(self, name: str) -> bool:
+        """Return whether a vector is written where it lies. Level 1 always does it if it can."""
+        always = self.routine.level == 1 and f"overwrite_{name}" not in self.routine.scipy
+        return bool(always or self.values.get(f"overwrite_{name}")) and self._is_given(name)
+
     def _target(self, name: str, fits: bool) -> Array:
         """Return the array into which a vector is written: the caller's or a copy."""
-        always = self.routine.level == 1 and f"overwrite_{name}" not in self.routine.scipy
-        wanted = always or self.values.get(f"overwrite_{name}")
-        return self.arrays[name] if wanted and fits and self._is_given(name) else self.arrays[name].copy()
+        return self.arrays[name] if fits and self._is_written(name) else self.arrays[name].copy()
 
 
 @cache

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from jangin.blas.routine import AGAIN, Routine
@@ -11,9 +13,11 @@ from jangin.blas.table import ROUTINES
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.ir.graph import Array
 from jangin.options import Options
+from jangin.runtime.arrays import address
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import checked, read_artifact
 from jangin.runtime.executable import Executable
+from jangin.runtime.functions import ENTRY
 from jangin.runtime.threads import counted
 
 _making = threading.RLock()
@@ -33,12 +37,60 @@ def run(
     arrays: Mapping[str, Array],
     sizes: Mapping[str, int],
 ) -> list[Array]:
-    """Run a routine's kernel on its operands by name. Return what it writes, in memory of its own unless the
-    kernel updates an operand. A matrix is given by its first element and its leading dimension, which is "ld"
-    and its name."""
-    letters = tuple(options[o] for o in routine.options)
-    made, inputs, order = _loaded(routine.name, letter, letters, counted(_chosen[0]))
-    return made.execute([arrays[n] for n in inputs], tuple([sizes[n] for n in order]))
+    """Run a routine's kernel on its operands by name. Return what it writes: the operand itself if the kernel
+    updates it where it lies, else memory of its own. A matrix is given by its first element and its leading
+    dimension, which is "ld" and its name."""
+    made, inputs, order = loaded(routine, letter, options)
+    given = tuple([sizes[n] for n in order])
+    if not routine.in_place(letter):
+        return made.execute([arrays[n] for n in inputs], given)
+    ready = _readied(made, given)
+    try:
+        ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])
+    finally:
+        _kept(made, given, ready)
+    return [arrays[n] for n in routine.written]
+
+
+class Ready:
+    """A kernel for some sizes, with working memory of its own. It runs on operands given by address."""
+
+    def __init__(self, made: Executable, sizes: tuple[int, ...]) -> None:
+        call = made.native_call(sizes)
+        self.table, self._held = call.table, call
+        self.entry = ENTRY.prepared(*call.words)
+        self.places = [*call.inputs, *(call.outputs[n] for n in made.plan.outputs if n in call.outputs)]
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Run on the `addresses` of the inputs, then of the outputs that aren't inputs."""
+        for at, places in zip(addresses, self.places, strict=True):
+            for i in places:
+                self.table[i] = at
+        self.entry()
+
+
+CALLS = 32
+"""The most kernels with sizes whose working memory is kept."""
+_idle: OrderedDict[tuple[Executable, tuple[int, ...]], Ready] = OrderedDict()
+
+
+def _readied(made: Executable, sizes: tuple[int, ...]) -> Ready:
+    return _idle.pop((made, sizes), None) or Ready(made, sizes)
+
+
+def _kept(made: Executable, sizes: tuple[int, ...], ready: Ready) -> None:
+    """Keep working memory for the next call of the same sizes."""
+    _idle[made, sizes] = ready
+    if len(_idle) > CALLS:
+        with contextlib.suppress(KeyError):  # another thread may have taken the last ones
+            _idle.popitem(last=False)
+
+
+def loaded(
+    routine: Routine, letter: str, options: Mapping[str, str]
+) -> tuple[Executable, tuple[str, ...], tuple[str, ...]]:
+    """Return a routine's kernel, and the names of its operands and of its sizes in order."""
+    return _loaded(routine.name, letter, tuple(options[o] for o in routine.options), counted(_chosen[0]))
 
 
 @cache
@@ -72,6 +124,6 @@ def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: 
     from jangin.compiler.pipeline import build_plan
 
     chosen = dict(zip(routine.options, letters, strict=True))
-    made = build_plan(Kernel(routine, letter, chosen).graph(), options)
+    made = build_plan(Kernel(routine, letter, chosen, options.target.machine).graph(), options)
     entries.put(name, made.save)
     return made

@@ -19,9 +19,6 @@ ENUMS = {
 ACCEPTED = {"trans": "NTC", "transa": "NTC", "transb": "NTC"}
 """The letters that Fortran accepts for an option, if they are more than its variants."""
 
-OF_A_TRIANGLE = ("syr", "syr2", "syrk", "syr2k", "gemmtr")
-"""Routines that write a triangle of a matrix."""
-
 
 @dataclass(frozen=True)
 class Compiled:
@@ -194,13 +191,14 @@ def _result(c: Compiled, name: str) -> tuple[str, list[str], list[str]]:
     if name in r.scalars:
         return f"&r_{name}", [f"  {c.type} r_{name};"], [f"  *{name} = r_{name};"]
     extents = _extents(r, name)
+    if name in r.in_place(c.letter):
+        if name in r.matrices:
+            return name, [], []
+        return f"v_{name}", [], [f"  put_vector({name}, v_{name}, {extents[0]}, *inc{name}, sizeof *{name});"]
     count = " * ".join(extents)
     before = [f"  {c.type} *r_{name} = ({c.type} *)memory({count} * sizeof *{name});"]
     if name in r.matrices:
-        part = "o_uplo" if r.name in OF_A_TRIANGLE else "2"
-        copy = (
-            f"  put_matrix({name}, r_{name}, {extents[0]}, {extents[1]}, *ld{name}, sizeof *{name}, {part});"
-        )
+        copy = f"  put_matrix({name}, r_{name}, {extents[0]}, {extents[1]}, *ld{name}, sizeof *{name});"
     else:
         step = f"*inc{name}" if name in r.vectors else "1"
         copy = f"  put_vector({name}, r_{name}, {extents[0]}, {step}, sizeof *{name});"
@@ -377,7 +375,7 @@ static void *side_by_side(const void *x, int64_t n, int64_t step, size_t size) {
 
 static void put_vector(void *x, const void *made, int64_t n, int64_t step, size_t size) {
   if (step == 1) {
-    memcpy(x, made, (size_t)n * size);
+    if (x != made) memcpy(x, made, (size_t)n * size);
     return;
   }
   char *to = (char *)x + (step < 0 ? (1 - n) * step * (int64_t)size : 0);
@@ -385,15 +383,10 @@ static void put_vector(void *x, const void *made, int64_t n, int64_t step, size_
     memcpy(to + i * step * (int64_t)size, (const char *)made + i * (int64_t)size, size);
 }
 
-/* `part` is 0 for the upper triangle, 1 for the lower one, 2 for the whole matrix. */
-static void put_matrix(void *a, const void *made, int64_t rows, int64_t columns, int64_t ld, size_t size,
-                       int part) {
-  for (int64_t j = 0; j < columns; ++j) {
-    int64_t first = part == 1 ? j : 0, end = part == 0 && j + 1 < rows ? j + 1 : rows;
-    if (first < end)
-      memcpy((char *)a + (j * ld + first) * (int64_t)size,
-             (const char *)made + (j * rows + first) * (int64_t)size, (size_t)(end - first) * size);
-  }
+static void put_matrix(void *a, const void *made, int64_t rows, int64_t columns, int64_t ld, size_t size) {
+  for (int64_t j = 0; j < columns; ++j)
+    memcpy((char *)a + j * ld * (int64_t)size, (const char *)made + j * rows * (int64_t)size,
+           (size_t)rows * size);
 }
 
 static inline char letter_of(int value) {

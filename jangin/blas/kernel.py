@@ -17,6 +17,7 @@ from jangin.ir.loop import Stmt
 from jangin.ir.te import accumulator
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
+from jangin.targets.machine import Machine
 
 
 class Kernel:
@@ -25,11 +26,14 @@ class Kernel:
     `dtype` is the type of the elements. `options` has the letter of each option. `operands` are the arguments
     by name."""
 
-    def __init__(self, routine: Routine, letter: str, options: Mapping[str, str]) -> None:
+    def __init__(self, routine: Routine, letter: str, options: Mapping[str, str], machine: Machine) -> None:
         self.routine, self.dtype, self.options = routine, TYPES[letter], options
+        self.machine = machine
         names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))
         self.b = Builder(f"{letter}{routine.name}", {Var(n): (const(0), None) for n in names})
-        self.operands = {n: self.b.input(n, self._type(n), self._shape(n)) for n in routine.operands}
+        self.in_place = routine.in_place(letter)
+        read = (n for n in routine.operands if n not in self.in_place)
+        self.operands = {n: self.b.input(n, self._type(n), self._shape(n)) for n in read}
 
     def _type(self, name: str) -> DType:
         """Return the type of an operand. Scalars beside small floats have the type of sums."""
@@ -109,10 +113,15 @@ class Kernel:
         )  # fmt: skip
 
     def nest(self, names: str, body: Stmt, like: str) -> Tensor:
-        """Return the result of a loop nest over operands x0, x1, ... It has the size of the operand `like`
-        without gaps."""
-        shape = self.matrix(like).shape if like in self.routine.matrices else self[like].shape
-        return self.b.loop_nest([self[n] for n in names.split()], body, self.dtype, shape)
+        """Return the result of a loop nest over operands x0, x1, ..., which is the written operand `like`."""
+        return self.b.loop_nest([self[n] for n in names.split()], body, self.dtype, self.result(like))
+
+    def result(self, name: str) -> tuple[Expr, ...]:
+        """Return the shape of a written operand as the kernel has it."""
+        if name in self.in_place:
+            return self._shape(name)
+        extents = [self.size(e) for e in self.routine.extent(name, self.options)]
+        return tuple(reversed(extents))
 
     def updated(self, product: Tensor, before: Tensor) -> Tensor:
         """Return alpha product + beta before. A factor of 0 leaves its operand out, even if that is NaN."""

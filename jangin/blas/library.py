@@ -87,7 +87,7 @@ def _models(letter: str, routine: Routine, options: Options) -> Iterator[Model]:
     """Yield the compiled kernel of each variant."""
     for variant in routine.variants():
         name = "_".join(filter(None, ("jangin", routine.named(letter), "".join(variant.values()).lower())))
-        plan = lowered_plan(Kernel(routine, letter, variant).graph(), options)
+        plan = lowered_plan(Kernel(routine, letter, variant, options.target.machine).graph(), options)
         yield Model.of(name, name, options.target, [(plan, {})], beside=False)
 
 

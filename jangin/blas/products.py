@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from jangin.blas.columns import combined
+from collections.abc import Callable, Sequence
+
+from jangin.blas.columns import combined, each, lanes
+from jangin.blas.dense import Pair, Product
 from jangin.blas.kernel import Kernel, scaled
-from jangin.ir.expr import Buffer, Expr, select
+from jangin.ir.expr import Buffer, Expr, Load, Var, const
+from jangin.ir.loop import For, Let, Stmt, Store
 from jangin.ops.values import Tensor
 
 
@@ -18,79 +22,99 @@ def gemv(k: Kernel) -> Tensor:
 
 def ger(k: Kernel) -> Tensor:
     """a := alpha x y' + a."""
-    n, m = k.matrix("a").shape
-    return k.elements(
-        (n, m), "alpha x y a", lambda alpha, x, y, a, j, i: a[j, i] + x[i] * scaled(alpha[()], y[j])
-    )
+    return _updated(k, "alpha x y", lambda j: (const(0), k.size("m")), (("x1", "x2"),))
 
 
 def syr(k: Kernel) -> Tensor:
     """The triangle of a := alpha x x' + a."""
-    n = k.size("n")
-
-    def element(alpha: Buffer, x: Buffer, a: Buffer, j: Expr, i: Expr) -> Expr:
-        return select(_inside(k, i, j), a[j, i] + x[i] * scaled(alpha[()], x[j]), a[j, i])
-
-    return k.elements((n, n), "alpha x a", element)
+    return _updated(k, "alpha x", _part(k), (("x1", "x1"),))
 
 
 def syr2(k: Kernel) -> Tensor:
     """The triangle of a := alpha (x y' + y x') + a."""
-    n = k.size("n")
+    return _updated(k, "alpha x y", _part(k), (("x1", "x2"), ("x2", "x1")))
 
-    def element(alpha: Buffer, x: Buffer, y: Buffer, a: Buffer, j: Expr, i: Expr) -> Expr:
-        more = x[i] * scaled(alpha[()], y[j]) + y[i] * scaled(alpha[()], x[j])
-        return select(_inside(k, i, j), a[j, i] + more, a[j, i])
 
-    return k.elements((n, n), "alpha x y a", element)
+def _part(k: Kernel) -> Callable[[Expr], tuple[Expr, Expr]]:
+    """Return a function of a column that gives its first row in the triangle, and the number of its rows."""
+    n, lower = k.size("n"), k.is_set("uplo")
+    return lambda j: (j, n - j) if lower else (const(0), j + 1)
+
+
+def _updated(
+    k: Kernel, names: str, rows: Callable[[Expr], tuple[Expr, Expr]], pairs: Sequence[tuple[str, str]]
+) -> Tensor:
+    """Return `a` plus the products of pairs of vectors, a task for each column."""
+    out, j = Buffer("out", k.dtype, k.result("a")), Var("j")
+    shapes = {f"x{n}": k[name].shape for n, name in enumerate(names.split())}
+    alpha = Load(Buffer("x0", k.dtype, ()), ())
+    factors = [Var(f"factor{n}", k.dtype) for n in range(len(pairs))]
+
+    def one(i: Expr) -> Stmt:
+        new: Expr = Load(out, (j, i))
+        for (x, _), factor in zip(pairs, factors, strict=True):
+            new = new + Load(Buffer(x, k.dtype, shapes[x]), (i,)) * factor
+        return Store(out, (j, i), new)
+
+    column = each("u", *rows(j), lanes(k.dtype), one)
+    for (_, y), factor in zip(pairs, factors, strict=True):
+        column = Let(factor, scaled(alpha, Load(Buffer(y, k.dtype, shapes[y]), (j,))), column)
+    return k.nest(names, For(j, k.size("n"), column, "parallel"), "a")
 
 
 def gemm(k: Kernel) -> Tensor:
-    """c := alpha op(a) op(b) + beta c. Everything is stored transposed, so b is the left operand."""
-    return k.updated(_product(k), k.matrix("c"))
-
-
-def _product(k: Kernel) -> Tensor:
-    return k.b.matmul(
+    """c := alpha op(a) op(b) + beta c. Small floats have everything transposed, so b is the left operand."""
+    if k.in_place:
+        return _general(k, k.size("m"))
+    product = k.b.matmul(
         k.matrix("b"), k.matrix("a"), transpose_a=k.is_set("transb"), transpose_b=k.is_set("transa")
     )
-
-
-def symm(k: Kernel) -> Tensor:
-    """c := alpha a b + beta c, or alpha b a + beta c, with a symmetric `a` of which a triangle is read."""
-    n = k.matrix("a").shape[0]
-    whole = k.elements((n, n), "a", lambda a, j, i: select(_inside(k, i, j), a[j, i], a[i, j]))
-    b = k.matrix("b")
-    return k.updated(k.b.matmul(whole, b) if k.is_set("side") else k.b.matmul(b, whole), k.matrix("c"))
-
-
-def _inside(k: Kernel, i: Expr, j: Expr) -> Expr:
-    """Return whether row i and column j are of the triangle that a routine reads or writes."""
-    return i >= j if k.is_set("uplo") else i <= j
-
-
-def _triangle(k: Kernel, product: Tensor) -> Tensor:
-    """Return the updated triangle of c. The other one keeps its elements."""
-    new, c = k.updated(product, k.matrix("c")), k.matrix("c")
-    real = [k.b.materialize(new), c]
-    return k.b.compute(
-        k.dtype, c.shape, real, lambda bufs, j, i: select(_inside(k, i, j), bufs[0][j, i], bufs[1][j, i])
-    )
+    return k.updated(product, k.matrix("c"))
 
 
 def gemmtr(k: Kernel) -> Tensor:
     """The triangle of c := alpha op(a) op(b) + beta c."""
-    return _triangle(k, _product(k))
+    return _general(k, k.size("n"), k.options["uplo"])
+
+
+def _general(k: Kernel, m: Expr, triangle: str = "") -> Tensor:
+    n = k.size("n")
+    p = Product(k, "alpha a b beta", (m, n), k.size("k"), triangle)
+    rows, columns = p.operand("a", m, k.is_set("transa")), p.operand("b", n, not k.is_set("transb"))
+    return p.result(Pair(rows, columns))
+
+
+def symm(k: Kernel) -> Tensor:
+    """c := alpha a b + beta c, or alpha b a + beta c, with a symmetric `a` of which a triangle is read."""
+    m, n, lower = k.size("m"), k.size("n"), k.is_set("uplo")
+    p = Product(k, "alpha a b beta", (m, n), k.order)
+    a = p.operand("a", k.order, False, "symmetric", lower)
+    if k.is_set("side"):
+        return p.result(Pair(p.operand("b", m, False), a))
+    return p.result(Pair(a, p.operand("b", n, True)))
+
+
+def trmm(k: Kernel) -> Tensor:
+    """b := alpha op(a) b, or alpha b op(a), with a triangular `a`. As columns' operand, `a` counts as
+    transposed."""
+    m, n, turned = k.size("m"), k.size("n"), k.is_set("transa")
+    p, right = Product(k, "alpha a b", (m, n), k.order), k.is_set("side")
+    lower = k.is_set("uplo") ^ turned ^ right
+    a = p.operand("a", k.order, turned ^ right, "triangular", lower)
+    return p.result(Pair(p.operand("b", m, False), a) if right else Pair(a, p.operand("b", n, True)))
 
 
 def syrk(k: Kernel) -> Tensor:
     """The triangle of c := alpha a a' + beta c, or alpha a' a + beta c."""
-    a, trans = k.matrix("a"), k.is_set("trans")
-    return _triangle(k, k.b.matmul(a, k.again("a"), transpose_a=not trans, transpose_b=trans))
+    n = k.size("n")
+    p = Product(k, "alpha a beta", (n, n), k.size("k"), k.options["uplo"])
+    a = p.operand("a", n, k.is_set("trans"))
+    return p.result(Pair(a, a))
 
 
 def syr2k(k: Kernel) -> Tensor:
     """The triangle of c := alpha (a b' + b a') + beta c, or alpha (a' b + b' a) + beta c."""
-    a, b, trans = k.matrix("a"), k.matrix("b"), k.is_set("trans")
-    one, other = (k.b.matmul(*pair, transpose_a=not trans, transpose_b=trans) for pair in ((b, a), (a, b)))
-    return _triangle(k, k.b.map(lambda p, q: p + q, one, other))
+    n = k.size("n")
+    p = Product(k, "alpha a b beta", (n, n), k.size("k"), k.options["uplo"])
+    a, b = (p.operand(name, n, k.is_set("trans")) for name in "ab")
+    return p.result(Pair(a, b), Pair(b, a))

@@ -37,6 +37,7 @@ class Routine:
     - `body`: builds the kernel.
     - `types`: the letters of the types that exist.
     - `returns`: what SciPy's function returns, by default `results`.
+    - `updates`: the written matrices that kernels of singles and doubles update where they lie.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Routine:
     body: Callable[[Kernel], Tensor | tuple[Tensor, ...]]
     types: str = "sd"
     returns: str = ""
+    updates: tuple[str, ...] = ()
 
     def named(self, letter: str) -> str:
         """Return the routine's name for a type: dgemm, idamax."""
@@ -80,6 +82,10 @@ class Routine:
         """The operands with a leading dimension."""
         return tuple(w for w in self.words if w in self.extents and f"ld{w}" in self.words)
 
+    def in_place(self, letter: str) -> tuple[str, ...]:
+        """Return the matrices that the kernel updates where they lie, with their leading dimensions."""
+        return self.updates if letter in "sd" else ()
+
     @cached_property
     def vectors(self) -> tuple[str, ...]:
         """The operands with an increment."""
@@ -102,6 +108,11 @@ class Routine:
         if self.name == "axpy":
             return "a"
         return "alpha" if self.level == 2 and "alpha" in self.scalars and "beta" not in self.scalars else ""
+
+    @cached_property
+    def of_a_triangle(self) -> bool:
+        """Whether the routine writes a triangle of a matrix."""
+        return self.name in ("syr", "syr2", "syrk", "syr2k", "gemmtr")
 
     @cached_property
     def one_sided(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import jangin.blas.columns as columns
 import jangin.blas.products as products
 import jangin.blas.rotations as rotations
-import jangin.blas.triangles as triangles
+import jangin.blas.solve as solve
 import jangin.blas.vectors as vectors
 from jangin.blas.routine import Routine
 
@@ -17,13 +17,16 @@ _STEPS = "n,offx,incx,offy,incy"
 ROUTINES: Mapping[str, Routine] = {
     r.name: r
     for r in (
-        Routine("axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", vectors.axpy),
+        Routine(
+            "axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", vectors.axpy,
+            updates=("y",),
+        ),
         Routine(
             "axpby", 1, "n alpha x incx beta y incy", "x,y,[n,alpha,beta,offx,incx,offy,incy]", _X_Y, "y",
-            vectors.axpby,
+            vectors.axpby, updates=("y",),
         ),
-        Routine("scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", vectors.scal),
-        Routine("copy", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "y", vectors.copy),
+        Routine("scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", vectors.scal, updates=("x",)),
+        Routine("copy", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "y", vectors.copy, updates=("y",)),
         Routine("swap", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "x y", vectors.swap),
         Routine("dot", 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "result", vectors.dot),
         Routine("asum", 1, "n x incx", "x,[n,offx,incx]", {"x": "n"}, "result", vectors.asum),
@@ -54,7 +57,7 @@ ROUTINES: Mapping[str, Routine] = {
         Routine(
             "ger", 2, "m n alpha x incx y incy a lda",
             "alpha,x,y,[incx,incy,a,overwrite_x,overwrite_y,overwrite_a]",
-            {"x": "m", "y": "n", "a": "m n"}, "a", products.ger,
+            {"x": "m", "y": "n", "a": "m n"}, "a", products.ger, updates=("a",),
         ),
         Routine(
             "gbmv", 2, "trans m n kl ku alpha a lda x incx beta y incy",
@@ -78,12 +81,12 @@ ROUTINES: Mapping[str, Routine] = {
         ),
         Routine(
             "syr", 2, "uplo n alpha x incx a lda", "alpha,x,[lower,incx,offx,n,a,overwrite_a]",
-            {"x": "n", "a": "n n"}, "a", products.syr,
+            {"x": "n", "a": "n n"}, "a", products.syr, updates=("a",),
         ),
         Routine(
             "syr2", 2, "uplo n alpha x incx y incy a lda",
             "alpha,x,y,[lower,incx,offx,incy,offy,n,a,overwrite_a]",
-            {**_X_Y, "a": "n n"}, "a", products.syr2,
+            {**_X_Y, "a": "n n"}, "a", products.syr2, updates=("a",),
         ),
         Routine(
             "spr", 2, "uplo n alpha x incx ap", "n,alpha,x,ap,[incx,offx,lower,overwrite_ap]",
@@ -111,33 +114,38 @@ ROUTINES: Mapping[str, Routine] = {
             "gemm", 3, "transa transb m n k alpha a lda b ldb beta c ldc",
             "alpha,a,b,[beta,c,trans_a,trans_b,overwrite_c]",
             {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n"}, "c", products.gemm, "sdhb",
+            updates=("c",),
         ),
         Routine(
             "gemmtr", 3, "uplo transa transb n k alpha a lda b ldb beta c ldc",
             "alpha,a,b,[beta,c,trans_a,trans_b,lower,overwrite_c]",
             {"a": "transa? n k | k n", "b": "transb? k n | n k", "c": "n n"}, "c", products.gemmtr,
+            updates=("c",),
         ),
         Routine(
             "symm", 3, "side uplo m n alpha a lda b ldb beta c ldc",
             "alpha,a,b,[beta,c,side,lower,overwrite_c]",
-            {"a": "side? m m | n n", "b": "m n", "c": "m n"}, "c", products.symm,
+            {"a": "side? m m | n n", "b": "m n", "c": "m n"}, "c", products.symm, updates=("c",),
         ),
         Routine(
             "syrk", 3, "uplo trans n k alpha a lda beta c ldc", "alpha,a,[beta,c,trans,lower,overwrite_c]",
-            {"a": "trans? n k | k n", "c": "n n"}, "c", products.syrk,
+            {"a": "trans? n k | k n", "c": "n n"}, "c", products.syrk, updates=("c",),
         ),
         Routine(
             "syr2k", 3, "uplo trans n k alpha a lda b ldb beta c ldc",
             "alpha,a,b,[beta,c,trans,lower,overwrite_c]",
             {"a": "trans? n k | k n", "b": "trans? n k | k n", "c": "n n"}, "c", products.syr2k,
+            updates=("c",),
         ),
-        *(
-            Routine(
-                name, 3, "side uplo transa diag m n alpha a lda b ldb",
-                "alpha,a,b,[side,lower,trans_a,diag,overwrite_b]",
-                {"a": "side? m m | n n", "b": "m n"}, "b", body,
-            )
-            for name, body in (("trmm", triangles.multiplied), ("trsm", triangles.solved))
+        Routine(
+            "trmm", 3, "side uplo transa diag m n alpha a lda b ldb",
+            "alpha,a,b,[side,lower,trans_a,diag,overwrite_b]", {"a": "side? m m | n n", "b": "m n"}, "b",
+            products.trmm,
+        ),
+        Routine(
+            "trsm", 3, "side uplo transa diag m n alpha a lda b ldb",
+            "alpha,a,b,[side,lower,trans_a,diag,overwrite_b]", {"a": "side? m m | n n", "b": "m n"}, "b",
+            solve.trsm, updates=("b",),
         ),
     )
 }  # fmt: skip

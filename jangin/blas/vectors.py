@@ -5,26 +5,61 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jangin.blas.kernel import Kernel
+from jangin.blas.columns import each, lanes
+from jangin.blas.kernel import Kernel, scaled
 from jangin.ir.dtype import BOOL, F32, F64, I64
-from jangin.ir.expr import Buffer, Expr, call, cast, const, eq, land, lor, maximum, ne, select
+from jangin.ir.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Var,
+    call,
+    cast,
+    const,
+    eq,
+    land,
+    lor,
+    maximum,
+    minimum,
+    ne,
+    select,
+)
+from jangin.ir.loop import For, Stmt, Store
 from jangin.ops.values import Tensor
+
+TASK = 1 << 14
+"""Elements of a task, whose vectors come from memory in a few microseconds."""
+
+
+def _written(k: Kernel, names: str, element: Callable[..., Expr]) -> Tensor:
+    """Return the written vector. `element` gets the operands `names`, and the vector's old element last."""
+    (written,) = k.routine.written
+    out, task, n = Buffer("out", k.dtype, k.result(written)), Var("task"), k.size("n")
+    given = [(Buffer(f"x{p}", k.dtype, k[name].shape), name) for p, name in enumerate(names.split())]
+    begin = task * TASK
+
+    def one(i: Expr) -> Stmt:
+        read = [Load(x, () if name in k.routine.scalars else (i,)) for x, name in given]
+        return Store(out, (i,), element(*read, Load(out, (i,))))
+
+    elements = each("e", begin, minimum(const(TASK), n - begin), lanes(k.dtype), one)
+    return k.nest(names, For(task, (n + TASK - 1) // TASK, elements, "parallel"), written)
 
 
 def axpy(k: Kernel) -> Tensor:
-    return k.b.map(lambda a, x, y: a * x + y, k["a"], k["x"], k["y"])
+    return _written(k, "a x", lambda a, x, y: y + a * x)
 
 
 def axpby(k: Kernel) -> Tensor:
-    return k.updated(k["x"], k["y"])
+    return _written(k, "alpha x beta", lambda alpha, x, beta, y: scaled(alpha, x) + scaled(beta, y))
 
 
 def scal(k: Kernel) -> Tensor:
-    return k.b.map(lambda a, x: a * x, k["a"], k["x"])
+    return _written(k, "a", lambda a, x: a * x)
 
 
 def copy(k: Kernel) -> Tensor:
-    return k["x"]
+    return _written(k, "x", lambda x, y: x)
 
 
 def swap(k: Kernel) -> tuple[Tensor, Tensor]:

@@ -65,6 +65,22 @@ def test_large_triangles(name: str) -> None:
         np.testing.assert_allclose(turned, product, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_large_system_is_solved_where_it_lies(side: int) -> None:
+    """Its halves are products of parts of the operands, and nothing beside the right sides is written."""
+    rng = np.random.default_rng(7)
+    whole = np.full((ORDER + 5, ORDER + 7), 777.0, order="F")
+    shape = (9, ORDER) if side else (ORDER, 9)
+    b = whole[2 : 2 + shape[0], 3 : 3 + shape[1]]
+    b[...] = rng.standard_normal(shape)
+    before, a = b.copy(), np.triu(rng.standard_normal((ORDER, ORDER))) / ORDER + np.eye(ORDER)
+    found = blas.dtrsm(2.0, a, b, side=side, overwrite_b=1)
+    assert np.shares_memory(found, whole)
+    np.testing.assert_allclose(b @ a if side else a @ b, 2 * before, rtol=0, atol=1e-12)
+    b[...] = 777.0
+    assert (whole == 777.0).all()
+
+
 def test_the_other_triangle_keeps_its_elements_and_is_not_read() -> None:
     rng = np.random.default_rng(4)
     a, c = rng.standard_normal((ORDER, 9)), np.full((ORDER, ORDER), np.nan, order="F")

@@ -1,0 +1,246 @@
+"""Products of matrices by panels and register tiles: the kernel of level 3.
+
+A task has some rows and columns of the result. It copies its rows to panels, block by block of the terms, and
+multiplies them with one panel of columns after the other. A block of a task's rows stays in the L2 cache. A
+panel of columns stays in the L1 cache (as in Goto and van de Geijn, "Anatomy of high-performance matrix
+multiplication", 2008). Columns whose terms lie side by side are read where they are.
+
+The sums of a tile are kept in registers. A tile's right operand is one element for all lanes of a vector,
+which the multiply-add reads from memory.
+"""
+
+from __future__ import annotations
+
+from jangin.blas.elements import Elements, Panel, tile_of
+from jangin.blas.kernel import Kernel
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, land, maximum, minimum, select
+from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
+from jangin.ir.records import dataclass
+from jangin.ops.values import Tensor
+
+TERMS = 256
+"""Terms of a block. A panel of eight columns then takes half of a small L1 cache."""
+PANELS = 10
+"""Panels of rows of a task. A block of them takes half of a small L2 cache."""
+ACROSS, FEW_ACROSS = 64, 16
+"""Panels of columns of a task, and of a task of a product with few rows."""
+FEW_TASKS = 4
+"""The number of tasks by rows below which columns are shared by more tasks."""
+
+
+def ceil(a: Expr, b: Expr | int) -> Expr:
+    return (a + b - 1) // b
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The operands of one product: rows, and columns."""
+
+    rows: Elements
+    columns: Elements
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the columns are read where they lie."""
+        return self.columns.kind == "whole" and self.columns.turned
+
+    @property
+    def triangular(self) -> bool:
+        return "triangular" in (self.rows.kind, self.columns.kind)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the terms of one product, in a task. `begin` and `end` are the terms. `row` and `column` are
+    the task's first panels. `factor` is alpha, and `keeps` is the factor of what the result has so far.
+    `first` is whether no block came before."""
+
+    pair: Pair
+    begin: Expr
+    end: Expr
+    row: Expr
+    column: Expr
+    factor: Expr
+    keeps: Expr
+    first: Expr
+
+
+class Product:
+    """The nest of out := alpha * (sum of products) + beta * out, for a result of `shape` and sums of `depth`
+    terms.
+
+    `names` are the kernel's operands in order. Without "beta" among them, `out` isn't read. `triangle` is "L"
+    or "U" if only this triangle of the result is written."""
+
+    def __init__(
+        self, k: Kernel, names: str, shape: tuple[Expr, Expr], depth: Expr, triangle: str = ""
+    ) -> None:
+        self.k, self.names, self.dtype = k, names, k.dtype
+        (self.m, self.n), self.depth = shape, depth
+        self.tile = tile_of(k.machine, k.dtype.bytes)
+        self.triangle = triangle
+        (written,) = k.routine.written
+        self.out = Buffer("out", k.dtype, k.result(written))
+        self.copied = Panel(
+            Buffer("rows", k.dtype, (const(PANELS), const(TERMS), const(self.tile.rows)), "scratch"),
+            self.tile.rows,
+        )
+        self.columns = Panel(
+            Buffer("columns", k.dtype, (const(1), const(TERMS), const(self.tile.columns)), "scratch"),
+            self.tile.columns,
+        )
+
+    def operand(
+        self, name: str, rows: Expr, turned: bool, kind: str = "whole", lower: bool = False
+    ) -> Elements:
+        """Return the elements of an operand (see `Elements`)."""
+        place = self.names.split().index(name)
+        buffer = Buffer(f"x{place}", self.dtype, self.k[name].shape)
+        unit = kind == "triangular" and self.k.is_set("diag")
+        return Elements(buffer, rows, turned, kind, lower, unit)
+
+    def result(self, *pairs: Pair) -> Tensor:
+        """Return the sum of products."""
+        tile, task = self.tile, Var("task")
+        down, across = ceil(self.m, tile.rows), ceil(self.n, tile.columns)
+        tasks_down = ceil(down, PANELS)
+        wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), const(ACROSS))
+        tasks_across = ceil(across, wide)
+        own_down, own_across = Var("own_down"), Var("own_across")
+        row, column = Var("row"), Var("column")
+        rows, columns = minimum(own_down, down - row), minimum(own_across, across - column)
+        work = block(*(self._blocks(pair, row, rows, column, columns, not n) for n, pair in enumerate(pairs)))
+        body = Let(row, task % tasks_down * own_down, Let(column, task // tasks_down * own_across, work))
+        body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
+        body = Let(own_down, ceil(down, maximum(tasks_down, const(1))), body)
+        nest = For(task, tasks_down * tasks_across, body, "parallel")
+        return self.k.nest(self.names, nest, self.k.routine.written[0])
+
+    def _scalar(self, name: str) -> Expr:
+        if name not in self.names.split():
+            return const(0, self.dtype)
+        return Load(Buffer(f"x{self.names.split().index(name)}", self.dtype, ()), ())
+
+    # --- a task
+
+    def _blocks(self, pair: Pair, row: Expr, rows: Expr, column: Expr, columns: Expr, is_first: bool) -> Stmt:
+        """Return a task's loops over blocks of terms, its panels of columns and its panels of rows."""
+        turn, p, q = Var("turn"), Var("p"), Var("q")
+        size, depth, blocks = Var("size"), Var("depth"), Var("blocks")
+        begin, end = Var("begin"), Var("end")
+        factor, keeps = Var("factor", self.dtype), Var("keeps", self.dtype)
+        one, zero = const(1, self.dtype), const(0, self.dtype)
+        first = eq(turn, 0) if is_first else eq(turn, -1)
+        b = Block(pair, begin, end, row, column, factor, keeps, first)
+        copies = For(p, rows, self._copy(pair.rows, self.copied, p, row + p, b))
+        tiles: Stmt = For(p, rows, self._tile(b, p, q))
+        if not pair.in_place:
+            copy = self._copy(pair.columns, self.columns, const(0), column + q, b)
+            tiles = Alloc(self.columns.buffer, block(copy, tiles))
+        work: Stmt = block(copies, For(q, columns, tiles))
+        work = Let(keeps, select(first, self._scalar("beta"), one) if is_first else one, work)
+        work = Let(begin, turn * size, Let(end, minimum(turn * size + size, depth), work))
+        loop: Stmt = For(turn, blocks, work)
+        loop = Let(blocks, maximum(ceil(depth, TERMS), const(1)), Let(size, ceil(depth, blocks), loop))
+        loop = Let(depth, select(eq(factor, zero), const(0), self.depth), loop)
+        return Alloc(self.copied.buffer, Let(factor, self._scalar("alpha"), loop))
+
+    def _copy(self, of: Elements, panel: Panel, at: Expr, number: Expr, b: Block) -> Stmt:
+        """Return the copy of a block of the panel with this number."""
+        first = number * panel.rows
+        low, high = of.terms(first, panel.rows, b.end)
+        start = maximum(b.begin, low)
+        return of.copied(
+            panel,
+            lambda row, term: (at, term - b.begin, row),
+            first,
+            start,
+            maximum(start, minimum(b.end, high)),
+        )
+
+    # --- a tile
+
+    def _tile(self, b: Block, p: Expr, q: Expr) -> Stmt:
+        """Return the work of the tile of two panels of the task. A tile at the end has fewer vectors."""
+        tile, i, j = self.tile, Var("i"), Var("j")
+        start, stop = Var("start"), Var("stop")
+        chosen: Stmt | None = None
+        for vectors in range(tile.vectors, 0, -1):
+            part = _Sums(self, b, p, i, j, start, stop, vectors).all()
+            chosen = part if chosen is None else If(self.m - i <= vectors * tile.lanes, part, chosen)
+        assert chosen is not None
+        if b.pair.triangular:
+            chosen = If(stop > start, chosen, If(b.first, chosen))
+        of_rows = b.pair.rows.terms(i, tile.rows, b.end)
+        of_columns = b.pair.columns.terms(j, tile.columns, b.end)
+        first, last = maximum(of_rows[0], of_columns[0]), minimum(of_rows[1], of_columns[1])
+        chosen = Let(start, maximum(b.begin, first), Let(stop, minimum(b.end, last), chosen))
+        if self.triangle:
+            chosen = If(i + tile.rows > j if self.triangle == "L" else i < j + tile.columns, chosen)
+        return Let(i, (b.row + p) * tile.rows, Let(j, (b.column + q) * tile.columns, chosen))
+
+
+class _Sums:
+    """The sums of a tile of `vectors` vectors of rows from row `i` on, and its columns from column `j` on."""
+
+    def __init__(
+        self, product: Product, b: Block, panel: Expr, i: Expr, j: Expr, start: Expr, stop: Expr, vectors: int
+    ) -> None:
+        self.of, self.block, self.tile = product, b, product.tile
+        self.panel, self.i, self.j, self.start, self.stop = panel, i, j, start, stop
+        self.vectors, self.c, self.v, self.lane = vectors, Var("c"), Var("v"), Var("lane")
+        self.cell = self.c, self.v, self.lane
+        self.column, self.row = j + self.c, i + self.v * self.tile.lanes + self.lane
+        shape = const(self.tile.columns), const(vectors), const(self.tile.lanes)
+        self.sums = Buffer("sums", product.dtype, shape, "register")
+
+    def all(self) -> Stmt:
+        """Return the statements: sums of 0, the loop over the terms, and the result's update."""
+        term, zero = Var("term"), const(0, self.of.dtype)
+        cleared = self._each(Store(self.sums, self.cell, zero))
+        ahead = For(self.c, const(self.tile.columns), Prefetch(self.of.out, (self.column, self.i)), "unroll")
+        loop = For(term, self.stop - self.start, self._each(self._added(self.start + term)))
+        return Alloc(self.sums, block(cleared, ahead, loop, self._written()))
+
+    def _vectors(self, statement: Stmt) -> Stmt:
+        """Return a statement for each vector of a column."""
+        lanes = For(self.lane, const(self.tile.lanes), statement, "vector")
+        return For(self.v, const(self.vectors), lanes, "unroll")
+
+    def _each(self, statement: Stmt) -> Stmt:
+        """Return a statement for each vector, a column after the other. LLVM then keeps a panel's vectors and
+        one element in registers, and not the elements of all columns."""
+        return For(self.c, const(self.tile.columns), self._vectors(statement), "unroll")
+
+    def _added(self, term: Expr) -> Stmt:
+        place = self.panel, term - self.block.begin, self.v * self.tile.lanes + self.lane
+        product = Load(self.of.copied.buffer, place) * self._column(term)
+        return Store(self.sums, self.cell, Load(self.sums, self.cell) + product)
+
+    def _column(self, term: Expr) -> Expr:
+        if self.block.pair.in_place:
+            return self.block.pair.columns.at(minimum(self.column, self.of.n - 1), term)
+        return Load(self.of.columns.buffer, (const(0), term - self.block.begin, self.c))
+
+    def _written(self) -> Stmt:
+        """Return the update of the result, with conditions only for a tile at its edge."""
+        lanes, triangle = self.vectors * self.tile.lanes, self.of.triangle
+        whole = land(self.i + lanes <= self.of.m, self.j + self.tile.columns <= self.of.n)
+        if triangle == "L":
+            whole = land(whole, self.i >= self.j + self.tile.columns - 1)
+        elif triangle:
+            whole = land(whole, self.i + lanes - 1 <= self.j)
+        nothing = eq(self.block.keeps, const(0, self.of.dtype))
+        new, updated = self._each(self._stored(False)), self._each(self._stored(True))
+        inside = self.row < self.of.m
+        if triangle:
+            inside = land(inside, self.row >= self.column if triangle == "L" else self.row <= self.column)
+        masked = self._vectors(If(inside, If(nothing, self._stored(False), self._stored(True))))
+        edge = For(self.c, const(self.tile.columns), If(self.column < self.of.n, masked), "unroll")
+        return If(whole, If(nothing, new, updated), edge)
+
+    def _stored(self, kept: bool) -> Stmt:
+        value = self.block.factor * Load(self.sums, self.cell)
+        if kept:
+            value = value + self.block.keeps * Load(self.of.out, (self.column, self.row))
+        return Store(self.of.out, (self.column, self.row), value)

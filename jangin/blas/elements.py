@@ -1,0 +1,166 @@
+"""Elements of the operands of level 3, and copies of them to panels.
+
+A panel has some rows (or columns) of an operand, term by term: all its rows of the first term, then all of
+the second. The micro-kernel of a product reads it from one end to the other. Symmetric and triangular
+matrices are read from the triangle that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, minimum, select
+from jangin.ir.loop import Alloc, For, If, Stmt, Store, block
+from jangin.ir.records import dataclass
+from jangin.targets.machine import Machine
+
+Place = Callable[[Expr, Expr], tuple[Expr, ...]]
+"""Returns the index in a panel's buffer, from a row of the panel and a term."""
+BESIDE = 3
+"""Vectors beside each other in a register tile, if there are enough registers."""
+MANY = 32
+"""Registers with which a tile has eight columns."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The sums that a micro-kernel keeps in registers: `vectors` of `lanes` rows, by `columns`."""
+
+    lanes: int
+    vectors: int
+    columns: int
+
+    @property
+    def rows(self) -> int:
+        return self.lanes * self.vectors
+
+
+def tile_of(machine: Machine, size: int) -> Tile:
+    """Return the tile for elements of `size` bytes. Its rows are a multiple of its columns."""
+    lanes, many = machine.lanes(size), machine.registers >= MANY
+    if many and lanes * BESIDE % 8 == 0:
+        return Tile(lanes, BESIDE, 8)
+    if many or lanes * BESIDE % 4:
+        return Tile(lanes, 4 if many else 2, 4)
+    return Tile(lanes, BESIDE, 4)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Memory for panels of so many rows."""
+
+    buffer: Buffer
+    rows: int
+
+    @property
+    def square(self) -> int:
+        """Rows and terms that are copied together."""
+        return 8 if self.rows % 8 == 0 else 4
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements (row, term) of an operand, of which there are `rows`.
+
+    - `turned`: the terms of a row lie side by side, else the rows of a term.
+    - `kind`: "whole", "symmetric" or "triangular".
+    - `lower`: of a stored triangle, the rows aren't less than the terms. A symmetric matrix counts as it is
+      stored, a triangular one as it is read.
+    - `unit`: the diagonal of a triangle is 1.
+    """
+
+    buffer: Buffer
+    rows: Expr
+    turned: bool
+    kind: str = "whole"
+    lower: bool = False
+    unit: bool = False
+
+    def at(self, row: Expr, term: Expr) -> Expr:
+        """Return an element that is stored."""
+        return Load(self.buffer, self.place(row, term, self.turned))
+
+    @staticmethod
+    def place(row: Expr, term: Expr, turned: bool) -> tuple[Expr, Expr]:
+        return (row, term) if turned else (term, row)
+
+    def any(self, row: Expr, term: Expr) -> Expr:
+        """Return an element, which may be of the other triangle."""
+        inside = row >= term if self.lower else row <= term
+        if self.kind == "symmetric":
+            stored = (Load(self.buffer, self.place(row, term, turned)) for turned in (False, True))
+            return select(inside, *stored)
+        if self.kind == "triangular":
+            zero, one = (const(n, self.buffer.dtype) for n in (0, 1))
+            element = select(inside, self.at(row, term), zero)
+            return select(eq(row, term), one, element) if self.unit else element
+        return self.at(row, term)
+
+    def terms(self, first: Expr, count: int, depth: Expr) -> tuple[Expr, Expr]:
+        """Return the first term and the end of the terms that `count` rows have, from row `first` on."""
+        if self.kind != "triangular":
+            return const(0), depth
+        return (const(0), minimum(depth, first + count)) if self.lower else (minimum(first, depth), depth)
+
+    # --- copies
+
+    def copied(self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr) -> Stmt:
+        """Return a copy of a panel's rows from row `first` on, and of the terms from `begin` to `end`. Rows
+        behind the last one become any numbers."""
+        size, turn, rest, row = panel.square, Var("ct"), Var("cr"), Var("ci")
+        whole = (end - begin) // size
+        term = begin + whole * size + rest
+        single = Store(panel.buffer, place(row, term), self.any(self._within(first + row), term))
+        return block(
+            For(turn, whole, self._square(panel, place, first, begin + turn * size)),
+            For(rest, (end - begin) % size, For(row, const(panel.rows), single)),
+        )
+
+    def _within(self, row: Expr) -> Expr:
+        return minimum(row, self.rows - 1)
+
+    def _square(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
+        """Return a copy of a few terms, by vectors unless the diagonal crosses them."""
+        if self.kind == "whole":
+            return self._straight(self.turned, panel, place, first, start)
+        turn, row, size = Var("bt"), Var("bi"), panel.square
+        value = self.any(self._within(first + row), start + turn)
+        store = Store(panel.buffer, place(row, start + turn), value)
+        crossing = For(turn, const(size), For(row, const(panel.rows), store))
+        before, behind = start + size <= first, start >= first + panel.rows
+        if self.kind == "triangular":
+            straight = self._straight(self.turned, panel, place, first, start)
+            return If(before if self.lower else behind, straight, crossing)
+        as_stored, across = (
+            self._straight(turned, panel, place, first, start) for turned in (not self.lower, self.lower)
+        )
+        return If(before, as_stored, If(behind, across, crossing))
+
+    def _straight(self, turned: bool, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
+        if turned:
+            return block(*self._transposed(panel, place, first, start))
+        row, rows = Var("cl"), const(panel.rows)
+        stores = [
+            Store(panel.buffer, place(row, start + t), Load(self.buffer, (start + t, first + row)))
+            for t in range(panel.square)
+        ]
+        lines = block(*(For(row, rows, s, "vector") for s in stores))
+        masked = block(*(For(row, rows, If(first + row < self.rows, s), "vector") for s in stores))
+        return If(first + panel.rows <= self.rows, lines, masked)
+
+    def _transposed(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Iterator[Stmt]:
+        """Yield copies of squares of elements, which are transposed in registers."""
+        lane, size = Var("cl"), panel.square
+        square = Buffer("square", self.buffer.dtype, (const(size), const(size)), "register")
+        for row in range(0, panel.rows, size):
+            loads = [
+                Store(
+                    square, (const(r), lane), Load(self.buffer, (self._within(first + row + r), start + lane))
+                )
+                for r in range(size)
+            ]
+            stores = [
+                Store(panel.buffer, place(row + lane, start + t), Load(square, (lane, const(t))))
+                for t in range(size)
+            ]
+            yield Alloc(square, block(*(For(lane, const(size), s, "vector") for s in (*loads, *stores))))
