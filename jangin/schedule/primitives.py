@@ -8,7 +8,7 @@ against the interpreter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, Select, Var, const, minimum, select
@@ -319,26 +319,36 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
 
 def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -> Stmt:
     """Return the statement with the loads that `guards` protected made safe without them. Vectors along the
-    last axis are masked, and other loads read the last valid position."""
+    last axis are masked, and other loads read the last valid position. A condition for a load is that of the
+    position which is read."""
     limits = {g.a: g.b for g in guards if isinstance(g, Binary) and g.op == "lt"}
 
-    def load(n: Expr) -> Expr | None:
-        if not isinstance(n, Load) or n.buffer.name in padded or n.buffer.memory == "register":
-            return None
+    def masked(n: Load) -> set[Expr]:
         last = set(walk(n.index[-1])) if n.index else set()
-        masked = [e for e in limits if lane in free_vars(e) and e in last]
+        return {e for e in limits if lane in free_vars(e) and e in last}
 
-        def clamp(e: Expr) -> Expr:
-            if e in limits and e not in masked:
-                return minimum(e, limits[e] - 1)
-            return rebuild(e, tuple(clamp(k) for k in children(e))) if children(e) else e
+    def clamp(e: Expr, but: Collection[Expr]) -> Expr:
+        if e in limits and e not in but:
+            return minimum(e, limits[e] - 1)
+        return rebuild(e, tuple(clamp(k, but) for k in children(e))) if children(e) else e
 
-        safe: Expr = Load(n.buffer, tuple(clamp(i) for i in n.index))
-        for e in masked:
-            safe = select(e < limits[e], safe, const(0, n.dtype))
-        return safe
+    def protected(n: Load) -> bool:
+        return n.buffer.name not in padded and n.buffer.memory != "register"
 
-    return map_stmt(s, lambda e: rewrite(e, load))
+    def safe(n: Expr) -> Expr | None:
+        if isinstance(n, Select):
+            read = [k for k in loads(n.a) if protected(k)]
+            cond = clamp(n.cond, {e for k in read for e in masked(k)}) if read else n.cond
+            return None if cond is n.cond else select(cond, n.a, n.b)
+        if not isinstance(n, Load) or not protected(n):
+            return None
+        own = masked(n)
+        found: Expr = Load(n.buffer, tuple(clamp(i, own) for i in n.index))
+        for e in (e for e in limits if e in own):
+            found = select(e < limits[e], found, const(0, n.dtype))
+        return found
+
+    return map_stmt(s, lambda e: rewrite(e, safe))
 
 
 def pack(

@@ -4,7 +4,7 @@ operand."""
 from __future__ import annotations
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Var, const, product_of
+from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Select, Var, const, is_const, product_of
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import children, free_vars, walk
 from jangin.templates.common import stride
@@ -44,18 +44,18 @@ class Roles:
         return list(dict.fromkeys(p.buffer.name for p in self.parts or (self.right,)))
 
 
-def roles(stage: te.Stage, lanes: int = 1, columns: int = 1) -> Roles | None:
+def roles(stage: te.Stage, lanes: int = 1, columns: int = 1, guarded: bool = False) -> Roles | None:
     """Return the roles of the stage's axes, or None if the stage isn't a sum of products with such roles.
 
     `columns`: the number of axes at the end that are columns. Groups with fewer columns than a vector has
-    `lanes` may be taken together.
+    `lanes` may be taken together. `guarded`: the left operand may be 0 unless a condition holds (padding).
     """
     body = stage.body
     plain = isinstance(body, Binary) and body.op == "mul"
     if stage.combiner != "sum" or not (plain or product_of(body)):
         return None
     factors = children(body)
-    operands = _operand(factors[0]), _operand(factors[1])
+    operands = _operand(factors[0], guarded), _operand(factors[1])
     pairs = operands, operands[::-1]  # a product of i64 may have its operands in the other order
     found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
     return next((r for r in found if r is not None), None)
@@ -80,8 +80,10 @@ def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, c
     return Roles(tuple(batch), tuple(rows), tuple(v.name for v in inner), k, left, right, *groups)
 
 
-def _operand(e: Expr) -> Load | None:
+def _operand(e: Expr, guarded: bool = False) -> Load | None:
     inner = e.a if isinstance(e, Cast) else e
+    if guarded and isinstance(inner, Select) and is_const(inner.b, 0):
+        inner = inner.a
     return inner if isinstance(inner, Load) else None
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from templates.kernels import attention, conv, matmul, small_matmul, workload
+from templates.kernels import attention, conv, matmul, small_conv, small_matmul, workload
 from test_cuda_compile import _able
 
 from jangin.backends.cuda import nvrtc
@@ -101,5 +101,31 @@ def test_products_of_matrices_fill_the_hottest_loop(target: str, tmp_path: Path)
         assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
         loop = hottest(compiled.cubin, tmp_path, "HMMA")
         assert of_kind(loop, "HMMA") >= MATRICES * loop.total(), (name, made.label, loop)
+        assert of_kind(loop, "LDS") == 0 < of_kind(loop, "LDSM"), (name, made.label, loop)
+        assert loop["STS.128"] == of_kind(loop, "STS") == loop["LDG.E.128"] == of_kind(loop, "LDG") > 0, loop
+
+
+GATHERED, ODD = 0.30, 0.15
+"""The same share for windows of 3 x 3, whose pixels' places and borders are found in the loop. In windows of
+7 x 7 over 8 channels each load is another tap's."""
+
+
+@pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
+def test_convolutions_fill_the_hottest_loop_with_matrices(target: str, tmp_path: Path) -> None:
+    """Images are gathered 16 bytes at a time, also at their borders and in windows that don't fill panels."""
+    on = resolve(f"cuda:{target}")
+    for name, built, least in (
+        ("pointwise", small_conv(DOT1BF, (14, 14), 1024, 256, 1, batch=64), MATRICES),
+        ("padded", small_conv(DOT1BF, (28, 28), 128, 128, 3, batch=64), GATHERED),
+        ("strided", small_conv(DOT1H, (56, 56), 128, 128, 3, 2, batch=64), GATHERED),
+        ("odd", small_conv(DOT1H, (28, 28), 96, 192, 3, batch=64), GATHERED),
+        ("first", small_conv(DOT1BF, (224, 224), 8, 64, 7, 2, batch=64), ODD),
+    ):
+        made = choose(workload(built, constants=["w"], target=on), templates=TEMPLATES)
+        assert made.template == "warps", name
+        compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
+        assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
+        loop = hottest(compiled.cubin, tmp_path, "HMMA")
+        assert of_kind(loop, "HMMA") >= least * loop.total(), (name, made.label, loop)
         assert of_kind(loop, "LDS") == 0 < of_kind(loop, "LDSM"), (name, made.label, loop)
         assert loop["STS.128"] == of_kind(loop, "STS") == loop["LDG.E.128"] == of_kind(loop, "LDG") > 0, loop

@@ -14,23 +14,25 @@ import ml_dtypes
 import mocked
 import numpy as np
 import pytest
-from templates.kernels import packed, small_matmul, workload
+from templates.kernels import packed, small_conv, small_matmul, workload
 from test_cuda_compile import _able
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
 from jangin.compiler.kernels import kernel_workload, schedule_kernels
 from jangin.compiler.pipeline import optimize
+from jangin.ir.core import Conv, Kernel, MatMul, Pad
 from jangin.ir.dtype import dtype_of
 from jangin.ir.expr import const, maximum
 from jangin.ir.fragments import WARP, Fragment
-from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.graph import Array, CompileError, Graph, Node
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Func
 from jangin.ir.parse import parse_func
 from jangin.ir.products import DOT1BF, DOT1H, Product
 from jangin.ir.verify import VerifyError, verify_func
 from jangin.ops.builder import Builder
+from jangin.ops.interpret import run_graph
 from jangin.options import Options
 from jangin.targets import resolve
 from jangin.targets.cuda import MATRICES
@@ -150,9 +152,15 @@ def test_kernels_have_the_bits_of_native_code(
     sizes: tuple[int, int, int, bool], kind: str, driver: Any
 ) -> None:
     """A model's product of any size, with its epilogue, is one kernel."""
+    same_bits(graph(kind, *sizes), driver)
+
+
+def same_bits(model: Graph, driver: Any) -> None:
+    """Check the kernel of a model's product, with the best and with random parameters. The products' sums
+    must equal those of native code of the same loops, bit for bit."""
     options = Options(resolve("cuda:sm_80"), verify=True)
-    optimized, rng = optimize(graph(kind, *sizes), options), np.random.default_rng()
-    (node,) = optimized.nodes
+    optimized, rng = optimize(model, options), np.random.default_rng()
+    node = next(n for n in optimized.nodes if of_product(n))
     _, wanted, names = kernel_workload(node, optimized, options)
     template = warps.match(wanted)
     assert template is not None
@@ -172,6 +180,72 @@ def test_kernels_have_the_bits_of_native_code(
             program = alone.Program([scheduled.func], options.target)
             for got in program.run(scheduled.func, arrays, {}, groups, driver):
                 np.testing.assert_array_equal(got[out.name], native[out.name], err_msg=str(params))
+
+
+def of_product(node: Node) -> bool:
+    """Return whether a node is a kernel with a product or a convolution."""
+    body = node.of(Kernel).body if isinstance(node.attrs, Kernel) else None
+    return body is not None and any(isinstance(n.attrs, (Conv, MatMul)) for n in body.nodes)
+
+
+def window(
+    kind: str, batch: int, channels: int, outputs: int, image: int, kernel: int, stride: int, pad: int,
+    dilation: int, constant: bool,
+) -> Graph:  # fmt: skip
+    """Return a convolution with a bias, a residual and an activation."""
+    b, small, rng = Builder("graph", {}), dtype_of(kind), np.random.default_rng(channels)
+    x = b.input("x", small, tuple(map(const, (batch, channels, image, image + 2))))
+    shape = outputs, channels, kernel, kernel
+    if constant:
+        w = b.const((rng.integers(-4, 5, shape) / 4).astype(small.numpy))
+    else:
+        w = b.input("w", small, tuple(map(const, shape)))
+    y = b.conv(x, w, strides=(stride,) * 2, dilations=(dilation,) * 2, pads=(pad, 0, pad, pad))
+    bias = b.const((rng.integers(-4, 5, (outputs, 1, 1)) / 4).astype(small.numpy))
+    z = b.input("z", small, y.shape)
+    return b.graph([b.map(lambda v, c, r: maximum(v + c + r, const(0, small)), y, bias, z)], ["y"])
+
+
+WINDOWS = {
+    "pointwise": (1, 24, 19, 7, 1, 1, 0, 1, True),
+    "padded": (2, 16, 24, 5, 3, 1, 1, 1, True),
+    "strided": (1, 8, 17, 9, 3, 2, 1, 1, True),
+    "dilated": (1, 8, 8, 9, 3, 1, 2, 2, True),
+    "odd channels": (1, 3, 20, 11, 5, 2, 2, 1, True),
+    "computed weights": (2, 6, 9, 6, 3, 1, 1, 1, False),
+    "one pixel": (1, 40, 33, 1, 1, 1, 0, 1, True),
+}
+"""Batch, channels, outputs, image, window, stride, padding, dilation, and whether weights are constant."""
+
+
+@mocked.needed
+@pytest.mark.slow  # the C++ compiler takes seconds for each kernel
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("sizes", WINDOWS)
+def test_convolutions_have_the_bits_of_native_code(sizes: str, kind: str, driver: Any) -> None:
+    """A convolution is a product whose rows are gathered, and 0 outside of the image."""
+    same_bits(window(kind, *WINDOWS[sizes]), driver)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("sizes", WINDOWS)
+def test_convolutions_are_right(sizes: str, kind: str) -> None:
+    """The optimized graph gives the exact result, rounded once. Every product and sum of these numbers is
+    exact in float32. The border is tested for where the image is read, so nothing pads it alone."""
+    model = window(kind, *WINDOWS[sizes])
+    rng = np.random.default_rng(5)
+    shapes = {n: [size(d, {}) for d in model.shape(n)] for n in model.inputs}
+    arrays = {n: rng.integers(-8, 9, shape) / 4 for n, shape in shapes.items()}
+    (exact,) = run_graph(window("f64", *WINDOWS[sizes]), arrays).values()
+    optimized = optimize(model, Options(resolve("cuda:sm_80")))
+    (got,) = run_graph(optimized, {n: a.astype(TYPES[kind]) for n, a in arrays.items()}).values()
+    np.testing.assert_array_equal(got, exact.astype(TYPES[kind]))
+    bodies = [n.of(Kernel).body for n in optimized.nodes if isinstance(n.attrs, Kernel)]
+    (conv,) = (n.attrs for b in bodies for n in b.nodes if isinstance(n.attrs, Conv))
+    assert isinstance(conv, Conv) and conv.dot in (DOT1BF, DOT1H)
+    pads = [n for b in bodies for n in b.nodes if isinstance(n.attrs, Pad)]
+    assert len(pads) == (sizes == "odd channels")
 
 
 def test_options_and_types_decide() -> None:
@@ -261,18 +335,29 @@ def test_what_lanes_have_no_code_for() -> None:
         source(product("bf16", BY_TERMS), resolve("cuda:sm_75"))
 
 
+PRODUCTS = {
+    "whole": lambda dot: small_matmul(dot, 512, 512, 512),
+    "odd": lambda dot: small_matmul(dot, 333, 341, 331),
+    "one row": lambda dot: small_matmul(dot, 1, 768, 3072),
+    "window": lambda dot: small_conv(dot, (28, 28), 64, 64, 3, batch=4),
+    "strided": lambda dot: small_conv(dot, (57, 55), 40, 72, 3, 2),
+    "few channels": lambda dot: small_conv(dot, (112, 112), 8, 64, 7, 2),
+    "odd channels": lambda dot: small_conv(dot, (20, 20), 6, 30, 3, 1),
+}
+
+
 @needs_nvrtc
 @pytest.mark.slow  # NVIDIA's compiler takes half a second for each kernel
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dot", [DOT1BF, DOT1H], ids=str)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("sizes", [(512, 512, 512), (333, 341, 331), (1, 768, 3072)], ids=str)
-def test_nothing_is_spilled(target: str, dot: Product, sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_nothing_is_spilled(target: str, dot: Product, name: str) -> None:
     """All parameters keep their sums and matrices in registers, at sizes that fill tiles and at others."""
     on = resolve(f"cuda:{target}")
     compiler = nvrtc.for_architecture(on.cpu)
-    constants = ["w"] if dot is DOT1H else []
-    template = warps.match(workload(small_matmul(dot, *sizes), constants=constants, target=on))
+    constants = ["w"] if dot is DOT1H and name != "odd channels" else []
+    template = warps.match(workload(PRODUCTS[name](dot), constants=constants, target=on))
     assert template is not None
     for params in template.space():
         usage = compiler.compiled(source(template.schedule(params).func, on), on.cpu).usage

@@ -118,6 +118,13 @@ def test_privatize(name: str, rows: int, columns: int) -> None:
     assert acc.shape == (const(rows), const(columns)) and acc.memory == "register"
 
 
+@pytest.mark.parametrize("rows", [3, 7, 16])
+def test_privatize_beyond_the_last_row(rows: int) -> None:
+    """Rows beyond the last read the last one. So does the test for the image's border, as it would allow
+    other positions."""
+    do(naive("conv"), ("fuse", "i1", "i2", "m"), ("split", "m", rows), ("privatize", "out.acc", ["mi", "i3"]))
+
+
 @pytest.mark.parametrize("name", ["matmul", "symbolic-rows"])
 @pytest.mark.parametrize("tiles", [1, 2, 4])
 def test_block_sum(name: str, tiles: int) -> None:

@@ -52,6 +52,18 @@ def conv(
     return node(attrs, [x, buffer("w", outputs, channels // groups, kernel, kernel)])
 
 
+def small_conv(
+    dot: Product, size: tuple[Size, Size], channels: int, outputs: int, kernel: int, stride: int = 1, *,
+    batch: Size = 1,
+) -> Built:  # fmt: skip
+    """Return a padded convolution of 16-bit floats that `dot` makes, with sums of f32."""
+    attrs = Conv(
+        (kernel,) * 2, (stride,) * 2, (1, 1), (kernel // 2,) * 4, 1, "last", F32, dot
+    )  # fmt: skip
+    x = Buffer("x", dot.left, dims(batch, *size, channels))
+    return node(attrs, [x, Buffer("w", dot.right, dims(outputs, channels, kernel, kernel))])
+
+
 def pool(
     size: tuple[int, int], channels: int, kernel: int, stride: int, pad: int, combiner: str, average: str
 ) -> Built:

@@ -12,7 +12,7 @@ from jangin.templates.gpu.table import TEMPLATES
 from jangin.templates.template import Workload
 
 from .banks import accesses
-from .kernels import attention, conv, matmul, small_matmul, workload
+from .kernels import attention, conv, matmul, small_conv, small_matmul, workload
 from .test_gpu import KERNELS, asked
 
 TARGET = CUDA["cuda:sm_80"]
@@ -28,6 +28,8 @@ LARGE = {
     "warps": workload(small_matmul(DOT1BF, 512, 512, 512), target=TARGET),
     "warps, transposed": workload(small_matmul(DOT1H, 512, 512, 512, transposed=True), target=TARGET),
     "warps, packed": workload(small_matmul(DOT1BF, 512, 512, 512), constants=["w"], target=TARGET),
+    "warps, window": workload(small_conv(DOT1BF, (28, 28), 64, 64, 3), constants=["w"], target=TARGET),
+    "warps, few channels": workload(small_conv(DOT1H, (28, 28), 8, 64, 7, 2), constants=["w"], target=TARGET),
     "attention-64": workload(attention(2, 128, 128, 64, 64), target=TARGET),
     "attention-128": workload(attention(2, 128, 256, 128, 128), target=TARGET),
 }

@@ -124,6 +124,10 @@ class Dialect(ABC):
     def lane(self, v: str, number: int) -> str:
         """Return an element of a vector, which can be assigned to."""
 
+    def held(self, kind: str) -> str:
+        """Return the type of a variable that both branches of a condition set to a value of type `kind`."""
+        return kind
+
     @abstractmethod
     def convert(self, kind: str, v: str) -> str:
         """Return a vector with its elements converted."""

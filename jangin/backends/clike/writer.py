@@ -397,14 +397,23 @@ class ClikeWriter(Writer):
         def assigned(piece: Callable[[], Value]) -> Callable[[], None]:
             def write() -> None:
                 values.append(piece())
-                self.lines.append(f"  {name} = {values[-1].ref};")
+                v = values[-1]
+                kind = self.type(v.dtype, v.lanes)
+                self.lines.append(f"  {name} = {self._kept(v.ref, kind, self.dialect.held(kind))};")
 
             return write
 
         self.when(cond, assigned(then), assigned(other))
         value = values[0]
-        self.lines.insert(at, f"  {self.type(value.dtype, value.lanes)} {name};")
-        return Value(name, value.dtype, value.lanes)
+        kind = self.type(value.dtype, value.lanes)
+        held = self.dialect.held(kind)
+        self.lines.insert(at, f"  {held} {name};")
+        chosen = Value(name, value.dtype, value.lanes)
+        return chosen if held == kind else self.op(self._kept(name, held, kind), value.dtype, value.lanes)
+
+    def _kept(self, text: str, kind: str, other: str) -> str:
+        """Return the bits of a value of type `kind` as the type `other`."""
+        return text if kind == other else self.dialect.reinterpret(other, text, scalar=False)
 
 
 def _unsigned(dtype: DType) -> DType:

@@ -98,6 +98,10 @@ class Cuda(Dialect):
     def lane(self, v: str, number: int) -> str:
         return f"{v}.v[{number}]"
 
+    def held(self, kind: str) -> str:
+        """Words, because the compiler takes vectors of small numbers apart where branches meet."""
+        return f"Word<sizeof({kind})>::T" if _in_words(kind) else kind
+
     def convert(self, kind: str, v: str) -> str:
         return f"convert<{kind}>({v})"
 
@@ -123,4 +127,4 @@ def _in_words(kind: str) -> bool:
     """Return whether a vector of small numbers is moved as words. The compiler would take it apart."""
     element, _, lanes = kind.partition("x")
     bits = int(element[1:])
-    return bits < I32.bits and bits * int(lanes) in (32, 64, 128)
+    return bool(lanes) and bits < I32.bits and bits * int(lanes) in (32, 64, 128)

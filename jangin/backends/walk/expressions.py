@@ -250,7 +250,8 @@ class Expressions:
         """Return a comparison that is linear in the lane, as one 32-bit comparison of lane numbers with a
         bound. Return None if the step isn't 1 or -1.
 
-        The bound is clamped to just outside the lanes.
+        The bound is clamped to just outside the lanes. If it is a multiple of the lanes, either all are below
+        it or none, and one comparison serves all.
         """
         gap, lanes, w = self.ix.difference(e.a, e.b), self.ix.lanes, self.w
         if gap.step not in (1, -1):
@@ -258,6 +259,9 @@ class Expressions:
         op = e.op if gap.step == 1 else _MIRROR[e.op]
         uniform = [(-gap.step * c, atoms) for c, atoms in gap.uniform.terms]
         offset = -gap.step * gap.offset
+        if uniform and op in ("lt", "ge") and not any(c % lanes for c in (offset, *(c for c, _ in uniform))):
+            bound = self.memory.total(self.ix.ordered([*uniform, (offset, ())] if offset else uniform))
+            return self.math.binary({"lt": "gt", "ge": "le"}[op], bound, w.index(0))
         if not uniform:
             clamped = w.constant(min(max(offset, -1), lanes), I32)
         else:

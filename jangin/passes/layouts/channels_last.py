@@ -18,6 +18,7 @@ from jangin.ir.expr import const, is_const
 from jangin.ir.graph import Array, Graph, Node, Shape
 from jangin.ir.sources import Sources
 from jangin.ops.editor import Editor
+from jangin.targets.target import Target
 
 
 def to_last(rank: int, channels: int = 1) -> tuple[int, ...]:
@@ -49,10 +50,9 @@ class ChannelsLast(Editor):
     - `computed`: the values that are computed channels-last, with their number of channel axes.
     """
 
-    def __init__(self, graph: Graph, few_channels: int) -> None:
+    def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
-        self.graph = graph
-        self.few_channels = few_channels
+        self.graph, self.target = graph, target
         self.users = graph.consumers()
         self.originals = {n: n for n in (*graph.inputs, *graph.constants)}
         self.copies: dict[tuple[str, int], str] = {}

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from jangin.ir.core import (
     Compute,
     Concat,
@@ -69,7 +71,7 @@ def _is_first(graph: Graph) -> bool:
 def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> Graph:
     """Return the graph with all convolutions and pools channels-last, except for the nodes named in
     `kept`."""
-    run = ChannelsLast(graph, target.machine.fusion.few_channels)
+    run = ChannelsLast(graph, target)
     for node in graph.nodes:
         follow = None if node.name in kept else FOLLOW.get(node.op)
         if follow is None or not follow(run, node):
@@ -85,19 +87,22 @@ def channels_last(graph: Graph, target: Target, kept: Collection[str] = ()) -> G
 
 
 def _window(run: ChannelsLast, node: Node) -> bool:
-    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy.
-    Return whether it is done."""
+    """Compute a convolution or pool channels-last. A convolution over all channels reads a padded copy,
+    unless warps multiply it. Return whether it is done."""
     window = node.attrs
     if not isinstance(window, (Conv, Pool)) or window.layout != "first":
         return False
     x, pads = node.inputs[0], window.pads
     others = [run.original(n) for n in node.inputs[1:]]
     last = replace(window, layout="last")
+    if isinstance(window, Conv) and window.dot is not None and run.target.groups:
+        return _by_warps(run, node, others[0])
     if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
     # A product over all channels reads a padded copy, so its inner loop has no tests.
     few = interval(run.shape(others[0])[1])[1]
-    if few is not None and few < run.few_channels and (x, 1) not in run.copies:
+    few_channels = run.target.machine.fusion.few_channels
+    if few is not None and few < few_channels and (x, 1) not in run.copies:
         padded = _padded(run, run.original(x), pads, (0, 0), node.source)
         run.originals[padded] = padded
         padded = run.last(padded, 1)
@@ -114,11 +119,33 @@ def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
     return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
 
 
-def _padded(run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources) -> str:
-    """Return the name of `x` with zeros around its spatial axes. `lead`: zeros for the axes before these."""
+def _by_warps(run: ChannelsLast, node: Node, weights: str) -> bool:
+    """Compute a convolution whose matrices warps multiply, and return True.
+
+    The work-items that copy its operands to shared memory test for the image's border, so no padded copy is
+    made. They copy whole loads of channels. Channels that don't fill a load are therefore filled up with
+    zeros, with constant weights, in a copy that is padded too."""
+    conv, x = node.of(Conv), run.last(node.inputs[0], 1)
+    last = replace(conv, layout="last")
+    array = run.constants.get(weights)
+    missing = 0 if array is None else -array.shape[1] % run.target.machine.lanes(run.dtype(x).bytes)
+    if missing and array is not None:
+        x = _padded(run, x, conv.pads, (0,), node.source, missing)
+        more = ((0, 0), (0, missing), *((0, 0) for _ in conv.kernel))
+        weights = run.constant(np.pad(array, more), f"{weights}.pad")
+        last = replace(last, pads=(0,) * len(conv.pads))
+    return run.compute_last(node, 1, [x, weights], last)
+
+
+def _padded(
+    run: ChannelsLast, x: str, pads: Sequence[int], lead: Sequence[int], source: Sources, channels: int = 0
+) -> str:
+    """Return the name of `x` with zeros around its spatial axes. `lead`: zeros for the axes before these.
+    `channels`: zeros behind the last axis, the channels."""
     half, rank = len(pads) // 2, len(run.shape(x))
     trail = (0,) * (rank - half - len(lead))
-    amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *lead, *pads[half:], *trail))
+    ends = (*lead, *pads[half:], *trail[1:], *((channels,) if trail else ()))
+    amounts = tuple(const(p) for p in (*lead, *pads[:half], *trail, *ends))
     return run.add(Pad(amounts), [x], f"{x}.pad", source)
 
 

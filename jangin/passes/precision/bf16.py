@@ -72,10 +72,12 @@ def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
 
 
 def _by_warps(node: Node, graph: Graph) -> bool:
-    """Return whether a product is one that warps multiply by matrices. Batches of products of two computed
-    values are left to `attention`, whose templates multiply in f32."""
+    """Return whether a product is one that warps multiply by matrices. Convolutions in groups and batches of
+    products of two computed values are multiplied in f32."""
     w = node.inputs[1]
-    return isinstance(node.attrs, MatMul) and (w in graph.constants or len(graph.shape(w)) == 2)
+    if isinstance(node.attrs, Conv):
+        return node.attrs.groups == 1
+    return w in graph.constants or len(graph.shape(w)) == 2
 
 
 def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool:

@@ -58,7 +58,7 @@ def match(workload: Workload) -> Contraction | None:
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
-    role = roles(stage) or weight_blocks.roles(stage, workload)
+    role = roles(stage, guarded=True) or weight_blocks.roles(stage, workload)
     if role is None or role.left.buffer.name == role.right.buffer.name or role.groups > 1:
         return None
     if any(a.extent == const(0) for a in (*stage.axes, *stage.reduce_axes)):

@@ -1,10 +1,14 @@
-"""Matrix products by instructions with which a warp's lanes multiply small matrices together (tensor cores).
+"""Matrix products and convolutions by instructions with which a warp's lanes multiply small matrices together
+(tensor cores).
 
 A group makes a tile of sums. Each of its warps makes a part, in matrices whose elements its lanes share. All
 threads copy panels of both operands to shared memory, 16 bytes at a time.
 
     block { sums = 0; k panel { copy both panels; warp { matrices of terms { load; sums += left * right } } }
             warp { write back } }
+
+A convolution is a product whose rows are pixels, and whose terms are taps and channels (implicit GEMM). Its
+image is gathered as it is copied. A pixel outside of the image is 0.
 
 The next panels' elements are fetched into registers before a panel's products, and stored after them
 (`ahead`), if there are several.
@@ -44,6 +48,8 @@ RESIDENT = 2
 MOST_REGISTERS = 200
 """Registers of a work-item for its sums and for the elements fetched ahead. It has 255 (CUDA C++ Programming
 Guide), and matrices and addresses need some too."""
+GATHER = 3
+"""Registers of a work-item for each load of a convolution's image: its row, column and address."""
 CORES = 4
 """Tensor cores of a unit, each of which serves a quarter of the warps (CUDA C++ Programming Guide)."""
 SHARED_BYTES = 128
@@ -56,7 +62,7 @@ def match(workload: Workload) -> WarpProduct | None:
     if len(workload.stages) != 1 or not workload.stages[0].axes:
         return None
     (stage,) = workload.stages
-    small, role = product_of(stage.body), roles(stage)
+    small, role = product_of(stage.body), roles(stage, guarded=True)
     row = workload.target.matrix_row(small) if small is not None else None
     if row is None or row.product is None or role is None or role.groups > 1:
         return None
@@ -69,7 +75,8 @@ def match(workload: Workload) -> WarpProduct | None:
 
 @dataclass
 class WarpProduct(Template):
-    """A product. `role` says which axes are its rows, columns and terms. `matrix` is one instruction's."""
+    """A product. `role` says which axes are its rows, columns and terms. `matrix` is one instruction's.
+    `gathers`: it is a convolution with a window."""
 
     workload: Workload
     stage: te.Stage
@@ -87,10 +94,11 @@ class WarpProduct(Template):
         self.batches = math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.element = role.left.dtype.bytes
+        self.gathers = sum(size[k] > 1 for k in role.k) > 1
 
     def _registers(self, params: Params) -> int:
         """Return the registers of a work-item for its sums and for the elements fetched ahead. An element
-        that is copied alone takes one, and so does its condition."""
+        that is copied alone takes one, and so does its condition. A gathered load also takes `GATHER`."""
         role, each = self.role, 4 // self.element
         axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
         inner = (role.left, role.rows[-1]), (role.right, role.column)
@@ -102,6 +110,8 @@ class WarpProduct(Template):
             whole = packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
             found += elements // each if whole else 2 * elements
+            if load is role.left and self.gathers:
+                found += GATHER * elements // (self.gpu.lanes(self.element) if whole else 1)
         return found
 
     def shape(self, params: Params) -> tuple[int, int]:
