@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from jangin.ahead.declarations import (
     BAD_INDEX,
@@ -274,11 +276,7 @@ class Api:
 
     def _entries(self) -> None:
         w, inputs = self.w, len(self.model.inputs)
-        with w.define(self.functions["run"]) as given:
-            for name in ("inputs", "outputs", "arena"):
-                w.refuse(w.compare("eq", given[name], NULL), NULL_POINTER)
-            self._refuse_threads(given["threads"])
-            self._by_part(self.run_of, given["sizes"], *given.values())
+        self._run_entry()
         with w.define(self.functions["arena_bytes"]) as given:
             self._refuse_threads(given["threads"])
             self._by_part(self.arena_of, given["sizes"], *given.values(), more=ALIGN - 1)
@@ -289,6 +287,18 @@ class Api:
                     index = w.arithmetic("add", w.convert("i64", given["index"]), i64(first))
                     others = [v for n, v in given.items() if n != "index"]
                     self._by_part(of, given["sizes"], w.convert("i32", index), *others)
+
+    def _run_entry(self) -> None:
+        w = self.w
+        with w.define(self.functions["run"]) as given:
+            self._refuse(given, "inputs", "outputs", "arena")
+            self._refuse_threads(given["threads"])
+            self._by_part(self.run_of, given["sizes"], *given.values())
+
+    def _refuse(self, given: Mapping[str, Value], *names: str) -> None:
+        """Write code that refuses those of a function's parameters that are null."""
+        for name in names:
+            self.w.refuse(self.w.compare("eq", given[name], NULL), NULL_POINTER)
 
     def _refuse_threads(self, threads: Value) -> None:
         w = self.w
@@ -336,6 +346,20 @@ class Api:
                 w.ret(i32(BAD_INDEX))
         for kind, tensors in ends.items():
             self._table(f"{kind}_type", [str(t.dtype) for t in tensors])
+            self._quantization(kind, tensors)
+
+    def _quantization(self, kind: str, tensors: Sequence[Tensor]) -> None:
+        """Write the function that returns the scale and the zero point of quantized numbers, or null for all
+        others."""
+        w, name = self.w, f"{kind}_quantization"
+        quantized = [(n, t.quantization) for n, t in enumerate(tensors) if t.quantization is not None]
+        words = [word for _, q in quantized for word in (int(np.float32(q.scale).view(np.int32)), q.zero)]
+        table = w.numbers(f"{self.model.prefix}_{name}s", words) if words else NULL
+        with w.define(self.functions[name]) as given:
+            for at, (n, _) in enumerate(quantized):
+                with w.when(w.compare("eq", given["index"], i32(n))):
+                    w.ret(w.at(table, i64(8 * at)))
+            w.ret(NULL)
 
     def _about(self) -> None:
         """Write the functions that return the texts of errors, the version, the licence and the weights'

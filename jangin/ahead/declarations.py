@@ -14,7 +14,7 @@ ERRORS = {
     BAD_THREADS: ("BAD_THREADS", "the number of threads must be 1 to 4096"),
     BAD_INDEX: ("BAD_INDEX", "there is no input, output or size of this number or name"),
     NO_WEIGHTS: ("NO_WEIGHTS", "the weights are not set, or are not this model's"),
-    BAD_STATE: ("BAD_STATE", "the state is not this model's, or is not at a multiple of 64"),
+    BAD_STATE: ("BAD_STATE", "the state was not reset, is not this model's, or is not at a multiple of 64"),
 }
 """Codes of errors that every model has, with their names in C. A model's own codes begin at FIRST_OWN."""
 FIRST_OWN = -16
@@ -51,6 +51,11 @@ FUNCTIONS = {
         "Its elements: f32, f64, f16 and bf16 (bits), i8 to i64, u8 to u64, bool (a byte, 0 or 1), ...",
     ),
     "output_type": ("const char *{p}_output_type(int32_t index)", ""),
+    "input_quantization": (
+        "const {p}_quantization *{p}_input_quantization(int32_t index)",
+        "What its integers stand for. Null where they stand for themselves.",
+    ),
+    "output_quantization": ("const {p}_quantization *{p}_output_quantization(int32_t index)", ""),
     "input_shape": (
         "int32_t {p}_input_shape(int32_t index, const int64_t *sizes, int64_t *shape)",
         "The number of dimensions, or an error; `shape` (at most {P}_MAX_RANK) gets them unless it is null.",
@@ -69,6 +74,25 @@ FUNCTIONS = {
 }
 """The functions that a model exports, by their names without the prefix: the declaration in C, and the
 comment above it in the header."""
+
+STATEFUL = {
+    "state_bytes": (
+        "int64_t {p}_state_bytes(void)",
+        "Bytes of the state that the model keeps from run to run. It is a block of the caller's memory at a\n"
+        "multiple of 64, one for each stream, and has no pointers inside: copy or save it by its bytes.",
+    ),
+    "reset": ("int32_t {p}_reset(void *state)", "Fills a state as it is before the first run."),
+    **FUNCTIONS,
+    "run": (
+        FUNCTIONS["run"][0].replace("_run(", "_run(void *state, "),
+        FUNCTIONS["run"][1].replace(
+            "Runs with different arenas",
+            "`state`: {p}_state_bytes of memory that {p}_reset has filled. An error leaves it as it was.\n"
+            "Runs with different states and arenas",
+        ),
+    ),
+}
+"""The functions of a model that keeps a state between runs, as FUNCTIONS has them."""
 
 _STATE_RUN = "void *arena, int64_t arena_bytes, int32_t threads)"
 TRAINING = {
@@ -110,7 +134,8 @@ TRAINING = {
 
 def signatures(model: Model) -> dict[str, tuple[Signature, str]]:
     """Return a model's functions by their names without the prefix, with their documentation."""
-    p, listed = model.prefix, FUNCTIONS if model.training is None else TRAINING
+    p, listed = model.prefix, FUNCTIONS if model.state is None else STATEFUL
+    listed = listed if model.training is None else TRAINING
     loss = "" if model.training is None else model.training.loss_type
     found = {
         n: (Signature(text.replace("{p}", p).replace("{L}", loss)), doc) for n, (text, doc) in listed.items()

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jangin.ahead.cmake import cmake_lists
 from jangin.ahead.header import example, header
 from jangin.ahead.link import shared_library
-from jangin.ahead.model import Model, identifier
+from jangin.ahead.model import Model, Quantization, identifier
 from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
-from jangin.ahead.source import compiled_bytes, model_source, threads_source, weights_files
+from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
 from jangin.compiler.cases import cases, loaded
 from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
+from jangin.frontends.dialect import Imported
 from jangin.frontends.format import Paired
 from jangin.ir.graph import CompileError, Graph
 from jangin.ir.limits import within
@@ -43,17 +45,24 @@ class Emitted:
     """The result of `emit`.
 
     `files` are contents by name. `code` is the bytes of machine code, or None if it isn't made here. `ram` is
-    the bytes of working memory of a run on one thread, for the sizes `at` of the model's symbols."""
+    the bytes of working memory of a run on one thread, for the sizes `at` of the model's symbols. `stack` is
+    the most bytes of stack of such a run, or None if no compiler tells it."""
 
     model: Model
     files: Mapping[str, Content]
     code: int | None
     ram: int
     at: Mapping[str, int]
+    stack: int | None = None
 
     @property
     def weights(self) -> int:
         return self.model.weights.bytes
+
+    @property
+    def state(self) -> int:
+        """The bytes of memory that is kept from run to run."""
+        return 0 if self.model.state is None else self.model.state.size
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
         """Write the files to a folder, all or none.
@@ -109,10 +118,14 @@ def model_by(
     """Return the description from which `emit_by` makes its files. No code is written yet."""
     options = for_kind(options, kind, constants)
     with within(options.limits):
-        plans = [*_plans(model, options, progress)]
+        whole = loaded(model, options)
+        kept = whole.metadata.get("state", {}) if kind != "web" else {}
+        plans = [*_plans(whole, kept, options, progress)]
     title = _title(model) or plans[0][0].name or "model"
-    prefix = identifier(name or title)
-    return Model.of(title, prefix, options.target, plans, lies_beside(options.target, kind, constants))
+    beside = lies_beside(options.target, kind, constants)
+    given = whole.metadata.get("quantization", {})
+    quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in given.items()}
+    return Model.of(title, identifier(name or title), options.target, plans, beside, kept, quantization)
 
 
 def for_kind(options: Options, kind: str, constants: str) -> Options:
@@ -144,9 +157,9 @@ def lies_beside(target: Target, kind: str, constants: str) -> bool:
 
 def emitted(model: Model, kind: str) -> Emitted:
     """Return the code of a model."""
-    files, code = _files(model, kind)
+    files, made = _files(model, kind)
     ram, at = model.typical_bytes()
-    return Emitted(model, files, code, ram, at)
+    return Emitted(model, files, made.code, ram, at, made.stack)
 
 
 def _title(model: ModelSource) -> str:
@@ -169,14 +182,15 @@ def _with_fallback(
 
 
 def _plans(
-    model: ModelSource, options: Options, progress: Progress | None
+    whole: Imported, kept: Mapping[str, str], options: Options, progress: Progress | None
 ) -> Iterator[tuple[Plan, Mapping[str, int]]]:
-    """Yield the plans of a model's variants, each with the sizes that it is specialised for. Raises
-    CompileError for a model that runs in steps."""
-    for case in cases(loaded(model, options), options, progress).made:
+    """Yield the plans of a model's variants, each with the sizes that it is specialised for. They update the
+    inputs `kept` in place if they can. Raises CompileError for a model that runs in steps."""
+    updates = {after: name for name, after in kept.items()}
+    for case in cases(whole, options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
-        yield lowered_plan(case.graph, options, progress), case.sizes
+        yield lowered_plan(replace(case.graph, updates=updates), options, progress), case.sizes
 
 
 def _why_not(graph: Graph) -> str:
@@ -191,26 +205,26 @@ def _why_not(graph: Graph) -> str:
     )
 
 
-def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
-    """Return the files of a kind by name, and the bytes of code, or None if the code isn't compiled here."""
+def _files(model: Model, kind: str) -> tuple[dict[str, Content], Compiled]:
+    """Return the files of a kind by name, and what is known of the compiled code."""
     p = model.prefix
     if kind == "web":
-        return web_files(model), None
-    files: dict[str, Content] = {f"{p}.h": [header(model).encode()]}
-    code: int | None = None
+        return web_files(model), Compiled()
     if is_wasm(model):
         made, code = model_object(model)
         module = {f"{p}.wasm": [wasm_module(model, made)], f"{p}.mjs": [loader(model).encode()]}
-        return {**module, f"{p}.bin": model.weights.chunks()}, code
+        return {**module, f"{p}.bin": model.weights.chunks()}, Compiled(code)
+    known = compiled(model) if kind == "c" else Compiled()
+    files: dict[str, Content] = {f"{p}.h": [header(model, known.stack).encode()]}
     if kind == "c":
         files[f"{p}.c"] = [model_source(model).encode()]
         if not model.beside:
             files |= weights_files(model)
-        code = compiled_bytes(model)
         if model.has_threads:
             files[f"{p}_threads.c"] = [threads_source(model).encode()]
     else:
         made, code = model_object(model)
+        known = Compiled(code)
         threads = threads_object(model) if model.has_threads else None
         if kind == "shared":
             files[system_of(model.target).library.format(p)] = [
@@ -224,7 +238,7 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], int | None]:
         files[f"{p}.bin"] = model.weights.chunks()
     files["main.c"] = [example(model).encode()]
     files["CMakeLists.txt"] = [cmake_lists(model, kind).encode()]
-    return files, code
+    return files, known
 
 
 __all__ = ["CONSTANTS", "KINDS", "Emitted", "emit"]

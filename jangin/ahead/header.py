@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from jangin.ahead.declarations import ERRORS, PARALLEL, TASK, signatures
 from jangin.ahead.model import Model, Tensor, identifier
-from jangin.ahead.state import Training
+from jangin.ahead.state import State, Training
 from jangin.ahead.threads import START, STOP
 from jangin.backends.clike.plain import comment
 from jangin.ir.dtype import DType, from_numpy
@@ -25,8 +27,9 @@ def element_type(dtype: DType) -> str:
     return f"uint{8 * dtype.bytes}_t"
 
 
-def header(model: Model) -> str:
-    """Return the text of the model's header for C and C++."""
+def header(model: Model, stack: int | None = None) -> str:
+    """Return the text of the model's header for C and C++. `stack` is the most bytes of stack of a run, if
+    they are known."""
     p, up = model.prefix, model.prefix.upper()
     rank = max((len(s) for ts in model.structs.values() for t in ts for s in t.shapes), default=0)
     lines = [
@@ -35,15 +38,19 @@ def header(model: Model) -> str:
         f"#define {up}_MAX_RANK {max(1, rank)}",
         *(f"#define {up}_ERROR_{name} ({code})" for code, (name, _) in ERRORS.items() if code),
     ]  # fmt: skip
-    if model.training is not None:
-        lines += _training(model.training, up)
+    if model.state is not None:
+        lines += _state(model.state, up)
     if model.symbols:
         lines += ["", "/* Places in the array `sizes`. */"]
         lines += [f"#define {up}_SIZE_{identifier(s)} {n}" for n, s in enumerate(model.symbols)]
     elif model.parts:
         lines += [f"#define {up}_ARENA_BYTES INT64_C({model.typical_bytes()[0]})"]
         lines[-1] += " /* of one thread */"
+    if stack is not None:
+        lines += [f"#define {up}_STACK_BYTES {stack} /* at most, of a run on one thread */"]
     lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    if model.training is None:
+        lines += _quantization(model)
     for name, tensors in model.structs.items():
         lines += _struct(f"{p}_{name}", tensors, "" if name == "outputs" else "const ")
     for signature, doc in signatures(model).values():
@@ -62,18 +69,31 @@ def header(model: Model) -> str:
     return "\n".join(lines)
 
 
-def _training(training: Training, up: str) -> list[str]:
-    """Return the definitions of a training step: the state's bytes, the groups, and each array's place."""
-    lines = [
-        f"#define {up}_STATE_BYTES INT64_C({training.size})",
-        f"#define {up}_GROUPS {len(training.rates)}",
-        "",
-        "/* Places of arrays in the state, in bytes. */",
-    ]
-    for f in training.fields:
+def _state(state: State, up: str) -> list[str]:
+    """Return the definitions of a state: its bytes, the groups of a training step, and each array's place."""
+    lines = [f"#define {up}_STATE_BYTES INT64_C({state.size})"]
+    lines += [f"#define {up}_GROUPS {len(state.rates)}"] if isinstance(state, Training) else []
+    lines += ["", "/* Places of arrays in the state, in bytes. */"]
+    for f in state.fields:
         text = f"{f.name} {from_numpy(f.value.dtype)}[{', '.join(map(str, f.value.shape))}]"
         lines.append(f"#define {up}_AT_{identifier(f.name)} {f.offset} /* {comment(text)} */")
     return lines
+
+
+def _quantization(model: Model) -> list[str]:
+    """Return the type of a quantization, and the numbers of those of the inputs and outputs as constants."""
+    p = model.prefix
+    lines = _documented(
+        "A real number is (integer - zero) * scale.",
+        f"typedef struct {p}_quantization {{\n  float scale;\n  int32_t zero;\n}} {p}_quantization;",
+    )
+    for kind, tensors in (("INPUT", model.inputs), ("OUTPUT", model.outputs)):
+        for t in tensors:
+            if t.quantization is not None:
+                name = f"{p.upper()}_{kind}_{t.field}"
+                lines.append(f"#define {name}_SCALE {float(np.float32(t.quantization.scale))!r}f")
+                lines.append(f"#define {name}_ZERO ({t.quantization.zero})")
+    return [*lines, ""]
 
 
 _THREADS = (
@@ -105,6 +125,9 @@ def example(model: Model) -> str:
     p = model.prefix
     text = _EXAMPLE if model.training is None else _TRAINING
     text = text.replace("<WEIGHTS>\n", _MAPPED if model.beside else "")
+    kept = model.state is not None
+    text = text.replace("<STATE>\n", _KEPT if kept else "").replace("<STATE, >", "state, " if kept else "")
+    text = text.replace("<FREED>\n", "  free(state);\n" if kept else "")
     stop = "  <P>_stop_threads();\n" if model.has_threads else ""
     text = text.replace("<ENDED>", stop + ("  free(memory);\n" if model.beside else "")).replace("<P>", p)
     text = text.replace("<THREADS>", f"{p}_start_threads(threads)" if model.has_threads else "0")
@@ -172,10 +195,11 @@ int main(int argc, char **argv) {
   if (<THREADS>) return 1;
   int64_t bytes = sure(<P>_arena_bytes(sizes, threads));
   void *arena = malloc((size_t)bytes);
+<STATE>
   double start = now(), best = 1e30;
   for (int runs = repeat ? atoi(repeat) : 1; runs > 0; --runs) {
     start = now();
-    sure(<P>_run((const void *)in, (const void *)out, sizes, arena, bytes, threads));
+    sure(<P>_run(<STATE, >(const void *)in, (const void *)out, sizes, arena, bytes, threads));
     if (now() - start < best) best = now() - start;
   }
   printf("%s, %s: %.3f ms, %lld bytes of arena\n", <P>_version(), <P>_licence(), best, (long long)bytes);
@@ -192,10 +216,14 @@ int main(int argc, char **argv) {
   }
   for (int32_t n = 0; n < inputs; ++n) free((void *)in[n]);
   free(arena);
+<FREED>
 <ENDED>  return 0;
 }
 """
 
+_KEPT = r"""  void *state = aligned_alloc(64, <U>_STATE_BYTES);
+  if (!state || <P>_reset(state)) return 1;
+"""
 _MAPPED = r"""  size_t size = (size_t)<P>_weights_bytes();
   char *memory = malloc(size + 64);
   void *weights = memory ? memory + (64 - (uintptr_t)memory % 64) : NULL;

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from jangin.ahead.api import Api
 from jangin.ahead.model import Model
+from jangin.ahead.state_api import StateApi
 from jangin.ahead.training_api import TrainingApi
 from jangin.backends.functions import FunctionWriter
 
 
 def write_api(model: Model, writer: FunctionWriter) -> None:
     """Write all functions of a model's API, except its kernels."""
-    (Api if model.training is None else TrainingApi)(model, writer).write()
+    if model.state is None:
+        Api(model, writer).write()
+    else:
+        (StateApi if model.training is None else TrainingApi)(model, writer).write()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import combinations
 
 import numpy as np
 
-from jangin.ahead.memory import Memory, memory_of, typical_sizes
-from jangin.ahead.state import Training
+from jangin.ahead.memory import Memory, aligned, memory_of, typical_sizes
+from jangin.ahead.state import State, Training, kept_between
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Expr, Var
+from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
@@ -24,15 +25,28 @@ SLACK = ALIGN - 1
 """The most bytes of working memory that are unused because the memory is aligned."""
 
 
+WORD = 8
+"""Arrays of a state lie at multiples of so many bytes on microcontrollers, which have no wider loads."""
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """The real numbers that integers stand for: (integer - zero) * scale."""
+
+    scale: float
+    zero: int
+
+
 @dataclass(frozen=True)
 class Tensor:
     """An input or output. `field` is its name as an identifier. `shapes` has one shape for each part of the
-    model."""
+    model. The integers of a `quantization` stand for real numbers."""
 
     name: str
     field: str
     dtype: DType
     shapes: tuple[tuple[Expr, ...], ...]
+    quantization: Quantization | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +57,14 @@ class Part:
     plan: Plan
     sizes: Mapping[str, int]
     memory: Memory
-    aside: int = 0
+    aside: Expr = const(0)
+
+    def with_aside(self, size: int) -> Part:
+        """Return this part with an arena of `size` more bytes."""
+        if not size:
+            return self
+        end = aligned(self.memory.arena)
+        return replace(self, memory=replace(self.memory, arena=end + size), aside=end)
 
 
 @dataclass(frozen=True)
@@ -87,8 +108,8 @@ class Model:
     """A model that is compiled ahead of time.
 
     All its names begin with `prefix`. A run takes the last of the plans `parts` whose conditions its sizes
-    meet. `beside` tells if the weights are in a separate file. The parts of a `training` step are its
-    functions instead."""
+    meet. `beside` tells if the weights are in a separate file. `state` describes what is kept between runs.
+    The parts of a `training` step are its functions instead."""
 
     name: str
     prefix: str
@@ -96,7 +117,8 @@ class Model:
     parts: tuple[Part, ...]
     weights: Weights
     beside: bool
-    training: Training | None = None
+    state: State | None = None
+    quantization: Mapping[str, Quantization] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -106,9 +128,24 @@ class Model:
         target: Target,
         plans: Sequence[tuple[Plan, Mapping[str, int]]],
         beside: bool,
+        kept: Mapping[str, str] | None = None,
+        quantization: Mapping[str, Quantization] | None = None,
     ) -> Model:
+        """Return the description of a model's plans. `kept` gives the inputs that are kept between runs the
+        outputs that are their next values."""
         parts = tuple(Part(plan, sizes, memory_of(plan)) for plan, sizes in plans)
-        return cls(name, prefix, target, parts, Weights.of([p.plan.constants for p in parts]), beside)
+        state = None
+        if kept:
+            to = WORD if target.outputs == ("c",) else ALIGN
+            state, sizes_aside = kept_between(kept, [p.plan for p in parts], to)
+            parts = tuple(p.with_aside(size) for p, size in zip(parts, sizes_aside, strict=True))
+        weights = Weights.of([p.plan.constants for p in parts])
+        return cls(name, prefix, target, parts, weights, beside, state, quantization or {})
+
+    @property
+    def training(self) -> Training | None:
+        """The state of a training step, or None for any other model."""
+        return self.state if isinstance(self.state, Training) else None
 
     @property
     def has_threads(self) -> bool:
@@ -122,31 +159,37 @@ class Model:
 
     @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
-        return _tensors(self.parts, [p.plan.inputs for p in self.parts])
+        return self._called(range(len(self.parts)), "given")
 
     @cached_property
     def outputs(self) -> tuple[Tensor, ...]:
-        return _tensors(self.parts, [p.plan.outputs for p in self.parts])
+        return self._called(range(len(self.parts)), "made")
 
     @cached_property
     def structs(self) -> dict[str, tuple[Tensor, ...]]:
         """The tensors whose addresses the caller gives, by the name of the struct that holds them."""
         if self.training is None:
             return {"inputs": self.inputs, "outputs": self.outputs}
-        found = {"batch": self._called(0, "given")}
+        found = {"batch": self._called([0], "given")}
         if self.training.infers:
-            found |= {"inputs": self._called(-1, "given"), "outputs": self._called(-1, "made")}
+            found |= {"inputs": self._called([-1], "given"), "outputs": self._called([-1], "made")}
         return found
 
-    def _called(self, number: int, kind: str) -> tuple[Tensor, ...]:
-        """Return the tensors of a training model's part whose places are of one kind, in the caller's
-        order."""
-        assert self.training is not None
-        part, entry = self.parts[number], self.training.entries[number]
-        names = part.plan.inputs if kind == "given" else part.plan.outputs
+    def _called(self, numbers: Sequence[int], kind: str) -> tuple[Tensor, ...]:
+        """Return the tensors whose addresses the caller gives, of parts by their numbers: those that are
+        "given" or "made", in the caller's order."""
+        return _tensors(
+            [self.parts[n] for n in numbers], [self._names(n, kind) for n in numbers], self.quantization
+        )
+
+    def _names(self, number: int, kind: str) -> Sequence[str]:
+        plan = self.parts[number].plan
+        names = plan.inputs if kind == "given" else plan.outputs
+        if self.state is None:
+            return names
+        entry = self.state.entries[number]
         places = entry.inputs if kind == "given" else entry.outputs
-        found = sorted((p.at, n) for p, n in zip(places, names, strict=True) if p.kind == kind)
-        return _tensors([part], [[n for _, n in found]])
+        return [n for _, n in sorted((p.at, n) for p, n in zip(places, names, strict=True) if p.kind == kind)]
 
     @cached_property
     def kernels(self) -> dict[str, Func]:
@@ -196,7 +239,9 @@ def _meet(a: PlanBuffer, b: PlanBuffer) -> bool:
     return a.offset < b.offset + (b.bytes or 0) and b.offset < a.offset + (a.bytes or 0)
 
 
-def _tensors(parts: Sequence[Part], names: Sequence[Sequence[str]]) -> tuple[Tensor, ...]:
+def _tensors(
+    parts: Sequence[Part], names: Sequence[Sequence[str]], quantization: Mapping[str, Quantization]
+) -> tuple[Tensor, ...]:
     """Return the inputs or outputs of a model, given their names in each part."""
     fields: dict[str, None] = {}
     found = []
@@ -206,7 +251,8 @@ def _tensors(parts: Sequence[Part], names: Sequence[Sequence[str]]) -> tuple[Ten
         while field in fields:
             field += "_"
         fields[field] = None
-        found.append(Tensor(name, field, buffers[0].dtype, tuple(b.shape for b in buffers)))
+        shapes = tuple(b.shape for b in buffers)
+        found.append(Tensor(name, field, buffers[0].dtype, shapes, quantization.get(name)))
     return tuple(found)
 
 

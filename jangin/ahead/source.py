@@ -17,9 +17,11 @@ from jangin.ahead.header import header
 from jangin.ahead.interface import write_api
 from jangin.ahead.model import Model
 from jangin.ahead.output import Content
+from jangin.ahead.stack import stack_bytes
 from jangin.backends.clike.dialect import C
 from jangin.backends.clike.module import emit_kernels
 from jangin.backends.clike.plain import CFunctions
+from jangin.ir.records import dataclass
 from jangin.targets.target import Target
 
 
@@ -42,20 +44,44 @@ def model_source(model: Model) -> str:
     ])  # fmt: skip
 
 
-def compiled_bytes(model: Model) -> int | None:
-    """Return the bytes of the compiled code without the weights. Return None if the target's compiler isn't
-    installed or fails."""
+@dataclass(frozen=True)
+class Compiled:
+    """What a target's compiler makes of a model: the bytes of code without the weights, and of the stack of a
+    run on one thread. Each is None if it isn't known."""
+
+    code: int | None = None
+    stack: int | None = None
+
+
+def compiled(model: Model) -> Compiled:
+    """Compile a model's C by the target's compiler, if it is installed."""
     compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
     if compiler is None:
-        return None
+        return Compiled()
+    p, parallel = model.prefix, f"{model.prefix}_parallel"
     with suppress(OSError), tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder) / f"{model.prefix}.c", Path(folder) / "model.o"
-        source.write_text(model_source(model))
-        (Path(folder) / f"{model.prefix}.h").write_text(header(model))
-        command = [compiler, *compiler_flags(model.target), "-c", "-o", str(made), str(source)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        return None if done.returncode else code_bytes(made.read_bytes())
-    return None
+        made = Path(folder) / "model.o"
+        (Path(folder) / f"{p}.c").write_text(model_source(model))
+        (Path(folder) / f"{p}.h").write_text(header(model))
+        command = [
+            compiler,
+            *compiler_flags(model.target),
+            "-fcallgraph-info=su",
+            "-c",
+            "-o",
+            made.name,
+            f"{p}.c",
+        ]
+        for library in ((), model.target.c_library):
+            done = subprocess.run([*command, *library], cwd=folder, capture_output=True, text=True)
+            if not done.returncode:
+                break
+        else:
+            return Compiled()
+        graph = made.with_suffix(".ci").read_text()
+        by_address = {parallel: [f"{p}_take"], "": [*model.kernels]}
+        return Compiled(code_bytes(made.read_bytes()), stack_bytes(graph, f"{p}_run", by_address))
+    return Compiled()
 
 
 LARGE = 16 << 20

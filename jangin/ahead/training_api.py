@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from jangin.ahead.api import Api
-from jangin.ahead.declarations import BAD_STATE, NULL_POINTER
+from jangin.ahead.declarations import BAD_STATE
 from jangin.ahead.model import SLACK, Model
-from jangin.ahead.state import COUNT, MARK, SEED, Place, rate_at
+from jangin.ahead.state import COUNT, rate_at
+from jangin.ahead.state_api import PlacedApi
 from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i32, i64
-from jangin.ir.plan import ALIGN
 
 STEP, NUMBERS, EVALUATE, INFER = range(4)
 """The numbers of a training model's parts."""
@@ -17,7 +14,7 @@ INITIAL = "initial."
 """The beginning of the names of the state's first contents among the weights."""
 
 
-class TrainingApi(Api):
+class TrainingApi(PlacedApi):
     """The writer of a training step's functions."""
 
     def __init__(self, model: Model, writer: FunctionWriter) -> None:
@@ -45,23 +42,6 @@ class TrainingApi(Api):
         self._about()
 
     # --- the state
-
-    @property
-    def fill(self) -> Signature:
-        return self.own("void {p}_fill(void *to, int64_t count, int64_t value)")
-
-    def _fill(self) -> None:
-        """Write the function that stores the same eight bytes many times."""
-        w = self.w
-        with w.define(self.fill, "internal") as given:
-            number = w.local("i64", 1)
-            w.store(number, i64(0), i64(0))
-            with w.forever():
-                now = w.load("i64", number, i64(0))
-                with w.when(w.compare("ge", now, given["count"])):
-                    w.ret()
-                w.store(given["to"], now, given["value"])
-                w.store(number, i64(0), w.arithmetic("add", now, i64(1)))
 
     def _state(self) -> None:
         """Write the functions that make, restore and describe a state."""
@@ -102,21 +82,6 @@ class TrainingApi(Api):
 
     # --- steps
 
-    def _refuse(self, given: Mapping[str, Value], *names: str) -> None:
-        for name in names:
-            self.w.refuse(self.w.compare("eq", given[name], NULL), NULL_POINTER)
-
-    def _refuse_odd(self, address: Value) -> None:
-        w = self.w
-        rest = w.arithmetic("and", w.number_of(address), i64(ALIGN - 1))
-        w.refuse(w.compare("ne", rest, i64(0)), BAD_STATE)
-
-    def _refuse_state(self, state: Value) -> None:
-        w = self.w
-        self._refuse_odd(state)
-        mark = w.load("i64", state, i64(MARK // 8))
-        w.refuse(w.compare("ne", mark, i64(self.training.mark)), BAD_STATE)
-
     def _arena_bytes(self) -> None:
         w = self.w
         with w.define(self.functions["arena_bytes"]) as given:
@@ -142,8 +107,7 @@ class TrainingApi(Api):
                 code = self._called(number, given, now)
                 with w.when(w.compare("ne", code, i32(0))):
                     w.ret(code)
-            for source, to, count in self.training.entries[STEP].kept:
-                w.copy(w.at(state, i64(to)), self._aside(given["arena"], source), i64(count))
+            self._keep(STEP, given)
             w.store(state, i64(COUNT // 8), now)
             w.ret(i32(0))
 
@@ -159,49 +123,3 @@ class TrainingApi(Api):
                 w.ret()
             w.copy(w.at(given["state"], i64(rate_at(0))), given["rates"], i64(8 * len(self.training.rates)))
             w.ret()
-
-    def _called(self, number: int, given: Mapping[str, Value], count: Value) -> Value:
-        """Write a call of a part. Return the value of its code."""
-        w, entry = self.w, self.training.entries[number]
-        tables = [self._addresses(places, given, count) for places in (entry.inputs, entry.outputs)]
-        memory = (given[n] for n in ("arena", "arena_bytes", "threads"))
-        return w.call(self.run_of(number), *tables, NULL, *memory)
-
-    def _addresses(self, places: tuple[Place, ...], given: Mapping[str, Value], count: Value) -> Value:
-        """Return an array of the places' addresses."""
-        w = self.w
-        found = w.local("ptr", max(1, len(places)))
-        for n, place in enumerate(places):
-            w.store(found, i64(n), self._address(place, given, count))
-        return found
-
-    def _address(self, place: Place, given: Mapping[str, Value], count: Value) -> Value:
-        w = self.w
-        if place.kind == "given":
-            return w.element(given["batch"] if "batch" in given else given["inputs"], place.at)
-        if place.kind == "made":
-            return w.element(given["outputs"], place.at)
-        if place.kind == "state":
-            return w.at(given["state"], i64(place.at))
-        if place.kind == "number":
-            return w.at(given["numbers"], i64(8 * place.at))
-        if place.kind == "aside":
-            return self._aside(given["arena"], place.at)
-        if place.kind == "count":
-            number = w.local("i64", 1)
-            w.store(number, i64(0), count)
-            return number
-        if place.kind == "random":
-            words = w.local("i32", 3)
-            for n in range(2):
-                w.store(words, i64(n), w.load("i32", given["state"], i64(SEED // 4 + n)))
-            w.store(words, i64(2), w.convert("i32", count))
-            return words
-        return given["loss"] if place.kind == "loss" else NULL
-
-    def _aside(self, arena: Value, at: int) -> Value:
-        """Return an address in the arena's part that lasts as long as a step."""
-        w = self.w
-        skipped = w.arithmetic("and", w.arithmetic("sub", i64(0), w.number_of(arena)), i64(ALIGN - 1))
-        first = self.model.parts[STEP].aside
-        return w.at(w.at(arena, skipped), i64(first + at))

@@ -79,7 +79,10 @@ def _sections(module: bytes) -> Iterator[tuple[int, int, int]]:
 
 def loader(model: Model) -> str:
     """Return the text of the JavaScript module that loads the model and runs it."""
-    return _LOADER.replace("<P>", model.prefix).replace("<NAME>", model.name.replace("*/", ""))
+    kept = model.state is not None
+    text = _LOADER.replace("<KEPT>\n", _KEPT if kept else "").replace("<RESET>\n", _RESET if kept else "")
+    text = text.replace("<STATE, >", "this.state, " if kept else "").replace("<P>", model.prefix)
+    return text.replace("<NAME>", model.name.replace("*/", ""))
 
 
 _LOADER = """/* <NAME>, compiled by Jangin for WebAssembly.
@@ -131,8 +134,10 @@ class Model {
     this.sizes = this.names("size");
     this.inputs = this.names("input");
     this.outputs = this.names("output");
+<KEPT>
     this.free = this.end;
   }
+<RESET>
 
   /* Memory at a multiple of 64 bytes behind all that was given out. */
   place(size) {
@@ -188,11 +193,21 @@ class Model {
       new Uint8Array(this.memory.buffer, at, size).set(
         new Uint8Array(arrays[n].buffer, arrays[n].byteOffset, size));
     });
-    this.check(api.<P>_run(tables, tables + 4 * given.length, sizes, arena, BigInt(room), 1));
+    this.check(api.<P>_run(<STATE, >tables, tables + 4 * given.length, sizes, arena, BigInt(room), 1));
     return made.map(({ at, size }, n) => {
       const View = this.type("output", n);
       return new View(this.memory.buffer, at, size / View.BYTES_PER_ELEMENT);
     });
   }
 }
+"""
+
+_KEPT = """    this.state = this.place(Number(api.<P>_state_bytes()));
+    this.reset();
+"""
+_RESET = """
+  /* Fills the state that is kept from run to run as it is before the first. */
+  reset() {
+    this.check(this.api.<P>_reset(this.state));
+  }
 """

@@ -45,6 +45,7 @@ def summary(made: Emitted) -> Table:
         "flash", flash if made.code is not None else f"{flash}, and what the compiler makes of the code"
     )
     at = "".join(f", {name} = {size}" for name, size in made.at.items())
-    state = f"{made.model.training.size:,} bytes of state, " if made.model.training is not None else ""
-    table.add_row("RAM", f"{state}{made.ram:,} bytes of arena (one thread{at})")
+    state = f"{made.state:,} bytes of state, " if made.state else ""
+    stack = "" if made.stack is None else f", at most {made.stack:,} of stack"
+    table.add_row("RAM", f"{state}{made.ram:,} bytes of arena{stack} (one thread{at})")
     return table

@@ -63,7 +63,8 @@ def firmware(
     console.print(_layers_table(found, room))
     console.print(memory_picture(plan))
     code, arena = code_bytes(plan, found), model.typical_bytes()[0]
-    total = {"flash": model.weights.bytes + code, "ram": arena + STACK}
+    kept = model.state.size if model.state is not None else 0
+    total = {"flash": model.weights.bytes + code, "ram": arena + kept + STACK}
     console.print(_summary(model, code, arena, found))
     if picture is not None:
         write_text(picture, memory_svg(plan))
@@ -93,7 +94,8 @@ def _summary(model: Model, code: int, arena: int, found: Sequence[Layer]) -> Tab
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("target", model.target.name)
     table.add_row("flash", f"{model.weights.bytes:,} bytes of weights, about {code:,} of code")
-    table.add_row("RAM", f"{arena:,} bytes of arena, without inputs and outputs")
+    kept = f"{model.state.size:,} bytes of state, " if model.state is not None else ""
+    table.add_row("RAM", f"{kept}{arena:,} bytes of arena, without inputs and outputs")
     table.add_row("stack", f"at most about {STACK:,} bytes")
     cycles = sum(layer.kernel.cycles for layer in found)
     table.add_row("a run", f"about {cycles / MEGA:.2f} million cycles")

@@ -97,5 +97,6 @@ CORTEX_M0PLUS = Target(
 RISCV32IMC = Target(
     "riscv32imc", "riscv32-unknown-none-elf", "generic-rv32", "+m,+c", PORTABLE, replace(PLAIN, registers=20),
     outputs=("c",), c_compiler=_RISCV_COMPILER, c_flags=("-march=rv32imc", "-mabi=ilp32"),
+    c_library=("-specs=picolibc.specs",),
 )  # fmt: skip
 """RV32IMC, as in the ESP32-C3: 32 general registers, no FPU."""

@@ -54,6 +54,8 @@ class Target:
     """The options that gcc and clang are given to compile C for the target."""
     c_compiler: str = field(default="", repr=False)
     """The C compiler that `jangin compile` asks how large the code becomes; empty for none."""
+    c_library: tuple[str, ...] = field(default=(), repr=False)
+    """The options with which this compiler finds a C library, if it finds none without them."""
 
     def __str__(self) -> str:
         return f"{self.triple}/{self.cpu}/{self.features}"

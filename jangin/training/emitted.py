@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from jangin.ahead.emit import Emitted, emitted, for_kind, lies_beside
 from jangin.ahead.header import element_type
 from jangin.ahead.memory import buffer_bytes
-from jangin.ahead.model import Model, Part, Weights, identifier
-from jangin.ahead.state import Entry, Place, Training, aligned, aside, fields_of, rate_at
+from jangin.ahead.model import Model, Weights, identifier
+from jangin.ahead.state import Entry, Place, Training, aside, fields_of, rate_at
 from jangin.ahead.training_api import INITIAL
 from jangin.compiler.pipeline import lowered_plan
 from jangin.ir import limits
 from jangin.ir.dtype import F64, I64
-from jangin.ir.expr import Const, Expr, const
+from jangin.ir.expr import Const, Expr
 from jangin.ir.graph import Array, Graph
 from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
@@ -82,7 +81,7 @@ def numbers_graph(whole: Whole) -> Graph:
 
 def _model(whole: Whole, plans: Sequence[Plan], options: Options, name: str, beside: bool) -> Model:
     step = whole.step
-    fields = fields_of(whole.kept, len(whole.rates))
+    fields = fields_of(whole.kept, rate_at(len(whole.rates)))
     places = {f.name: Place("state", f.offset) for f in fields}
     own = {i: places[n] for i, n in whole.names.items()}
     places |= {n: Place("number", k) for k, n in enumerate(step.numbers)}
@@ -95,22 +94,15 @@ def _model(whole: Whole, plans: Sequence[Plan], options: Options, name: str, bes
     ]
     loss = plans[0].buffer(step.loss).dtype
     training = Training(
-        fields, tuple(whole.rates), whole.seed, whole.count, tuple(entries), element_type(loss)
+        fields, tuple(entries), tuple(whole.rates), whole.seed, whole.count, element_type(loss)
     )
     initial = {f"{INITIAL}{f.name}": f.value for f in fields if f.filling is None}
     weights = Weights.of([*(p.constants for p in plans), {INITIAL: training.head, **initial}])
     parts = Model.of(name, "", options.target, [(p, {}) for p in plans], beside).parts
     return Model(
-        name, identifier(name), options.target, (_with_aside(parts[0], size), *parts[1:]), weights, beside,
+        name, identifier(name), options.target, (parts[0].with_aside(size), *parts[1:]), weights, beside,
         training,
     )  # fmt: skip
-
-
-def _with_aside(part: Part, size: int) -> Part:
-    """Return a part whose arena has `size` more bytes."""
-    assert isinstance(part.memory.arena, Const)
-    end = aligned(int(part.memory.arena.value))
-    return replace(part, memory=replace(part.memory, arena=const(end + size)), aside=end)
 
 
 def _step_entry(plan: Plan, step: StepGraph, known: Mapping[str, Place]) -> tuple[Entry, int]:

@@ -106,6 +106,38 @@ def test_sizes_known_at_run_time(tmp_path: Path) -> None:
         np.testing.assert_array_equal(z, same.reshape(-1))
 
 
+STREAM = """
+import { load } from "./net.mjs";
+import { readFileSync, writeFileSync } from "node:fs";
+const model = await load();
+for (let turn = 0; turn < 2; ++turn, model.reset())
+  for (const [x, q] of JSON.parse(readFileSync("steps.json"))) {
+    const made = model.run([new Float32Array(Uint32Array.from(x).buffer), Int8Array.from(q)]);
+    writeFileSync(1, JSON.stringify(made.map((y) => Array.from(y))) + "\\n");
+  }
+"""
+
+
+def test_a_stream(tmp_path: Path) -> None:
+    """The module keeps the state between runs, and `reset` begins anew."""
+    pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+    from streaming import steps, wake_word
+
+    given, exe = steps(9), jangin.compile(wake_word(), "x86-64-v2", cache=False)
+    jangin.emit(wake_word(), "shared", "wasm32", name="net").save(tmp_path)
+    listed = [[x.reshape(-1).view(np.uint32).tolist(), q.reshape(-1).tolist()] for x, q in given]
+    (tmp_path / "steps.json").write_text(json.dumps(listed))
+    (tmp_path / "run.mjs").write_text(STREAM)
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[:4000]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found[: len(given)] == found[len(given) :]
+    for (y, q), x in zip(found, given, strict=False):
+        want, integers = exe(*x)
+        np.testing.assert_allclose(y, want.reshape(-1), rtol=1e-5, atol=1e-5)  # sums in other orders
+        np.testing.assert_array_equal(q, integers.reshape(-1))
+
+
 def test_other_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="no 'object' is made for wasm32: shared can be"):
         jangin.emit(layers(), "object", "wasm32")

@@ -82,7 +82,7 @@ class CFunctions(FunctionWriter):
 
     def numbers(self, name: str, items: Sequence[int]) -> Value:
         self.head.append(f"static const int32_t {name}[] = {{{', '.join(map(str, items))}}};")
-        return Value(name, "ptr")
+        return Value(f"(void *)(uintptr_t){name}", "ptr")
 
     def bytes_elsewhere(self, name: str) -> Value:
         self.head.append(f"extern const unsigned char {name}[];")
