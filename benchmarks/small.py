@@ -77,9 +77,9 @@ def measured(tools: ModuleType, data: bytes, target: str, folder: Path) -> list[
     library = plugin(folder)
     tools.run(firmware, board, x, "-plugin", f"{library},out=counts.txt")
     here = np.asarray(exe(x)).reshape(-1)
-    if not np.array_equal(np.fromfile(folder / "output.bin", here.dtype), here):
+    if not np.array_equal(np.fromfile(folder / "output_0.bin", here.dtype), here):
         raise ValueError(f"{target}: the results on the board differ from this machine's")
-    code = instructions(firmware.program, f"{board.tools}objdump")
+    code = instructions(firmware.program, f"{tools.tools(made.model.target)}objdump")
     executed = of_model(code, counted(folder / "counts.txt"))
     estimated = f"{cycles(code, executed) / 1e6:.2f}" if target.startswith("cortex") else ""
     flash = f"{(firmware.weights + firmware.code) / 1e3:.1f}"

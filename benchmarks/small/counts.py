@@ -14,8 +14,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-OWN = frozenset({"reset", "start", "enable_floats", "main", "moved", "debugger", "leave", "fault"})
-"""The functions of the example's program, which are not the model's."""
+OWN = frozenset(
+    [
+        "reset",
+        "start",
+        "enable_floats",
+        "main",
+        "run_once",
+        "painted",
+        "refuse",
+        "told",
+        "said",
+        "opened",
+        "transferred",
+        "debugger",
+        "leave",
+        "fault",
+    ]
+)
+"""The functions of a firmware's program, which are not the model's."""
 _MANY = re.compile(r"(ldm|stm|push|pop|vldm|vstm|vpush|vpop)")
 _CONDITIONS = "eq|ne|cs|cc|mi|pl|vs|vc|hi|ls|ge|lt|gt|le|lo|hs"
 _BRANCH = re.compile(rf"(b|bl|blx|bx|tbb|tbh)$|(cbz|cbnz|b({_CONDITIONS}))$")

@@ -9,8 +9,8 @@ static _Alignas(64) unsigned char input[INPUT_BYTES], label[LABEL_BYTES];
 
 int main(void) {
   const void *batch[2] = {input, label};
-  int32_t inputs = opened("inputs.bin", 10, BINARY_READ), labels = opened("labels.bin", 10, BINARY_READ);
-  int32_t losses = opened("losses.bin", 10, BINARY_WRITE);
+  int32_t inputs = opened("inputs.bin", BINARY_READ), labels = opened("labels.bin", BINARY_READ);
+  int32_t losses = opened("losses.bin", BINARY_WRITE);
   if (inputs < 0 || labels < 0 || losses < 0) return 2;
   if (model_init(state)) return 3;
   while (transferred(READ, inputs, input, sizeof input) && transferred(READ, labels, label, sizeof label)) {
@@ -18,5 +18,5 @@ int main(void) {
     if (model_step(state, (const void *)batch, 0, &loss, arena, sizeof arena, 1)) return 4;
     if (!transferred(WRITE, losses, &loss, sizeof loss)) return 5;
   }
-  return transferred(WRITE, opened("state.bin", 9, BINARY_WRITE), state, sizeof state) ? 0 : 6;
+  return transferred(WRITE, opened("state.bin", BINARY_WRITE), state, sizeof state) ? 0 : 6;
 }

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,13 @@ import onnx
 
 import jangin
 from jangin import optim
+from jangin.ahead.board import FIRMWARE
 from jangin.ahead.emit import Emitted
 from jangin.ahead.source import compiler_flags
 from jangin.training.trainer import Trainer
 
 HERE = Path(__file__).parent
-BOARD = HERE.parent / "microcontroller"
-sys.path.insert(0, str(BOARD))
+sys.path.insert(0, str(HERE.parent / "microcontroller"))
 from run import BOARDS, emulate, keyword_spotter  # noqa: E402
 
 RAM = 256 << 10
@@ -91,18 +91,19 @@ def train_on_board(made: Emitted, folder: Path) -> Trained:
     """Build the firmware in a folder that has the emitted files, and train on the emulated board. The linker
     fails if all doesn't fit into RAM bytes."""
     board = BOARDS[made.model.target.name]
-    flags = (*compiler_flags(made.model.target), *board.options, "-Wall", "-Wextra", "-Werror")
+    flags = (*compiler_flags(made.model.target), *board.library, "-Wall", "-Wextra", "-Werror")
     x, labels = examples()
-    given = (f"-DINPUT_BYTES={x[0].nbytes}", f"-DLABEL_BYTES={labels[0].nbytes}", f"-I{BOARD}", "-I.")
-    places = [f"-Wl,--defsym={n}={at}" for n, at in zip(("CODE", "DATA"), board.memory, strict=True)]
-    link = ("-nostartfiles", *places, f"-Wl,--defsym=RAM_BYTES={RAM}", "-T", str(BOARD / "mps2.ld"))
-    sources = (str(BOARD / "startup.c"), str(HERE / "main.c"), "model.c", "model_weights.c")
-    command = (f"{board.tools}gcc", *flags, *given, *sources, *link, "-o", "model.elf", "-lm")
+    given = (f"-DINPUT_BYTES={x[0].nbytes}", f"-DLABEL_BYTES={labels[0].nbytes}", f"-I{FIRMWARE}", "-I.")
+    board = replace(board, data=(board.data[0], RAM))
+    link = ("-nostartfiles", *board.places, "-T", str(FIRMWARE / "board.ld"))
+    sources = (str(FIRMWARE / "startup.c"), str(HERE / "main.c"), "model.c", "model_weights.c")
+    compiler = made.model.target.c_compiler
+    command = (compiler, *flags, *given, *sources, *link, "-o", "model.elf", "-lm")
     subprocess.run(command, check=True, cwd=folder)
     write_examples(folder)
     emulate(folder / "model.elf", board)
     losses = np.fromfile(folder / "losses.bin", np.float32)
-    return Trained(losses, (folder / "state.bin").read_bytes(), _ram(folder, board.tools))
+    return Trained(losses, (folder / "state.bin").read_bytes(), _ram(folder, compiler.removesuffix("gcc")))
 
 
 def _ram(folder: Path, tools: str) -> int:

@@ -26,40 +26,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.ahead.board import BOARDS, Board
 from jangin.ahead.emit import Emitted
 from jangin.ahead.source import compiler_flags
-
-HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Board:
-    """An emulated board. The names of its compiler's tools begin with `tools`, and the compiler takes
-    `options`. Its code and its data lie at `memory`."""
-
-    machine: str
-    options: tuple[str, ...] = ("-specs=nosys.specs",)
-    memory: tuple[int, int] = (0, 0x20000000)
-    tools: str = "arm-none-eabi-"
-    emulator: tuple[str, ...] = ("qemu-system-arm",)
-
-    @property
-    def programs(self) -> tuple[str, str]:
-        """The programs that must be installed."""
-        return f"{self.tools}gcc", self.emulator[0]
-
-
-BOARDS = {
-    "cortex-m0plus": Board("mps2-an385"),
-    "cortex-m4": Board("mps2-an386"),
-    "cortex-m7": Board("mps2-an500"),
-    "cortex-m33": Board("mps2-an505", memory=(0x10000000, 0x38000000)),
-    "riscv32imc": Board(
-        "virt", ("-specs=picolibc.specs",), (0x80000000, 0x80400000), "riscv64-unknown-elf-",
-        ("qemu-system-riscv32", "-bios", "none"),
-    ),
-}  # fmt: skip
-"""A Cortex-M3 runs the code of a Cortex-M0+. QEMU's own board with a Cortex-M0 has 16 KB of RAM."""
+from jangin.targets import Target, resolve
 
 
 def keyword_spotter(channels: int = 64, words: int = 12) -> onnx.ModelProto:
@@ -106,24 +76,29 @@ class Firmware:
     code: int
 
 
-def build(made: Emitted, folder: Path) -> Firmware:
-    """Compile and link the model with the example's program."""
+def build(made: Emitted, folder: Path, board: Board | None = None) -> Firmware:
+    """Write the firmware's files, compile them and link them for a board. The default is the target's."""
     made.save(folder, force=True)
-    board = BOARDS[made.model.target.name]
-    compiler, flags = f"{board.tools}gcc", (*compiler_flags(made.model.target), *board.options)
-    flags = (*flags, "-Wall", "-Wextra", "-Werror")
-    sizes = (f"-DINPUT_BYTES={_bytes(made.model.inputs)}", f"-DOUTPUT_BYTES={_bytes(made.model.outputs)}")
+    target, board = made.model.target, board or BOARDS[made.model.target.name]
+    flags = (*compiler_flags(target), *board.library, "-Wall", "-Wextra", "-Werror")
     run = partial(subprocess.run, check=True, cwd=folder)
-    run([compiler, *flags, "-c", "model.c", "model_weights.c"])
-    run([compiler, *flags, *sizes, "-I.", "-c", HERE / "main.c", HERE / "startup.c"])
     objects = [f"{name}.o" for name in ("startup", "main", "model", "model_weights")]
-    places = [f"-Wl,--defsym={n}={at}" for n, at in zip(("CODE", "DATA"), board.memory, strict=True)]
-    link = ("-nostartfiles", *places, "-T", HERE / "mps2.ld", "-Wl,-Map=model.map")
-    run([compiler, *flags, *objects, *link, "-o", "model.elf", "-lm"])
-    return Firmware(
-        folder / "model.elf",
-        *(_linked(folder, of, f"{board.tools}nm") for of in ("model_weights.o", "main.o", "model.o")),
-    )
+    run([target.c_compiler, *flags, "-c", *(f"{name[:-2]}.c" for name in objects)])
+    link = ("-nostartfiles", *board.places, "-T", "board.ld", "-Wl,-Map=model.map")
+    run([target.c_compiler, *flags, *objects, *link, "-o", "model.elf", "-lm"])
+    names = f"{tools(target)}nm"
+    found = (_linked(folder, of, names) for of in ("model_weights.o", "main.o", "model.o"))
+    return Firmware(folder / "model.elf", *found)
+
+
+def tools(target: Target) -> str:
+    """Return what the names of a target's tools begin with."""
+    return target.c_compiler.removesuffix("gcc")
+
+
+def programs(target: str) -> tuple[str, str]:
+    """Return the programs that must be installed to build and run a target's firmware."""
+    return resolve(target).c_compiler, BOARDS[target].emulator[0]
 
 
 def _linked(folder: Path, of: str, names: str) -> int:
@@ -142,26 +117,23 @@ def _linked(folder: Path, of: str, names: str) -> int:
     return sum(int(size, 16) for size in sizes)
 
 
-def _bytes(tensors: Any) -> int:
-    (tensor,) = tensors
-    return int(np.prod([int(d.value) for d in tensor.shapes[0]])) * tensor.dtype.bytes
-
-
 def run(firmware: Firmware, board: Board, x: np.ndarray[Any, Any], *more: str) -> np.ndarray[Any, Any]:
     """Return the bytes of the model's output on an emulated board as f32. `more` are options of the
     emulator."""
     folder = firmware.program.parent
-    (folder / "input.bin").write_bytes(x.tobytes())
+    (folder / "input_0.bin").write_bytes(x.tobytes())
     emulate(firmware.program, board, *more)
-    return np.fromfile(folder / "output.bin", np.float32)
+    return np.fromfile(folder / "output_0.bin", np.float32)
 
 
-def emulate(program: Path, board: Board, *more: str) -> None:
-    """Run a program on an emulated board, in the program's folder. Raises CalledProcessError if it fails."""
-    quiet = ("-nographic", "-monitor", "none", "-serial", "none")
-    files = ("-semihosting-config", "enable=on,target=native")
-    command = (*board.emulator, "-M", board.machine, *quiet, *files, *more, "-kernel", program.name)
-    subprocess.run(command, check=True, cwd=program.parent, timeout=120)
+def emulate(program: Path, board: Board, *more: str) -> str:
+    """Run a program on an emulated board, in the program's folder, and return what it says. Raises
+    CalledProcessError if it fails."""
+    command = [*board.emulated(program.name), *more]
+    done = subprocess.run(
+        command, check=True, cwd=program.parent, timeout=600, capture_output=True, text=True
+    )
+    return done.stderr + done.stdout
 
 
 def main() -> None:

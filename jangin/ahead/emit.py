@@ -4,17 +4,20 @@ API."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from jangin.ahead.bindings import APIS
+from jangin.ahead.board import BOARDS, firmware_files
 from jangin.ahead.cmake import cmake_lists
 from jangin.ahead.header import example, header
 from jangin.ahead.link import shared_library
 from jangin.ahead.model import Model, Quantization, identifier
 from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
+from jangin.ahead.packages import PACKAGES
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
@@ -64,6 +67,14 @@ class Emitted:
         """The bytes of memory that is kept from run to run."""
         return 0 if self.model.state is None else self.model.state.size
 
+    def extended(self, api: Collection[str], package: str) -> Emitted:
+        """Return this with declarations for other languages, and with a package's files."""
+        texts: dict[str, str] = {}
+        for name in api:
+            texts |= APIS[name](self.model)
+        texts |= PACKAGES[package](self.model) if package else {}
+        return replace(self, files={**self.files, **{n: [t.encode()] for n, t in texts.items()}})
+
     def save(self, folder: str | Path, *, force: bool = False) -> None:
         """Write the files to a folder, all or none.
 
@@ -81,6 +92,8 @@ def emit(
     *,
     name: str = "",
     constants: str = "inside",
+    api: Collection[str] = (),
+    package: str = "",
     progress: Progress | None = None,
     **given: Unpack[Common],
 ) -> Emitted:
@@ -93,13 +106,29 @@ def emit(
     library. `name` begins all names in C; the default is the model's name.
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
     the file. For macOS, iOS and Windows they are beside object files and libraries. The code uses tuning
-    results for one thread. The other arguments mean the same as for `jangin.build`.
+    results for one thread. `api` adds declarations for other languages: "cpp", "rust" or "csharp". `package`
+    adds what makes the folder a "cmake" package or a "zephyr" module. The other arguments mean the same as
+    for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
     if given.get("weights") in CONSTANTS:
         constants = str(given.pop("weights"))
         warnings.warn(f"weights={constants!r} is called constants= now", DeprecationWarning, stacklevel=3)
-    return emit_by(Options(target, shapes, 1, **given), model, kind, name, constants, progress)
+    options = Options(target, shapes, 1, **given)
+    check_extras(options, kind, api, package)
+    return emit_by(options, model, kind, name, constants, progress).extended(api, package)
+
+
+def check_extras(options: Options, kind: str, api: Collection[str], package: str) -> None:
+    """Raise ValueError for an unknown language or package, or one that isn't made for this kind of code."""
+    if unknown := [name for name in api if name not in APIS]:
+        raise ValueError(f"api={unknown[0]!r} is unknown; known: {', '.join(APIS)}")
+    if package not in ("", *PACKAGES):
+        raise ValueError(f"package={package!r} is unknown; known: {', '.join(PACKAGES)}")
+    if (api or package) and (kind == "web" or "wasm" in options.target.triple):
+        raise ValueError(f"api= and package= are for C and object code, not for {options.target.name}")
+    if package and kind != "c":
+        raise ValueError(f"package={package!r} is made of C: ask for the kind 'c', not {kind!r}")
 
 
 def emit_by(
@@ -236,6 +265,8 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], Compiled]:
                 files[f"{p}_threads.o"] = [threads]
     if model.beside:
         files[f"{p}.bin"] = model.weights.chunks()
+    if model.target.name in BOARDS and model.training is None:
+        return files | firmware_files(model), known
     files["main.c"] = [example(model).encode()]
     files["CMakeLists.txt"] = [cmake_lists(model, kind).encode()]
     return files, known

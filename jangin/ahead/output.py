@@ -43,10 +43,12 @@ def _put(folder: Path, files: Mapping[str, Content]) -> None:
     aside = Path(tempfile.mkdtemp(prefix=".jangin-", dir=folder))
     try:
         for name, content in files.items():
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
             with open(aside / name, "wb") as file:
                 for piece in content:
                     file.write(piece if isinstance(piece, bytes) else piece.data)
         for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(aside / name, folder / name)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -46,7 +46,7 @@ def model_source(model: Model) -> str:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a target's compiler makes of a model: the bytes of code without the weights, and of the stack of a
+    """The bytes that a target's compiler makes of a model: its code without the weights, and the stack of a
     run on one thread. Each is None if it isn't known."""
 
     code: int | None = None

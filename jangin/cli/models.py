@@ -74,6 +74,12 @@ def compile_command(
         str, typer.Option(help="With --emit: weights lie inside the code, or in a file beside it.")
     ] = "inside",
     weights: Annotated[str, typer.Option(hidden=True)] = "",
+    api: Annotated[
+        str, typer.Option(help="With --emit: declarations for cpp, rust or csharp, with commas between.")
+    ] = "",
+    package: Annotated[
+        str, typer.Option(help="With --emit c: make the folder a cmake package or a zephyr module.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -105,9 +111,11 @@ def compile_command(
             warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
             model, context.obj, output, shape or [], target, emit, name, weights or constants, force,
-            kv_cache, activations,
+            kv_cache, activations, api, package,
         )  # fmt: skip
         return
+    if api or package:
+        raise typer.BadParameter("--api and --package are for --emit c, object or shared")
     from jangin.commands.run import compile_file
 
     if output.is_dir():

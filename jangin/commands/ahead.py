@@ -8,24 +8,28 @@ from pathlib import Path
 
 from rich.table import Table
 
-from jangin.ahead.emit import Emitted, emit_by
+from jangin.ahead.emit import Emitted, check_extras, emit_by
 from jangin.commands.common import Settings, check_output, formats_of, progress, refuse_model, terminal
 
 
 def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
-    name: str, constants: str, force: bool, kept: str, activations: str,
+    name: str, constants: str, force: bool, kept: str, activations: str, api: str, package: str,
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, print its memory use, and write its files to a folder. Raises
-    FileExistsError for existing files unless `force`. For `kept` and `activations` see `formats_of`."""
+    FileExistsError for existing files unless `force`. For `kept` and `activations` see `formats_of`, for
+    `api`, with commas between languages, and `package` see `emit`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     check_output(folder, model)
     refuse_model(folder, model)
     options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))
+    languages = [language for language in api.split(",") if language]
+    check_extras(options, kind, languages, package)
     start = time.perf_counter()
     with progress(settings) as tell:
         made = emit_by(options, model, kind, name, constants, tell)
+    made = made.extended(languages, package)
     console = terminal()
     console.print(summary(made))
     made.save(folder, force=force)

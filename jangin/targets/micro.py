@@ -88,6 +88,12 @@ CORTEX_M33 = Target(
 )  # fmt: skip
 """Armv8-M Mainline with the DSP extension and FPv5."""
 
+CORTEX_M55 = Target(
+    "cortex-m55", "thumbv8.1m.main-none-eabihf", "cortex-m55", "+dsp,+fp-armv8d16sp", DSP, SINGLE,
+    outputs=("c",), c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m55+nomve", *_FLAGS),
+)  # fmt: skip
+"""Armv8.1-M with the DSP extension and FPv5. Helium's vectors aren't used."""
+
 CORTEX_M0PLUS = Target(
     "cortex-m0plus", "thumbv6m-none-eabi", "cortex-m0plus", "", PORTABLE, PLAIN, outputs=("c",),
     c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m0plus", "-mthumb"),

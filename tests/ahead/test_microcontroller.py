@@ -22,12 +22,12 @@ from jangin.ir.products import DOT4
 from jangin.targets import resolve
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "microcontroller" / "run.py"
-TARGETS = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "riscv32imc")
+TARGETS = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "riscv32imc")
 
 
 def needs_tools(target: str) -> None:
     """Skip a test whose compiler or emulator isn't installed."""
-    missing = [p for p in example().BOARDS[target].programs if shutil.which(p) is None]
+    missing = [p for p in example().programs(target) if shutil.which(p) is None]
     if missing:
         pytest.skip(f"not installed here: {', '.join(missing)}")
 
@@ -102,7 +102,7 @@ def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
     stored = sum(array.nbytes for _, array in made.model.weights.arrays)
     assert stored < 1.5 * weights, "biases and filled words aside, a byte each"
     listed = subprocess.run(
-        [f"{e.BOARDS[target].tools}objdump", "-d", "model.o"], cwd=tmp_path, capture_output=True, text=True
+        [f"{e.tools(resolve(target))}objdump", "-d", "model.o"], cwd=tmp_path, capture_output=True, text=True
     )
     products = len(re.findall(r"\bsmlad\b", listed.stdout))
     assert products >= 16 if DOT4 in resolve(target).machine.products else products == 0
@@ -141,7 +141,7 @@ def test_estimates_are_near_what_the_emulator_counts(target: str, tmp_path: Path
     firmware, board = e.build(made, tmp_path), e.BOARDS[target]
     x = np.random.default_rng().uniform(-8, 12, (1, 7, 9, 8)).astype(np.float32)
     e.run(firmware, board, x, "-plugin", f"{plugin(tmp_path)},out=counts.txt")
-    code = instructions(firmware.program, f"{board.tools}objdump")
+    code = instructions(firmware.program, f"{e.tools(resolve(target))}objdump")
     executed = sum(of_model(code, counted(tmp_path / "counts.txt")).values())
     (part,) = made.model.parts
     found = layers(part.plan, made.model.target)
