@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from small_nets import convolutions, of_pairs, pictures, products, rows
+from small_nets import convolutions, made, of_pairs, pictures, products, rows
 
 import jangin
 from jangin.compiler.pipeline import import_model
@@ -54,6 +54,23 @@ def test_int8() -> None:
         ours, theirs = found.executable(x), on_ort(found.model, x)
         assert relative(ours, theirs) < 0.01  # a half may be rounded the other way
         assert 0 < relative(ours, float32(x)) < 0.05
+
+
+def test_onnx_runtime_makes_its_own_quantized_pool() -> None:
+    """ONNX Runtime's quantized average pool has no dilations. It refused models whose pool named them."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 3, 3, 3)), "v": rng.standard_normal((4, 8, 2, 2))}
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="first"), node("Relu", ["c"], ["r"]),
+        node("AveragePool", ["r"], ["p"], kernel_shape=[7, 7], strides=[2, 2]),
+        node("Conv", ["p", "v"], ["y"], name="last"),
+    ]  # fmt: skip
+    held = {name: array.astype(np.float32) for name, array in weights.items()}
+    found = jangin.quantize(made(nodes, ["n", 3, 16, 16], ["n", 4, 3, 3], held), pictures(), threads=1)
+    (x,) = pictures(1, seed=2)
+    session = ort.InferenceSession(found.model, providers=["CPUExecutionProvider"])
+    assert relative(found.executable(x), session.run(None, {"x": x})[0]) < 0.01  # a half may go the other way
 
 
 @pytest.mark.sampled(3)

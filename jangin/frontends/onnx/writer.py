@@ -383,7 +383,9 @@ class OnnxWriter(Stages, Steps, Writer):
             else:
                 ends = [max(e, r) for e, r in zip(ends, reach, strict=True)]
         given: dict[str, Any] = {"kernel_shape": list(attrs.kernel), "strides": list(attrs.strides)}
-        given |= {"dilations": list(attrs.dilations), "pads": [*begins, *ends], "ceil_mode": ceil}
+        given |= {"pads": [*begins, *ends], "ceil_mode": ceil}
+        if any(d != 1 for d in attrs.dilations):  # ONNX Runtime's quantized pools don't know the attribute
+            given["dilations"] = list(attrs.dilations)
         if attrs.combiner == "sum":
             given["count_include_pad"] = int(attrs.average == "all")
         operation = "AveragePool" if attrs.combiner == "sum" else "MaxPool"
