@@ -61,12 +61,13 @@ def batch(
     reason. The result of a Dask Array is a dict of arrays.
 
     Raises TypeError for a data set of another kind, and ValueError for a model or columns that don't fit."""
+    for name, count in (("rows", rows), ("workers", workers)):
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
     package = type(dataset).__module__.partition(".")[0]
     if package not in ENGINES:
         kinds = "a Dask DataFrame, Bag or Array, a Ray Dataset or a Spark DataFrame"
         raise TypeError(f"a data set is {kinds}, not {type(dataset).__module__}.{type(dataset).__name__}")
-    if rows < 1:
-        raise ValueError(f"rows must be at least 1, got {rows}")
     options = Options(target, shapes, threads, **given)
     made, data = _compiled(model, options)
     batch_size(made)

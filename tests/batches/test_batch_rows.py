@@ -174,6 +174,12 @@ def test_columns_are_checked_before_anything_runs() -> None:
         asked().only_input("an array")
 
 
+@pytest.mark.parametrize("name", ["rows", "workers"])
+def test_counts_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        jangin.batch(onnx.parser.parse_model(TABLE), [], **{name: 0})
+
+
 def test_other_data_sets_and_inputs_are_refused() -> None:
     with pytest.raises(TypeError, match=r"a data set is a Dask .* not builtins.list"):
         jangin.batch(onnx.parser.parse_model(TABLE), [1, 2])
