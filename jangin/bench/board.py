@@ -35,6 +35,9 @@ class Net:
         room = self._known("arena_bytes", self._sizes, threads)
         self._arena, self._room = aligned(room), ctypes.c_int64(room)
         self._run = self._function("run", ctypes.c_int32)
+        start = f"{prefix}_start_threads"
+        if threads > 1 and hasattr(self._library, start) and getattr(self._library, start)(threads):
+            raise OSError(f"the model's {threads} threads could not be started")
 
     def _function(self, name: str, gives: Any) -> Any:
         found = getattr(self._library, self._prefix + "_" + name)

@@ -48,7 +48,8 @@ class Engine:
 
     `work` is the operations of a call, for engines that measure the machine. `memory` is the bytes that the
     engine planned, by kind. `save(path)` writes the compiled model, if the engine can. `libraries` are other
-    makers' libraries that the compiled model calls."""
+    makers' libraries that the compiled model calls. `layers()` returns the seconds of a run by operator, if
+    the engine can tell them."""
 
     call: Callable[[], Mapping[str, Array]]
     version: str
@@ -57,3 +58,4 @@ class Engine:
     memory: Mapping[str, int] = field(default_factory=dict)
     save: Callable[[str], None] | None = None
     libraries: tuple[str, ...] = ()
+    layers: Callable[[], Mapping[str, float]] | None = None

@@ -4,16 +4,23 @@ speed."""
 from __future__ import annotations
 
 import ctypes
+import json
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module, metadata
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jangin.bench import peers
 from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
 from jangin.runtime.system.usage import children_bytes
+
+if TYPE_CHECKING:
+    from jangin.runtime.executable import Executable
 
 
 def make(job: Job) -> Engine:
@@ -43,8 +50,24 @@ def _jangin(job: Job) -> Engine:
         memory["weights"] = sum(a.nbytes for a in exe.plan.constants.values())
         if exe.plan.is_static:
             memory["arena"] = exe.arena_bytes()
+    layers = partial(_layers, exe, feeds) if isinstance(exe, jangin.Executable) else None
     call = _calls(exe, feeds)
-    return Engine(call, jangin.__version__, seconds, memory=memory, save=exe.save, libraries=libraries)
+    return Engine(call, jangin.__version__, seconds, 0.0, memory, exe.save, libraries, layers)
+
+
+def _layers(exe: Executable, feeds: Mapping[str, Array]) -> Mapping[str, float]:
+    """Return the seconds of a run by operator. A kernel of several has their names with "+" between them."""
+    from jangin.bench.layers import operators  # imports rich, which would count in the memory
+
+    found: dict[str, float] = {}
+    for taken in exe.launches(feeds).times(LAYER_RUNS):
+        name = operators(taken.launch.sources)
+        found[name] = found.get(name, 0.0) + taken.seconds
+    return found
+
+
+LAYER_RUNS = 10
+"""Runs in which the time of each operator is measured."""
 
 
 def _loaded(job: Job) -> Engine:
@@ -90,18 +113,77 @@ def _aot(job: Job) -> Engine:
     return emitted(job)
 
 
-def _numpy(job: Job) -> Engine:
-    """Return NumPy for a model that is one matrix product of its inputs. OpenBLAS, which computes it, takes
-    its number of threads from the environment."""
+def _im2col(job: Job) -> Engine:
+    """Return the model computed by NumPy, operator by operator. Its windows are copied to matrices (im2col),
+    and OpenBLAS multiplies them, as in Caffe."""
+    from jangin.compiler.interpreted import interpreted
+
+    feeds = job.feeds()
+    start = time.perf_counter()
+    exe = interpreted(job.model, job.options.but(threads=job.threads), lambda: False, alone=True)
+    seconds = time.perf_counter() - start
+    return Engine(_calls(exe, feeds), metadata.version("numpy"), seconds)
+
+
+def _blis(job: Job) -> Engine:
+    """Return BLIS for a model that is one matrix product of its inputs. BLIS takes its number of threads from
+    the environment."""
     import numpy as np
+
+    a, b, name = _factors(job)
+    library = _first_library(BLIS)
+    bli = library.cblas_sgemm
+    (rows, depth), columns = a.shape, b.shape[1]
+    c = np.empty((rows, columns), np.float32)
+    one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, c)]
+    x, y, z = pointers
+    sizes = rows, columns, depth
+
+    def call() -> Mapping[str, Array]:
+        bli(ROW_MAJOR, PLAIN, PLAIN, *sizes, one, x, depth, y, columns, zero, z, columns)
+        return {name: c}
+
+    library.bli_info_get_version_str.restype = ctypes.c_char_p
+    return Engine(call, library.bli_info_get_version_str().decode())
+
+
+BLIS = ("libblis.so.4", "libblis.so.5", "libblis-mt.so.5")
+"""The names of BLIS with CBLAS's interface. Debian's libblis4 has the first."""
+ROW_MAJOR, PLAIN = 101, 111
+"""CBLAS's numbers for the order of rows, and for a matrix that isn't transposed."""
+
+
+def _first_library(names: Sequence[str]) -> ctypes.CDLL:
+    """Return the first of some system libraries that is there. Raises ModuleNotFoundError if none is."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise ModuleNotFoundError(f"{names[0]} is not installed")
+
+
+def _factors(job: Job) -> tuple[Array, Array, str]:
+    """Return the factors of a model that is one matrix product of its two inputs, and its output's name.
+    Raises ValueError for other models."""
     import onnx
 
     (*_, node), feeds = onnx.load(job.model).graph.node, job.feeds()
     if node.op_type != "MatMul" or list(node.input) != list(feeds):
-        raise ValueError("NumPy computes only models that are one matrix product of two inputs")
+        raise ValueError("a library of products computes only models that are one product of two inputs")
     a, b = feeds.values()
+    return a, b, node.output[0]
+
+
+def _numpy(job: Job) -> Engine:
+    """Return NumPy for a model that is one matrix product of its inputs. OpenBLAS, which computes it, takes
+    its number of threads from the environment."""
+    import numpy as np
+
+    a, b, name = _factors(job)
     c = np.matmul(a, b)
-    return Engine(lambda: {node.output[0]: np.matmul(a, b, out=c)}, np.__version__)
+    return Engine(lambda: {name: np.matmul(a, b, out=c)}, np.__version__)
 
 
 def _onnxruntime(job: Job) -> Engine:
@@ -135,7 +217,25 @@ def _session(job: Job, optimized: bool) -> Engine:
     session = ort.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
     seconds = time.perf_counter() - start
     names = [o.name for o in session.get_outputs()]
-    return Engine(lambda: dict(zip(names, session.run(names, feeds), strict=True)), ort.__version__, seconds)
+
+    def layers() -> Mapping[str, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            options.enable_profiling, options.profile_file_prefix = True, f"{folder}/profile"
+            profiled = ort.InferenceSession(job.model, options, providers=["CPUExecutionProvider"])
+            for _ in range(LAYER_RUNS):
+                profiled.run(names, feeds)
+            events = json.loads(Path(profiled.end_profiling()).read_bytes())
+        found: dict[str, float] = {}
+        for event in events:
+            if event["name"].endswith("_kernel_time"):
+                name = event["args"]["op_name"]
+                found[name] = found.get(name, 0.0) + event["dur"] / 1e6 / LAYER_RUNS
+        return found
+
+    def call() -> Mapping[str, Array]:
+        return dict(zip(names, session.run(names, feeds), strict=True))
+
+    return Engine(call, ort.__version__, seconds, layers=layers)
 
 
 def _openvino(job: Job) -> Engine:
@@ -244,10 +344,13 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "ncnn": peers.ncnn,
     "mnn": peers.mnn,
     "opencv": peers.opencv,
+    "tvm": peers.tvm,
+    "im2col": _im2col,
     "eager": peers.eager,
     "openblas": _with_library,
     "onednn": _with_library,
     "numpy": _numpy,
+    "blis": _blis,
     "inductor": peers.inductor,
     "litert": peers.litert,
     "reference": _reference,
@@ -269,10 +372,13 @@ TITLES = {
     "ncnn": "ncnn",
     "mnn": "MNN",
     "opencv": "OpenCV",
+    "tvm": "TVM, untuned",
+    "im2col": "im2col + OpenBLAS",
     "eager": "PyTorch",
     "openblas": "OpenBLAS",
     "onednn": "oneDNN",
     "numpy": "NumPy",
+    "blis": "BLIS",
     "inductor": "Inductor",
     "litert": "LiteRT",
     "sgemm": "NumPy SGEMM",
@@ -281,15 +387,17 @@ TITLES = {
 
 OURS = ("jangin", "tuned", "aot")
 """Jangin's engines of a study: compiled at once, with what tuning found, and ahead of time."""
-STUDIED = (*OURS, *PEERS, "litert", "inductor", "eager")
+STUDIED = (*OURS, *PEERS, "litert", "inductor", "eager", "tvm", "im2col")
 """The engines of a study."""
-MULTIPLIERS = ("openblas", "onednn", "numpy")
+MULTIPLIERS = ("openblas", "onednn", "numpy", "blis")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
 PACKAGES = {
     "litert": ("ai-edge-litert",),
     "inductor": ("torch",),
     "eager": ("torch",),
     "opencv": ("opencv-python-headless", "opencv-python"),
+    "tvm": ("apache-tvm",),
+    "im2col": ("numpy",),
 }
 """The packages that bring a peer, if they are called otherwise than the peer."""
 

@@ -192,13 +192,21 @@ def made_by(template: str) -> str:
 
 
 def computes(sources: Sources) -> str:
-    """Return the operators of a kernel's sources, and the first one's name. The model's own sources take
-    precedence."""
-    found = [s for s in sources if s.is_own] or [*sources]
-    short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in found)
-    operators, first = "+".join(dict.fromkeys(short)), found[0] if found else Source("")
+    """Return the operators of a kernel's sources, and the first one's name."""
+    first = next(iter(_own(sources)), Source(""))
     name = first.name.removesuffix(f"/{first.operator}")
-    return f"{operators} {name}".strip()
+    return f"{operators(sources)} {name}".strip()
+
+
+def operators(sources: Sources) -> str:
+    """Return the operators of a kernel's sources, such as "Conv+Relu"."""
+    short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in _own(sources))
+    return "+".join(dict.fromkeys(short))
+
+
+def _own(sources: Sources) -> list[Source]:
+    """Return the sources that are the model's own. Return all if none is."""
+    return [s for s in sources if s.is_own] or [*sources]
 
 
 def summary(found: Account) -> str:

@@ -45,6 +45,10 @@ while all processes are stopped."""
 FEWEST_KEPT = 5
 """If fewer turns than this are undisturbed, this many of the least disturbed ones count."""
 
+BEHIND, LEAST_TURNS = 8.0, 2
+"""An engine that takes this many times as long as the fastest one has no more turns once it has used its
+time. It has at least the second number of turns."""
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -340,14 +344,18 @@ def take_turns(
     The turns are added to `turns`, which has them even if this function is interrupted."""
     turns = {} if turns is None else turns
     turns |= {w.job.engine: [] for w in workers}
+    spent = dict.fromkeys(turns, 0.0)
     for i in range(options.rounds):
         tell(i)
         before = _speed(core)
         for k in range(len(workers)):
             worker = workers[(i + k) % len(workers)]
+            if spent[worker.job.engine] > options.rounds * options.seconds and _behind(worker, turns):
+                continue
             start, busy, own = time.perf_counter(), busy_seconds(), busy_seconds(worker.process.pid)
             answer = worker.ask(op="turn", seconds=options.seconds)
             passed = time.perf_counter() - start
+            spent[worker.job.engine] += passed
             others = busy_seconds() - busy - (busy_seconds(worker.process.pid) - own)
             settle(worker.process.pid)
             after = _speed(core)
@@ -358,6 +366,13 @@ def take_turns(
                 turns[worker.job.engine].append(Turn(median, min(before, after), crowd, calls))
             before = after
     return turns
+
+
+def _behind(worker: Worker, turns: Mapping[str, Sequence[Turn]]) -> bool:
+    """Return whether an engine is so slow beside the fastest that more turns would tell nothing new."""
+    own = turns[worker.job.engine]
+    fastest = min((t.nanoseconds for taken in turns.values() for t in taken), default=0.0)
+    return len(own) >= LEAST_TURNS and min(t.nanoseconds for t in own) > BEHIND * fastest
 
 
 def settle(process: int) -> None:

@@ -112,6 +112,8 @@ def mnn(job: Job) -> Engine:
             variable.write(array)
         results = module.forward(variables)
         found = results if isinstance(results, list) else [results]
+        if len(found) != len(job.outputs):
+            raise ValueError("MNN could not compute the model: an operator or a type it doesn't have")
         return {name: np.array(r.read()) for name, r in zip(job.outputs, found, strict=True)}
 
     return Engine(call, MNN.version(), seconds)
@@ -124,7 +126,8 @@ def opencv(job: Job) -> Engine:
     feeds = job.feeds()
     start = time.perf_counter()
     cv2.setNumThreads(job.threads)
-    net = cv2.dnn.readNetFromONNX(job.model)
+    with tempfile.TemporaryDirectory() as folder:
+        net = cv2.dnn.readNetFromONNX(_sized(job, Path(folder)))
     net.setPreferableBackend(cv2.dnn.DNN_BACKEND_OPENCV)
     net.setPreferableTarget(cv2.dnn.DNN_TARGET_CPU)
     seconds = time.perf_counter() - start
@@ -138,6 +141,17 @@ def opencv(job: Job) -> Engine:
         return dict(zip(job.outputs, net.forward(layers), strict=True))
 
     return Engine(call, cv2.__version__, seconds)
+
+
+def _sized(job: Job, folder: Path) -> str:
+    """Return the path of a job's model with its free sizes fixed, for an engine that takes them for 1."""
+    path = job.model
+    for number, (name, size) in enumerate(job.shapes.items()):
+        made = str(folder / f"{number}.onnx")
+        tool = [sys.executable, "-m", "onnxruntime.tools.make_dynamic_shape_fixed"]
+        _convert([*tool, "--dim_param", name, "--dim_value", str(size), path, made], folder)
+        path = made
+    return path
 
 
 def eager(job: Job) -> Engine:
@@ -168,27 +182,52 @@ def _called(module: Any, feeds: Sequence[Any], outputs: Sequence[str]) -> Callab
 
 
 def inductor(job: Job) -> Engine:
-    """Return PyTorch's Inductor, compiled ahead of time with frozen weights. `job.model` is an exported
-    program (.pt2), and the compiled file stays beside it."""
+    """Return PyTorch's Inductor, compiled ahead of time with frozen weights, at the sizes of the inputs.
+    `job.model` is an exported program (.pt2). The compiled file stays beside the inputs."""
     import torch
 
-    torch.set_num_threads(job.threads)
-    feeds = [torch.from_numpy(array) for array in job.feeds().values()]
     if Path(job.model).suffix != ".pt2":
         raise ValueError("Inductor takes an exported program (.pt2), not an ONNX model")
-    compiled = Path(job.model).with_suffix(f".{job.threads}.aoti.pt2")
+    torch.set_num_threads(job.threads)
+    feeds = tuple(torch.from_numpy(array) for array in job.feeds().values())
+    compiled = Path(job.inputs).with_suffix(f".{job.threads}.aoti.pt2")
     record = compiled.with_suffix(".json")
     if not record.is_file() or record.stat().st_mtime < Path(job.model).stat().st_mtime:
         start = time.perf_counter()
-        settings = {"freezing": True}
         with torch.no_grad():
+            module = torch.export.load(job.model).module()
+            sized = torch.export.export(module, feeds, strict=False)  # a program of any batch is slower
             torch._inductor.aoti_compile_and_package(
-                torch.export.load(job.model), package_path=str(compiled), inductor_configs=settings
+                sized, package_path=str(compiled), inductor_configs={"freezing": True}
             )
         record.write_text(json.dumps(time.perf_counter() - start))
     seconds: float = json.loads(record.read_text())
     module = torch._inductor.aoti_load_package(str(compiled))
     return Engine(_called(module, feeds, job.outputs), torch.__version__, seconds)
+
+
+def tvm(job: Job) -> Engine:
+    """Return TVM's Relax, compiled for this processor by its default passes. Tuning it takes hours."""
+    import onnx
+    import tvm as library
+    from tvm.relax.frontend.onnx import from_onnx
+
+    os.environ["TVM_NUM_THREADS"] = str(job.threads)
+    feeds = job.feeds()
+    start = time.perf_counter()
+    shapes = {name: list(array.shape) for name, array in feeds.items()}
+    module = from_onnx(onnx.load(job.model), shape_dict=shapes, keep_params_in_input=False)
+    built = library.compile(module, target=library.target.Target.from_device("cpu"))
+    machine = library.relax.VirtualMachine(built, library.cpu())
+    arrays = [library.runtime.tensor(array) for array in feeds.values()]
+    seconds = time.perf_counter() - start
+
+    def call() -> Mapping[str, Array]:
+        found = machine["main"](*arrays)
+        results = [found] if len(job.outputs) == 1 else list(found)
+        return {name: r.numpy() for name, r in zip(job.outputs, results, strict=True)}
+
+    return Engine(call, library.__version__, seconds)
 
 
 def litert(job: Job) -> Engine:

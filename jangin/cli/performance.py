@@ -109,10 +109,10 @@ def study(
     ] = None,
     products: Annotated[
         str,
-        typer.Option(metavar="SIZES", help="Matrix products too: 64..4096 (doubled), or 64,96; in GFLOP/s."),
+        typer.Option(metavar="SIZES", help="Matrix products too: 64..4096, 64x147x12544, convolutions."),
     ] = "",
     baseline: Annotated[
-        str, typer.Option(help="The engine that others are compared with (default: the first peer).")
+        str, typer.Option(help="The engine to compare with (default: im2col, or the first peer).")
     ] = "",
     data: Annotated[
         Path | None, typer.Option(help="What models are quantized with, as for `quantize` (default: random).")

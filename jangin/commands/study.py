@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.progress import BarColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Shown
 
-from jangin.bench.engines import STUDIED, installed
+from jangin.bench.engines import OURS, STUDIED, installed
 from jangin.commands.common import (
     Settings,
     bar_with,
@@ -30,7 +30,7 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
 from jangin.study import report
 from jangin.study.host import Host
-from jangin.study.products import parse_sizes, write_products
+from jangin.study.products import convolutions, parse_sizes, write_products
 from jangin.study.rows import CPU, Row, RowFile
 from jangin.study.run import Progress, run
 from jangin.study.settings import RECORD, ROWS
@@ -38,6 +38,8 @@ from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import ALL, Table
 from jangin.targets import resolve
 
+BASELINE = "im2col"
+"""The engine that others are compared with, if it is among them: the way of Caffe, which everybody has."""
 MEMORY = 3600.0
 """Seconds from whose progress the time left is estimated. Some models take minutes to compile."""
 
@@ -80,6 +82,9 @@ def study(
     if target and not host:
         raise ValueError("--target is for --host; --devices are for this machine")
     there = Host(host) if host else None
+    multiplied, of_models = parse_sizes(products) if products else ((), False)
+    if of_models:
+        multiplied = tuple(dict.fromkeys((*multiplied, *convolutions(models, settings.options()))))
     chosen = ("aot",) if host and engines == "all" else parse_engines(engines)
     if tune:
         chosen = tuple(dict.fromkeys((*chosen, "tuned")))
@@ -98,14 +103,14 @@ def study(
         timeout,
         str(data.resolve()) if data is not None else "",
         tuple(_flags(settings)),
-        parse_sizes(products) if products else (),
+        multiplied,
         parse_devices(devices),
         parse_seconds(tune) if tune else 0.0,
         host,
         "" if there is None else target or there.target,
         {} if there is None else there.about,
     )
-    base = baseline or next((e for e in chosen if e != "jangin"), chosen[0])
+    base = baseline or next((e for e in (BASELINE, *chosen) if e in chosen and e not in OURS), chosen[0])
     if base not in chosen:
         raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
     return _studied(asked, output, settings, base, farm)

@@ -7,6 +7,7 @@ Inputs are checked, variants chosen and branches taken as in the compiled model.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,15 +43,18 @@ class Overtaken(Exception):
     """The interpreter stopped because something better can run the model."""
 
 
-def interpreted(model: ModelSource, options: Options, stop: Callable[[], bool]) -> Runnable:
-    """Return a model that is ready to be interpreted. Its runs raise Overtaken once `stop()` is true.
+def interpreted(
+    model: ModelSource, options: Options, stop: Callable[[], bool], alone: bool = False
+) -> Runnable:
+    """Return a model that is ready to be interpreted. Its runs raise Overtaken once `stop()` is true. Its
+    products take one thread, or as many as NumPy takes if no compiler runs beside it (`alone`).
 
     Raises Unsuitable for a model with variables or with loops that NumPy can't compute as a whole. Raises
     CompileError as compiling does."""
     whole = loaded(model, options)
     if whole.metadata.get("state"):
         raise Unsuitable("the model has variables")
-    found, device = cases(whole, options, layers=True), Interpreter(stop)
+    found, device = cases(whole, options, layers=True), Interpreter(stop, alone)
     parts = tuple(device.part(c.graph, options, whole.metadata) for c in found.made)
     made: Compiled = parts[0]
     if len(parts) > 1 or found.absent:
@@ -63,8 +67,8 @@ class Interpreter:
 
     name = "interpreter"
 
-    def __init__(self, stop: Callable[[], bool]) -> None:
-        self.stop = stop
+    def __init__(self, stop: Callable[[], bool], alone: bool) -> None:
+        self.stop, self.alone = stop, alone
         self._graphs: dict[Plan, Graph] = {}
 
     def part(self, graph: Graph, options: Options, metadata: Mapping[str, Any]) -> Artifact | ProgramArtifact:
@@ -103,7 +107,7 @@ class Interpreter:
         return Transfer(0.0, 0.0)
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
-        return _Module(self._graphs[plan], self.stop)
+        return _Module(self._graphs[plan], self.stop, self.alone)
 
     def flow(self, code: bytes) -> None:
         return None
@@ -116,8 +120,8 @@ class _Module:
     """The compiler has the other processors meanwhile."""
     alignment = 1
 
-    def __init__(self, graph: Graph, stop: Callable[[], bool]) -> None:
-        self._graph, self._stop = graph, stop
+    def __init__(self, graph: Graph, stop: Callable[[], bool], alone: bool) -> None:
+        self._graph, self._stop, self._alone = graph, stop, alone
         self._symbols = [v.name for v in graph.symbols]
         self._steps = _with_deaths(graph)
 
@@ -134,7 +138,7 @@ class _Module:
         graph = self._graph
         symbols = dict(zip(self._symbols, layout.sizes, strict=True))
         values: dict[str, Array] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
-        with on_one_thread():
+        with nullcontext() if self._alone else on_one_thread():
             for node, dead in self._steps:
                 if self._stop():
                     raise Overtaken

@@ -32,6 +32,9 @@ WRONG = {"float32": 1e-2, "float16": 0.1, "int8": 0.5}
 """An engine's numbers are wrong if an output's error is a larger share of its largest value than this.
 
 Sums in another order differ by 1e-5. Small numbers lose more, and int8 much on random weights."""
+BEYOND = 2.0
+"""An engine's numbers are right if their error is at most this many times that of the quantized model itself.
+Engines round otherwise, and LiteRT has another file."""
 REST_SECONDS = 2.0
 """The least seconds for which the power at rest is measured before each group."""
 
@@ -52,7 +55,8 @@ class Asked:
 @dataclass(frozen=True)
 class How:
     """How a group is measured. `wanted` are the sources of energy figures, if any are wanted. `folder` is for
-    outputs. `host` is the machine that measures, if it isn't this one."""
+    outputs. `host` is the machine that measures, if it isn't this one. `own_error()` is what quantizing
+    itself changed, as a share of an output's largest value."""
 
     rounds: int
     seconds: float
@@ -60,6 +64,7 @@ class How:
     wanted: Wanted | None
     folder: Path
     host: Host | None = None
+    own_error: Callable[[], float] = lambda: 0.0
 
 
 def measure_group(
@@ -86,7 +91,7 @@ def measure_group(
             except NotEmitted as error:
                 keep(Row(**base, engine=one.engine, how=one.how, problem=str(error)))
                 continue
-            row = _checked(worker, Row(**base, engine=one.engine, how=one.how), reference, how.folder)
+            row = _checked(worker, Row(**base, engine=one.engine, how=one.how), reference, how)
             if row.problem:
                 keep(row)
             else:
@@ -112,7 +117,7 @@ def measure_group(
         _with_energy(timed, how.wanted, keep, lambda done, what: tell(0.6 + 0.4 * done, what))
 
 
-def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str], folder: Path) -> Row:
+def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str], how: How) -> Row:
     """Return the row of a worker that has just started, with its error and memory, or with the problem that
     keeps it from being timed."""
     ready = worker.ready
@@ -120,16 +125,19 @@ def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str
         return replace(row, problem=worker.problem, absent=ready.get("absent", False))
     row = replace(row, version=ready["version"], first=ready["first_seconds"])
     safe = replace(worker.job, engine=worker.job.engine.replace(os.sep, "_"))
-    outputs, peak = outputs_of(worker, folder)
+    outputs, peak = outputs_of(worker, how.folder)
     if worker.problem:
         return replace(row, problem=worker.problem)
-    (folder / f"{safe.engine}.npz").unlink(missing_ok=True)
+    (how.folder / f"{safe.engine}.npz").unlink(missing_ok=True)
     row = replace(row, peak_bytes=peak, reference=reference[1])
+    if ready.get("layers"):
+        row = replace(row, layers=worker.ask(op="layers").get("layers", {}))
+        worker.problem = ""  # times need no layers, and a dead process is told by the next request
     if not reference[0]:
         return row
     error = difference(outputs, reference[0])
     row = replace(row, error=error)
-    if not error <= WRONG[row.precision]:
+    if not error <= WRONG[row.precision] and not error <= BEYOND * how.own_error():
         return replace(row, problem=f"wrong numbers: an output differs by {error:.1g} of its largest value")
     return row
 

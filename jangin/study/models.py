@@ -10,13 +10,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
 from jangin.bench.engines import OURS
 from jangin.bench.measure import Options as BenchOptions
-from jangin.bench.measure import Worker, make_inputs, outputs_of
+from jangin.bench.measure import Worker, difference, make_inputs, outputs_of
 from jangin.compiler.request import with_winners
 from jangin.files import write_text, writing
 from jangin.frontends.format import paired
@@ -28,7 +29,7 @@ from jangin.ir.own_names import own_name, own_sizes, own_text
 from jangin.ir.records import dataclass
 from jangin.options import Options
 from jangin.study.rows import CPU, Group
-from jangin.study.settings import MODELS, Settings
+from jangin.study.settings import MODELS, Settings, program_beside
 
 READS = {"litert": ".tflite", "inductor": ".pt2", "eager": ".pt2", **dict.fromkeys(OURS, "")}
 """The files that an engine reads, by their ending. Others read ONNX, and Jangin reads every format."""
@@ -84,7 +85,13 @@ class Models:
         if wanted in ("", model.suffix):
             return model, ""
         if wanted == ".pt2":
-            raise Unprepared("it takes an exported program (.pt2), which can't be made of another format")
+            program = program_beside(model)
+            if program is None:
+                raise Unprepared(
+                    "it takes an exported program (.pt2), which can't be made of another format: put "
+                    f"{model.stem}.pt2 beside the model"
+                )
+            return program, f"from {program.name}, beside the model"
         sizes = self.prepared(group.model, group.batch).sizes if wanted == ".tflite" else {}
         made = self._made(group.model) / f"float32{f'-batch{group.batch}' if sizes else ''}{wanted}"
         shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
@@ -132,6 +139,25 @@ class Models:
             (self.folder / "float64.npz").replace(path)
             write_text(told, json.dumps(worker.ready["version"]))
         return load_arrays(path), json.loads(told.read_text(encoding="utf-8"))
+
+    def own_error(self, group: Group) -> float:
+        """Return how far a quantized model's results in ONNX Runtime are from the float64 ones, as a share of
+        an output's largest value. It is 0 for other models, and where either is unknown."""
+        if group.precision not in FLAGS:
+            return 0.0
+        path = self._made(group.model) / f"{group.precision}-batch{group.batch}-error.json"
+        if not path.is_file():
+            given = self.prepared(group.model, group.batch)
+            model, _ = self.file(replace(group, device=CPU), "reference")
+            job = Job("reference", group.threads, str(model), str(given.inputs), given.outputs, given.sizes)
+            with Worker(job, limit=self.settings.limit) as worker:
+                outputs, _ = outputs_of(worker, self.folder)
+            (self.folder / "reference.npz").unlink(missing_ok=True)
+            wanted, _ = self.reference(group.model, group.batch)
+            error = difference(outputs, wanted) if outputs and wanted else 0.0
+            write_text(path, json.dumps(error))
+        found: float = json.loads(path.read_text(encoding="utf-8"))
+        return found
 
     def symbols(self, name: str) -> set[str]:
         """Return the names of a model's free sizes. Raises Unprepared if Jangin can't read the model."""

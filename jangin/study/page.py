@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from jangin.bench.report import threads_text
+from jangin.study.products import Product
 from jangin.study.rows import Row
 from jangin.study.tables import Table, gigaflops, groups, label, title
 
@@ -23,7 +24,7 @@ def page(
     tables: Sequence[Table],
     rows: Sequence[Row],
     engines: Sequence[str],
-    products: Mapping[str, float],
+    products: Mapping[str, Product],
 ) -> str:
     """Return the page. Raises ModuleNotFoundError with a remedy if Plotly isn't installed."""
     try:
@@ -47,7 +48,9 @@ def page(
     return template
 
 
-def plots(rows: Sequence[Row], engines: Sequence[str], products: Mapping[str, float]) -> list[dict[str, Any]]:
+def plots(
+    rows: Sequence[Row], engines: Sequence[str], products: Mapping[str, Product]
+) -> list[dict[str, Any]]:
     """Return the plots as Plotly's data: milliseconds and joules by model and engine, power over time, and
     the speed of matrix products by size."""
     figures = [r for r in rows if r.median and not r.problem]
@@ -61,7 +64,7 @@ def plots(rows: Sequence[Row], engines: Sequence[str], products: Mapping[str, fl
         {"title": "Energy of a call above rest", "axis": "millijoules",
          **_bars(measured, colours, _millijoules, "mJ")},
         *_curves(measured, colours),
-        *_speeds([r for r in figures if r.model in products], colours, products),
+        *_speeds([r for r in figures if r.model in products and products[r.model].square], colours, products),
     ]  # fmt: skip
 
 
@@ -115,22 +118,23 @@ def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, A
 
 
 def _speeds(
-    rows: Sequence[Row], colours: Mapping[str, str], products: Mapping[str, float]
+    rows: Sequence[Row], colours: Mapping[str, str], products: Mapping[str, Product]
 ) -> list[dict[str, Any]]:
-    """Return a plot of GFLOP/s by size for each number of threads, a line for each engine."""
+    """Return a plot of square products' GFLOP/s by size for each number of threads, a line for each
+    engine."""
     found = []
     for threads in dict.fromkeys(r.threads for r in rows):
         data = []
         for engine, colour in colours.items():
             own = [r for r in rows if (r.engine, r.threads) == (engine, threads)]
-            own.sort(key=lambda r: products[r.model])
+            own.sort(key=lambda r: products[r.model].rows)
             if own:
                 data.append(
                     {"type": "scatter", "mode": "lines+markers", "name": title(engine),
-                     "line": {"color": colour}, "x": [round((products[r.model] / 2) ** (1 / 3)) for r in own],
+                     "line": {"color": colour}, "x": [products[r.model].rows for r in own],
                      "y": [gigaflops(r, products) for r in own], "hovertemplate": "%{x}: %{y:.1f} GFLOP/s"}
                 )  # fmt: skip
-        heading = f"Matrix products, {threads_text(threads)}"
+        heading = f"Square matrix products, {threads_text(threads)}"
         found.append({"title": heading, "axis": "size", "upright": "GFLOP/s", "log": True, "data": data,
                       "height": 380})  # fmt: skip
     return found

@@ -1,51 +1,119 @@
-"""Square matrix products of growing size, as models of a study."""
+"""Matrix products of chosen sizes, as models of a study."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
+from jangin.compiler.pipeline import import_model
 from jangin.files import write_whole
+from jangin.frontends.format import paired
+from jangin.ir.core import Conv
+from jangin.ir.errors import CompileError
+from jangin.ir.expr import Const
+from jangin.ir.graph import Graph
+from jangin.ir.records import dataclass
+from jangin.options import Options
+
+CONVOLUTIONS = "convolutions"
+"""The word for the products that a study's models compute as convolutions."""
 
 
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes of `64..4096`, each twice the one before, or of a list such as `64,96`. Raises
-    ValueError for anything else."""
-    doubled = re.fullmatch(r"(\d+)\.\.(\d+)", text)
-    if doubled:
-        size, last = map(int, doubled.groups())
-        sizes = []
-        while 0 < size <= last:
-            sizes.append(size)
-            size *= 2
-    else:
-        sizes = [int(n) for n in text.split(",")] if re.fullmatch(r"\d+(,\d+)*", text) else []
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"--products {text!r} is not understood: write 64..4096 or 64,96,128")
-    return tuple(dict.fromkeys(sizes))
+@dataclass(frozen=True, order=True)
+class Product:
+    """The sizes of a product of two matrices: [rows, depth] times [depth, columns]."""
+
+    rows: int
+    depth: int
+    columns: int
+
+    @property
+    def square(self) -> bool:
+        return self.rows == self.depth == self.columns
+
+    @property
+    def name(self) -> str:
+        """The name of its model. Square products have one number."""
+        return f"product-{self.rows}" + ("" if self.square else f"x{self.depth}x{self.columns}")
+
+    @property
+    def work(self) -> float:
+        """The operations of the product."""
+        return 2.0 * self.rows * self.depth * self.columns
 
 
-def write_products(folder: Path, sizes: Sequence[int]) -> list[Path]:
-    """Write a model of one product for each size, and return the paths. Both factors are inputs, so that no
-    engine can pack one before."""
-    return [_write(folder / f"{name_of(n)}.onnx", n) for n in sizes]
+def parse_sizes(text: str) -> tuple[tuple[Product, ...], bool]:
+    """Return the products of a list of sizes, and whether it has the word `convolutions` too.
+
+    `64..4096` are square ones, each twice as wide as the one before. `96` is a square one, and `64x147x12544`
+    one of rows, depth and columns. Raises ValueError for anything else."""
+    found: list[Product] = []
+    words = text.split(",")
+    for word in words:
+        doubled, sizes = re.fullmatch(r"(\d+)\.\.(\d+)", word), re.fullmatch(r"(\d+)(?:x(\d+)x(\d+))?", word)
+        made = []
+        if doubled:
+            size, last = map(int, doubled.groups())
+            while 0 < size <= last:
+                made.append(Product(size, size, size))
+                size *= 2
+        elif sizes and min(int(n) for n in sizes.groups("1")) > 0:
+            rows, depth, columns = (int(n or sizes[1]) for n in sizes.groups())
+            made.append(Product(rows, depth, columns))
+        if not made and word != CONVOLUTIONS:
+            raise ValueError(
+                f"--products {text!r} is not understood: write 64..4096, 64,96,128, 64x147x12544 or "
+                f"{CONVOLUTIONS}"
+            )
+        found += made
+    return tuple(dict.fromkeys(found)), CONVOLUTIONS in words
 
 
-def _write(path: Path, n: int) -> Path:
-    a, b, c = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [n, n]) for name in "abc")
+def products_of(graph: Graph) -> list[Product]:
+    """Return the products that a graph's convolutions of one group become: the filters times the windows of
+    one picture."""
+    found = []
+    for node in graph.nodes:
+        if isinstance(node.attrs, Conv) and node.attrs.groups == 1:
+            (rows, *taps), (_, *image) = graph.shape(node.inputs[1]), graph.shape(node.outputs[0])
+            windows = image[1:] if node.attrs.layout == "first" else image[:-1]
+            if all(isinstance(n, Const) for n in (rows, *taps, *windows)):
+                depth, columns = (prod(int(str(n)) for n in sizes) for sizes in (taps, windows))
+                found.append(Product(int(str(rows)), depth, columns))
+    return found
+
+
+def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
+    """Return the products that the convolutions of some models become. Models that can't be read have
+    none here. A study's rows tell why."""
+    found: list[Product] = []
+    for model in models:
+        with suppress(CompileError, ValueError, OSError, ModuleNotFoundError):
+            found += products_of(import_model(paired(model, how.weights), how, until="lower"))
+    return tuple(dict.fromkeys(found))
+
+
+def write_products(folder: Path, products: Sequence[Product]) -> list[Path]:
+    """Write a model of each product, and return the paths. Both factors are inputs, so that no engine can
+    pack one before."""
+    return [_write(folder / f"{product.name}.onnx", product) for product in products]
+
+
+def _write(path: Path, product: Product) -> Path:
+    sizes = {"a": (product.rows, product.depth), "b": (product.depth, product.columns),
+             "c": (product.rows, product.columns)}  # fmt: skip
+    a, b, c = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in sizes.items())
     graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "product", [a, b], [c])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     write_whole(path, lambda file: file.write(model.SerializeToString()))
     return path
 
 
-def name_of(size: int) -> str:
-    return f"product-{size}"
-
-
-def work(sizes: Sequence[int]) -> Mapping[str, float]:
-    """Return the operations of each product by the name of its model."""
-    return {name_of(n): 2.0 * n**3 for n in sizes}
+def by_name(products: Sequence[Product]) -> Mapping[str, Product]:
+    """Return products by the names of their models."""
+    return {product.name: product for product in products}

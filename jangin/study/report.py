@@ -11,7 +11,7 @@ from typing import Any
 
 from jangin.files import write_text, write_whole
 from jangin.study.page import page
-from jangin.study.products import work
+from jangin.study.products import Product, by_name
 from jangin.study.rows import Row
 from jangin.study.settings import RECORD
 from jangin.study.tables import Table, as_csv, as_records, plain, tables
@@ -25,7 +25,7 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     Raises ModuleNotFoundError, after Markdown and CSV are written, if the library of plots isn't
     installed."""
     record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    products = work(record["products"])
+    products = by_name([Product(**sizes) for sizes in record["products"]])
     found = tables(rows, engines, baseline, products)
     about = describe(record, rows)
     text = "\n".join(["# Study of engines", "", plain(about), "", *(table.markdown() for table in found)])

@@ -34,7 +34,8 @@ class Row:
     `problem` tells why there are none, and `absent` whether it is only because the engine isn't installed.
     `how` tells which file the engine read. `first` is the seconds from the engine's import to its first
     result. `error` is the largest difference to `reference`, as a share of an output's largest value. `crowd`
-    is the number of cores that other processes kept busy.
+    is the number of cores that other processes kept busy. `layers` has the seconds of a run by operator, for
+    engines that tell them.
 
     `energy` has the fields of `jangin.energy.Used`, and `no_energy` the reason if it is missing. A row that
     isn't `whole` was interrupted, and is measured again if the study is resumed."""
@@ -62,6 +63,7 @@ class Row:
     peak_bytes: int = 0
     error: float | None = None
     reference: str = ""
+    layers: Mapping[str, float] = field(default_factory=dict)
     energy: Mapping[str, Any] = field(default_factory=dict)
     no_energy: str = ""
     whole: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from jangin.bench.engine import Job
@@ -68,7 +69,8 @@ def _measured(
             asked = [_asked(models, group, engine) for engine in engines]
             reference = models.reference(group.model, group.batch)
             with tempfile.TemporaryDirectory() as aside:
-                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside), host)
+                own = partial(models.own_error, group)
+                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside), host, own)
                 measure_group(group, asked, reference, how, file.add, tell)
         done += len(engines)
     return file.rows

@@ -18,7 +18,7 @@ from jangin.frontends.table import format_of
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.study.host import machine_of
-from jangin.study.products import work
+from jangin.study.products import Product, by_name
 from jangin.study.rows import CPU, Group
 from jangin.version import __version__
 
@@ -50,8 +50,8 @@ class Settings:
     data: str = ""
     before: tuple[str, ...] = ()
     """Options that stand before a command."""
-    products: tuple[int, ...] = ()
-    """Sizes of matrix products whose models are among `models`."""
+    products: tuple[Product, ...] = ()
+    """Matrix products whose models are among `models`."""
     devices: tuple[str, ...] = (CPU,)
     tune: float = 0.0
     """Seconds of tuning for each group of the engine `tuned`."""
@@ -84,7 +84,7 @@ class Settings:
         return tuple(dict.fromkeys((*self.engines, *more)))
 
     def is_product(self, model: str) -> bool:
-        return model in work(self.products)
+        return model in by_name(self.products)
 
     def model(self, name: str) -> Path:
         return next(m for m in self.models if m.stem == name)
@@ -174,11 +174,19 @@ def _beside(model: Path) -> list[Path]:
         return []
 
 
+def program_beside(model: Path) -> Path | None:
+    """Return the exported program of PyTorch that has a model's name and lies beside it, or None."""
+    program = model.with_suffix(".pt2")
+    return program if program != model and program.is_file() else None
+
+
 def _digest(model: Path) -> str:
-    """Return a digest of a model's bytes, and of the other files that it names. A folder's is that of its
-    files."""
+    """Return a digest of a model's bytes, of the other files that it names, and of the program beside it. A
+    folder's is that of its files."""
     inside = sorted(p for p in model.rglob("*") if p.is_file())
     files = inside if model.is_dir() else [model, *_beside(model)]
+    program = program_beside(model)
+    files += [program] if program is not None else []
     found = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:

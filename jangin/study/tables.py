@@ -13,10 +13,15 @@ from jangin.bench.engines import TITLES
 from jangin.bench.report import threads_text
 from jangin.ir.records import dataclass
 from jangin.study.pareto import frontier
+from jangin.study.products import Product
 from jangin.study.rows import CPU, Group, Row
 
 ALL = "All figures"
 """The title of the table that has every row."""
+TFLITE = "litert"
+"""The engine that is a baseline beside the chosen one: TensorFlow Lite under its new name."""
+LISTED = 5
+"""The most operators that are listed for a model in an engine."""
 CROWDED = 0.1
 """Other processes are told of if they kept more cores busy than this during the turns that count."""
 
@@ -39,23 +44,23 @@ class Table:
 
 
 def tables(
-    rows: Sequence[Row], engines: Sequence[str], baseline: str, products: Mapping[str, float]
+    rows: Sequence[Row], engines: Sequence[str], baseline: str, products: Mapping[str, Product]
 ) -> list[Table]:
-    """Return all tables for which there are figures. `products` has the operations of matrix products by
-    model. They have a table of their own."""
+    """Return all tables for which there are figures. `products` are the matrix products by the names
+    of their models. They have a table of their own."""
     figures = [r for r in rows if r.median and not r.problem]
     timed = [r for r in figures if r.model not in products]
     found = [
         _by_engine("Milliseconds a call", timed, engines, lambda r: f"{r.median:.3g}",
                    "The median of all calls in undisturbed turns."),
-        _speedups(timed, engines, baseline),
+        *(_speedups(timed, engines, base) for base in dict.fromkeys((baseline, TFLITE))),
         _best(timed, engines, "median", "Best engine by time",
               "The gain is what choosing it saves over the median engine and over the slowest."),
     ]  # fmt: skip
     measured = [r for r in timed if r.joules is not None]
     if measured:
         found.append(_joules(measured, engines))
-        found.append(_savings(measured, engines, baseline))
+        found += [_savings(measured, engines, base) for base in dict.fromkeys((baseline, TFLITE))]
         found.append(
             _best(measured, engines, "joules", "Best engine by energy", "Energy is that above rest.")
         )
@@ -64,9 +69,9 @@ def tables(
     multiplied = [r for r in figures if r.model in products]
     found.append(
         _by_engine("GFLOP/s of matrix products", multiplied, [*dict.fromkeys(r.engine for r in multiplied)],
-                   lambda r: f"{gigaflops(r, products):.1f}", "Square float32 matrices, not packed before.")
+                   lambda r: f"{gigaflops(r, products):.1f}", "Matrices of float32, not packed before.")
     )  # fmt: skip
-    found += [_details(figures), _problems(rows)]
+    found += [_shares(timed), _details(figures), _problems(rows)]
     return [t for t in found if t.rows]
 
 
@@ -95,7 +100,7 @@ def groups(rows: Iterable[Row]) -> dict[Group, dict[str, Row]]:
 
 def as_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return all rows by column, with a column for each plain figure and for the main figures of energy."""
-    plain = [f.name for f in fields(Row) if f.name != "energy"]
+    plain = [f.name for f in fields(Row) if f.name not in ("energy", "layers")]
     energy = ("source", "joules", "low", "high", "gross", "watts", "idle", "doubt", "warning")
     return [
         {**{n: getattr(row, n) for n in plain}, **{f"energy_{n}": row.energy.get(n) for n in energy}}
@@ -112,9 +117,9 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def gigaflops(row: Row, products: Mapping[str, float]) -> float:
+def gigaflops(row: Row, products: Mapping[str, Product]) -> float:
     """Return the speed of a product in GFLOP/s."""
-    return products[row.model] / row.median / 1e6
+    return products[row.model].work / row.median / 1e6
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -207,6 +212,18 @@ def _pareto(rows: Sequence[Row]) -> Table:
         ]  # fmt: skip
     note = "No other choice for the model is as good in time, energy, memory and error, and better in one."
     return Table("Pareto frontier", ("model", "choice", "ms", "mJ", "peak MB", "error"), tuple(lines), note)
+
+
+def _shares(rows: Sequence[Row]) -> Table:
+    """Return the operators that take most of each engine's time, for engines that tell."""
+    lines = []
+    for row in (r for r in rows if r.layers):
+        total = sum(row.layers.values()) or 1.0
+        most = sorted(row.layers.items(), key=lambda item: -item[1])[:LISTED]
+        shares = ", ".join(f"{name} {seconds / total:.0%}" for name, seconds in most)
+        lines.append((label(row.group), title(row.engine), shares))
+    note = "The shares of a run's time, operator by operator. A kernel may compute several, joined by +."
+    return Table("Time by operator", ("model", "engine", "shares"), tuple(lines), note)
 
 
 def _rails(rows: Sequence[Row]) -> Table:

@@ -7,19 +7,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from ml_dtypes import bfloat16
 from small import small_model
 
-from jangin.bench import measure
+from jangin.bench import board, measure
 from jangin.bench.arrays import load_arrays, save_arrays
+from jangin.bench.emitted import emit_library
 from jangin.bench.engine import Job
-from jangin.bench.engines import PEERS
+from jangin.bench.engines import PEERS, _factors
 from jangin.bench.measure import Options, Worker, compare, difference, make_jobs, settle
+from jangin.bench.peers import _sized
 from jangin.runtime.system.usage import busy_seconds
 
 OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
@@ -48,6 +52,38 @@ def test_peer_computes_what_the_reference_does(engine: str, jobs: dict[str, Job]
                 assert stored.files == list(asked.job.outputs)
                 results.append(stored[stored.files[0]])
         np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)
+
+
+def test_free_sizes_are_fixed_for_an_engine_that_takes_them_for_1(
+    jobs: dict[str, Job], tmp_path: Path
+) -> None:
+    """OpenCV returned one picture's scores of a batch of 8, because it reads a free size as 1."""
+    read = onnx.load(_sized(jobs["opencv"], tmp_path))
+    ends = [
+        [d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*read.graph.input, *read.graph.output)
+    ]
+    assert ends == [[2, 3, 8, 8], [2, 12]]
+
+
+def test_a_library_of_products_takes_one_product_alone(jobs: dict[str, Job]) -> None:
+    with pytest.raises(ValueError, match="only models that are one product of two inputs"):
+        _factors(jobs["opencv"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in Linux's /proc")
+def test_an_emitted_model_takes_the_threads_that_it_is_given(jobs: dict[str, Job], tmp_path: Path) -> None:
+    """An emitted model ran on one thread however many were asked for."""
+    options = jobs["jangin"].options.but(shapes={"batch": 256})
+    job = replace(jobs["jangin"], shapes={"batch": 256}, compiling=Job.packed(options))
+    path, prefix, sizes = emit_library(job, tmp_path)
+    path.with_suffix(".so.inputs").write_bytes(bytes(256 * 3 * 8 * 8 * 4))
+    for threads in (1, 2):
+        command = [sys.executable, board.__file__, str(path), prefix, str(threads), ",".join(map(str, sizes))]
+        with Worker(job, command=command) as worker:
+            assert "error" not in worker.ready, worker.ready["error"]
+            watching = 1  # ends the process with its starter
+            tasks = [*Path(f"/proc/{worker.process.pid}/task").iterdir()]
+            assert len(tasks) == threads + watching
 
 
 def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs: dict[str, Job]) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from small import Cli
 
-from jangin.bench.engines import STUDIED
+from jangin.bench.engines import MULTIPLIERS, STUDIED
 from jangin.commands.study import parse_engines
+from jangin.options import Options
 from jangin.study import run as running
-from jangin.study.products import parse_sizes
+from jangin.study.products import Product, convolutions, parse_sizes
 from jangin.study.rows import RowFile
 
 QUICK = ("--rounds", "1", "--seconds", "0.005", "--engines", "onnxruntime")
@@ -93,11 +94,24 @@ def test_nothing_to_study(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_sizes_of_products() -> None:
-    assert parse_sizes("64..512") == (64, 128, 256, 512) and parse_sizes("96,7,96") == (96, 7)
-    assert parse_sizes("64..65") == (64,)
-    for text in ("64..32", "0..8", "0", "a", "64,"):
+    def rows(text: str) -> tuple[int, ...]:
+        found, _ = parse_sizes(text)
+        assert all(p.square for p in found)
+        return tuple(p.rows for p in found)
+
+    assert rows("64..512") == (64, 128, 256, 512) and rows("96,7,96") == (96, 7)
+    assert rows("64..65,96") == (64, 96)
+    assert parse_sizes("64x147x12544,convolutions") == ((Product(64, 147, 12544),), True)
+    for text in ("64..32", "0..8", "0", "a", "64,", "8x0x8", "8x8"):
         with pytest.raises(ValueError, match="not understood"):
             parse_sizes(text)
+
+
+def test_products_of_a_models_convolutions(model: Path) -> None:
+    """16 filters of 3 x 3 x 3 on a padded picture of 8 x 8."""
+    (product,) = convolutions([model, model.with_suffix(".none")], Options())
+    assert product == Product(16, 27, 64) and product.name == "product-16x27x64"
+    assert product.work == 2 * 16 * 27 * 64
 
 
 @pytest.mark.slow
@@ -105,11 +119,11 @@ def test_a_sweep_of_products(cli: Cli, tmp_path: Path) -> None:
     """Each library multiplies right, or tells why it doesn't."""
     pytest.importorskip("plotly", reason="Plotly isn't installed (the extra `study`)")
     report = tmp_path / "report"
-    done = cli("study", "--products", "24,40", *QUICK[:4], "--engines", "jangin", "-o", report)
+    done = cli("study", "--products", "24,40,3x5x7", *QUICK[:4], "--engines", "jangin", "-o", report)
     assert done.status == 0, done.err
     rows = RowFile(report / "rows.jsonl").rows
     assert {(r.model, r.engine) for r in rows} == {
-        (f"product-{n}", e) for n in (24, 40) for e in ("jangin", "openblas", "onednn", "numpy")
+        (f"product-{n}", e) for n in ("24", "40", "3x5x7") for e in ("jangin", *MULTIPLIERS)
     }
     for row in rows:
         told = "is not installed" in row.problem or (row.error is not None and row.error < 1e-5)

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from jangin.study import report
 from jangin.study.page import plots
-from jangin.study.products import work
+from jangin.study.products import Product, by_name
 from jangin.study.rows import Row
 from jangin.study.settings import Settings, open_folder
 from jangin.study.tables import Table, as_csv, tables
@@ -78,21 +79,39 @@ def test_speed_ups_savings_and_the_best() -> None:
 
 
 def test_products_have_a_table_and_a_plot_of_their_own() -> None:
-    """A product of 100 x 100 in 0.1 ms is 20 GFLOP/s. Means over models don't count it."""
+    """A product of 100 x 100 in 0.1 ms is 20 GFLOP/s. Means over models don't count it. The plot has the
+    square products alone."""
+    products = by_name([Product(100, 100, 100), Product(200, 200, 200), Product(8, 50, 1000)])
     made = [
-        Row(f"product-{n}", "float32", 1, 1, e, median=2 * n**3 / s / 1e6)
-        for n in (100, 200)
+        Row(name, "float32", 1, 1, e, median=product.work / s / 1e6)
+        for name, product in products.items()
         for e, s in (("jangin", 20.0), ("openblas", 30.0), ("onnxruntime", 10.0))
     ]
     given = [*rows(), *made]
-    found = by_title(tables(given, ENGINES, "onnxruntime", work((100, 200))))
+    found = by_title(tables(given, ENGINES, "onnxruntime", products))
     label = "product-100, float32, batch 1, 1 thread"
     assert found["GFLOP/s of matrix products"][label] == ("20.0", "30.0", "10.0")
+    assert found["GFLOP/s of matrix products"]["product-8x50x1000, float32, batch 1, 1 thread"][1] == "30.0"
     assert found["Speed-up over ONNX Runtime"]["geometric mean"] == ("2.00×", "1.00×", "4.00×")
-    *_, plot = plots(given, ENGINES, work((100, 200)))
-    assert plot["title"] == "Matrix products, 1 thread" and plot["log"]
+    *_, plot = plots(given, ENGINES, products)
+    assert plot["title"] == "Square matrix products, 1 thread" and plot["log"]
     lines = {line["name"]: (line["x"], line["y"]) for line in plot["data"]}
     assert lines["OpenBLAS"][0] == [100, 200] and lines["OpenBLAS"][1] == pytest.approx([30, 30])
+
+
+def test_tensorflow_lite_is_a_baseline_beside_the_chosen_one() -> None:
+    given = [Row("net", "float32", 1, 1, e, median=ms) for e, ms in (("jangin", 2.0), ("litert", 6.0))]
+    found = by_title(tables(given, ("jangin", "litert"), "jangin", {}))
+    assert found["Speed-up over LiteRT"]["net, float32, batch 1, 1 thread"] == ("3.00×", "1.00×")
+    assert [t for t in found if "Speed-up" in t] == ["Speed-up over Jangin", "Speed-up over LiteRT"]
+
+
+def test_shares_of_operators() -> None:
+    row = Row("net", "float32", 1, 1, "jangin", median=2.0, layers={"Add": 0.001, "Conv+Relu": 0.003})
+    found = by_title(tables([row, replace(row, engine="mnn", layers={})], ("jangin", "mnn"), "mnn", {}))
+    assert found["Time by operator"] == {
+        "net, float32, batch 1, 1 thread": ("Jangin", "Conv+Relu 75%, Add 25%")
+    }
 
 
 def test_without_energy_no_table_speaks_of_joules(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fake import WORK, meter
 
 from jangin.bench.arrays import load_arrays
 from jangin.options import Options
+from jangin.study import measure
 from jangin.study import run as running
 from jangin.study import settings as folders
 from jangin.study.models import Models, Unprepared
@@ -368,10 +369,55 @@ def test_an_exported_program_runs_in_pytorch_and_converted_in_others(model: Path
     assert all(r.error is not None and r.error < 1e-6 and r.median > 0 for r in rows)
 
 
+def test_a_program_beside_the_model_is_pytorchs_own(model: Path) -> None:
+    """A study with another program is another study."""
+    torch = pytest.importorskip("torch", reason="PyTorch isn't installed (the extra `torch`)")
+    torch.manual_seed(0)
+    path = model.with_name("line.onnx")
+    module = torch.nn.Linear(5, 7).eval()
+    torch.export.save(torch.export.export(module, (torch.randn(1, 5),)), path.with_suffix(".pt2"))
+    weights = [onnx.numpy_helper.from_array(w.detach().numpy(), n) for n, w in module.named_parameters()]
+    node = onnx.helper.make_node("Gemm", ["x", "weight", "bias"], ["y"], transB=1)
+    ends = [onnx.helper.make_tensor_value_info(n, 1, [1, size]) for n, size in (("x", 5), ("y", 7))]
+    graph = onnx.helper.make_graph([node], "line", ends[:1], ends[1:], weights)
+    onnx.save(onnx.helper.make_model(graph, ir_version=8), path)
+    plain = Settings((path,), ("eager",), **QUICK)
+    (row,) = run(plain, path.parent / "report", Options(), lambda *_: None)
+    assert row.how == "from line.pt2, beside the model" and not row.problem and row.error < 1e-6
+    path.with_suffix(".pt2").write_bytes(b"another")
+    with pytest.raises(ValueError, match="holds a study of other settings: models was"):
+        run(plain, path.parent / "report", Options(), lambda *_: None)
+
+
+def test_engines_are_not_blamed_for_what_quantizing_changed(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All engines had wrong numbers for a model whose quantized form is far from it. `wrong` adds an error of
+    its own."""
+    monkeypatch.setitem(measure.WRONG, "int8", 1e-9)
+    rows = study("good", "wrong", precisions=("int8",))
+    (own,) = (tmp_path / "report" / "models" / "small").glob("int8-batch1-error.json")
+    assert 0 < json.loads(own.read_text()) < 0.05
+    assert not rows["good"].problem and rows["good"].median > 0
+    assert "wrong numbers: an output differs by 0.1" in rows["wrong"].problem
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_baseline_of_copied_windows_and_openblas(study: Study, threads: int) -> None:
+    row = study("im2col", threads=(threads,), batches=(3,))["im2col"]
+    assert not row.problem and row.error < 1e-6 and row.median > 0
+
+
+def test_layers_are_told_by_jangin_and_onnx_runtime(study: Study) -> None:
+    rows = study("jangin", "onnxruntime")
+    for row in rows.values():
+        assert any("Conv" in name for name in row.layers) and all(s >= 0 for s in row.layers.values()), row
+
+
 def test_a_file_that_cannot_be_made_is_told(model: Path) -> None:
     settings = Settings((model,), ("eager",), **QUICK)
     (row,) = run(settings, model.parent / "report", Options(), lambda *_: None)
-    assert row.problem == "it takes an exported program (.pt2), which can't be made of another format"
+    assert "can't be made of another format: put small.pt2 beside the model" in row.problem
 
 
 @pytest.mark.slow

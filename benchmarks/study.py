@@ -1,0 +1,53 @@
+"""Keep the tables of a study as benchmarks/results/study.json.
+
+    python benchmarks/study_models.py .cache/study        # with PyTorch
+    jangin study .cache/study/*.onnx --engines all --threads 1,2 --batch 1,8 --precision float32,int8 \\
+        --rounds 5 --seconds 0.05 -o .cache/report
+    python benchmarks/study.py .cache/report
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import sections
+
+from jangin.study import report
+from jangin.study.products import Product, by_name
+from jangin.study.rows import Row, RowFile
+from jangin.study.settings import RECORD, ROWS
+from jangin.study.tables import tables
+
+KEPT = (
+    "Milliseconds a call", "Speed-up", "Best engine by time", "Time by operator",
+    "GFLOP/s of matrix products", "Engines without figures",
+)  # fmt: skip
+"""The beginnings of the titles of the tables that are kept."""
+REASON = 100
+"""The most characters of the reason why an engine has no figures."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("report", type=Path, help="the folder of the study")
+    parser.add_argument("--baseline", default="im2col", help="the engine that others are compared with")
+    args = parser.parse_args()
+    record: dict[str, Any] = json.loads((args.report / RECORD).read_text(encoding="utf-8"))
+    rows: list[Row] = RowFile(args.report / ROWS).rows
+    products = by_name([Product(**sizes) for sizes in record["products"]])
+    parts: list[str | sections.Table] = [report.describe(record, rows)]
+    for table in tables(rows, record["engines"], args.baseline, products):
+        if table.title.startswith(KEPT):
+            parts.append(f"**{table.title}.** {table.note}".strip())
+            lines = [
+                [cell.replace("|", "/").replace("\n", " ")[:REASON] for cell in row] for row in table.rows
+            ]
+            parts.append(sections.Table(table.columns, lines))
+    print(sections.Section("A study of five networks in all engines", parts).save("study"))
+
+
+if __name__ == "__main__":
+    main()
