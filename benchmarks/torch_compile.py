@@ -125,16 +125,18 @@ def held(lock: str | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def started(backend: str, name: str, script: str = __file__) -> Iterator[Callable[..., Any]]:
-    """Yield a function that asks a process with a model and empty caches, a worker of the script. Its
-    arguments are a line's fields; without any, it returns the first line.
+def started(
+    backend: str, name: str, script: str = __file__, caches: Path | None = None
+) -> Iterator[Callable[..., Any]]:
+    """Yield a function that asks a process with a model, a worker of the script. Its arguments are a line's
+    fields; without any, it returns the first line. The process has empty caches, or those of a folder.
 
     The function raises RuntimeError if the process has ended."""
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, script, "--worker", backend, "--models", name]
         with subprocess.Popen(
-            command, env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=errors, text=True,
+            command, env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(caches or cache)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None
             asked, said = process.stdin, process.stdout

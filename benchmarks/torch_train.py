@@ -1,14 +1,17 @@
-"""Compare training steps under `torch.compile` with Jangin, with Inductor, and by PyTorch itself ("eager").
+"""Compare training steps with Jangin, with Inductor, and by PyTorch itself ("eager").
 
     python benchmarks/torch_train.py [--models A,B] [--threads 2] [--turns N] [--lock FILE] [--write]
 
     python benchmarks/torch_train.py --out results.jsonl --minutes 8  # again, until all rows are there
 
-The script needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. A step is the forward and
-backward graphs and PyTorch's SGD with momentum, on random batches. Each way has a process of its own for a
-model. It first makes three steps, in which all is compiled. Steps are then timed in turns of a fraction of a
-second, one process at a time. All then meet the same phases of a busy machine. `--lock FILE` holds a lock
-while anything is timed.
+The script needs the extra `torch`, pytorchcv, transformers, and g++ for Inductor. The twelve models of
+`training_models` train under `torch.compile`, with PyTorch's SGD with momentum. The eight of
+`training_networks` train by `jangin.train`, whose step includes the update. Batches are random.
+
+Each way has a process of its own for a model. It first makes three steps, in which all is compiled. Steps
+are then timed in turns of a fraction of a second, one process at a time. All then meet the same phases of a
+busy machine. `--lock FILE` holds a lock while anything is timed. `--ways` leaves out slow compilers, and
+`--caches` keeps what they compile for another call.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -27,9 +30,10 @@ from typing import Any
 import torch_compile
 from sections import Section, Table
 
-WAYS = ("jangin", "inductor", "eager")
-ASKED, LEAST = 1.2, 0.95
+WAYS = ("jangin", "inductor", "channels last", "eager")
+LEAST = 0.95
 STEPS = 3
+LR, MOMENTUM = 0.01, 0.9
 
 
 def worker(way: str, name: str) -> None:
@@ -38,58 +42,106 @@ def worker(way: str, name: str) -> None:
     warnings.filterwarnings("ignore")
     import torch
     from training_models import training
+    from training_networks import MADE, network
 
     threads = json.loads(sys.stdin.readline())["threads"]
     torch.set_num_threads(threads)
-    made = training(name, small=False)
-    optimizer = torch.optim.SGD(made.model.parameters(), lr=0.01, momentum=0.9)
-    run: Any = made.model if way == "eager" else torch.compile(made.model, backend=way)
-    batches = [made.batch(step) for step in range(STEPS)]
+    made = network(name) if name in MADE else training(name, small=False)
     torch.manual_seed(1)
+    own = way == "jangin" and name in MADE
+    step = _trained(made, threads) if own else _stepped(made, way)
+    batches = [made.batch(n) for n in range(STEPS)]
+    print(json.dumps([step(batch) for batch in batches]), flush=True)
+    for asked in map(json.loads, sys.stdin):
+        print(json.dumps(torch_compile.timed(lambda: step(batches[0]), asked["seconds"])), flush=True)
 
-    def step(n: int = 0) -> float:
+
+def _trained(made: Any, threads: int) -> Callable[[Any], float]:
+    """Return the step of a network through `jangin.train`."""
+    import jangin
+
+    optimizer = jangin.optim.SGD(lr=LR, momentum=MOMENTUM)
+    example = tuple(made.batch(0).values())
+    trainer = jangin.train(made.model, "cross_entropy", optimizer, example=example, threads=threads)
+    return lambda batch: trainer.step(tuple(batch.values()))
+
+
+def _stepped(made: Any, way: str) -> Callable[[Any], float]:
+    """Return a step of PyTorch's, with its optimizer."""
+    import torch
+
+    run: Any = made.model
+    if way == "channels last":
+        run.to(memory_format=torch.channels_last)
+    elif way != "eager":
+        run = torch.compile(run, backend=way)
+    optimizer = torch.optim.SGD(made.model.parameters(), lr=LR, momentum=MOMENTUM)
+
+    def step(batch: Any) -> float:
         optimizer.zero_grad()
-        loss = made.loss(run, **batches[n])
+        loss = made.loss(run, **batch)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        found: float = loss.item()
+        return found
 
-    print(json.dumps([step(n) for n in range(STEPS)]), flush=True)
-    for asked in map(json.loads, sys.stdin):
-        print(json.dumps(torch_compile.timed(step, asked["seconds"])), flush=True)
+    return step
 
 
-def compared(name: str, threads: int, turns: int, seconds: float, lock: str | None) -> dict[str, Any]:
-    """Return a row: medians over the turns in milliseconds. `ratio` is the time of the better of Inductor and
-    eager over Jangin's. `error` is the largest difference of the first losses to eager's, as a share."""
+def compared(name: str, threads: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return a row: medians over the turns in milliseconds. `ratio` is the time of the best of PyTorch's ways
+    over Jangin's. `error` is the largest difference of the first losses to eager's, as a share."""
+    from training_models import VISION
+    from training_networks import CONVOLUTIONS
+
+    given = [
+        way for way in asked.ways.split(",") if way != "channels last" or name in (*VISION, *CONVOLUTIONS)
+    ]
     with contextlib.ExitStack() as stack:
-        asks = {way: stack.enter_context(torch_compile.started(way, name, __file__)) for way in WAYS}
+        asks = {
+            way: stack.enter_context(torch_compile.started(way, name, __file__, asked.caches))
+            for way in given
+        }
         losses = {way: ask(threads=threads) for way, ask in asks.items()}
-        found: dict[str, list[float]] = {way: [] for way in WAYS}
-        with torch_compile.held(lock):
-            for turn in range(turns):
-                for way in WAYS if turn % 2 else WAYS[::-1]:
-                    found[way].append(asks[way](seconds=seconds))
+        found: dict[str, list[float]] = {way: [] for way in given}
+        with torch_compile.held(asked.lock):
+            for turn in range(asked.turns):
+                for way in given if turn % 2 else given[::-1]:
+                    found[way].append(asks[way](seconds=asked.seconds))
     pairs = zip(losses["jangin"], losses["eager"], strict=True)
     row: dict[str, Any] = {way: median(times) * 1e3 for way, times in found.items()}
-    best = min(row["inductor"], row["eager"])
+    best = min(ms for way, ms in row.items() if way != "jangin")
     error = max(abs(a - b) / abs(b) for a, b in pairs)
     return {"model": name, "threads": threads, **row, "ratio": best / row["jangin"], "error": error}
 
 
-def section(rows: list[dict[str, Any]]) -> Section:
-    """Return the section with the comparison."""
+def sections(rows: list[dict[str, Any]]) -> Iterator[tuple[str, Section]]:
+    """Yield a section for each way of training with Jangin that has rows, with its name as a file."""
+    from training_models import MODELS
+    from training_networks import NETWORKS
+
+    for file, title, names in (
+        ("torch_train", "`torch.compile` in training", MODELS),
+        ("train", "`jangin.train`: steps of training", NETWORKS),
+    ):
+        found = [r for r in rows if r["model"] in names]
+        if found:
+            yield file, section(title, sorted(found, key=lambda r: (names.index(r["model"]), r["threads"])))
+
+
+def section(title: str, rows: list[dict[str, Any]]) -> Section:
+    """Return a section with a comparison."""
     said = (
         "`python benchmarks/torch_train.py`: a step of forward, backward and SGD with momentum, float32, "
-        "random weights and batches; medians of turns. *ratio*: the time of the better of Inductor and eager "
-        "over Jangin's; *error*: of Jangin's first losses against eager's, as a share."
+        "random weights and batches; medians of turns, in milliseconds. *ratio*: the time of the best of "
+        "PyTorch's ways over Jangin's; *error*: of Jangin's first losses against eager's, as a share."
     )
-    header = ["model", "threads", "Jangin ms", "Inductor ms", "eager ms", "ratio", "error"]
+    used = [way for way in WAYS if any(way in r for r in rows)]
     cells = [
         [
             r["model"],
             str(r["threads"]),
-            *(f"{r[way]:.1f}" for way in WAYS),
+            *(f"{r[way]:.2f}" if way in r else "" for way in used),
             f"{r['ratio']:.2f}",
             f"{r['error']:.0e}",
         ]
@@ -100,25 +152,26 @@ def section(rows: list[dict[str, Any]]) -> Section:
         these = [r["ratio"] for r in rows if r["threads"] == threads]
         means.append(
             f"Threads: {threads}. {geometric_mean(these):.2f} times as fast on the geometric mean of "
-            f"{len(these)} models ({ASKED} asked), below {LEAST} on {sum(r < LEAST for r in these)}."
+            f"{len(these)} models, below {LEAST} on {sum(r < LEAST for r in these)}."
         )
-    return Section(
-        "`torch.compile` in training: Jangin, Inductor and eager", [said, Table(header, cells), *means]
-    )
+    return Section(title, [said, Table(["model", "threads", *used, "ratio", "error"], cells), *means])
 
 
 def main(given: Sequence[str] | None = None) -> None:
     from training_models import MODELS
+    from training_networks import NETWORKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join((*MODELS, *NETWORKS)))
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--threads", default="2")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
     parser.add_argument("--lock", help="a file whose lock is held while steps are timed")
+    parser.add_argument("--caches", type=Path, help="a folder of caches; without it, all is compiled anew")
     parser.add_argument("--out", type=Path, help="where results are kept, a line each; those there are kept")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no model begins after so many")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/results")
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args(given)
     models = asked.models.split(",")
@@ -133,7 +186,7 @@ def main(given: Sequence[str] | None = None) -> None:
         if (name, threads) in done or time.monotonic() - begin > 60 * asked.minutes:
             continue
         try:
-            rows.append(compared(name, threads, asked.turns, asked.seconds, asked.lock))
+            rows.append(compared(name, threads, asked))
         except RuntimeError as error:
             print(error, file=sys.stderr, flush=True)
             continue
@@ -141,10 +194,10 @@ def main(given: Sequence[str] | None = None) -> None:
         if asked.out:
             with asked.out.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
-    rows.sort(key=lambda r: (MODELS.index(r["model"]), r["threads"]))
-    print(section(rows).markdown() if rows else "no row yet: give more --minutes")
-    if asked.write:
-        section(rows).save("torch_train")
+    made = [*sections(rows)]
+    print("\n\n".join(part.markdown() for _, part in made) or "no row yet: give more --minutes")
+    for file, part in made if asked.write else ():
+        part.save(file)
 
 
 if __name__ == "__main__":

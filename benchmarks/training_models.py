@@ -55,7 +55,7 @@ def training(name: str, small: bool) -> Training:
         return _vision(name, small)
     count, length = (2, 16) if small else (8, 64)
     if name == "LSTM":
-        return Training(Lstm(64 if small else 256).train(), _tokens(count, length, 10), _classified)
+        return Training(Lstm(64 if small else 256).train(), _tokens(count, length, 10), classified)
     kind, config = _configured(name, small, length)
     model = kind(config).train()
     model.config.use_cache = False
@@ -91,10 +91,10 @@ def _vision(name: str, small: bool) -> Training:
         x = torch.randn(count, 3, size, size, generator=drawn)
         return {"x": x, "y": torch.randint(0, 10, (count,), generator=drawn)}
 
-    return Training(model.train(), batch, _classified)
+    return Training(model.train(), batch, classified)
 
 
-def _classified(run: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def classified(run: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(run(x), y)
 
 
