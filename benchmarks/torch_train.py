@@ -8,10 +8,10 @@ The script needs the extra `torch`, pytorchcv, transformers, and g++ for Inducto
 `training_models` train under `torch.compile`, with PyTorch's SGD with momentum. The eight of
 `training_networks` train by `jangin.train`, whose step includes the update. Batches are random.
 
-Each way has a process of its own for a model. It first makes three steps, in which all is compiled. Steps
-are then timed in turns of a fraction of a second, one process at a time. All then meet the same phases of a
-busy machine. `--lock FILE` holds a lock while anything is timed. `--ways` leaves out slow compilers, and
-`--caches` keeps what they compile for another call.
+Each way has a process of its own for a model. It first makes some steps, in which all is compiled, and their
+losses are compared. Steps are then timed in turns of a fraction of a second, one process at a time. All then
+meet the same phases of a busy machine. `--lock FILE` holds a lock while anything is timed. `--ways` leaves
+out slow compilers, and `--caches` keeps what they compile for another call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from sections import Section, Table
 
 WAYS = ("jangin", "inductor", "channels last", "eager")
 LEAST = 0.95
-STEPS = 3
 LR, MOMENTUM = 0.01, 0.9
 
 
@@ -44,13 +43,13 @@ def worker(way: str, name: str) -> None:
     from training_models import training
     from training_networks import MADE, network
 
-    threads = json.loads(sys.stdin.readline())["threads"]
+    threads, steps = json.loads(sys.stdin.readline()).values()
     torch.set_num_threads(threads)
     made = network(name) if name in MADE else training(name, small=False)
     torch.manual_seed(1)
     own = way == "jangin" and name in MADE
     step = _trained(made, threads) if own else _stepped(made, way)
-    batches = [made.batch(n) for n in range(STEPS)]
+    batches = [made.batch(n) for n in range(steps)]
     print(json.dumps([step(batch) for batch in batches]), flush=True)
     for asked in map(json.loads, sys.stdin):
         print(json.dumps(torch_compile.timed(lambda: step(batches[0]), asked["seconds"])), flush=True)
@@ -102,17 +101,20 @@ def compared(name: str, threads: int, asked: argparse.Namespace) -> dict[str, An
             way: stack.enter_context(torch_compile.started(way, name, __file__, asked.caches))
             for way in given
         }
-        losses = {way: ask(threads=threads) for way, ask in asks.items()}
+        losses = {way: ask(threads=threads, steps=asked.steps) for way, ask in asks.items()}
         found: dict[str, list[float]] = {way: [] for way in given}
         with torch_compile.held(asked.lock):
             for turn in range(asked.turns):
                 for way in given if turn % 2 else given[::-1]:
                     found[way].append(asks[way](seconds=asked.seconds))
     pairs = zip(losses["jangin"], losses["eager"], strict=True)
-    row: dict[str, Any] = {way: median(times) * 1e3 for way, times in found.items()}
-    best = min(ms for way, ms in row.items() if way != "jangin")
     error = max(abs(a - b) / abs(b) for a, b in pairs)
-    return {"model": name, "threads": threads, **row, "ratio": best / row["jangin"], "error": error}
+    row: dict[str, Any] = {"model": name, "threads": threads, "steps": asked.steps, "error": error}
+    if not asked.turns:
+        return {**row, "first": losses["jangin"][0], "last": losses["jangin"][-1]}
+    row |= {way: median(times) * 1e3 for way, times in found.items()}
+    best = min(row[way] for way in given if way != "jangin")
+    return {**row, "ratio": best / row["jangin"]}
 
 
 def sections(rows: list[dict[str, Any]]) -> Iterator[tuple[str, Section]]:
@@ -125,8 +127,25 @@ def sections(rows: list[dict[str, Any]]) -> Iterator[tuple[str, Section]]:
         ("train", "`jangin.train`: steps of training", NETWORKS),
     ):
         found = [r for r in rows if r["model"] in names]
-        if found:
-            yield file, section(title, sorted(found, key=lambda r: (names.index(r["model"]), r["threads"])))
+        found.sort(key=lambda r: (names.index(r["model"]), r["threads"]))
+        if timed := [r for r in found if "ratio" in r]:
+            yield file, section(title, timed)
+        if untimed := [r for r in found if "ratio" not in r]:
+            yield f"{file}_losses", of_losses(title, untimed)
+
+
+def of_losses(title: str, rows: list[dict[str, Any]]) -> Section:
+    """Return a section with the losses of steps that weren't timed."""
+    said = (
+        "`python benchmarks/torch_train.py --turns 0 --steps 20`: SGD with momentum, float32, random weights "
+        "and batches, another batch a step. *error*: the largest difference of a step's loss to eager's, as "
+        "a share of eager's."
+    )
+    cells = [
+        [r["model"], str(r["steps"]), f"{r['first']:.4f}", f"{r['last']:.4f}", f"{r['error']:.0e}"]
+        for r in rows
+    ]
+    return Section(f"{title}: losses", [said, Table(["model", "steps", "first", "last", "error"], cells)])
 
 
 def section(title: str, rows: list[dict[str, Any]]) -> Section:
@@ -165,7 +184,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", default=",".join((*MODELS, *NETWORKS)))
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--threads", default="2")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=3, help="whose losses are compared, before any is timed")
+    parser.add_argument("--turns", type=int, default=5, help="0 compares losses alone")
     parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
     parser.add_argument("--lock", help="a file whose lock is held while steps are timed")
     parser.add_argument("--caches", type=Path, help="a folder of caches; without it, all is compiled anew")

@@ -52,8 +52,9 @@ def lower(
     graph = imported.dialect.rewrite(imported.graph)
     b = Builder(graph.name, graph.symbols, tile, unchecked, whole, trained, layers)
     _, results = _found(imported.dialect, graph, b, custom or {})
+    uses = [] if own_gradients is None else b.own_gradients
     if own_gradients is not None:
-        own_gradients += b.own_gradients
+        own_gradients += uses
     made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
     tensors = [r for r in made if isinstance(r, Tensor)]
     built = _whole(b, [t.name for t in tensors])
@@ -61,7 +62,11 @@ def lower(
         for v in b.not_one:  # a program has no constraints of its own
             b.symbols[v] = const(2), b.symbols[v][1]
         return replace(_program(b, made, graph.outputs), bound=graph.bound, joined=graph.joined)
-    lowered = prune(b.graph(tensors, graph.outputs))
+    read = [t.name for use in uses for t in use.needed]
+    lowered = prune(b.graph(tensors, graph.outputs), also=read)
+    held = {n: b.constants[n] for n in read if n in b.constants}
+    values = {**{n: b.values[n] for n in held if n in b.values}, **lowered.values}
+    lowered = replace(lowered, constants={**held, **lowered.constants}, values=values)
     needs = {ne(v, 1): source for v, source in b.not_one.items()}
     needs |= broadcast_sizes(built) | constraints(lowered)
     return replace(lowered, constraints=needs, bound=graph.bound, joined=graph.joined)

@@ -27,6 +27,7 @@ class Cell:
     - `usual` are the default activations.
     - `kept` is the number of values that a phase keeps for the next.
     - `apart` is the gate whose recurrent bias is an input "bias" of its own, not a part of x.
+    - `saved` is the number of values that each step saves for a gradient.
     """
 
     function: str
@@ -38,6 +39,7 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     kept: int = 0
     apart: str = ""
+    saved: int = 0
 
 
 def rnn_step(scan: Scan, fns: Sequence[Activation]) -> list[Phase]:
@@ -110,3 +112,23 @@ def lstm_step(
         return first
     offset = {"projection": scan.vector("offset")}
     return [*first, *scan.products(1, scan.kept(0, INNER), offset, projected)]
+
+
+def lstm_saving_step(scan: Scan, fns: Sequence[Activation]) -> list[Phase]:
+    """Return the phase of one step of a plain LSTM. It saves the gates, in their order, and the cell."""
+    f, g, squash = fns
+    held = {name: scan.register(n) for n, name in enumerate((*scan.gates, "c", "h"))}
+    v = {name: Load(buffer, at) for name, (buffer, at) in held.items()}
+
+    def finish(sums: Sums) -> list[Stmt]:
+        made = {n: (g if n == "candidate" else f)(total) for n, total in sums.items()}
+        made["c"] = v["forget"] * scan.state(1) + v["input"] * v["candidate"]
+        made["h"] = v["output"] * squash(v["c"])
+        return [
+            *(Store(*held[name], value) for name, value in made.items()),
+            *(scan.save(n, v[name]) for n, name in enumerate((*scan.gates, "c"))),
+            *scan.advance(v["h"], v["c"]),
+        ]
+
+    starts = {n: scan.gate(n) for n in scan.gates}
+    return scan.products(0, scan.state(0, INNER), starts, finish, *(buffer for buffer, _ in held.values()))

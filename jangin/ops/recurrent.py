@@ -14,23 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.core import Reshape
-from jangin.ir.dtype import F32, I8, I32, I64
-from jangin.ir.expr import Buffer, Const, Expr, Var, cast, const, select
+from jangin.ir.dtype import F32, I32, I64
+from jangin.ir.expr import Buffer, Expr, Var, cast, const, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.loop import For, If
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ir.types import tensor_type
 from jangin.ops.builder import Builder
-from jangin.ops.cells import SIGMOID, TANH, Cell, gru_step, lstm_step, rnn_step
+from jangin.ops.cells import SIGMOID, TANH, Cell, gru_step, lstm_saving_step, lstm_step, rnn_step
 from jangin.ops.index import in_range
 from jangin.ops.levels import Levels
 from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
 from jangin.ops.quantized import integer_matmul
+from jangin.ops.recurrent_gradient import of_lstm
 from jangin.ops.rounds import LEVEL_ROWS, ROUND, TASK, Activation, Scan, Tile
-from jangin.ops.values import Tensor
+from jangin.ops.unit_blocks import Blocks, column, size_of
+from jangin.ops.values import OwnGradient, Tensor
 
 LSTM_GATES = ("input", "output", "forget", "candidate")
 GRU_GATES = ("update", "reset", "candidate")
@@ -126,6 +127,8 @@ def lstm(
     - `coupled`: the forget gate is 1 minus the input gate.
     - `limit`: the cell is clipped to [-limit, limit]; 0 means no clipping.
     - `projection`: a projection by levels or with a bound; `projected_lstm` is quicker for any other.
+
+    Without these settings, lengths, levels and other activations, a trained layer has a quick gradient.
     """
     bound = 0.0 if projection is None else projection.bound
     step = partial(lstm_step, coupled=coupled, limit=limit, bound=bound)
@@ -133,7 +136,16 @@ def lstm(
     cell = Cell("lstm", tuple(gates), ("h0", "c0"), (tuple(gates),), step, (SIGMOID, TANH, TANH), settings)
     if projection is not None:
         cell = replace(cell, kept=2)
-    return _recurrent(b, layer, cell, [h, c], {} if peepholes is None else {"p": peepholes}, projection)
+    extra = {} if peepholes is None else {"p": peepholes}
+    special = coupled, limit, projection, peepholes, layer.activations, layer.lengths, layer.levels
+    if not b.trained or any(special):
+        return _recurrent(b, layer, cell, [h, c], extra, projection)
+    cell = replace(cell, step=lstm_saving_step, saved=len(gates) + 1)
+    y, last, held, *saved = _recurrent(b, layer, cell, [h, c], {})
+    function = partial(of_lstm, gates=tuple(gates), backward=layer.backward, saved=saved)
+    inputs = layer.x, layer.w, layer.r, layer.bias, h, c
+    b.own_gradients.append(OwnGradient(inputs, (y, last, held), function, tuple(saved)))
+    return y, last, held
 
 
 def projected_lstm(
@@ -189,65 +201,6 @@ def _of(b: Builder, t: Tensor, d: int) -> Tensor:
 
 
 # -- a layer -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The layout of tensors over hidden units: units are padded to `count` blocks of `lanes`."""
-
-    b: Builder
-    directions: int
-    gates: int
-    hidden: int
-    lanes: int
-
-    @property
-    def count(self) -> int:
-        return -(-self.hidden // self.lanes)
-
-    def padded(self, t: Tensor) -> Tensor:
-        """Pad the hidden units of a tensor with 0: [..., up to hidden] -> [..., units]."""
-        return self.b.pad(t, [0] * (2 * t.rank - 1) + [self.count * self.lanes - _size(t, -1)])
-
-    def weights(self, t: Tensor) -> Tensor:
-        """Return weights laid out by blocks: [D, gates * (up to hidden), N] -> [D, blocks, N, gates,
-        lanes]."""
-        count, each = t.shape[2], _size(t, 1) // self.gates
-        rows = self.b.transpose(t, [0, 2, 1])
-        units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, each]))
-        apart = self.b.reshape(units, [self.directions, count, self.gates, self.count, self.lanes])
-        return self.b.transpose(apart, [0, 3, 1, 2, 4])
-
-    def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
-        """Return 8-bit weights [D, gates * (up to hidden), N], their scales and zero points, laid out as
-        `ops.rounds.Scan` reads them, by name. Scales and zero points have the first two axes."""
-        b, (directions, rows, _) = self.b, t.shape
-        less = 0 if t.dtype is I8 else 128
-        signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
-        found = {"columns": b.reduce("sum", b.cast(signed, I32), [2], True), "s": _column(b, scale)}
-        if zero is not None or less:
-            zero = b.scalar(0, t.dtype) if zero is None else _column(b, zero)
-            found["z"] = b.expand(b.map(lambda v: cast(I32, v) - less, zero), found["columns"].shape)
-        each, count = b.tile.words.each, -(-_size(t, 2) // self.lanes)
-        part = self.lanes // each
-        whole = b.pad(signed, [0, 0, 0, 0, 0, count * self.lanes - _size(t, 2)])
-        parts = b.reshape(whole, [directions, rows, count, each, part])
-        shape = directions, rows, const(count * part)
-        beside = b.transpose(parts, [0, 1, 2, 4, 3])
-        found["r"] = b.node(Reshape(shape, I32), [beside]) if each > 1 else b.reshape(beside, shape)
-        return {name: self.weights(of) for name, of in found.items()}
-
-    def columns(self, t: Tensor) -> Tensor:
-        """Return weights as the columns of a matrix: [D, gates * hidden, N] -> [D, N, blocks * gates *
-        lanes]."""
-        parts = self.b.transpose(self.weights(t), [0, 2, 1, 3, 4])
-        return self.b.reshape(parts, [self.directions, t.shape[2], self.count * self.gates * self.lanes])
-
-
-def _size(t: Tensor, axis: int) -> int:
-    found = t.shape[axis]
-    assert isinstance(found, Const)
-    return int(found.value)
 
 
 def _recurrent(
@@ -312,10 +265,6 @@ def _ended(b: Builder, layer: Layer) -> Tensor:
     return b.compute(layer.x.dtype, layer.x.shape, [layer.x, longest], kept)
 
 
-def _column(b: Builder, t: Tensor) -> Tensor:
-    return b.reshape(t, [*t.shape, 1])
-
-
 def laid_out(b: Builder, layer: Layer, cell: Cell, hidden: int) -> tuple[Tile, Blocks]:
     """Return the register tile of a layer's nest, and the layout of its units."""
     directions, batch = len(layer.backward), layer.x.shape[1]
@@ -331,8 +280,9 @@ def scanned(
     widths: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Add the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Return y [D, steps, batch,
-    widths[0]] and the last states [D, batch, width], in the dtype of the computation."""
-    found = _nest(b, tensors, blocks, layer, cell, tile)
+    widths[0]], the last states [D, batch, width] and the values that are saved, shaped as y, in the dtype of
+    the computation."""
+    found, scan = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]
 
     def part(start: Expr, count: Expr, width: int) -> Tensor:
@@ -341,7 +291,8 @@ def scanned(
 
     y = part(const(0), steps, widths[0])
     last = (part(steps + steps % 2 + 2 * n, const(1), width) for n, width in enumerate(widths))
-    return y, *(b.reshape(t, [blocks.directions, batch, t.shape[3]]) for t in last)
+    states = (b.reshape(t, [blocks.directions, batch, t.shape[3]]) for t in last)
+    return y, *states, *(part(scan.saved(n), steps, widths[0]) for n in range(cell.saved))
 
 
 USUAL_GATES: Mapping[str, tuple[str, ...]] = {"rnn": ("hidden",), "gru": GRU_GATES, "lstm": LSTM_GATES}
@@ -420,24 +371,25 @@ def _product(b: Builder, layer: Layer, rows: Tensor, blocks: Blocks) -> Tensor:
     columns = blocks.columns(layer.w)
     if layer.levels is None:
         return b.matmul(rows, columns)
-    scales = blocks.columns(_column(b, layer.scales[0]))
-    zero = blocks.columns(_column(b, layer.zeros[0])) if layer.zeros else None
+    scales = blocks.columns(column(b, layer.scales[0]))
+    zero = blocks.columns(column(b, layer.zeros[0])) if layer.zeros else None
     return layer.levels.multiplied(b, rows, [2], lambda q, z: integer_matmul(b, q, columns, z, zero), scales)
 
 
 def _nest(
     b: Builder, tensors: Mapping[str, Tensor], blocks: Blocks, layer: Layer, cell: Cell, tile: Tile
-) -> Tensor:
-    """Return the result of the nest over time: `Scan.out`."""
+) -> tuple[Tensor, Scan]:
+    """Return the result of the nest over time, `Scan.out`, and the last direction's `Scan`."""
     steps, batch = layer.x.shape[:2]
     dtype = wide(const(0, tensors["x"].dtype)).dtype
     buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
     directions = blocks.directions
     behind = 2 * len(cell.states) + cell.kept + LEVEL_ROWS * (layer.levels is not None)
-    rows = (const(directions), simplify(steps + behind), batch, const(blocks.count * blocks.lanes))
+    count = simplify(steps * (1 + cell.saved) + behind)
+    rows = (const(directions), count, batch, const(blocks.count * blocks.lanes))
     out = Buffer("out", dtype, rows)
     fns = layer.activations or [cell.usual] * directions
-    sizes = _size(layer.r, 2), blocks.hidden
+    sizes = size_of(layer.r, 2), blocks.hidden
     bodies = []
     for d, backward in enumerate(layer.backward):
         scan = Scan(
@@ -449,4 +401,4 @@ def _nest(
     body = bodies[0] if directions == 1 else If(blocks.count > TASK, *bodies)
     tasks = For(TASK, const(blocks.count * directions), body, "parallel")
     rounds = For(ROUND, simplify(steps * len(phases) + 1), tasks)
-    return b.loop_nest(list(tensors.values()), rounds, dtype, rows)
+    return b.loop_nest(list(tensors.values()), rounds, dtype, rows), scan

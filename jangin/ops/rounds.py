@@ -133,7 +133,7 @@ class Scan:
 
     `out` [D, T + rows, B, units] has further rows after the sequence. Each state has two rows, which hold it
     before and after the current step by turns. Each of the `between` values that a phase keeps for the next
-    has one row. Levels add `LEVEL_ROWS`.
+    has one row. Levels add `LEVEL_ROWS`. Values that are saved for a gradient have a row for each step.
     """
 
     gates: tuple[str, ...]
@@ -213,6 +213,19 @@ class Scan:
     def keep(self, n: int, value: Expr) -> Stmt:
         return Store(self.out, self._row(2 * len(self.states) + n, self.unit), value)
 
+    def save(self, n: int, value: Expr) -> Stmt:
+        """Return the statement that saves value `n` of this step, for all time."""
+        return Store(self.out, self._row(PLACE + self.steps * n + self.behind, self.unit), value)
+
+    @property
+    def behind(self) -> int:
+        """The rows behind the sequence, without saved values."""
+        return 2 * len(self.states) + self.between + LEVEL_ROWS * (self.levels is not None)
+
+    def saved(self, n: int) -> Expr:
+        """Return the first row of saved value `n`."""
+        return simplify(self.steps * (n + 1) + self.behind)
+
     def advance(self, *new: Expr) -> list[Stmt]:
         """Return statements that store the states after the step; the first is also the step's output. A
         sequence that has ended outputs 0 and keeps its states."""
@@ -225,16 +238,19 @@ class Scan:
         return [*stores, Store(self.out, (const(self.direction), PLACE, BATCH, self.unit), new[0])]
 
     def products(
-        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
-    ) -> list[Phase]:
+        self, phase: int, state: Expr | Sums, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]],
+        *new: Buffer,
+    ) -> list[Phase]:  # fmt: skip
         """Return the phases that compute each gate's start value + the state (at INNER) times its weights,
-        and pass these sums to `finish`. `finish` uses the registers `new`; gates are in the order of the
-        weights."""
+        and pass these sums to `finish`. `state` may be another one for each gate. `finish` uses the registers
+        `new`; gates are in the order of the weights."""
         if self.levels is not None:
+            assert isinstance(state, Expr), "levels are of one state"
             sums = self._of_levels(phase, starts, finish)
             return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
+        states = dict.fromkeys(starts, state) if isinstance(state, Expr) else state
         terms = {
-            g: (start, state * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
+            g: (start, states[g] * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
             for n, (g, start) in enumerate(starts.items())
         }
         return [Phase(self.tiled(holding(new, self._summed(phase, terms, finish))))]

@@ -44,11 +44,17 @@ class Tensor:
 @dataclass(frozen=True)
 class OwnGradient:
     """A use of an operator that has a gradient of its own: its inputs (None for an absent one) and results.
-    `function` makes the gradients (see `custom.operator`)."""
+    `function` makes the gradients (see `custom.operator`). It may read the values `saved` too."""
 
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor, ...]
     function: Callable[..., Any]
+    saved: tuple[Tensor, ...] = ()
+
+    @property
+    def needed(self) -> tuple[Tensor, ...]:
+        """The values that `function` may read."""
+        return *(x for x in self.inputs if x is not None), *self.outputs, *self.saved
 
 
 class Values(Editor):

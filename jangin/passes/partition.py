@@ -163,10 +163,10 @@ def _graph_variables(graph: Graph) -> Iterator[Var]:
         yield from (v for v in needed_symbols(graph, node) if v not in inside)
 
 
-def prune(graph: Graph) -> Graph:
+def prune(graph: Graph, also: Iterable[str] = ()) -> Graph:
     """Return the graph without nodes, checks and symbols that no output needs, through values or through
-    symbols."""
-    needed: set[str | Var] = set(graph.outputs)
+    symbols. The values `also` are needed too."""
+    needed: set[str | Var] = {*graph.outputs, *also}
     kept: list[Node] = []
     for node in reversed(graph.nodes):
         used = node.inputs if node.attrs.lasting else (*node.outputs, *defined(node))

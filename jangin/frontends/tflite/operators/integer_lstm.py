@@ -29,8 +29,9 @@ from jangin.ir.loop import Stmt, Store
 from jangin.ir.records import dataclass
 from jangin.ops.cells import Cell
 from jangin.ops.quantized import integer_matmul
-from jangin.ops.recurrent import Blocks, Layer, laid_out, scanned
+from jangin.ops.recurrent import Layer, laid_out, scanned
 from jangin.ops.rounds import INNER, Activation, Phase, Scan, Sums
+from jangin.ops.unit_blocks import Blocks
 from jangin.ops.values import Tensor
 
 GATES = ("input", "forget", "candidate", "output")
