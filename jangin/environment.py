@@ -41,6 +41,12 @@ def farm_key() -> str | None:
     return os.environ.get("JANGIN_FARM_KEY") or None
 
 
+def options_in_models() -> bool:
+    """Return whether sessions take their options from the model, which `ORT_LOAD_CONFIG_FROM_MODEL` requests
+    of ONNX Runtime too."""
+    return os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL") == "1"
+
+
 def everything() -> dict[str, str]:
     """Return the whole environment for a process that is started now."""
     return {**os.environ}

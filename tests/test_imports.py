@@ -133,7 +133,7 @@ ALLOWED = {
         "passes", "pictures", "runtime", "jangin",
     },
     "onnxruntime": {
-        "files", "frontends.onnx", "ir", "onnx_backend", "quantization", "runtime", "runtime.system",
+        "environment", "files", "frontends.onnx", "ir", "quantization", "runtime", "runtime.system",
         "version", "jangin",
     },
     "onnx_backend": {"ir", "runtime", "jangin"},

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jangin.environment import options_in_models
 from jangin.files import write_whole
-from jangin.frontends.onnx.types import element_name, element_type
+from jangin.frontends.onnx.types import TEXT, element_name, element_type
 from jangin.onnxruntime.errors import Fail
-from jangin.onnxruntime.options import SessionOptions
+from jangin.onnxruntime.options import EXTERNAL_FILE, EXTERNAL_SIZE, SessionOptions
 from jangin.runtime.system.processor import architecture, processor_features
 
 Source = Any
@@ -47,12 +49,57 @@ def own_block() -> int:
     return 16 if architecture() == "aarch64" or "avx512f" in processor_features() else 8
 
 
-def keep(model: Source, path: str | os.PathLike[str]) -> None:
-    """Write the model unchanged to `path`, with its external data inside the file."""
+def keep(model: Source, path: str | os.PathLike[str], config: Mapping[str, str]) -> None:
+    """Write the model unchanged to `path`, with its external data inside the file.
+
+    If the configuration names a file for initializers, those of at least `EXTERNAL_SIZE` bytes are written to
+    that file, which lies beside the model."""
     proto, folder = _read(model)
     _rest(proto, folder)
+    if name := config.get(EXTERNAL_FILE):
+        _write_beside(proto, Path(path).parent, name, int(config.get(EXTERNAL_SIZE, 1024)))
     data = proto.SerializeToString()
     write_whole(path, lambda file: file.write(data))
+
+
+def _write_beside(proto: Any, folder: Path, name: str, size: int) -> None:
+    """Move the initializers of at least `size` bytes from the message to the file `name` in `folder`."""
+    from onnx.external_data_helper import set_external_data
+    from onnx.numpy_helper import from_array, to_array
+
+    written: list[bytes] = []
+    offset = 0
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TEXT:
+            continue
+        if not tensor.HasField("raw_data"):
+            tensor.CopyFrom(from_array(to_array(tensor), tensor.name))
+        length = len(tensor.raw_data)
+        if length >= size:
+            written.append(tensor.raw_data)
+            set_external_data(tensor, name, offset, length)
+            tensor.ClearField("raw_data")
+            offset += length
+    write_whole(folder / name, lambda file: file.writelines(written))
+
+
+def configured(model: Source, options: SessionOptions) -> SessionOptions:
+    """Return the options in the model's metadata, if the environment requests them, and else `options`.
+
+    Raises RuntimeError if these metadata can't be read."""
+    if not options_in_models() or (not isinstance(model, bytes) and str(model).endswith(".jgn")):
+        return options
+    proto, _ = _read(model)
+    text = next((p.value for p in proto.metadata_props if p.key == "ort_config"), None)
+    if text is None:
+        return options
+    try:
+        found = json.loads(text).get("session_options", {})
+        return SessionOptions(**{n: bool(v) if n == "enable_profiling" else int(v) for n, v in found.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RuntimeError(
+            f"the model's metadata ort_config can't be read as session options: {error}"
+        ) from None
 
 
 def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:

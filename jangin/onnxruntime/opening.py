@@ -77,5 +77,5 @@ def _open(model: Any, options: SessionOptions) -> Runnable:
         formats = [OnnxFormat(block=own_block())]
         compiled = jangin.compile(source, threads=threads, shapes=shapes, formats=formats, **shown)
     if options.optimized_model_filepath:
-        keep(source, options.optimized_model_filepath)
+        keep(source, options.optimized_model_filepath, getattr(options, "config", {}))
     return compiled

@@ -21,6 +21,10 @@ from jangin.onnxruntime.errors import Fail, InvalidArgument, NotImplemented
 from jangin.onnxruntime.said import nearest
 from jangin.onnxruntime.values import OrtValue
 
+EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+"""The key of the file that gets the initializers of the model at `optimized_model_filepath`."""
+EXTERNAL_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
+"""The key of the least size of such initializers in bytes."""
 CONFIG = (
     "ep.context_enable", "ep.context_embed_mode", "ep.context_file_path", "ep.share_ep_contexts",
     "mlas.use_lut_gemm", "session.allow_released_opsets_only", "session.debug_layout_transformation",
@@ -31,8 +35,7 @@ CONFIG = (
     "session.graph_optimizations_loop_level",
     "session.inter_op.allow_spinning", "session.intra_op.allow_spinning",
     "session.intra_op_thread_affinities", "session.load_model_format",
-    "session.model_external_initializers_file_folder_path", "session.optimized_model_external_initializers_"
-    "file_name", "session.optimized_model_external_initializers_min_size_in_bytes",
+    "session.model_external_initializers_file_folder_path", EXTERNAL_FILE, EXTERNAL_SIZE,
     "session.qdq_matmulnbits_accuracy_level", "session.qdqisint8allowed",
     "session.record_ep_graph_assignment_info", "session.save_model_format",
     "session.save_external_prepacked_constant_initializers", "session.set_denormal_as_zero",
@@ -231,6 +234,8 @@ class RunOptions(_Named, _Configured):
         raise NotImplemented.said("adapters can't be applied to a run: merge them into the model's weights")
 
 
+_USED = (EXTERNAL_FILE, EXTERNAL_SIZE, SHRINKAGE, WAIT)
+"""Keys of the configuration that have an effect."""
 _WITHOUT_EFFECT = (
     "graph_optimization_level", "execution_mode", "execution_order", "enable_cpu_mem_arena",
     "enable_mem_pattern", "enable_mem_reuse", "only_execute_path_to_fetches",
@@ -249,7 +254,7 @@ def idle(options: object) -> Iterator[str]:
     if getattr(options, "optimized_model_filepath", ""):
         yield "optimized_model_filepath (the model is written there as it came)"
     config = getattr(options, "config", {})
-    yield from (n for n, v in config.items() if _MET.get(n) != v and n not in (SHRINKAGE, WAIT))
+    yield from (n for n, v in config.items() if _MET.get(n) != v and n not in _USED)
 
 
 def shrinks(options: RunOptions) -> bool:

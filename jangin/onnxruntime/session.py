@@ -23,7 +23,7 @@ from jangin.onnxruntime.errors import (
     Fail,
     InvalidArgument,
 )
-from jangin.onnxruntime.model import nodes_of, overridable, without_initializers
+from jangin.onnxruntime.model import configured, nodes_of, overridable, without_initializers
 from jangin.onnxruntime.opening import opened
 from jangin.onnxruntime.options import RunOptions, SessionOptions, idle, shrinks
 from jangin.onnxruntime.profiling import Profile
@@ -175,9 +175,13 @@ class Session:
         output_names: Sequence[str] | None,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
-    ) -> list[OrtValue]:
-        """Run as `run` does, with OrtValues as inputs and outputs."""
-        return [*map(OrtValue.holding, self.run(output_names, input_dict_ort_values, run_options))]
+    ) -> OrtValueVector:
+        """Run as `run` does, with OrtValues as inputs and outputs. ONNX Runtime's inner sessions take the
+        inputs before the names, which is accepted too."""
+        names, feeds = output_names, input_dict_ort_values
+        if isinstance(names, Mapping):
+            names, feeds = feeds, names
+        return OrtValueVector(map(OrtValue.holding, self.run(names, feeds, run_options)))
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
@@ -327,7 +331,7 @@ class InferenceSession(Session):
                 raise TypeError(f"InferenceSession takes no argument {name!r}{nearest(name, known)}")
         if not hasattr(sess_options, "intra_op_num_threads") and sess_options is not None:
             raise TypeError(f"sess_options must be SessionOptions, not {type(sess_options).__name__}")
-        options = self._options = sess_options or SessionOptions()
+        options = self._options = configured(path_or_bytes, sess_options or SessionOptions())
         asked = normalized(providers, provider_options)
         self._provider_options = _provided(asked or getattr(options, "providers", {}))
         given = ["provider_options"] if any(self._provider_options.values()) else []
@@ -377,6 +381,8 @@ def _type_of(spec: TensorSpec) -> str:
 
 
 def _type_name(text: str) -> str:
-    """Return a type in ONNX Runtime's notation: seq(f32[?]) becomes seq(tensor(float))."""
+    """Return a type in ONNX Runtime's notation: seq(f32[?]) becomes seq(tensor(float)), and map(i64, f32[])
+    becomes map(int64,tensor(float))."""
     dtypes = {"string": STRING, **DTYPES}
+    text = re.sub(r"map\((\w+), ", lambda found: f"map({element_name(dtypes[found[1]])},", text)
     return re.sub(r"(\w+)\[[^\]]*\]", lambda found: f"tensor({element_name(dtypes[found[1]])})", text)

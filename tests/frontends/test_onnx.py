@@ -283,3 +283,46 @@ def test_tensors_in_every_encoding() -> None:
             proto = model([node("Identity", "c", "y")], [info("x", [1])], ["y"])
             proto.graph.initializer.append(helper.make_tensor("c", code, [3], values, raw))
             np.testing.assert_array_equal(load(proto).graph.constants["c"], array)
+
+
+# --- sparse constants ------------------------------------------------------------------------
+
+
+def sparse(values: list[float], indices: list[object], dims: list[int]) -> onnx.SparseTensorProto:
+    places = np.array(indices, np.int64)
+    kept = onnx.numpy_helper.from_array(np.array(values, np.float32), "c")
+    return helper.make_sparse_tensor(kept, onnx.numpy_helper.from_array(places, "places"), dims)
+
+
+def with_sparse(constant: onnx.SparseTensorProto, initializer: bool) -> onnx.ModelProto:
+    proto = model([node("Add", "x c", "y")], [info("x", [2, 3])], ["y"])
+    if initializer:
+        proto.graph.sparse_initializer.append(constant)
+    else:
+        proto.graph.node.insert(0, helper.make_node("Constant", [], ["c"], sparse_value=constant))
+    return proto
+
+
+@pytest.mark.parametrize("initializer", [True, False])
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_constants_become_dense(indices: list[object], initializer: bool) -> None:
+    proto = with_sparse(sparse([2, 3], indices, [2, 3]), initializer)
+    (y,) = run(proto, x=np.ones((2, 3), np.float32))
+    np.testing.assert_array_equal(y, [[1, 3, 1], [1, 1, 4]])
+
+
+@pytest.mark.parametrize(
+    ("values", "indices", "dims", "message"),
+    [
+        ([2, 3], [1, 6], [2, 3], "index outside"), ([2, 3], [[0, 1], [0, 3]], [2, 3], "index outside"),
+        ([2, 3], [-1, 5], [2, 3], "index outside"), ([2, 3], [1], [2, 3], "takes n values"),
+        ([2, 3], [[1], [2]], [2, 3], "takes n values"), ([2], [1], [1 << 40, 3], "array takes more"),
+        ([2], [1], [-2, -3], "array takes more"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("initializer", [True, False])
+def test_malformed_sparse_constants(
+    values: list[float], indices: list[object], dims: list[int], message: str, initializer: bool
+) -> None:
+    with pytest.raises(CompileError, match=message):
+        run(with_sparse(sparse(values, indices, dims), initializer), x=np.ones((2, 3), np.float32))

@@ -18,7 +18,7 @@ import jangin.onnxruntime
 MODULES = (
     "", ".capi", ".capi._pybind_state", ".capi.onnxruntime_pybind11_state",
     ".capi.onnxruntime_inference_collection", ".capi.onnxruntime_validation", ".quantization", ".backend",
-    ".datasets",
+    ".backend.backend", ".backend.backend_rep", ".datasets",
 )  # fmt: skip
 
 HELPERS = "a helper of that module, which isn't for others"
@@ -62,7 +62,10 @@ MISSING = {
         "GetInitializerLocationFunc": HELPERS, "GetInitializerLocationWrapperFunc": HELPERS,
     },
     ".quantization": dict.fromkeys(INNERS, INNER),
-    ".backend": {"backend": HELPERS, "backend_rep": HELPERS},
+    ".backend.backend": {
+        "ModelProto": HELPERS, "check_model": HELPERS, "get_available_providers": HELPERS, "helper": HELPERS,
+        "packaging": HELPERS, "unittest": HELPERS, "version": HELPERS,
+    },
     ".datasets": {"os": HELPERS},
     ".capi.onnxruntime_validation": {"linecache": HELPERS, "platform": HELPERS, "warnings": HELPERS},
 }  # fmt: skip

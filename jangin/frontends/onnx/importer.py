@@ -17,6 +17,7 @@ from jangin.frontends.onnx.library import messages
 from jangin.frontends.onnx.proto import (
     ModelFile,
     attribute,
+    dense,
     dtype_of,
     tensor,
     text,
@@ -224,10 +225,10 @@ class _Importer:
             if t.name in used or nested:
                 constants[t.name] = tensor(t, f"constant '{t.name}'", self.folder, self.contents.get(n))
         for s in self.proto.sparse_initializer:
-            if s.values.name in used:
-                raise CompileError(
-                    f"constant '{s.values.name}' is sparse, which is not supported: store it dense"
-                )
+            if s.values.name in constants:
+                raise CompileError(f"constant '{s.values.name}' is defined twice")
+            if s.values.name in used or nested:
+                constants[s.values.name] = dense(s, f"constant '{s.values.name}'", self.folder)
         return constants
 
     def _inputs(self, constants: dict[str, Array]) -> list[Value]:

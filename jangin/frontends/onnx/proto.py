@@ -22,6 +22,9 @@ from jangin.ir.records import dataclass
 from jangin.ir.types import ANY, Type, optional_of, sequence_of, tensor_type
 from jangin.mapped import map_file
 
+DENSEST = 1 << 30
+"""The most bytes of a sparse constant's dense array. A file of a few bytes can't ask for more memory."""
+
 
 def dtype_of(code: int, what: str) -> DType:
     """Return the element type for an ONNX type number. Raises CompileError that names `what` if it isn't
@@ -87,6 +90,33 @@ def tensor(
     if array.shape != dims or array.dtype != dtype.numpy:
         raise CompileError(f"{what} should be {dtype}{list(dims)} but holds {array.dtype}{list(array.shape)}")
     return array
+
+
+def dense(proto: messages.SparseTensorProto, what: str, folder: Folder | None) -> Array:
+    """Return a sparse tensor's contents as a dense array. Raises CompileError that names `what` if the tensor
+    is malformed, or if the array would take more than `DENSEST` bytes."""
+    values, places = tensor(proto.values, what, folder), tensor(proto.indices, f"{what}'s indices", folder)
+    dims = tuple(proto.dims)
+    if any(d < 0 for d in dims) or math.prod(dims) * values.itemsize > DENSEST:
+        raise CompileError(
+            f"{what} has shape {list(dims)}, which is negative, or its array takes more than {DENSEST} bytes"
+        )
+    listed = (len(values),) if values.ndim == 1 else None
+    if places.dtype != np.int64 or places.shape not in (listed, (*(listed or ()), len(dims))):
+        raise CompileError(
+            f"{what} has values of shape {list(values.shape)} and indices of shape {list(places.shape)} of "
+            f"{places.dtype}; it takes n values, and n or n x {len(dims)} indices of int64"
+        )
+    limits = (math.prod(dims),) if places.ndim == 1 else dims
+    columns = places.reshape(len(places), -1)
+    if (columns < 0).any() or (columns >= np.array(limits, np.int64)).any():
+        raise CompileError(f"{what} has an index outside of its shape {list(dims)}")
+    made = np.zeros(dims, values.dtype)
+    if places.ndim == 1:
+        made.reshape(-1)[places] = values
+    else:
+        made[tuple(columns.T)] = values
+    return made
 
 
 def _strings(proto: messages.TensorProto, what: str) -> Array:
@@ -172,6 +202,8 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
         return tensor(proto.t, where, folder)
     if kind == kinds.TENSORS:
         return tuple(tensor(t, where, folder) for t in proto.tensors)
+    if kind == kinds.SPARSE_TENSOR:
+        return dense(proto.sparse_tensor, where, folder)
     if kind == kinds.TYPE_PROTO:
         return type_of(proto.tp, where)
     named = kinds.AttributeType.Name(kind) if kind in kinds.AttributeType.values() else str(kind)

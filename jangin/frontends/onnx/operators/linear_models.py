@@ -10,11 +10,21 @@ from jangin.frontends.onnx.operators.scores import DOMAIN, features, labelled, o
 from jangin.frontends.onnx.registry import op
 from jangin.ir.dtype import I64
 from jangin.ir.expr import cast, const, select
-from jangin.ir.graph import static_shape
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ops.builder import Builder
 from jangin.ops.linear_models import affine, kernel, opposed, pairs, probabilities
 from jangin.ops.nontensor import Item
 from jangin.ops.values import Tensor
+
+
+def matrix(coefficients: Sequence[float], rows: int, x: Tensor) -> Array:
+    """Return the first coefficients as a matrix with a column for each feature of x. ONNX Runtime ignores
+    further ones, too. Raises CompileError if there are too few."""
+    width = static_shape(x.shape[1:])
+    columns = width[0] if width else len(coefficients) // rows
+    if len(coefficients) < rows * columns:
+        raise CompileError(f"{len(coefficients)} coefficients are too few for {rows} rows of {columns}")
+    return np.array(coefficients[: rows * columns]).reshape(rows, columns)
 
 
 @op("LinearRegressor", domain=DOMAIN)
@@ -23,7 +33,7 @@ def linear_regressor(
     targets: int = 1, post_transform: str = "NONE",
 ) -> Tensor:  # fmt: skip
     x = features(b, x)
-    scores = affine(b, x, np.array(coefficients).reshape(targets, -1), intercepts)
+    scores = affine(b, x, matrix(coefficients, targets, x), intercepts)
     return output(b, transformed(b, scores, post_transform))
 
 
@@ -38,8 +48,8 @@ def linear_classifier(
     x = features(b, x)
     classes = max(len(classlabels_ints), len(classlabels_strings))
     width = static_shape(x.shape[1:])
-    rows = len(coefficients) // width[0] if width else max(classes, 1)
-    scores = affine(b, x, np.array(coefficients).reshape(rows, -1), intercepts)
+    rows = len(intercepts) or (len(coefficients) // width[0] if width else max(classes, 1))
+    scores = affine(b, x, matrix(coefficients, rows, x), intercepts)
     if rows == 1 and classes == 2:
         scores = opposed(b, scores)
     scores = transformed(b, scores, post_transform)

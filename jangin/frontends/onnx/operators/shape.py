@@ -181,6 +181,7 @@ def constant(
     b: Builder,
     *,
     value: Array | None = None,
+    sparse_value: Array | None = None,
     value_float: float | None = None,
     value_floats: Sequence[float] | None = None,
     value_int: int | None = None,
@@ -189,9 +190,19 @@ def constant(
     value_strings: Sequence[str] | None = None,
     **other: Any,
 ) -> Item:
-    given = (value, value_float, value_floats, value_int, value_ints, value_string, value_strings)
+    given = (
+        value,
+        sparse_value,
+        value_float,
+        value_floats,
+        value_int,
+        value_ints,
+        value_string,
+        value_strings,
+    )
     if sum(v is not None for v in given) + len(other) > 1:
         raise CompileError("it has several values")
+    value = sparse_value if value is None else value
     if value is not None:
         return nontensor.constant(b, np.asarray(value))
     texts = value_strings if value_string is None else value_string
@@ -203,9 +214,7 @@ def constant(
     ints = value_ints if value_int is None else value_int
     if ints is not None:
         return b.const(np.asarray(ints, np.int64))
-    raise CompileError(
-        f"Constant of {', '.join(other) or 'nothing'} is not supported; only dense numbers are"
-    )
+    raise CompileError(f"Constant of {', '.join(other) or 'nothing'} is not supported; numbers and texts are")
 
 
 @op("ConstantOfShape")
