@@ -17,6 +17,7 @@ import numpy as np
 
 from jangin.ahead.model import Model, Tensor
 from jangin.ahead.output import Content
+from jangin.ahead.web_shaders import united
 from jangin.backends.wgsl.module import shader
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.plan import Launch, Plan
@@ -106,6 +107,7 @@ class _Package:
         self.blocks: list[list[tuple[int, Array]]] = []  # blocks of weights, with the offset of each array
         self.buffers: dict[str, int] = {}
         self.places = self._placed()
+        self.launches = self._all_launches()
 
     # --- memory
 
@@ -155,14 +157,13 @@ class _Package:
 
     def data(self, model: Model) -> dict[str, Any]:
         """Return the loader's data."""
-        launches = [found for launch in self.plan.launches for found in self._launched(launch)]
         return {
             "buffers": self.buffers,
             "weights": [self.buffers[f"weights {n}"] for n in range(len(self.blocks))],
             "inputs": [self._tensor(t, n) for t, n in zip(model.inputs, self.plan.inputs, strict=True)],
             "outputs": [self._tensor(t, n) for t, n in zip(model.outputs, self.plan.outputs, strict=True)],
             "checks": [self._check(n) for n in range(len(self.plan.checks))],
-            "launches": launches,
+            "launches": self.launches,
         }
 
     def _tensor(self, tensor: Tensor, name: str) -> dict[str, Any]:
@@ -179,6 +180,16 @@ class _Package:
         low = [-n if check.from_end else 0 for n in sizes]
         ranges = ", or ".join(f"{a} to {b - 1}" for a, b in zip(low, sizes, strict=True))
         return {"source": str(check.source), "range": ranges, "buffer": place.handle, "at": place.start}
+
+    def _all_launches(self) -> list[dict[str, Any]]:
+        """Return all launches. Shaders that differ only in integers become one."""
+        launches = [found for launch in self.plan.launches for found in self._launched(launch)]
+        self.shaders, places = united(self.shaders)
+        for launch in launches:
+            common = places[launch["shader"]]
+            launch["shader"] = common.name
+            launch["numbers"] += common.added
+        return launches
 
     def _launched(self, launch: Launch) -> Iterator[dict[str, Any]]:
         """Yield a launch once for each round."""

@@ -59,6 +59,9 @@ class Gpu(Machine):
     together. 0 if there is no such instruction. Estimates read it."""
     startup: float = 5e-6
     """Seconds that a launch takes beside its work. Estimates read it."""
+    compiling: float = 0.0
+    """Seconds that kernels with code of their own must save in a run. Estimates read it. It isn't 0 if users
+    wait for a device's compiler before the first run: kernels of one tile share code then."""
 
     @property
     def peak(self) -> int:

@@ -11,11 +11,13 @@ from jangin.targets.target import Target
 
 GROUP, SHARED = 256, 16 << 10
 """Work-items of a group, and bytes that they share, on every device."""
+COMPILING = 50e-6
+"""Seconds of a run that a shader of its own must save: 50 ms of compiling, spread over 1,000 runs."""
 ROWS = tuple(r for r in PORTABLE if r.product is None)
 """Instruction rows. WGSL has no products of words of small numbers."""
 WEBGPU = Target(
-    PREFIX, PREFIX, ANY, "", ROWS, Gpu(group=GROUP, shared=SHARED), backend="wgsl", device=PREFIX,
-    outputs=("jgn", "web"),
+    PREFIX, PREFIX, ANY, "", ROWS, Gpu(group=GROUP, shared=SHARED, compiling=COMPILING), backend="wgsl",
+    device=PREFIX, outputs=("jgn", "web"),
 )  # fmt: skip
 """Code for it runs on any adapter. The first of a machine is taken, or the one that a browser gives."""
 

@@ -43,6 +43,9 @@ TILES = (
 )  # fmt: skip
 """Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
+COMMON = {"ty": 8, "tx": 8, "tm": 4, "tn": 4, "bk": 8, "ahead": 0}
+"""The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`). Browsers
+fill shared memory with zeros, and some compile a store for each value, so panels are small."""
 RESIDENT = 4
 """Groups that a compute unit runs side by side."""
 SYNC = 60.0
@@ -119,7 +122,8 @@ class Contraction(Template):
         group += 0 if params["ahead"] else panels * WAIT / resident
         work = turns * group / t.clock / share
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
-        return float(t.startup + max(work, moved / t.bandwidth))
+        own = 0.0 if params == COMMON else t.compiling
+        return float(t.startup + own + max(work, moved / t.bandwidth))
 
     def _copies(self, params: Params) -> float:
         """Return the number of instructions with which a thread copies its share of both panels."""
