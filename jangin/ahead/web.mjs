@@ -70,12 +70,11 @@ async function onGpu({ device, code, weights }) {
       throw new Error(`the model needs ${name} of ${least}, and the device has ${device.limits[name]}`);
     }
   }
-  const [text, bytes] = await Promise.all([
-    code ?? fetched("<P>.wgsl").then((r) => r.text()),
-    weights ?? fetched("<P>.bin").then((r) => r.arrayBuffer()),
-  ]);
   const model = new Model(device);
-  await model.prepare(text, bytes);
+  await model.prepare(
+    Promise.resolve(code ?? fetched("<P>.wgsl").then((r) => r.text())),
+    Promise.resolve(weights ?? fetched("<P>.bin").then((r) => r.arrayBuffer())),
+  );
   return model;
 }
 
@@ -204,10 +203,10 @@ class Model {
     return made;
   }
 
+  /* The shaders are compiled while the weights are still on their way. */
   prepare(text, bytes) {
     return this.guarded("<NAME> can't be loaded", async () => {
-      this.fill(bytes);
-      const pipelines = await this.compile(text);
+      const [pipelines] = await Promise.all([text.then((t) => this.compile(t)), bytes.then((b) => this.fill(b))]);
       this.bind(pipelines);
     });
   }

@@ -76,3 +76,14 @@ def test_a_missing_barrier_is_found() -> None:
     assert len(bare.body) < len(whole.body)
     found = [run(func, given, sizes, ADAPTERS[0], made=v) for v in (bare, permuted(bare))]
     assert any(not np.allclose(got[n], v, rtol=1e-5) for got in found for n, v in want.items())
+
+
+def test_barriers_for_what_is_exchanged() -> None:
+    """A product's work-items exchange panels in shared memory alone. Those of a row of unknown length
+    also read what others stored in scratch memory, so that their barriers order this too."""
+    for name, stored in (("product", False), ("softmax-symbolic", True)):
+        (func, _, _), *_ = made(name, 5)
+        body = shader(func, WEBGPU).body
+        barriers = [line for line in body if "workgroupBarrier" in line]
+        assert barriers
+        assert all(("storageBarrier" in line) == stored for line in barriers), name

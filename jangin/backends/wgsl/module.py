@@ -9,8 +9,9 @@ from jangin.backends.clike.narrow import narrowed
 from jangin.backends.clike.tidy import tidy
 from jangin.backends.walk.kernel import Kernel
 from jangin.backends.wgsl.longs import FITS
+from jangin.backends.wgsl.placed import placed
 from jangin.backends.wgsl.prelude import texts
-from jangin.backends.wgsl.writer import WgslWriter
+from jangin.backends.wgsl.writer import STORED, WgslWriter
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import CompileError
@@ -42,7 +43,9 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
     known = [(_end(low, 0), _end(high, FITS[1])) for _, (low, high) in sizes(func)]
     writer = WgslWriter(target, func.name, known, items, rooms)
     Kernel(per_thread(narrowed(func, target, 1)), writer).run()
-    lines = tidy([*writer.arrays, *writer.lines], (), lambda _: "")
+    lines = placed(tidy([*writer.arrays, *writer.lines], (), lambda _: ""))
+    if not any("r" in used and used - {"r"} for used in writer.accesses.values()):
+        lines = [line.replace(STORED, "") for line in lines]
     in_rounds = str(rounds(func)) != "1"
     if in_rounds:
         last = f"s{len(sizes(func)) - 1}"

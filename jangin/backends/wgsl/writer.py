@@ -41,6 +41,10 @@ _ROWS: Mapping[str, tuple[str, str]] = {
 _STORES = {1: "b", 2: "h", 4: "w", 8: "w"}
 """The letter of the function that stores an element, by the element's bytes."""
 
+STORED = "storageBarrier(); "
+"""The barrier for what work-items read of each other's buffers. Kernels that read none of their results leave
+it out."""
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -104,7 +108,7 @@ class WgslWriter(Functions):
         return self._placed(_Place(name, self.index(0)))
 
     def barrier(self) -> None:
-        self.lines.append("  storageBarrier(); workgroupBarrier();")
+        self.lines.append(f"  {STORED}workgroupBarrier();")
 
     # --- one value for all lanes
 
