@@ -1,19 +1,21 @@
-"""Time `jangin.blas` beside SciPy's library (OpenBLAS), call by call in turns.
+"""Time `jangin.blas` beside SciPy's library (OpenBLAS), and products beside PyTorch's too, call by call in
+turns.
 
     python benchmarks/blas.py --threads 1 2 --write
     python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
 
-A figure is the least time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. `--write` adds
+A figure is the median time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. `--write` adds
 the figures to results/blas.json; other cases and threads stay there.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +75,32 @@ def cases(letter: str) -> Iterator[Case]:
     yield "trsv", 0.5 * a.nbytes, bound("trsv", a + MATRIX * np.eye(MATRIX, dtype=dtype), v)
 
 
-def measured(case: Case, seconds: float) -> tuple[float, float]:
-    """Return the least seconds of a call by Jangin and by the peer, which take turns."""
-    calls = [case[2](library) for library in (blas, peer)]
-    for call in calls:
+def torchs(letter: str, case: Case) -> Callable[[], object] | None:
+    """Return PyTorch's product of a case's sizes, or None for another routine or without PyTorch."""
+    if not case[0].startswith("gemm") or importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    m, n, k = map(int, case[0].split()[1:])
+    rng = np.random.default_rng(0)
+    dtype = np.float32 if letter == "s" else np.float64
+    a, b = (torch.from_numpy(rng.standard_normal(shape).astype(dtype)) for shape in ((m, k), (k, n)))
+    return lambda: torch.mm(a, b)
+
+
+def measured(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Return the median seconds of a call of each library. The libraries take turns."""
+    for call in calls.values():
         call()
-    best, end = [math.inf, math.inf], time.perf_counter() + seconds
+        call()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + seconds
     while time.perf_counter() < end:
-        for n, call in enumerate(calls):
+        for name, call in calls.items():
             start = time.perf_counter()
             call()
-            best[n] = min(best[n], time.perf_counter() - start)
-    return best[0], best[1]
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def main() -> None:
@@ -98,16 +114,24 @@ def main() -> None:
     rows = {}
     for threads in asked.threads:
         blas.set_threads(threads)
+        if importlib.util.find_spec("torch") is not None:
+            import torch
+
+            torch.set_num_threads(threads)
         with threadpool_limits(threads):
             for letter in asked.types:
                 for case in cases(letter):
                     if not case[0].startswith(asked.only):
                         continue
-                    ours, theirs = measured(case, asked.seconds)
-                    row = {"jangin": case[1] / ours / 1e9, "openblas": case[1] / theirs / 1e9}
+                    calls = {"jangin": case[2](blas), "openblas": case[2](peer)}
+                    if (other := torchs(letter, case)) is not None:
+                        calls["torch"] = other
+                    taken = measured(calls, asked.seconds)
+                    row = {name: round(case[1] / t / 1e9, 2) for name, t in taken.items()}
                     rows[f"{letter}{case[0]}, {threads} threads"] = row
-                    print(f"{letter}{case[0]:24} {threads}  {row['jangin']:8.2f} {row['openblas']:8.2f} "
-                          f"{theirs / ours:6.2f}", flush=True)  # fmt: skip
+                    share = row["jangin"] / max(v for n, v in row.items() if n != "jangin")
+                    figures = " ".join(f"{v:8.2f}" for v in row.values())
+                    print(f"{letter}{case[0]:24} {threads}  {share:5.2f} of the best  {figures}", flush=True)
     if asked.write:
         stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
         versions = sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()})

@@ -8,22 +8,33 @@ always writes into such an array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from jangin.blas.blocked import Blocked, is_large
-from jangin.blas.compiled import run
+from jangin.blas.compiled import run, set_to
+from jangin.blas.direct import Direct, Made, same_kind
 from jangin.blas.routine import LETTERS, TYPES, Routine
 from jangin.blas.table import ROUTINES
 from jangin.ir.graph import Array
+from jangin.runtime.arrays import address
 
 NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()}
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
 _DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
+
+
+OTHER_RESULTS = {"iamax": np.int64, "dsdot": np.float64}
+"""The types of results that aren't of the operands' type."""
+KINDS = 16
+"""The most kinds of calls of a routine that are kept ready."""
+FACTORS = (int, float, np.float64)
+"""Types of factors of such calls."""
 
 
 class BlasError(ValueError):
@@ -42,7 +53,15 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
     names = [n for n in (*required.split(","), *optional.split(",")) if n]
     needed = [n for n in required.split(",") if n]
 
+    repeated: dict[Any, Direct] = {}
+    dtype = np.dtype(NUMPY[letter])
+
     def call(*given: Any, **named: Any) -> Any:
+        held = (*given, *named.values()) if named else given
+        kind = (*named, set_to(), *same_kind(held, dtype))
+        direct = repeated.get(kind)
+        if direct is not None and direct.fits(held):
+            return direct(held)
         values = dict(zip(names, given, strict=False))
         unknown = [n for n in named if n not in names or n in values]
         if len(given) > len(names) or unknown:
@@ -50,12 +69,37 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
         values.update(named)
         if lacking := [n for n in needed if values.get(n) is None]:
             raise TypeError(f"{call.__name__}({routine.scipy}) lacks {', '.join(lacking)}")
-        return _Call(letter, routine, values).results()
+        made = _Call(letter, routine, values)
+        results = made.results()
+        if made.is_repeatable():
+            if len(repeated) >= KINDS:
+                repeated.pop(next(iter(repeated)), None)
+            places = {n: place for place, n in enumerate((*names[: len(given)], *named))}
+            repeated[kind] = made.direct(places)
+        return results
 
     call.__name__ = call.__qualname__ = routine.named(letter)
     call.__doc__ = f"{call.__name__}({routine.scipy})\n\nSee scipy.linalg.blas.{call.__name__}."
     call.typecode = letter  # type: ignore[attr-defined]  # get_blas_funcs of SciPy gives it too
     return call
+
+
+def _itself(written: Array) -> Array:
+    return written
+
+
+def _empty(shape: tuple[int, ...], dtype: Any, values: Sequence[Any]) -> Array:
+    return np.empty(shape, dtype)
+
+
+def _copied(place: int, values: Sequence[Any]) -> Array:
+    return np.array(values[place], order="F")
+
+
+def _in_columns(
+    fill: Callable[..., Array], shape: tuple[int, ...], dtype: Any, values: Sequence[Any]
+) -> Array:
+    return fill(shape, dtype, "F")
 
 
 class _Call:
@@ -68,6 +112,7 @@ class _Call:
         self.options = self._options()
         self.sizes = {n: int(values[n]) for n in routine.sizes if n in values}
         self.arrays: dict[str, Array] = {}
+        self.operands: dict[str, Array] = {}
         given = [n for n in routine.in_order if values.get(n) is not None]
         self.from_vectors = {*routine.sizes} - {*self.sizes}
         for name in sorted(given, key=self._is_triangle):
@@ -172,7 +217,7 @@ class _Call:
     def results(self) -> Any:
         """Run the kernel. Return what it writes, as SciPy does."""
         routine = self.routine
-        operands = {n: self._operand(n) for n in routine.operands}
+        operands = self.operands = {n: self._operand(n) for n in routine.operands}
         if self._is_idle(operands):
             lying = routine.in_place(self.letter)
             made = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
@@ -189,6 +234,66 @@ class _Call:
         found = {n: self._stored(n, r) for n, r in zip(routine.written, made, strict=True)}
         shown = [found[n] for n in routine.returned]
         return shown[0] if len(shown) == 1 else tuple(shown)
+
+    # --- repeated calls
+
+    def is_repeatable(self) -> bool:
+        """Return whether a call like this one needs no conversion, and has one result that is all written."""
+        routine = self.routine
+        if self.letter not in "sd" or len(routine.written) != 1 or routine.returned != routine.written:
+            return False
+        if is_large(routine, self.options, self.sizes) or self._is_idle(self.operands):
+            return False
+        if not all(self._is_plain(name, value) for name, value in self.values.items()):
+            return False
+        (name,) = routine.written
+        if name in routine.matrices or name == "result" or name in routine.in_place(self.letter):
+            return True
+        return name in routine.vectors and self._place(name) == slice(0, len(self.arrays[name]), 1)
+
+    def _is_plain(self, name: str, value: Any) -> bool:
+        """Return whether an argument is an option, a factor, or an array that isn't converted.
+        A matrix that is copied before it is written may have any order."""
+        if name in self.routine.scalars:
+            return type(value) in FACTORS
+        if name not in self.routine.extents:
+            return type(value) is int
+        if type(value) is not np.ndarray or value.dtype is not np.dtype(self.dtype):
+            return False
+        if name in self.routine.written and name not in self.routine.in_place(self.letter):
+            if self.values.get(f"overwrite_{name}"):
+                return False
+        elif self._is_copied(name):
+            return value.ndim == 2
+        return address(value) == address(self.operands[name])
+
+    def _is_copied(self, name: str) -> bool:
+        """Return whether a matrix is copied, so that the kernel can update the copy."""
+        in_place = name in self.routine.matrices and name in self.routine.in_place(self.letter)
+        return in_place and not (self.values.get(f"overwrite_{name}") and self._is_given(name))
+
+    def direct(self, places: Mapping[str, int]) -> Direct:
+        """Return the call that repeats this one. `places` has the number of each argument by its name."""
+        (name,) = self.routine.written
+        shown: Callable[[Array], Any] = _itself
+        own = None
+        if name == "result":
+            made: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, self.dtype))
+            shown = np.ndarray.item
+        elif name not in self.routine.in_place(self.letter):
+            shape = tuple(reversed(self.arrays[name].shape))
+            made = partial(_empty, shape, self.dtype)
+            shown = np.transpose if len(shape) > 1 else shown
+        elif name not in places:
+            fill = np.empty if self._is_unread() and "beta" not in places else np.zeros
+            made = partial(_in_columns, fill, self.arrays[name].shape, self.dtype)
+        elif self._is_copied(name):
+            made = partial(_copied, places[name])
+        else:
+            own = places[name]
+            made = itemgetter(own)
+        operands, routine, letter = self.operands, self.routine, self.letter
+        return Direct(routine, letter, self.options, self.sizes, operands, places, made, shown, own)
 
     def _is_idle(self, operands: Mapping[str, Array]) -> bool:
         """Return whether the call changes nothing."""
@@ -223,9 +328,9 @@ class _Call:
         in_place = name in self.routine.in_place(self.letter)
         if name not in self.arrays:
             rows, columns = map(self._size, self.routine.extent(name, self.options))
-            unread = in_place and not self.routine.of_a_triangle and not self.values.get("beta")
-            self.arrays[name] = (np.empty if unread else np.zeros)((rows, columns), self.dtype, order="F")
-        elif in_place and not (self.values.get(f"overwrite_{name}") and self._is_given(name)):
+            fill = np.empty if in_place and self._is_unread() else np.zeros
+            self.arrays[name] = fill((rows, columns), self.dtype, order="F")
+        elif self._is_copied(name):
             self.arrays[name] = np.array(self.arrays[name], order="F")
         a = self.arrays[name]
         rows, columns = a.shape
@@ -262,6 +367,10 @@ class _Call:
         if own:
             return given
         return whole.reshape(-1) if given is not None and np.ndim(given) == 1 else whole
+
+    def _is_unread(self) -> bool:
+        """Return whether all of a matrix that isn't given is written, and none of it is read."""
+        return not self.routine.of_a_triangle and not self.values.get("beta")
 
     def _is_given(self, name: str) -> bool:
         """Return whether an operand is the caller's own array, unconverted."""

@@ -30,6 +30,11 @@ def set_threads(threads: int | None) -> None:
     _chosen[0] = None if threads is None else counted(threads)
 
 
+def set_to() -> int | None:
+    """Return the number that `set_threads` was given last."""
+    return _chosen[0]
+
+
 def run(
     routine: Routine,
     letter: str,

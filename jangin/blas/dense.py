@@ -108,7 +108,8 @@ class Product:
         tasks_across = ceil(across, wide)
         own_down, own_across = Var("own_down"), Var("own_across")
         row, column = Var("row"), Var("column")
-        rows, columns = minimum(own_down, down - row), minimum(own_across, across - column)
+        rows = minimum(minimum(own_down, down - row), const(PANELS))
+        columns = minimum(minimum(own_across, across - column), const(ACROSS))
         work = block(*(self._blocks(pair, row, rows, column, columns, not n) for n, pair in enumerate(pairs)))
         body = Let(row, task % tasks_down * own_down, Let(column, task // tasks_down * own_across, work))
         body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
@@ -199,7 +200,8 @@ class _Sums:
         term, zero = Var("term"), const(0, self.of.dtype)
         cleared = self._each(Store(self.sums, self.cell, zero))
         ahead = For(self.c, const(self.tile.columns), Prefetch(self.of.out, (self.column, self.i)), "unroll")
-        loop = For(term, self.stop - self.start, self._each(self._added(self.start + term)))
+        count = minimum(self.stop - self.start, const(TERMS))
+        loop = For(term, count, self._each(self._added(self.start + term)))
         return Alloc(self.sums, block(cleared, ahead, loop, self._written()))
 
     def _vectors(self, statement: Stmt) -> Stmt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Const
+from jangin.ir.expr import Binary, Const, Expr
 from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
 from jangin.ir.traversal import loads
 from jangin.templates import (
@@ -106,13 +106,20 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
 
 
 def _operations(s: Stmt) -> float:
-    """Return the number of stores and of their loads from memory, times the extents of constant loops. The
-    larger branch of a condition counts, and vector loops count by vectors."""
+    """Return the number of stores and of their loads from memory, times the extents of loops. An extent that
+    is unknown counts as its constant bound, or as 1 if it has none. The larger branch of a condition counts,
+    and vector loops count by vectors."""
     if isinstance(s, Store):
         return 1.0 + sum(1.0 for n in loads(s.value) if n.buffer.memory != "register")
     inside = [_operations(sub) for sub in sub_statements(s)]
     if isinstance(s, If):
         return max(inside)
-    if isinstance(s, For) and isinstance(s.extent, Const):
-        return sum(inside) * int(s.extent.value) / (LANES if s.kind == "vector" else 1)
+    if isinstance(s, For):
+        return sum(inside) * _most(s.extent) / (LANES if s.kind == "vector" else 1)
     return sum(inside)
+
+
+def _most(extent: Expr) -> int:
+    """Return a loop's extent, or its bound if it is the smaller of a number and a constant, or 1."""
+    bounds = (extent.a, extent.b) if isinstance(extent, Binary) and extent.op == "min" else (extent,)
+    return next((int(e.value) for e in bounds if isinstance(e, Const)), 1)

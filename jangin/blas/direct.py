@@ -1,0 +1,121 @@
+"""Repeated calls: a call like an earlier one needs no checks, only addresses.
+
+A call is like another one if its arrays have the same types, shapes and strides, and all else but its factors
+is equal. A kernel with its own working memory is then ready, and so is the place of each address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jangin.blas.compiled import Ready, loaded
+from jangin.blas.routine import Routine
+from jangin.ir.graph import Array
+from jangin.runtime.arrays import address
+
+C_NUMBERS: Mapping[str, Any] = {"s": ctypes.c_float, "d": ctypes.c_double}
+"""The types of factors in memory, by the letter of a routine."""
+
+Made = Callable[[Sequence[Any]], Array]
+"""Makes the array that is written, from the values of a call."""
+
+
+class Direct:
+    """A call that is repeated with other memory and other factors.
+
+    `options`, `sizes` and `operands` are those of the first call. `places` has the number of each argument by
+    its name. `made` makes the written array, and `shown` gives what the call returns of it. `own` is the
+    number of the caller's array that is written."""
+
+    def __init__(
+        self,
+        routine: Routine,
+        letter: str,
+        options: Mapping[str, str],
+        sizes: Mapping[str, int],
+        operands: Mapping[str, Array],
+        places: Mapping[str, int],
+        made: Made,
+        shown: Callable[[Array], Any],
+        own: int | None,
+    ) -> None:
+        kernel, inputs, order = loaded(routine, letter, options)
+        given = tuple(sizes[n] for n in order)
+
+        def new() -> _Prepared:
+            return _Prepared(Ready(kernel, given), letter, inputs, routine, operands, places)
+
+        self._new = new
+        self._free: list[_Prepared] = []
+        self.made, self.shown, self.idle = made, shown, places.get(routine.idle)
+        self.own = own
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        """Return whether a call of this kind can be repeated: its factor isn't 0, and its array that is
+        written may be."""
+        if self.idle is not None and values[self.idle] == 0:
+            return False
+        return self.own is None or values[self.own].flags.writeable
+
+    def __call__(self, values: Sequence[Any]) -> Any:
+        """Return what the call returns."""
+        try:
+            prepared = self._free.pop()
+        except IndexError:
+            prepared = self._new()
+        written = self.made(values)
+        table = prepared.table
+        for at, place in prepared.arrays:
+            table[at] = address(values[place])
+        for number, place in prepared.numbers:
+            number.value = values[place]
+        for at in prepared.outs:
+            table[at] = address(written)
+        prepared.entry()
+        self._free.append(prepared)
+        return self.shown(written)
+
+
+class _Prepared:
+    """A kernel with its table of addresses. Operands that aren't given stay in it."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        letter: str,
+        inputs: Sequence[str],
+        routine: Routine,
+        operands: Mapping[str, Array],
+        places: Mapping[str, int],
+    ) -> None:
+        self.entry, self.table, self._held = ready.entry, ready.table, [ready, operands]
+        self.arrays: list[tuple[int, int]] = []
+        self.numbers: list[tuple[Any, int]] = []
+        self.outs = ready.places[-1]
+        for name, ats in zip(inputs, ready.places, strict=False):
+            if name in places and name not in routine.scalars:
+                self.arrays += [(at, places[name]) for at in ats]
+                continue
+            held = address(operands[name])
+            if name in places:
+                number = C_NUMBERS[letter]()
+                held = ctypes.addressof(number)
+                self.numbers.append((number, places[name]))
+            for at in ats:
+                self.table[at] = held
+
+
+def same_kind(values: Sequence[Any], dtype: Any) -> tuple[Any, ...]:
+    """Return what calls have in common that are alike: shapes and strides of arrays of a type, and numbers
+    that aren't factors. Anything else stands for itself by its type."""
+    array, number = np.ndarray, int
+    return tuple(
+        [
+            (v.shape, v.strides) if (t := type(v)) is array and v.dtype is dtype else v if t is number else t
+            for v in values
+        ]
+    )

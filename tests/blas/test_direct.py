@@ -1,0 +1,112 @@
+"""Repeated calls: what an earlier call prepared gives the same results on other memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jangin import blas
+from jangin.blas.direct import Direct
+
+N = 9
+
+
+@pytest.fixture
+def repeats(monkeypatch: pytest.MonkeyPatch) -> list[Direct]:
+    """Return a list that gets each repeated call."""
+    made: list[Direct] = []
+    run = Direct.__call__
+    monkeypatch.setattr(Direct, "__call__", lambda self, values: (made.append(self), run(self, values))[1])
+    return made
+
+
+def matrix(seed: int) -> np.ndarray:
+    return np.asfortranarray(np.random.default_rng(seed).standard_normal((N, N)))
+
+
+def test_a_repeated_product_takes_its_own_operands_and_factors(repeats: list[Direct]) -> None:
+    for seed in range(3):
+        a, b, c = matrix(seed), matrix(seed + 10), matrix(seed + 20)
+        alpha = 1.0 + seed
+        np.testing.assert_allclose(blas.dgemm(alpha, a, b), alpha * a @ b, atol=1e-13)
+        wanted = a @ b + alpha * c
+        assert blas.dgemm(1.0, a, b, beta=alpha, c=c, overwrite_c=1) is c
+        np.testing.assert_allclose(c, wanted, atol=1e-13)
+    assert len(repeats) == 4
+
+
+def test_operands_that_may_not_be_overwritten_stay(repeats: list[Direct]) -> None:
+    a, c = np.asfortranarray(np.triu(matrix(3)) + N * np.eye(N)), matrix(4)
+    for b in (matrix(5), np.ascontiguousarray(matrix(6)), matrix(7), np.ascontiguousarray(matrix(8))):
+        before = b.copy()
+        np.testing.assert_allclose(blas.dtrmm(1.0, a, b), a @ b, atol=1e-12)
+        np.testing.assert_allclose(a @ blas.dtrsm(1.0, a, b), b, atol=1e-12)
+        np.testing.assert_allclose(blas.dgemm(1.0, a, a, beta=1.0, c=b), a @ a + b, atol=1e-12)
+        np.testing.assert_array_equal(b, before)
+        kept = c.copy(order="F")
+        found = blas.dtrmm(1.0, a, kept, overwrite_b=1)
+        np.testing.assert_allclose(found, a @ c, atol=1e-12)
+    assert len(repeats) >= 5
+
+
+def test_results_of_repeated_calls_stay() -> None:
+    a = matrix(1)
+    x = a[:, 0].copy()
+    found = [(blas.dgemm(k, a, a), blas.dgemv(k, a, x), blas.ddot(x, a[:, 1])) for k in (1.0, 2.0, 3.0)]
+    for k, (product, vector, dot) in enumerate(found, 1):
+        np.testing.assert_allclose(product, k * a @ a, atol=1e-13)
+        np.testing.assert_allclose(vector, k * a @ x, atol=1e-13)
+        assert dot == pytest.approx(x @ a[:, 1])
+
+
+def test_calls_that_differ_are_not_taken_for_equal() -> None:
+    """Each call follows one that is like it but for one thing: type, shape, strides, step, option, 0."""
+    a, x = matrix(2), np.arange(1.0, N + 1)
+    wide, y = np.asfortranarray(np.ones((2 * N, N))), np.ones(N)
+    wide[:N] = a
+    for _ in range(2):
+        np.testing.assert_allclose(blas.dgemv(1.0, a, x), a @ x, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a, x, trans=1), a.T @ x, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a, x.astype(np.float32)), a @ x, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, wide[:N], x), a @ x, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a.T, x), a.T @ x, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a[:, :4], x[:4]), a[:, :4] @ x[:4], atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a, x, incx=-1), a @ x[::-1], atol=1e-13)
+        assert (blas.daxpy(x, y.copy(), a=0.0) == 1).all()
+        np.testing.assert_array_equal(blas.daxpy(x, y.copy(), a=2.0), 1 + 2 * x)
+
+
+def test_an_array_that_may_not_be_written_is_not() -> None:
+    x, y = np.ones(5), np.arange(5.0)
+    blas.daxpy(x, y)
+    y.flags.writeable = False
+    before = y.copy()
+    np.testing.assert_array_equal(blas.daxpy(x, y), before + 1)
+    np.testing.assert_array_equal(y, before)
+
+
+def test_the_other_triangle_of_a_repeated_result_is_0() -> None:
+    for seed, lower in itertools.product(range(3), (0, 1)):
+        a = matrix(seed)
+        found = blas.dsyrk(1.0, a, lower=lower)
+        np.testing.assert_allclose(found, (np.tril if lower else np.triu)(a @ a.T), atol=1e-13)
+
+
+def test_threads_of_python_call_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    given = [matrix(seed) for seed in range(8)]
+    blas.dgemm(1.0, given[0], given[0])
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda a: [blas.dgemm(1.0, a, a) for _ in range(50)], given))
+    for a, products in zip(given, found, strict=True):
+        assert all(np.allclose(p, a @ a, atol=1e-13) for p in products)
+
+
+def test_a_result_of_another_type_than_its_operands() -> None:
+    x = np.full(3, 0.5, np.float32)
+    for _ in range(2):
+        assert blas.isamax(x) == 0
+        assert blas.dsdot(x, x) == 0.75
