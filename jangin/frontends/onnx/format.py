@@ -67,7 +67,7 @@ class OnnxFormat(Format):
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         from jangin.frontends.dialect import Imported
         from jangin.frontends.onnx.dialect import Onnx
-        from jangin.frontends.onnx.importer import imported_graph, metadata
+        from jangin.frontends.onnx.importer import imported_graph, metadata, quantization
         from jangin.frontends.onnx.proto import read_model
 
         read = read_model(contents)
@@ -77,7 +77,10 @@ class OnnxFormat(Format):
             for axis in range(len(graph.values[n].shape or ()))
         )  # fmt: skip
         dialect = Onnx(self.activations, self.block)
-        return Imported(graph, dialect, metadata(read.proto), hints=hints)
+        described = metadata(read.proto)
+        if found := quantization(graph):
+            described["quantization"] = found
+        return Imported(graph, dialect, described, hints=hints)
 
 
 def _found(folder: Folder, location: str) -> Path | None:

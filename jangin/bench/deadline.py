@@ -1,0 +1,118 @@
+"""Measure whether the runs of a model keep a deadline: on a quiet machine, and with load on all cores."""
+
+from __future__ import annotations
+
+import gc
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.table import Table
+
+from jangin.ir.records import dataclass
+
+LEAST_RUNS = 1000
+"""Runs of which one in a thousand is at least one."""
+LOAD = (
+    "import numpy as np\n"
+    "a, b = np.ones((256, 256), np.float32), np.zeros(1 << 22, np.float32)\n"
+    "print(flush=True)\n"
+    "while True:\n"
+    "    a @ a\n"
+    "    b += 1\n"
+)
+"""The program of a process that loads a core by products, and memory by 16 MB that no cache keeps. It writes
+a line when it begins."""
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """The seconds that runs took, in ascending order, and the deadline. `load` is the number of processes
+    that ran beside."""
+
+    model: str
+    threads: int
+    load: int
+    deadline: float
+    seconds: tuple[float, ...]
+
+    def percentile(self, share: float) -> float:
+        """Return the seconds that at least this share of the runs didn't exceed."""
+        return self.seconds[max(0, math.ceil(share * len(self.seconds)) - 1)]
+
+    @property
+    def misses(self) -> int:
+        return sum(s > self.deadline for s in self.seconds)
+
+    def as_json(self) -> dict[str, object]:
+        shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "worst": 1.0}
+        figures = {f"{name}_ms": 1e3 * self.percentile(share) for name, share in shares.items()}
+        return {
+            "model": self.model, "threads": self.threads, "load": self.load, "runs": len(self.seconds),
+            "deadline_ms": 1e3 * self.deadline, **figures, "misses": self.misses,
+        }  # fmt: skip
+
+
+def parse_deadline(text: str) -> float:
+    """Return the seconds of a text such as "5ms", "800us" or "1s". Raises ValueError for any other text."""
+    for unit, seconds in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        number = text.removesuffix(unit).strip()
+        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
+            return float(number) * seconds
+    raise ValueError(f"--deadline {text!r} is no time: write for example 5ms, 800us or 1s")
+
+
+def latencies(
+    run: Callable[[], object], deadline: float, seconds: float, least: int = LEAST_RUNS
+) -> list[float]:
+    """Return the seconds of runs, in ascending order. A run begins each `deadline` seconds, or at once if the
+    last one ended too late. There are as many as fit `seconds`, and at least `least`."""
+    run()
+    found: list[float] = []
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        begin = time.perf_counter()
+        while len(found) < least or time.perf_counter() - begin < seconds:
+            start = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - start)
+            time.sleep(max(0.0, start + deadline - time.perf_counter()))
+    finally:
+        if enabled:
+            gc.enable()
+    return sorted(found)
+
+
+@contextmanager
+def loaded(processes: int) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
+    """Run processes beside that compute and use memory, and yield them. They end with the context."""
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(processes):
+            started.append(subprocess.Popen([sys.executable, "-c", LOAD], stdout=subprocess.PIPE))
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate()
+
+
+def table(found: Sequence[Latencies]) -> Table:
+    """Return the latencies as a table with a row for each."""
+    shown = Table(title=f"runs with a deadline of {1e3 * found[0].deadline:g} ms", title_justify="left")
+    for heading in ("model", "threads", "load", "runs", "p50", "p99", "p99.9", "worst", "misses"):
+        shown.add_column(heading, justify="left" if heading in ("model", "load") else "right")
+    for x in found:
+        load = f"{x.load} processes" if x.load else "none"
+        times = (f"{1e3 * x.percentile(share):.3f} ms" for share in (0.5, 0.99, 0.999, 1.0))
+        misses = f"{x.misses} ({100 * x.misses / len(x.seconds):.1f} %)"
+        shown.add_row(x.model, str(x.threads), load, str(len(x.seconds)), *times, misses)
+    return shown

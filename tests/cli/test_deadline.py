@@ -1,0 +1,62 @@
+"""`jangin bench --deadline`: percentiles and misses of runs, alone and under load."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from small import Cli, small_model
+
+from jangin.bench.deadline import Latencies, latencies, loaded, parse_deadline
+
+
+def test_percentiles_and_misses() -> None:
+    """A percentile is the least time that so many runs didn't exceed."""
+    found = Latencies("m", 1, 0, 0.99, tuple((n + 1) / 1000 for n in range(1000)))
+    assert [found.percentile(p) for p in (0.5, 0.99, 0.999, 1.0)] == [0.5, 0.99, 0.999, 1.0]
+    assert found.misses == 10
+    assert found.as_json()["p99.9_ms"] == 999
+
+
+def test_runs_begin_a_deadline_apart() -> None:
+    """At least the given number of runs is timed, and a run's time is its own."""
+    begun = time.perf_counter()
+    found = latencies(lambda: time.sleep(0.002), 0.005, 0.0, least=20)
+    assert len(found) == 20 and found == sorted(found) and found[0] >= 0.002
+    assert time.perf_counter() - begun >= 20 * 0.005
+
+
+@pytest.mark.parametrize("text", ["", "5", "ms", "-1ms", "0ms", "5 hours", "1.2.3s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no time: write for example 5ms"):
+        parse_deadline(text)
+
+
+def test_times_have_units() -> None:
+    assert [parse_deadline(t) for t in ("800us", "5ms", "1.5 s")] == pytest.approx([8e-4, 5e-3, 1.5])
+
+
+def test_the_load_ends() -> None:
+    """No process is left when the context ends, by an error too."""
+    started = []
+    with pytest.raises(KeyError), loaded(2) as processes:
+        started += processes
+        assert len(started) == 2 and all(p.poll() is None for p in started)
+        raise KeyError
+    assert all(p.poll() is not None for p in started)
+
+
+def test_the_command(cli: Cli, tmp_path: Path) -> None:
+    """Each model has a row alone and one under load. The figures are in the file too."""
+    model, file = tmp_path / "small.onnx", tmp_path / "d.json"
+    onnx.save(small_model(), model)
+    options = ("--deadline", "1ms", "--json", file, "--rounds", "1", "--shape", "batch=1")
+    done = cli("bench", model, *options)
+    assert done.status == 0, done.out
+    assert all(word in done.out for word in ("p99.9", "worst", "misses", "none", "processes"))
+    alone, under_load = json.loads(file.read_text())
+    assert alone["load"] == 0 < under_load["load"] and alone["runs"] >= 1000
+    assert 0 < alone["p50_ms"] <= alone["p99_ms"] <= alone["p99.9_ms"] <= alone["worst_ms"]
