@@ -204,7 +204,7 @@ inline void use_weights(const void *weights, std::int64_t bytes) { checked(<P>_u
 # --- Rust
 
 _RUST = {
-    "float": "f32", "double": "f64", "char": "c_char", "void": "c_void", "int8_t": "i8", "int16_t": "i16",
+    "float": "f32", "double": "f64", "char": "u8", "void": "c_void", "int8_t": "i8", "int16_t": "i16",
     "int32_t": "i32", "int64_t": "i64", "uint8_t": "u8", "uint16_t": "u16", "uint32_t": "u32",
     "uint64_t": "u64",
 }  # fmt: skip
@@ -280,7 +280,7 @@ def rust_library(model: Model) -> str:
     lines = [
         f"//! {comment(model.name)}: declarations of {p}.h, by Jangin. Link the emitted files too.",
         "#![no_std]", "#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]", "",
-        "use core::ffi::{c_char, c_void};", "",
+        "use core::ffi::c_void;", "",
         f"pub type {p}_task = Option<unsafe extern \"C\" fn(context: *mut c_void, worker: i32)>;", "",
     ]  # fmt: skip
     for name, kind, value in constants(model):
@@ -289,7 +289,7 @@ def rust_library(model: Model) -> str:
     for name, fields in structs(model):
         lines += ["", "#[repr(C)]", "#[derive(Clone, Copy, Debug)]", f"pub struct {name} {{"]
         lines += [f"    pub {_rust_name(f)}: {_rust_type(t)}," for f, t, _ in fields] + ["}"]
-    lines += ["", 'unsafe extern "C" {']
+    lines += ["", 'extern "C" {']
     for f, doc in [*functions(model), (_function(PARALLEL.replace("{p}", p)), "")]:
         lines += [f"    /// {line}" for line in doc.splitlines()]
         given = ", ".join(f"{_rust_name(n)}: {_rust_type(t)}" for n, t in f.params)
@@ -303,7 +303,7 @@ def rust_crate(model: Model) -> dict[str, str]:
     """Return the files of a Rust crate by name."""
     manifest = [
         "[package]", f'name = "{model.prefix.lower()}"', 'version = "0.1.0"', 'edition = "2021"',
-        'rust-version = "1.82"', "", "[lib]", 'path = "lib.rs"', "",
+        'rust-version = "1.56"', "", "[lib]", 'path = "lib.rs"', "",
     ]  # fmt: skip
     return {"rust/Cargo.toml": "\n".join(manifest), "rust/lib.rs": rust_library(model)}
 
