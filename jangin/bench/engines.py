@@ -132,19 +132,17 @@ def _blis(job: Job) -> Engine:
 
     a, b, name = _factors(job)
     library = _first_library(BLIS)
-    bli = library.cblas_sgemm
+    library.bli_info_get_version_str.restype = ctypes.c_char_p
     (rows, depth), columns = a.shape, b.shape[1]
     c = np.empty((rows, columns), np.float32)
+    x, y, z = (array.ctypes.data_as(ctypes.c_void_p) for array in (a, b, c))  # they hold the arrays
     one, zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, c)]
-    x, y, z = pointers
     sizes = rows, columns, depth
 
     def call() -> Mapping[str, Array]:
-        bli(ROW_MAJOR, PLAIN, PLAIN, *sizes, one, x, depth, y, columns, zero, z, columns)
+        library.cblas_sgemm(ROW_MAJOR, PLAIN, PLAIN, *sizes, one, x, depth, y, columns, zero, z, columns)
         return {name: c}
 
-    library.bli_info_get_version_str.restype = ctypes.c_char_p
     return Engine(call, library.bli_info_get_version_str().decode())
 
 

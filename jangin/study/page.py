@@ -13,8 +13,11 @@ from jangin.study.products import Product
 from jangin.study.rows import Row
 from jangin.study.tables import Table, gigaflops, groups, label, title
 
-COLOURS = ("#3b6fb6", "#d9822b", "#3d9a50", "#c23b3b", "#8a63b8", "#8c6d4f", "#d46bb0", "#7a7f87")
-"""Colours of engines, which can be told apart on light and on dark ground."""
+COLOURS = (
+    "#3b6fb6", "#d9822b", "#3d9a50", "#c23b3b", "#8a63b8", "#8c6d4f", "#d46bb0", "#7a7f87", "#b3a125",
+    "#2ba3b5", "#6b8e23", "#e07a6e", "#5a5fd0", "#a03f6f", "#4fb38a", "#b0772f", "#6f93c9", "#946b9e",
+)  # fmt: skip
+"""Colours of engines, which can be told apart on light and on dark ground. There is one for each engine."""
 ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120
 """Heights in a plot: of one bar, of the smallest plot, and of what is around its bars."""
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from jangin.bench.engines import MULTIPLIERS, STUDIED
 from jangin.study import report
-from jangin.study.page import plots
+from jangin.study.page import COLOURS, plots
 from jangin.study.products import Product, by_name
 from jangin.study.rows import Row
 from jangin.study.settings import Settings, open_folder
@@ -112,6 +113,11 @@ def test_shares_of_operators() -> None:
     assert found["Time by operator"] == {
         "net, float32, batch 1, 1 thread": ("Jangin", "Conv+Relu 75%, Add 25%")
     }
+
+
+def test_each_engine_has_a_colour_of_its_own() -> None:
+    """The ninth engine had the colour of the first."""
+    assert len({*COLOURS}) == len(COLOURS) >= len({*STUDIED, *MULTIPLIERS})
 
 
 def test_without_energy_no_table_speaks_of_joules(tmp_path: Path) -> None:
