@@ -1,5 +1,7 @@
 """Keep the tables of a study as benchmarks/results/study.json.
 
+These commands make the models, the study and the file:
+
     python benchmarks/study_models.py .cache/study        # with PyTorch
     jangin study .cache/study/*.onnx --engines all --threads 1,2 --batch 1,8 --precision float32,int8 \\
         --rounds 5 --seconds 0.05 -o .cache/report
