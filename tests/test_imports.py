@@ -139,8 +139,8 @@ ALLOWED = {
     "onnx_backend": {"ir", "runtime", "jangin"},
     "torch_backend": {"compiler.local", "frontends.torch", "ir", "options", "jangin"},
     "bench": {
-        "ahead", "backends", "compiler.driver", "files", "frontends", "frontends.table", "ir", "llvm",
-        "options", "runtime", "runtime.system", "targets", "jangin",
+        "ahead", "backends", "compiler.driver", "compiler.interpreted", "files", "frontends",
+        "frontends.table", "ir", "llvm", "options", "runtime", "runtime.system", "targets", "jangin",
     },
     "batches": {"compiler.driver", "ir", "options", "runtime"},
     "farm": {

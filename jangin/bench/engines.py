@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jangin.bench import peers
 from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
+from jangin.ir.sources import operators
 from jangin.runtime.system.usage import children_bytes
 
 if TYPE_CHECKING:
@@ -57,8 +58,6 @@ def _jangin(job: Job) -> Engine:
 
 def _layers(exe: Executable, feeds: Mapping[str, Array]) -> Mapping[str, float]:
     """Return the seconds of a run by operator. A kernel of several has their names with "+" between them."""
-    from jangin.bench.layers import operators  # imports rich, which would count in the memory
-
     found: dict[str, float] = {}
     for taken in exe.launches(feeds).times(LAYER_RUNS):
         name = operators(taken.launch.sources)

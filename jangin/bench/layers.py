@@ -16,7 +16,7 @@ from jangin.bench.report import machine, threads_text
 from jangin.bench.roofs import Roofs
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.ir.sources import Source, Sources
+from jangin.ir.sources import Source, Sources, operators, own
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import WARM_UP, Launches
 
@@ -193,20 +193,9 @@ def made_by(template: str) -> str:
 
 def computes(sources: Sources) -> str:
     """Return the operators of a kernel's sources, and the first one's name."""
-    first = next(iter(_own(sources)), Source(""))
+    first = next(iter(own(sources)), Source(""))
     name = first.name.removesuffix(f"/{first.operator}")
     return f"{operators(sources)} {name}".strip()
-
-
-def operators(sources: Sources) -> str:
-    """Return the operators of a kernel's sources, such as "Conv+Relu"."""
-    short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in _own(sources))
-    return "+".join(dict.fromkeys(short))
-
-
-def _own(sources: Sources) -> list[Source]:
-    """Return the sources that are the model's own. Return all if none is."""
-    return [s for s in sources if s.is_own] or [*sources]
 
 
 def summary(found: Account) -> str:

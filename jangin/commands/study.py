@@ -22,15 +22,17 @@ from jangin.commands.common import (
     parse_shapes,
     terminal,
 )
+from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
-from jangin.frontends.format import opened
-from jangin.options import ABOUT
+from jangin.frontends.format import opened, paired
+from jangin.ir.errors import CompileError
+from jangin.options import ABOUT, Options
 from jangin.quantization.data import present
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
 from jangin.study import report
 from jangin.study.host import Host
-from jangin.study.products import convolutions, parse_sizes, write_products
+from jangin.study.products import Product, parse_sizes, products_of, write_products
 from jangin.study.rows import CPU, Row, RowFile
 from jangin.study.run import Progress, run
 from jangin.study.settings import RECORD, ROWS
@@ -114,6 +116,16 @@ def study(
     if base not in chosen:
         raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
     return _studied(asked, output, settings, base, farm)
+
+
+def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
+    """Return the products that the convolutions of some models become. Models that can't be read have
+    none here. A study's rows tell why."""
+    found: list[Product] = []
+    for model in models:
+        with suppress(CompileError, ValueError, OSError, ModuleNotFoundError):
+            found += products_of(import_model(paired(model, how.weights), how, until="lower"))
+    return tuple(dict.fromkeys(found))
 
 
 def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, farm: str) -> bool:

@@ -61,3 +61,14 @@ class Sources(tuple[Source, ...]):
 
 
 NO_SOURCE = Sources()
+
+
+def operators(sources: Sources) -> str:
+    """Return the operators of sources, such as "Conv+Relu"."""
+    short = (s.operator.removeprefix("aten.").removesuffix(".default") for s in own(sources))
+    return "+".join(dict.fromkeys(short))
+
+
+def own(sources: Sources) -> list[Source]:
+    """Return the sources that are the model's own. Return all if none is."""
+    return [s for s in sources if s.is_own] or [*sources]

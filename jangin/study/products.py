@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 
 from onnx import TensorProto, helper
 
-from jangin.compiler.pipeline import import_model
 from jangin.files import write_whole
-from jangin.frontends.format import paired
 from jangin.ir.core import Conv
-from jangin.ir.errors import CompileError
 from jangin.ir.expr import Const
 from jangin.ir.graph import Graph
 from jangin.ir.records import dataclass
-from jangin.options import Options
 
 CONVOLUTIONS = "convolutions"
 """The word for the products that a study's models compute as convolutions."""
@@ -86,16 +81,6 @@ def products_of(graph: Graph) -> list[Product]:
                 depth, columns = (prod(int(str(n)) for n in sizes) for sizes in (taps, windows))
                 found.append(Product(int(str(rows)), depth, columns))
     return found
-
-
-def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
-    """Return the products that the convolutions of some models become. Models that can't be read have
-    none here. A study's rows tell why."""
-    found: list[Product] = []
-    for model in models:
-        with suppress(CompileError, ValueError, OSError, ModuleNotFoundError):
-            found += products_of(import_model(paired(model, how.weights), how, until="lower"))
-    return tuple(dict.fromkeys(found))
 
 
 def write_products(folder: Path, products: Sequence[Product]) -> list[Path]:

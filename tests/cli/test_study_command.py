@@ -10,10 +10,10 @@ import pytest
 from small import Cli
 
 from jangin.bench.engines import MULTIPLIERS, STUDIED
-from jangin.commands.study import parse_engines
+from jangin.commands.study import convolutions, parse_engines
 from jangin.options import Options
 from jangin.study import run as running
-from jangin.study.products import Product, convolutions, parse_sizes
+from jangin.study.products import Product, parse_sizes
 from jangin.study.rows import RowFile
 
 QUICK = ("--rounds", "1", "--seconds", "0.005", "--engines", "onnxruntime")
