@@ -183,14 +183,15 @@ def _called(module: Any, feeds: Sequence[Any], outputs: Sequence[str]) -> Callab
 
 def inductor(job: Job) -> Engine:
     """Return PyTorch's Inductor, compiled ahead of time with frozen weights, at the sizes of the inputs.
-    `job.model` is an exported program (.pt2). The compiled file stays beside the inputs."""
+    `job.model` is an exported program (.pt2). The compiled file stays beside it."""
     import torch
 
     if Path(job.model).suffix != ".pt2":
         raise ValueError("Inductor takes an exported program (.pt2), not an ONNX model")
     torch.set_num_threads(job.threads)
     feeds = tuple(torch.from_numpy(array) for array in job.feeds().values())
-    compiled = Path(job.inputs).with_suffix(f".{job.threads}.aoti.pt2")
+    sizes = "-".join("x".join(map(str, array.shape)) for array in feeds)
+    compiled = Path(job.model).with_suffix(f".{sizes}.{job.threads}.aoti.pt2")
     record = compiled.with_suffix(".json")
     if not record.is_file() or record.stat().st_mtime < Path(job.model).stat().st_mtime:
         start = time.perf_counter()
