@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,7 +11,13 @@ from jangin.ir.plan import ALIGN
 Item = tuple[str, int, int, int]
 """A buffer: name, bytes, and the first and last launch that touch it (inclusive)."""
 
+Placed = tuple[int, int, int, int]
+"""A placed buffer: its offset, its end, and the first and last launch that touch it."""
+
 RETRIES = 20
+LONG = 8
+"""Launches that a buffer outlives in the mean before all placed buffers are looked at in turn. The values of
+a training step wait for the backward pass."""
 
 
 def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) -> tuple[dict[str, int], int]:
@@ -42,26 +49,34 @@ def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) 
 
 
 def _place(buffers: Sequence[Item]) -> tuple[dict[str, int], int]:
-    # (offset, end) of each buffer alive at a launch
-    alive: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    long = sum(last - first for _, _, first, last in buffers) > LONG * len(buffers)
+    placed: list[Placed] = []
+    alive: defaultdict[int, list[Placed]] = defaultdict(list)  # by launch, for short lives
     offsets: dict[str, int] = {}
     total = 0
     for name, size, first, last in buffers:
-        offset = _best_gap(sorted({p for at in range(first, last + 1) for p in alive[at]}), size)
+        if long:
+            around = [p for p in placed if p[2] <= last and first <= p[3]]
+        else:
+            around = sorted({p for at in range(first, last + 1) for p in alive[at]})
+        offset = _best_gap(around, size)
         offsets[name] = offset
-        if size:
+        new = offset, offset + size, first, last
+        if size and long:
+            insort(placed, new)
+        elif size:
             for at in range(first, last + 1):
-                alive[at].append((offset, offset + size))
+                alive[at].append(new)
         total = max(total, offset + size)
     return offsets, total
 
 
-def _best_gap(neighbours: Sequence[tuple[int, int]], size: int) -> int:
+def _best_gap(neighbours: Sequence[Placed], size: int) -> int:
     """Return the start of the smallest gap of at least `size` bytes. Without such a gap it is the highest end
     of a neighbour."""
     best: tuple[int, int] | None = None
     end = 0
-    for offset, stop in neighbours:
+    for offset, stop, *_ in neighbours:
         gap = offset - end
         if gap >= size and (best is None or gap < best[0]):
             best = (gap, end)

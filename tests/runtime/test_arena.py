@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jangin.ir.plan import ALIGN
+from jangin.runtime import arena
 from jangin.runtime.arena import Item, layout, peak
 
 lives = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted)
@@ -57,3 +59,13 @@ def test_close_to_the_lower_bound() -> None:
 def test_empty() -> None:
     assert layout([]) == ({}, 0) and peak([]) == 0
     assert layout([("a", 0, 0, 1)]) == ({"a": 0}, 0)
+
+
+@given(items)
+@settings(max_examples=50)
+def test_long_lives_are_laid_out_as_short_ones(buffers: list[Item]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arena, "LONG", 0)
+        long = layout(buffers)
+        patch.setattr(arena, "LONG", 1 << 60)
+        assert layout(buffers) == long
