@@ -4,6 +4,7 @@ where it should pay."""
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from nets import TARGET, N, Net, feeds
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.compiler.pipeline import graph_passes, plan_model
+from jangin.compiler.pipeline import build_plan, graph_passes, plan_model
 from jangin.ir.core import Kernel
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph
@@ -27,9 +28,11 @@ from jangin.passes.algebra.cse import cse
 from jangin.passes.algebra.simplify import simplify
 from jangin.passes.fusion.fuse import fuse
 from jangin.passes.layouts.layout import channels_last
+from jangin.passes.partition import prune
 from jangin.passes.windows.winograd import match, winograd
 from jangin.passes.windows.winograd_cost import Estimate
 from jangin.passes.windows.winograd_transform import F2, F4, Transform
+from jangin.runtime.load import executable
 from jangin.targets import NAMED
 from jangin.targets.figures import WinogradFigures
 
@@ -42,6 +45,11 @@ H = Var("H")
 
 def fused(graph: Graph) -> Graph:
     return fuse(simplify(channels_last(graph, TARGET)), TARGET)
+
+
+def shapes_of(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of a graph's inputs, which are known."""
+    return {n: tuple(int(str(d)) for d in graph.shape(n)) for n in graph.inputs}
 
 
 def direct(x: Array, w: Array, pad: int, dilations: tuple[int, int] = (1, 1)) -> Array:
@@ -98,6 +106,36 @@ def test_equals_the_plain_convolution(
     assert kernels(new)[1:-1] == (ONE if blocks else THREE)  # the first and the last kernel change the layout
     x = np.random.default_rng(1).standard_normal((2, channels, height, width)).astype(np.float32)
     close(run_graph(new, {"x": x})["y0"], direct(x, w, pad))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("blocks", WAYS)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("outputs", [3, 19, 32])
+def test_weights_that_change(
+    monkeypatch: pytest.MonkeyPatch, transform: Transform, outputs: int, blocks: bool, compiled: bool
+) -> None:
+    """Weights that are an input are transformed by a kernel of their own."""
+    forced(monkeypatch, transform, blocks)
+    t = Net()
+    x, w = t.input("x", 2, 13, 7, 6), t.input("w", outputs, 13, 3, 3)
+    graph = prune(t.done(t.b.conv(x, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)))
+    random = np.random.default_rng(1)
+    given = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes_of(graph).items()}
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert kernels(new)[1:-1] == [["loop_nest"], *(ONE if blocks else THREE)]
+    run = executable(build_plan(graph, Options()), 2).run if compiled else partial(run_graph, new)
+    close(run(given)["y0"], direct(given["x"], given["w"], 1))
+
+
+def test_the_choice_for_weights_that_change() -> None:
+    """The transform of the weights pays for many images. It doesn't for a single small one."""
+    deep = 7, 7, 512, 512, WinogradFigures()
+    assert Estimate(*deep).best() is not None
+    assert Estimate(*deep, changing=True).best() is None
+    assert Estimate(*deep, images=32, changing=True).best() is not None
 
 
 @pytest.mark.parametrize("blocks", WAYS)

@@ -1,5 +1,7 @@
-"""Winograd's method for 3 x 3 convolutions with constant weights, dilated ones included, if it should be
-quicker.
+"""Winograd's method for 3 x 3 convolutions, dilated ones included, if it should be quicker.
+
+Constant weights are transformed here. Weights that a run computes or is given, as in training, are
+transformed by one more kernel.
 
 For a video, whose windows span several frames, each output frame is an image made of several input frames.
 Their channels follow one another.
@@ -50,7 +52,7 @@ from jangin.passes.fusion.stages import finishing, is_opaque, stages
 from jangin.passes.layouts.padding import padding
 from jangin.passes.precision.halves import widens
 from jangin.passes.windows.winograd_cost import Estimate, is_window
-from jangin.passes.windows.winograd_nests import Patch, Tiling, input_nest, output_nest
+from jangin.passes.windows.winograd_nests import Patch, Tiling, input_nest, output_nest, weights_nest
 from jangin.passes.windows.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.target import Target
 from jangin.templates.template import expected
@@ -92,6 +94,9 @@ class Match:
     frames: int
     depth: int
 
+    changing: bool
+    """Whether a run transforms the weights."""
+
     @property
     def terms(self) -> int:
         """Terms of each sum of products: the channels of all frames that an output is made of."""
@@ -128,6 +133,7 @@ def match(kernel: Node, graph: Graph) -> Match | None:
     return Match(
         kernel, stage, x, weights, images, height, width, terms, outputs, pairs, halves, fitting,
         conv.dilations[-2:], math.prod(frames) if frames else 0, math.prod(conv.kernel[:-2]),
+        weights not in graph.constants,
     )  # fmt: skip
 
 
@@ -144,9 +150,11 @@ def _exact(x: str, weights: Array, graph: Graph) -> list[Transform]:
 def _fits(node: Node, graph: Graph) -> bool:
     x, weights = node.inputs
     conv = node.of(Conv)
+    changing = weights not in graph.constants
+    if changing and (conv.dot is not None or len(conv.kernel) > 2 or conv.halves):
+        return False
     return (
-        weights in graph.constants
-        and x in graph.values
+        x in graph.values
         and (conv.dot == DOT2 or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
         and is_window(conv)
     )
@@ -172,7 +180,8 @@ class _Winograd(Editor):
                 continue
             blocks = estimate.by_blocks(transform)
             kernels = self.kernels(found, transform, blocks)
-            for kernel in [merge(self.graph, kernels)] if blocks else kernels:
+            *first, product = [*kernels[:-3], merge(self.graph, kernels[-3:])] if blocks else kernels
+            for kernel in (*first, product):
                 self.emit(kernel)
         if self.nodes == list(self.graph.nodes):
             return self.graph
@@ -191,6 +200,11 @@ class _Winograd(Editor):
             return None
         height, width = (expected(size, self.symbols) for size in (m.height, m.width))
         sizes = height, width, m.terms, m.outputs
+        if m.changing:  # one transform of the weights is for all images of a batch
+            images = static_shape((m.images,))
+            if images is None or self.target.groups or self.target.machine.lanes(F32.bytes) == 1:
+                return None
+            return Estimate(*sizes, self.figures, m.transforms, F32, m.dilations, images[0], True)
         return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
 
     def kept(self, m: Match) -> DType:
@@ -199,7 +213,8 @@ class _Winograd(Editor):
         return F16 if small else m.dtype
 
     def kernels(self, m: Match, transform: Transform, blocks: bool) -> list[Node]:
-        """Return the kernels: the input transform, the products and the output transform."""
+        """Return the kernels: the input transform, the products and the output transform. The transform of
+        weights that change is the first."""
         out, source = m.kernel.outputs[0], m.kernel.source
         images = simplify(m.images, self.symbols)
         hints = self.target.machine.hints and not blocks  # a block stays in the cache
@@ -207,13 +222,20 @@ class _Winograd(Editor):
             transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
             self.target.machine.issue_bound, m.dilations, m.frames, m.depth,
         )  # fmt: skip
-        u = self.constant(self.weights(m, transform), f"{out}.u")
+        if m.changing:
+            shape = tuple(map(const, (transform.products, m.terms, m.outputs)))
+            u = self.declare(f"{out}.u", F32, shape)
+            nest = LoopNest(weights_nest(transform, m.terms, m.outputs, self.figures.lanes), *self.typed(u))
+            first = [self.kernel(nest, (m.weights,), u, source)]
+        else:
+            u, first = self.constant(self.weights(m, transform), f"{out}.u"), []
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.terms))
         products = self.declare(f"{out}.m", m.dtype, tiling.shape(m.outputs))
         patch, others = self.patch(m), tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         before, after = self.input_nest(m, tiling, patch), self.output_nest(m, tiling, others)
         product = self.product(m, v, u, products) if blocks else _matmul(m)
         return [
+            *first,
             self.kernel(LoopNest(before, *self.typed(v)), patch.inputs, v, source),
             self.kernel(product, (v, u), products, source),
             self.kernel(LoopNest(after, *self.typed(out)), (products, *others), out, source),

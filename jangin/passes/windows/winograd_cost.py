@@ -10,6 +10,9 @@ from jangin.ir.records import dataclass
 from jangin.passes.windows.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
 
+PACKED = 4
+"""The time to pack one weight for a block of tiles, in multiply-adds. Constant weights are packed before."""
+
 
 def is_window(conv: Conv) -> bool:
     """Return whether Winograd's method fits a convolution's windows, over images or videos."""
@@ -23,7 +26,8 @@ class Estimate:
     """Estimated times of a 3 x 3 convolution of one image, in multiply-adds of its product.
 
     `weight`: the type of its weights in memory, transformed ones included. `dilations`: down and across.
-    `images`: images that are computed together, such as a video's frames.
+    `images`: images that are computed together, such as a video's frames. `changing`: the weights are
+    computed by each run, which transforms them too.
     """
 
     height: int
@@ -35,6 +39,7 @@ class Estimate:
     weight: DType = F32
     dilations: tuple[int, ...] = (1, 1)
     images: int = 1
+    changing: bool = False
 
     def best(self) -> Transform | None:
         """Return the transform that should be quickest, or None if none is clearly quicker than the direct
@@ -68,15 +73,30 @@ class Estimate:
         """Return the cost of three kernels, each over all tiles."""
         count = self._tiles(t)
         moved = count * self._kept(t)
-        slower = 2 if moved * F32.bytes > self.figures.far else 1
-        return self._product(t, count) + moved * self.figures.transform * slower
+        return self._product(t, count) + self._moved(moved) + self._weights(t)
 
     def blocks(self, t: Transform) -> float:
         """Return the cost of one kernel over blocks of tiles, which reads the weights again for each
         block."""
         count, kept = self._tiles(t), self._kept(t)
         rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
-        return -(-count // rows) * self._product(t, rows) + count * kept * self.figures.transform
+        blocks = -(-count // rows)
+        packed = blocks * self._transformed(t) * PACKED if self.changing else 0
+        moved = count * kept * self.figures.transform
+        return blocks * self._product(t, rows) + moved + packed + self._weights(t)
+
+    def _moved(self, elements: int) -> float:
+        """Return the time to make, store and read values that go through memory."""
+        slower = 2 if elements * F32.bytes > self.figures.far else 1
+        return elements * self.figures.transform * slower
+
+    def _transformed(self, t: Transform) -> int:
+        """Return the number of transformed weights."""
+        return t.products * self.channels * self.outputs
+
+    def _weights(self, t: Transform) -> float:
+        """Return the time to transform the weights in a run."""
+        return self._moved(self._transformed(t)) if self.changing else 0
 
     def _per_weight(self, rows: int) -> float:
         """Return the time of one weight: its multiply-adds for all rows, nearly all of which overlap with

@@ -1,4 +1,4 @@
-"""The loop nests of Winograd's method: the input transform and the output transform.
+"""The loop nests of Winograd's method: the transforms of inputs, of outputs, and of weights that change.
 
 Both run tiles in parallel and channels by vectors. A tile's rows are a loop, whose code is a fraction of the
 unrolled code. Input tiles inside the image take a path without tests; the others test each position. Output
@@ -11,6 +11,7 @@ apart. Tiles are numbered image by image within each row, and column, of tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, land, select
@@ -230,6 +231,41 @@ def _output_tile(
         row.append(store if fits == TRUE else If(fits, store))
     columns = For(j, const(t.size), block(*column), "unroll")
     return Alloc(grid, block(columns, tiling.over_rows(i, t.tile, Alloc(line, block(*row)))))
+
+
+def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
+    """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3].
+
+    A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines."""
+    taps = Buffer("x0", F32, tuple(map(const, (outputs, channels, TAPS, TAPS))))
+    out = Buffer("out", F32, tuple(map(const, (t.products, channels, outputs))))
+    grid = _registers("grid", t.size * TAPS, F32)
+    group, c, lane = Var("g"), Var("c"), Var("o")
+
+    def combined(rows: Sequence[Expr]) -> list[Expr]:
+        made = []
+        for factors in t.matrix:
+            terms = [e * const(float(f), F32) for f, e in zip(factors, rows, strict=True) if f]
+            made.append(reduce(lambda v, w: v + w, terms))
+        return made
+
+    def transformed(o: Expr) -> Stmt:
+        parts: list[Stmt] = []
+        for j in range(TAPS):
+            column = combined([taps[o, c, i, j] for i in range(TAPS)])
+            parts += [Store(grid, (const(n * TAPS + j),), e) for n, e in enumerate(column)]
+        for n in range(t.size):
+            row = combined([grid[n * TAPS + j] for j in range(TAPS)])
+            parts += [Store(out, (const(n * t.size + i), c, o), e) for i, e in enumerate(row)]
+        return Alloc(grid, block(*parts))
+
+    whole, rest = divmod(outputs, lanes)
+    loops: list[Stmt] = []
+    for count, width, start in ((whole, lanes, 0), (int(rest > 0), rest, whole * lanes)):
+        if count:
+            each = For(lane, const(width), transformed(simplify(group * width + start + lane)), "vector")
+            loops.append(For(group, const(count), For(c, const(channels), each), "parallel"))
+    return block(*loops)
 
 
 def _registers(name: str, count: int, dtype: DType) -> Buffer:
