@@ -13,13 +13,14 @@ from typing import NamedTuple
 from jangin.ir.dtype import F32, F64, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, eq, land, select
 from jangin.ir.graph import CompileError
+from jangin.ir.simplify import simplify
 from jangin.ir.te import reduction
-from jangin.ops.axes import axis_of, divide, per_channel
+from jangin.ops.axes import axis_of, divide, per_channel, product
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import power, widen
 from jangin.ops.operands import wide
 from jangin.ops.reduce import reduce_over
-from jangin.ops.values import Tensor
+from jangin.ops.values import OwnGradient, Tensor
 from jangin.ops.window import check_taps
 
 
@@ -104,7 +105,32 @@ def normalized_batch(
     found = moments(b, x, [i for i in range(x.rank) if i != 1])
     norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), found.centred, found.variance)
     y = scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
+    saved = found.centred, found.variance
+    function = partial(_of_normalized_batch, saved=saved, epsilon=epsilon)
+    b.own_gradients.append(OwnGradient((x, scale, shift), (y,), function, saved))
     return y, b.reshape(found.mean, scale.shape), b.reshape(found.variance, scale.shape)
+
+
+def _of_normalized_batch(
+    b: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], gs: Sequence[Tensor], *,
+    saved: tuple[Tensor, Tensor], epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients of `normalized_batch`: sums of g and of g x̂, then one more pass for the gradient
+    scale / deviation (g - mean(g) - x̂ mean(g x̂))."""
+    (x, scale, shift), (centred, variance) = inputs, saved
+    axes = [i for i in range(x.rank) if i != 1]
+    count = cast(centred.dtype, simplify(product(x.shape[i] for i in axes), b.symbols))
+    g = b.cast(gs[0], centred.dtype)
+    inverse = b.map(lambda s: 1 / call("sqrt", s + epsilon), variance)
+    total = b.reduce("sum", g, axes, True)
+    along = b.reduce("sum", b.map(lambda v, c: v * c, g, centred), axes, True)
+    slope = b.map(lambda i, s: i * cast(i.dtype, s), inverse, per_channel(b, scale, x.rank))
+    bend = b.map(lambda a, i: a * i * i / count, along, inverse)
+    mean = b.map(lambda t: t / count, total)
+    made = b.map(lambda v, c, k, m, q: k * (v - m - c * q), g, centred, slope, mean, bend)
+    of_scale = b.map(lambda a, i: a * i, along, inverse)
+    parts = (b.cast(b.reshape(t, like.shape), like.dtype) for t, like in ((of_scale, scale), (total, shift)))
+    return b.cast(made, x.dtype), *parts
 
 
 def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
