@@ -35,6 +35,7 @@ from jangin.ir.simplify import interval, simplify
 from jangin.ir.sources import Sources
 from jangin.ir.te import Stage
 from jangin.ir.traversal import rewrite
+from jangin.ops.core_window import conv_te
 from jangin.passes.layouts.channels_last import ChannelsLast, inverse, permuted, to_last
 from jangin.passes.layouts.planes import in_planes
 from jangin.targets.target import Target
@@ -97,6 +98,8 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     last = replace(window, layout="last")
     if isinstance(window, Conv) and window.dot is not None and run.target.groups:
         return _by_warps(run, node, others[0])
+    if isinstance(window, Conv) and not run.target.groups and _is_plain_depthwise(run, window, node.inputs):
+        return _turned_depthwise(run, node, last, others[0])
     if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
     # A product over all channels reads a padded copy, so its inner loop has no tests.
@@ -114,9 +117,40 @@ def _window(run: ChannelsLast, node: Node) -> bool:
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
     """Return whether a convolution is depthwise with windows that may test for the border: only few tiles lie
     at a row's ends."""
+    few = conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
+    return few and _is_depthwise(run, conv, weights)
+
+
+def _is_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:
     outputs, inputs, *_ = run.shape(weights)
-    alone = conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
-    return alone and conv.kernel[-1] <= LONGEST_TESTED and math.prod(conv.kernel) <= LARGEST_WINDOW
+    return conv.groups > 1 and is_const(inputs, 1) and is_const(outputs, conv.groups)
+
+
+def _is_plain_depthwise(run: ChannelsLast, conv: Conv, inputs: Sequence[str]) -> bool:
+    """Return whether a depthwise convolution of floats has weights that change, and can read them turned."""
+    x, weights = inputs
+    same = run.dtype(x) is run.dtype(weights) and run.dtype(x).is_float
+    plain = same and conv.dot is None and conv.dtype is None and not conv.halves
+    return plain and weights not in run.constants and _small_depthwise(run, conv, weights)
+
+
+def _turned_depthwise(run: ChannelsLast, node: Node, last: Conv, weights: str) -> bool:
+    """Compute a depthwise convolution whose weights change. It reads a copy of the weights with channels
+    last, as constant weights are packed."""
+    rank = len(run.shape(weights))
+    perm = (*range(2, rank), 1, 0)
+    turned = run.move(weights, permuted(run.shape(weights), perm), perm, f"{weights}.turned")
+    names = [run.last(node.inputs[0], 1), turned]
+    x, w = (Buffer(f"x{i}", *run.typed(n)) for i, n in enumerate(names))
+    shape = permuted(run.shape(node.outputs[0]), to_last(rank))
+
+    def load(e: Expr) -> Expr | None:
+        return Load(w, permuted(e.index, perm)) if isinstance(e, Load) and e.buffer.name == "x1" else None
+
+    straight = Buffer("x1", w.dtype, run.shape(weights))
+    out = Buffer("out", run.dtype(node.outputs[0]), shape)
+    stages = tuple(_reloaded(s, load) for s in conv_te([x, straight], out, last))
+    return run.compute_last(node, 1, names, Compute(stages))
 
 
 def _by_warps(run: ChannelsLast, node: Node, weights: str) -> bool:
