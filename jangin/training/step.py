@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.gradients.reverse import builder_of, gradients
-from jangin.ir.dtype import F64, from_numpy
+from jangin.ir.dtype import F64, DType, from_numpy
 from jangin.ir.expr import call, cast, const, is_const, maximum, minimum
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
+from jangin.ops.builder import Builder
 from jangin.ops.operands import typed
 from jangin.ops.values import Tensor
 from jangin.optim import Optimizer
@@ -176,6 +177,19 @@ class StepBuilder:
         graph = replace(graph, updates={out: state for state, out in after.items()})
         whole = {**model.parameters, **model.buffers, **kept}
         return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random)
+
+
+class UpdateBuilder(StepBuilder):
+    """Adds an update alone. The loss (of type `dtype`) and the gradients are inputs, in this order."""
+
+    def __init__(self, model: Trainable, dtype: DType) -> None:
+        self.model, self.b = replace(model, changed={}, buffers={}, random=""), Builder("update", {})
+        types = {n: typed(model.graph.value(n)) for n in model.parameters}
+        for n, of in types.items():
+            self.b.input(n, *of)
+        self.loss = self.b.input(self.b.fresh("given.loss"), dtype, ())
+        self.gradients = {n: self.b.input(self.b.fresh(f"d{n}"), *of) for n, of in types.items()}
+        self.inputs = [self.loss.name, *(g.name for g in self.gradients.values())]
 
 
 def forward_only(model: Trainable, loss: Loss | None, target: Array | None) -> StepGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -12,16 +13,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from jangin.compiler.pipeline import build_plan
 from jangin.files import write_whole
-from jangin.ir import limits
 from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.records import dataclass
 from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
 from jangin.options import Common, Options
 from jangin.passes.memory.recompute import repeated_share
-from jangin.runtime.load import executable
 from jangin.training import losses
 from jangin.training.data import read_arrays
 from jangin.training.files import of_file
@@ -29,7 +27,10 @@ from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Lora, Trainable
-from jangin.training.step import Clip, StepBuilder, StepGraph, forward_only, outputs_only
+from jangin.training.processes import Processes, shares
+from jangin.training.reduced import Reduce, Reduced
+from jangin.training.runner import Runner, as_array
+from jangin.training.step import Clip, StepBuilder, UpdateBuilder, forward_only, outputs_only
 from jangin.training.written import write_trained
 
 if TYPE_CHECKING:
@@ -83,49 +84,6 @@ class Task:
         return losses.BY_NAME[self.loss], target
 
 
-MASK = 0xFFFFFFFF
-
-
-class Runner:
-    """A step, compiled and loaded. It doesn't hold the arrays that the first step begins with."""
-
-    def __init__(self, step: StepGraph, options: Options, seed: int, checkpoint: int | None = None) -> None:
-        self.step, self.seed = replace(step, kept={}), seed
-        with limits.within(options.limits):
-            self.executable: Any = executable(
-                build_plan(step.graph, options, arena=checkpoint), options.threads
-            )
-        self.names = [spec.name for spec in self.executable.inputs]
-
-    def run(
-        self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
-    ) -> dict[str, Array]:
-        """Run the step, and return all outputs by name. Arrays of `kept` whose next state is an output are
-        updated in place. The random numbers follow from the seed and `draw`, the number of the run. Raises
-        ValueError or TypeError for a batch that isn't like the example."""
-        found: dict[str, Array] = self.executable.run(self.feeds(batch, kept, numbers, draw))
-        return found
-
-    def feeds(
-        self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int
-    ) -> dict[str, Array]:
-        """Return all inputs of a run, by name."""
-        given = batch if isinstance(batch, (tuple, list)) else (batch,)
-        if len(given) != len(self.step.inputs):
-            raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
-        feeds = dict(zip(self.step.inputs, map(as_array, given), strict=True))
-        feeds |= {**kept, **numbers}
-        if self.step.random:
-            words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)
-            feeds[self.step.random] = np.array(words, np.uint32)
-        return {n: feeds[n] for n in self.names}
-
-
-def as_array(value: Any) -> Array:
-    """Return an array or a PyTorch tensor as an array."""
-    return np.asarray(value.detach() if hasattr(value, "detach") else value)
-
-
 class ValueAndGrad:
     """A compiled loss with its gradients: `loss, gradients = f(parameters, batch)`.
 
@@ -135,7 +93,8 @@ class ValueAndGrad:
     def __init__(self, task: Task) -> None:
         model = task.trainable()
         self._names = {n: i for n, i in model.names.items() if i in model.parameters}
-        self._runner = Runner(StepBuilder(model, *task.added).with_gradients(), task.options, task.seed)
+        step = StepBuilder(model, *task.added).with_gradients()
+        self._runner = Runner.of(step, task.options, task.seed)
         self._calls = 0
         self._buffers = {n: np.array(a) for n, a in model.buffers.items()}
         self.parameters = {n: model.parameters[i] for n, i in self._names.items()}
@@ -161,10 +120,13 @@ class Trainer:
 
     def __init__(
         self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = "",
-        checkpoint: int | None = None,
+        checkpoint: int | None = None, reduce: Reduce | None = None, processes: int = 1,
     ) -> None:  # fmt: skip
         if check not in ("", "nan"):
             raise ValueError(f"check={check!r} is unknown; there is 'nan'")
+        apart = reduce is not None or processes > 1
+        if check and apart:
+            raise ValueError("check='nan' looks into one process: train without `processes` and `reduce`")
         self._check = check
         model = task.trainable()
         self._output = model.graph.shape(model.outputs[0])
@@ -172,12 +134,23 @@ class Trainer:
         self._names, self._order = dict(model.names), list(model.parameters)
         self._adapters = model.adapters
         builder = StepBuilder(model, *task.added)
-        builder.clip(clip)
+        whole = UpdateBuilder(model, builder.loss.dtype) if apart else builder
+        whole.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
-        step = builder.updated(optimizers, chosen)
+        step = whole.updated(optimizers, chosen)
         self._kept = dict(step.kept)
         self._checkpoint = checkpoint
-        self._runner = Runner(step, task.options, task.seed, checkpoint)
+        last = Runner.of(step, task.options, task.seed, checkpoint)
+        self._runner: Runner | Reduced = last
+        if apart:
+            step = builder.with_gradients()
+            self._kept |= step.kept
+            first = Runner.of(step, task.options, task.seed, checkpoint)
+            self._runner = (
+                Processes(first, last, processes, task.options.threads)
+                if reduce is None
+                else Reduced(first, last, reduce)
+            )
         self._rates = groups.rates
         self._evaluation: Runner | None = None
         self.count = 0
@@ -219,7 +192,7 @@ class Trainer:
             model = self._in_evaluation(self._task)
             self._evaluated_names = self._own_names(model)
             step = StepBuilder(model, *self._task.added, differentiated=False).with_output()
-            self._evaluation = Runner(step, self._task.options, self._task.seed)
+            self._evaluation = Runner.of(step, self._task.options, self._task.seed)
         kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
         found = self._evaluation.run(batch, kept, {})
         step = self._evaluation.step
@@ -251,6 +224,8 @@ class Trainer:
         the target or kind is unknown, and FileExistsError for existing files, unless `force`."""
         from jangin.training.emitted import Whole, emit_step
 
+        if isinstance(self._runner, Reduced):
+            raise ValueError("a step of several processes can't be emitted: train without `processes`")
         task = self._task
         model, inference = self._in_evaluation(task), None
         evaluation, names = forward_only(model, *task.added), self._own_names(model)
@@ -339,6 +314,7 @@ class Trainer:
                 raise ValueError(f"{name} has shape {array.shape}, not {want.shape}")
             taken[own] = array
         self._kept |= taken
+        self._runner.is_stale = True
 
     @property
     def classes(self) -> int | None:
@@ -389,7 +365,8 @@ def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
     clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
     shapes: Mapping[str, Any] | None = None, threads: int | None = None, check: str = "",
-    checkpoint: int | None = None, **given: Unpack[Common],
+    checkpoint: int | None = None, processes: int = 1, reduce: Reduce | None = None,
+    **given: Unpack[Common],
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
 
@@ -408,15 +385,25 @@ def train(
     - `checkpoint` is the most bytes of a step's working memory (`Trainer.arena_bytes`). Values that would
       wait for the backward pass are then computed again. `Trainer.repeated_share` says what this costs. The
       numbers are the same to the bit.
+    - `processes` of this machine take equal parts of each batch, and average their gradients. `threads` are
+      of each. The loss is the mean of the parts' losses. Batch normalization sees its own part.
+    - `reduce` is called between the gradients and the update (see `jangin.training.reduced`). The batch is
+      then this process's part. `over_processes()` there averages over `torch.distributed`, on any machines.
 
     The other options are those of `jangin.compile`. Steps aren't kept in the cache.
 
     Raises CompileError, which tells what can't be trained, and where."""
+    if processes < 1 or (processes > 1 and reduce is not None):
+        raise ValueError(f"processes={processes}: give at least 1, and `reduce` only with 1")
+    if processes > 1:
+        threads = threads or max(1, (os.cpu_count() or 1) // processes)
+        example = shares(tuple(example), processes)[0]
     task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
     if isinstance(trainable, Lora) and type(groups) is not Groups:
         raise CompileError("a torch.optim optimizer has the module's parameters, and lora trains others")
-    return Trainer(task, groups.optimizers, groups, Clip(clip_value, clip_norm), check, checkpoint)
+    clip = Clip(clip_value, clip_norm)
+    return Trainer(task, groups.optimizers, groups, clip, check, checkpoint, reduce, processes)
 
 
 def parsed_optimizer(text: str) -> Optimizer:
